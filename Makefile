@@ -1,0 +1,39 @@
+# Two commands on a fresh machine with Python 3.11+ and make: `make demo` and `make test`.
+# Each installs what it needs into .venv the first time; afterwards only when the pinned set changes.
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# With two torch threads on two busy cores, each waits for the other at every operation.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check lint types figures clean help
+
+help:  ## Show this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side (2 minutes, CPU)
+	$(BIN)/gdpo demo
+
+test: $(VENV)/.installed  ## Run the tests
+	$(BIN)/pytest -q -n 2
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.installed
+	$(BIN)/pyright
+
+check: lint types test  ## Lint, types and tests: what a change must pass
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "gdpo needs Python 3.11 or newer, and none was found on the path"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,math,plots,dev]'
+	@touch $@
+
+clean:  ## Remove the environment and caches; runs stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

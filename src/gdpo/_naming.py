@@ -1,0 +1,58 @@
+"""Finding things by name: the nearest valid name, and objects given as `module:attribute`."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, TypeVar
+
+from gdpo.errors import ConfigError
+
+Named = TypeVar("Named")
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest valid one, or all of them.
+
+    >>> did_you_mean("gpdo", ["grpo", "gdpo"])
+    "did you mean 'gdpo'? Allowed: gdpo, grpo"
+    """
+    names = sorted(allowed)
+    transposed = [other for other in names if sorted(other) == sorted(name)]
+    near = transposed or get_close_matches(name, names, n=1)
+    everything = f"Allowed: {', '.join(names)}"
+    return f"did you mean {near[0]!r}? {everything}" if near else everything
+
+
+def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
+    """The object of this name among the known ones, or the one at `module:attribute`.
+
+    Args:
+        name: A key of `known`, or `module:attribute` (attributes may be dotted).
+        known: What goes by a short name.
+        what: The kind of thing, for messages: "estimator", "task".
+
+    Raises:
+        ConfigError: There is no such name, module or attribute.
+    """
+    if name in known:
+        return known[name]
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"unknown {what} {name!r}: {did_you_mean(name, known)}, or your own as module:attribute"
+        )
+    try:
+        found: Any = import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} {name!r}: module {module_name!r} cannot be imported ({error}). It must lie on "
+            f"the Python path; the command line adds the folder that it is started in"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(
+                f"{what} {name!r}: {getattr(found, '__name__', module_name)!r} has no {part!r}: "
+                f"{did_you_mean(part, (n for n in dir(found) if not n.startswith('_')))}"
+            )
+        found = getattr(found, part)
+    return found

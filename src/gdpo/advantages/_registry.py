@@ -1,0 +1,66 @@
+"""Estimators by name."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from gdpo._naming import did_you_mean, find
+from gdpo.advantages._estimators import gdpo, grpo, grpo_no_std
+from gdpo.errors import ConfigError
+
+Estimator: TypeAlias = Callable[[Any, Any], Any]
+"""`(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]`."""
+
+ESTIMATORS: dict[str, Estimator] = {
+    "gdpo": gdpo,
+    "grpo": grpo,
+    "grpo_no_std": grpo_no_std,
+}
+
+
+def resolve_estimator(name: str) -> Estimator:
+    """The estimator of this name.
+
+    Args:
+        name: A key of `ESTIMATORS`, or `module:attribute` for your own.
+
+    Raises:
+        ConfigError: There is no such estimator, or it cannot be called.
+    """
+    estimator = find(name, ESTIMATORS, "estimator")
+    if not callable(estimator):
+        raise ConfigError(
+            f"estimator {name!r} is a {type(estimator).__name__}; it must be a function "
+            f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
+        )
+    return estimator
+
+
+def weights_by_name(
+    names: Sequence[str], weights: dict[str, float] | Sequence[float] | None
+) -> list[float]:
+    """One weight per reward, in the order of the names.
+
+    Args:
+        names: The rewards, in the order of the reward array.
+        weights: By name (a reward that is not named weighs 1), or in the same order, or None: all
+            1.
+
+    Raises:
+        ConfigError: A name that is no reward's, or a number of weights that does not fit.
+    """
+    if weights is None:
+        return [1.0] * len(names)
+    if not isinstance(weights, dict):
+        if len(weights) != len(names):
+            raise ConfigError(
+                f"reward_weights has {len(weights)} entries for {len(names)} rewards "
+                f"({', '.join(names)}): give one each, in this order, or a dict by name"
+            )
+        return [float(weight) for weight in weights]
+    for name in weights:
+        if name not in names:
+            raise ConfigError(
+                f"reward_weights names {name!r}, which is no reward of this run: "
+                f"{did_you_mean(name, names)}"
+            )
+    return [float(weights.get(name, 1.0)) for name in names]

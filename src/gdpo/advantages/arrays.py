@@ -1,0 +1,108 @@
+"""The edge of the estimators: a caller's array becomes `Rounded`, and the result goes back.
+
+The array library is the caller's (NumPy, torch, JAX, anything that array-api-compat knows).
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from array_api_compat import array_namespace, device, is_numpy_namespace
+from jaxtyping import Float, Real
+
+from gdpo.advantages.stages import Rounded
+from gdpo.errors import ConfigError, DataError
+
+Rewards: TypeAlias = Real[Any, "prompt sample reward"]
+"""Raw rewards, each in its own unit. NaN: the reward does not apply to this rollout, or there is no
+such rollout."""
+
+Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
+"""Importance of each reward. Dimensionless; 0 leaves a reward out."""
+
+Advantages: TypeAlias = Float[Any, "prompt sample"]
+"""What the policy gradient of each rollout is multiplied with."""
+
+
+def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " reward"]]:
+    """Check an estimator's input and bring it into the dtype of the statistics.
+
+    Returns:
+        The rewards with their own rounding error, and the weights as an array beside them.
+
+    Raises:
+        DataError: Not three axes, or an infinite reward.
+        ConfigError: A weight too many or too few, or one that is not finite.
+    """
+    r = rounded(rewards)
+    xp = array_namespace(rewards)
+    weights_array = xp.asarray(weights, dtype=r.values.dtype, device=device(rewards))
+    _check_weights(weights_array, rewards.shape[-1])
+    return r, weights_array
+
+
+def rounded(rewards: Rewards) -> Rounded:
+    """The rewards in the dtype of the statistics, with the rounding error that they carry.
+
+    NumPy computes in float64, whatever comes in. Other libraries compute in the dtype of the
+    rewards, in float32 at least: not every device has float64.
+
+    Raises:
+        DataError: Not three axes, or an infinite reward.
+    """
+    xp = array_namespace(rewards)
+    if rewards.ndim != 3:
+        raise DataError(
+            f"rewards must have the axes [prompt, sample, reward], got the shape "
+            f"{tuple(rewards.shape)}"
+        )
+    dtype, eps = _precision(xp, rewards.dtype)
+    values = xp.astype(rewards, dtype)
+    check_finite(values)
+    return Rounded(values, eps * xp.where(xp.isnan(values), 0.0, xp.abs(values)))
+
+
+def finish(advantages: Rounded, rewards: Rewards) -> Advantages:
+    """The values in the caller's library, device and dtype; 0 where no reward applies."""
+    xp = array_namespace(rewards)
+    values = xp.where(xp.isnan(advantages.values), 0.0, advantages.values)
+    floating = xp.isdtype(rewards.dtype, "real floating")
+    return xp.astype(values, rewards.dtype) if floating else values
+
+
+def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
+    """Raise a DataError that names the first infinite reward and its place. NaN is allowed."""
+    xp = array_namespace(rewards)
+    infinite = xp.isinf(rewards)
+    if not bool(xp.any(infinite)):
+        return
+    prompt, sample, reward = (int(index[0]) for index in xp.nonzero(infinite))
+    name = f"reward {reward}" if names is None else f"reward {names[reward]!r}"
+    raise DataError(
+        f"{name} is {float(rewards[prompt, sample, reward])} at prompt {prompt}, sample {sample}. "
+        f"Rewards must be finite, or NaN where a reward does not apply: bound the reward function"
+    )
+
+
+def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
+    xp = array_namespace(weights)
+    if weights.shape != (count,):
+        raise ConfigError(
+            f"one weight per reward is needed: {count} rewards, but weights of shape "
+            f"{tuple(weights.shape)}"
+        )
+    if not bool(xp.all(xp.isfinite(weights))):
+        raise ConfigError(f"weights must be finite numbers, got {[float(w) for w in weights]}")
+
+
+def _precision(xp: Any, dtype: Any) -> tuple[Any, float]:
+    """The dtype to compute in, and the relative rounding error that the input carries.
+
+    A float32 array keeps its own rounding error in float64. Half precision does not count as an
+    error: rewards are rarely the result of arithmetic in it, and 0.9 and 1.0 are eight of its units
+    apart.
+    """
+    if not xp.isdtype(dtype, "real floating"):
+        return xp.float64, float(xp.finfo(xp.float64).eps)
+    single, own = float(xp.finfo(xp.float32).eps), float(xp.finfo(dtype).eps)
+    at_least_single = dtype if own <= single else xp.float32
+    return (xp.float64 if is_numpy_namespace(xp) else at_least_single), min(own, single)

@@ -1,0 +1,61 @@
+"""`GDPOConfig`: TRL's `GRPOConfig` with an estimator by name."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trl.trainer.grpo_config import GRPOConfig
+
+from gdpo.advantages import resolve_estimator
+from gdpo.errors import ConfigError
+
+
+@dataclass
+class GDPOConfig(GRPOConfig):
+    """Configuration of `GDPOTrainer`: TRL's `GRPOConfig`, and how advantages are made.
+
+    Parameters:
+        advantage (`str`, *optional*, defaults to `"gdpo"`):
+            Estimator that turns the rewards into advantages: a name of `gdpo.advantages.ESTIMATORS`
+            (`"gdpo"`, `"grpo"`, `"grpo_no_std"`), or your own function as `"module:attribute"`.
+        reward_weights (`list[float]` or `dict[str, float]`, *optional*):
+            Weights in the order of the reward functions, or by reward name (a reward that is not
+            named weighs 1).
+        rollouts_dir (`str`, *optional*):
+            Folder for the rollout records, one parquet file per step. `None`: no record is written.
+
+    TRL's `multi_objective_aggregation` and `scale_rewards` choose among TRL's own rules; here
+    `advantage` does, and setting them is an error rather than silently without effect.
+    """
+
+    advantage: str = field(
+        default="gdpo",
+        metadata={
+            "help": "Estimator that turns rewards into advantages: 'gdpo', 'grpo', 'grpo_no_std', "
+            "or your own as 'module:attribute'."
+        },
+    )
+    rollouts_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder for the rollout records, one parquet file per step. None: none are "
+            "written."
+        },
+    )
+
+    if TYPE_CHECKING:
+        # At run time the field stays TRL's: its argument parser allows no such union.
+        reward_weights: list[float] | dict[str, float] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        resolve_estimator(self.advantage)
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            raise ConfigError(
+                f"multi_objective_aggregation={self.multi_objective_aggregation!r} has no effect "
+                f"here: remove it and set advantage='gdpo' (TRL's normalize_then_sum without its ε)"
+            )
+        if self.scale_rewards not in ("group", True):
+            raise ConfigError(
+                f"scale_rewards={self.scale_rewards!r} has no effect here: remove it and choose "
+                f"with advantage='grpo' (divides by the group's std) or 'grpo_no_std' (does not)"
+            )

@@ -1,0 +1,150 @@
+"""Reward functions on their way into TRL.
+
+`Reward` objects get TRL's signature, and every result is checked.
+"""
+
+import functools
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from trl.trainer.utils import get_callable_name, get_config_model_id, is_async_callable
+
+from gdpo.errors import ConfigError, RewardError
+from gdpo.rewards import Reward, check_distinct, score
+
+RewardFunction: TypeAlias = Callable[..., Any]
+"""`(prompts, completions, completion_ids, **columns) -> list[float | None]`, possibly async: TRL's
+own signature."""
+
+
+def as_reward_functions(reward_funcs: Any) -> list[Any]:
+    """What TRL's trainer takes, made of what ours takes.
+
+    Args:
+        reward_funcs: One or a list of: `Reward`, a function with TRL's signature (sync or async), a
+            reward model or its name. The last two go through as they are.
+
+    Raises:
+        ConfigError: Two rewards share a name.
+    """
+    if reward_funcs is None:
+        return []
+    sequence: list[Any] = list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
+    functions = [_adapt(reward) for reward in sequence]
+    check_distinct(reward_names(functions))
+    return functions
+
+
+def reward_names(functions: Sequence[Any]) -> list[str]:
+    """The names that TRL gives to reward functions and reward models."""
+    return [_name(function) for function in functions]
+
+
+def _name(reward: Any) -> str:
+    if isinstance(reward, str):
+        return reward.split("/")[-1]
+    if _is_function(reward):
+        return get_callable_name(reward)
+    return get_config_model_id(reward.config).split("/")[-1]
+
+
+def completion_text(completion: str | Sequence[Mapping[str, Any]]) -> str:
+    """What the model wrote: the contents of its chat messages, or the plain text itself."""
+    if isinstance(completion, str):
+        return completion
+    return "".join(str(message.get("content") or "") for message in completion)
+
+
+def _is_function(reward: Any) -> bool:
+    return callable(reward) and not hasattr(reward, "forward")  # a reward model is an nn.Module
+
+
+def _adapt(reward: Any) -> Any:
+    if isinstance(reward, Reward):
+        return _from_reward(reward)
+    if not _is_function(reward):
+        return reward
+    return _checked_async(reward) if is_async_callable(reward) else _checked(reward)
+
+
+def _from_reward(reward: Reward) -> RewardFunction:
+    def function(
+        *, completions: list[Any], log_metric: Callable[[str, float], None], **columns: Any
+    ) -> list[float | None]:
+        if "reference" not in columns:
+            raise ConfigError(
+                f"reward {reward.name!r} needs the dataset column 'reference' (a dict per row); "
+                f"the columns are: {', '.join(sorted(k for k, v in columns.items() if isinstance(v, list)))}"
+            )
+        texts = [completion_text(completion) for completion in completions]
+        scores = score([reward], texts, columns["reference"])
+        log_metric(f"rewards/{reward.name}/failed", scores.failed(reward.name) / len(texts))
+        return [None if math.isnan(value) else float(value) for value in scores.values[:, 0]]
+
+    function.__name__ = reward.name
+    return function
+
+
+def _checked(function: RewardFunction) -> RewardFunction:
+    name = get_callable_name(function)
+
+    def checked(*, completions: list[Any], **kwargs: Any) -> list[float | None]:
+        try:
+            values = function(completions=completions, **kwargs)
+        except Exception as error:
+            raise _raised(name, error) from error
+        return _check_values(name, values, len(completions))
+
+    return _named_like(checked, function, name)
+
+
+def _checked_async(function: RewardFunction) -> RewardFunction:
+    name = get_callable_name(function)
+
+    async def checked(*, completions: list[Any], **kwargs: Any) -> list[float | None]:
+        try:
+            values = await function(completions=completions, **kwargs)
+        except Exception as error:
+            raise _raised(name, error) from error
+        return _check_values(name, values, len(completions))
+
+    return _named_like(checked, function, name)
+
+
+def _named_like(checked: RewardFunction, function: RewardFunction, name: str) -> RewardFunction:
+    functools.update_wrapper(checked, function, assigned=("__module__", "__doc__"), updated=())
+    checked.__name__ = name
+    return checked
+
+
+def _raised(name: str, error: Exception) -> RewardError:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return RewardError(
+        f"reward {name!r} raised {type(error).__name__}: {error} ({frame.filename}, line "
+        f"{frame.lineno}). A reward must return a number or None for whatever a model writes: "
+        f"catch what can fail, and return None where the reward does not apply"
+    )
+
+
+def _check_values(name: str, values: Any, count: int) -> list[float | None]:
+    try:
+        checked = [None if value is None else float(value) for value in values]
+    except (TypeError, ValueError) as error:
+        raise RewardError(
+            f"reward {name!r} returned {values!r:.200}; it must return a list with one float or "
+            f"None per completion ({error})"
+        ) from error
+    if len(checked) != count:
+        raise RewardError(
+            f"reward {name!r} returned {len(checked)} values for {count} completions; it must "
+            f"return one float or None per completion, in their order"
+        )
+    for i, value in enumerate(checked):
+        if value is not None and not math.isfinite(value):
+            raise RewardError(
+                f"reward {name!r} returned {value} for completion {i} of {count}; return a finite "
+                f"number, or None where the reward does not apply"
+            )
+    return checked

@@ -1,0 +1,167 @@
+"""`GDPOTrainer`: TRL's `GRPOTrainer` with the advantages of an estimator of `gdpo.advantages`.
+
+Two of TRL's methods are wrapped and none is copied: the gathered reward array is kept when it is
+made, and the advantages are replaced when TRL has made its own.
+"""
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import get_config_model_id
+
+from gdpo.advantages import check_finite, gdpo, resolve_estimator, weights_by_name
+from gdpo.diagnostics import dead_groups, group_std, silent_groups
+from gdpo.errors import ConfigError
+from gdpo.integrations.trl._config import GDPOConfig
+from gdpo.integrations.trl._rewards import as_reward_functions, reward_names
+from gdpo.integrations.trl._rollouts import RolloutLog
+from gdpo.rewards import check_distinct
+
+logger = logging.getLogger(__name__)
+
+ONE_GROUP = (
+    "the batch holds one group only, so that the batch step of GDPO divides by this group's own "
+    "standard deviation and undoes what GDPO adds between groups. Let more prompts share a "
+    "generation batch: raise per_device_train_batch_size, gradient_accumulation_steps or "
+    "steps_per_generation (generation batch = num_generations here)"
+)
+
+
+class GDPOTrainer(GRPOTrainer):
+    """TRL's GRPO with any multi-reward estimator, and metrics per reward.
+
+    Takes the arguments of `trl.GRPOTrainer`. `reward_funcs` may hold `gdpo.Reward` objects beside
+    functions written for TRL, which work as they are. Beside TRL's metrics it logs for each reward:
+
+    - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups;
+    - `rewards/<name>/dead_groups`: share of the groups in which it does not vary, and so teaches
+      nothing;
+    - `rewards/<name>/failed`: share of rollouts on which a `gdpo.Reward` failed (they count as
+      missing).
+
+    `frac_reward_zero_std` is the share of rollouts whose whole group gets advantages of exactly 0
+    under the estimator.
+
+    Raises:
+        ConfigError: An unknown estimator, weights that do not fit, or two rewards of one name;
+            before a model is loaded wherever the names are known by then.
+        RewardError: A reward function raised, or returned too few values, or something else than
+            numbers and None.
+
+    References:
+        Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242.
+    """
+
+    _tag_names: ClassVar[list[str]] = ["trl", "gdpo"]
+    _name = "GDPO"
+    _paper: ClassVar[dict[str, str]] = {
+        "title": "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward "
+        "RL Optimization",
+        "id": "2601.05242",
+    }
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GDPOConfig | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            name = model if isinstance(model, str) else get_config_model_id(model.config)
+            args = GDPOConfig(f"{name.split('/')[-1]}-GDPO")
+        if not isinstance(args, GDPOConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"args must be a GDPOConfig, got {type(args).__name__}: write GDPOConfig(...) with "
+                f"the same arguments"
+            )
+        self._estimator = resolve_estimator(args.advantage)
+        functions = as_reward_functions(reward_funcs)
+        args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
+        args.reward_weights = weights_by_name(reward_names(functions), args.reward_weights)
+        super().__init__(model, functions, args, **kwargs)
+        check_distinct(self.reward_func_names)  # an environment may have added its own
+        self._warned_of_one_group = False
+        self._gathered_rewards: torch.Tensor | None = None
+        folder = args.rollouts_dir
+        self._rollout_log = RolloutLog(Path(folder), args.run_name or "") if folder else None
+
+    def compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
+        """Advantages of a whole generation batch: `[prompt, sample, reward] -> [prompt, sample]`.
+
+        Raises:
+            DataError: An infinite reward; the message names it.
+        """
+        check_finite(rewards, self.reward_func_names)
+        return self._estimator(rewards, self.reward_weights.to(rewards.device))
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> torch.Tensor:
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._gathered_rewards = rewards
+        if self._rollout_log is not None:
+            self._rollout_log.collect(
+                inputs, prompts, completions, completion_ids_list, self._ends_of_text()
+            )
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        assert self._gathered_rewards is not None, "TRL scored no rewards before it made advantages"
+        training = bool(self.model and self.model.training)
+        mode, samples = (
+            ("train", self.num_generations) if training else ("eval", self.num_generations_eval)
+        )
+        rewards = self._gathered_rewards.view(-1, samples or 1, len(self.reward_funcs))
+        advantages = self.compute_advantages(rewards)
+        output["advantages"] = self._local_part(advantages, output["advantages"])
+        self._warn_of_one_group(mode, rewards)
+        self._log_groups(mode, rewards, advantages)
+        if self._rollout_log is not None:
+            self._record(mode, rewards, advantages)
+        return output
+
+    def _local_part(self, advantages: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+        """This process's rollouts; a group may straddle two of them."""
+        start = self.accelerator.process_index * len(local)
+        return advantages.reshape(-1)[start : start + len(local)].to(local)
+
+    def _log_groups(self, mode: str, rewards: torch.Tensor, advantages: torch.Tensor) -> None:
+        metrics = self._metrics[mode]
+        stds, dead = group_std(rewards).tolist(), dead_groups(rewards).tolist()
+        for name, std, share in zip(self.reward_func_names, stds, dead, strict=True):
+            metrics[f"rewards/{name}/group_std"].append(std)
+            metrics[f"rewards/{name}/dead_groups"].append(share)
+        metrics["frac_reward_zero_std"][-1] = silent_groups(advantages)
+        shown: Any = self._logs["advantages"]
+        flat = advantages.reshape(-1).tolist()
+        for _ in range(min(len(flat), len(shown))):
+            shown.pop()
+        shown.extend(flat)
+
+    def _record(self, mode: str, rewards: torch.Tensor, advantages: torch.Tensor) -> None:
+        assert self._rollout_log is not None
+        self._rollout_log.write(
+            mode=mode,
+            step=self.state.global_step + (mode == "train"),
+            rewards=rewards,
+            advantages=advantages,
+            weights=dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True)),
+            is_main_process=self.accelerator.is_main_process,
+        )
+
+    def _ends_of_text(self) -> set[int]:
+        tokenizer: Any = self._tokenizer
+        ends: list[Any] = [*self.eos_token_ids, tokenizer.pad_token_id]
+        return set(ends)
+
+    def _warn_of_one_group(self, mode: str, rewards: torch.Tensor) -> None:
+        if mode == "train" and len(rewards) == 1 and not self._warned_of_one_group:
+            if self._estimator is gdpo and self.accelerator.is_main_process:
+                logger.warning(ONE_GROUP)
+            self._warned_of_one_group = True

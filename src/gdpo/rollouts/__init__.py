@@ -1,0 +1,5 @@
+"""The rollout record: one format for what was sampled, rewarded and learned from."""
+
+from gdpo.rollouts._record import Rollout, read_rollouts, rollout_file, write_rollouts
+
+__all__ = ["Rollout", "read_rollouts", "rollout_file", "write_rollouts"]

@@ -1,0 +1,168 @@
+"""The rollout record: what one rollout was, how it was rewarded, and what the estimator made of it.
+
+One parquet file per step, written whole or not at all. Who produced the rollouts does not matter
+here.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gdpo.errors import DataError
+
+Text: TypeAlias = str | Sequence[Mapping[str, Any]]
+"""Plain text, or chat messages with `role` and `content`."""
+
+_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One completion of one prompt."""
+
+    run: str
+    step: int
+    """The optimizer step that it trains, counted from 1."""
+    group_id: int
+    """Which prompt of the step; equal for the samples of one group."""
+    sample_id: int
+    """Which sample of its group."""
+    prompt: Text
+    completion: Text
+    rewards: Mapping[str, float | None]
+    """By name, raw; None: does not apply, or failed."""
+    weights: Mapping[str, float]
+    advantage: float
+    num_tokens: int
+    """Tokens of the completion."""
+    finish_reason: str
+    """`stop`: the model ended it; `length`: it was cut at the limit."""
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Anything else, JSON-like: the reference that it was judged against, for one."""
+
+
+def rollout_file(folder: Path, step: int) -> Path:
+    """Where the rollouts of a step are kept."""
+    return folder / f"step_{step:06d}.parquet"
+
+
+def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
+    """Write the rollouts of one step as parquet, replacing what was there, whole or not at all.
+
+    Args:
+        path: See `rollout_file`. Missing folders are made.
+        rollouts: All with the same reward names.
+
+    Raises:
+        DataError: The rollouts have different rewards.
+    """
+    names = list(rollouts[0].rewards) if rollouts else []
+    for rollout in rollouts:
+        if list(rollout.rewards) != names or list(rollout.weights) != names:
+            raise DataError(
+                f"{path}: all rollouts of a step need the same rewards and weights, in the same "
+                f"order: {names}; group {rollout.group_id}, sample {rollout.sample_id} has "
+                f"{list(rollout.rewards)}"
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        pq.write_table(_table(rollouts, names), partial, compression="zstd")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_rollouts(path: Path) -> list[Rollout]:
+    """Read what `write_rollouts` wrote. Text that was plain comes back plain.
+
+    Raises:
+        DataError: The file is no rollout record.
+    """
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        return [_from_row(row) for row in rows]
+    except (pa.ArrowInvalid, KeyError, TypeError) as error:
+        raise DataError(f"{path} is no rollout record of gdpo: {error}") from error
+
+
+def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
+    by_name = pa.struct([(name, pa.float64()) for name in names])
+    schema = pa.schema(
+        [
+            ("run", pa.string()),
+            ("step", pa.int64()),
+            ("group_id", pa.int64()),
+            ("sample_id", pa.int64()),
+            ("prompt", _MESSAGES),
+            ("completion", _MESSAGES),
+            ("rewards", by_name),
+            ("weights", by_name),
+            ("advantage", pa.float64()),
+            ("num_tokens", pa.int64()),
+            ("finish_reason", pa.string()),
+            ("extra", pa.string()),
+        ]
+    )
+    return pa.Table.from_pylist([_to_row(rollout) for rollout in rollouts], schema=schema)
+
+
+def _to_row(rollout: Rollout) -> dict[str, Any]:
+    return {
+        "run": rollout.run,
+        "step": rollout.step,
+        "group_id": rollout.group_id,
+        "sample_id": rollout.sample_id,
+        "prompt": _messages(rollout.prompt),
+        "completion": _messages(rollout.completion),
+        "rewards": dict(rollout.rewards),
+        "weights": dict(rollout.weights),
+        "advantage": rollout.advantage,
+        "num_tokens": rollout.num_tokens,
+        "finish_reason": rollout.finish_reason,
+        "extra": json.dumps(dict(rollout.extra), ensure_ascii=False, default=str),
+    }
+
+
+def _from_row(row: dict[str, Any]) -> Rollout:
+    fields: dict[str, Any] = {
+        **row,
+        "prompt": _text(row["prompt"]),
+        "completion": _text(row["completion"]),
+        "extra": json.loads(row["extra"]),
+    }
+    return Rollout(**fields)
+
+
+def _messages(text: Text) -> list[dict[str, str | None]]:
+    """Chat messages as they are; plain text as one message without a role."""
+    if isinstance(text, str):
+        return [{"role": None, "content": _storable(text)}]
+    return [{"role": m.get("role"), "content": _storable(_content(m))} for m in text]
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message; what is more than text (tool calls, images) as JSON."""
+    content = message.get("content")
+    if isinstance(content, str) and set(message) <= {"role", "content"}:
+        return content
+    return json.dumps(
+        {k: v for k, v in message.items() if k != "role"}, ensure_ascii=False, default=str
+    )
+
+
+def _storable(text: str) -> str:
+    """Lone surrogates, which bytes of a model can decode to, have no UTF-8: they become `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _text(messages: list[dict[str, str | None]]) -> Text:
+    if len(messages) == 1 and messages[0]["role"] is None:
+        return messages[0]["content"] or ""
+    return messages

@@ -1,0 +1,120 @@
+"""The same short training with our trainer and with TRL's own, recorded for comparison."""
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+
+PROMPTS = ["count to ten", "say hi", "what", "now then", "go", "name a bird"]
+SAMPLES = 4
+WEIGHTS = [1.0, 0.5, 0.25]
+
+
+def bytes_written(completions, **columns):
+    """Wide and in its own unit."""
+    return [float(sum(map(ord, text)) % 97) for text in completions]
+
+
+def digits(completions, **columns):
+    """Binary."""
+    return [float(any(c.isdigit() for c in text)) for text in completions]
+
+
+def vowels(completions, **columns):
+    """Narrow, and missing for some."""
+    return [sum(c in "aeiou" for c in text) / 100 for text in completions]
+
+
+def sometimes_vowels(completions, **columns):
+    """Narrow, and missing for some."""
+    return [None if "a" in text else sum(c in "eiou" for c in text) / 100 for text in completions]
+
+
+class _Recording:
+    """Keeps the gathered rewards and the local advantages of every generation batch."""
+
+    def _calculate_rewards(self, *args):
+        self.seen_rewards = super()._calculate_rewards(*args)
+        return self.seen_rewards
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.record.append(
+            {
+                "rewards": self.seen_rewards.tolist(),
+                "advantages": output["advantages"].tolist(),
+                "training": self.model.training,
+            }
+        )
+        return output
+
+
+class Ours(_Recording, GDPOTrainer):
+    """Records what GDPOTrainer makes."""
+
+
+class Theirs(_Recording, GRPOTrainer):
+    """Records what TRL makes."""
+
+
+def dataset(rows=24):
+    """Prompts in a fixed order."""
+    return Dataset.from_dict({"prompt": [PROMPTS[i % len(PROMPTS)] for i in range(rows)]})
+
+
+def settings(folder, **changed):
+    """What both configs share. A learning rate of 0 keeps the completions of all arms the same."""
+    return {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 12,
+        "num_generations": SAMPLES,
+        "max_completion_length": 12,
+        "max_steps": 3,
+        "learning_rate": 0.0,
+        "logging_steps": 1,
+        "seed": 7,
+        "report_to": [],
+        "save_strategy": "no",
+        "use_cpu": True,
+        "bf16": False,
+        "disable_tqdm": True,
+        "activation_checkpointing": False,
+        "reward_weights": WEIGHTS,
+        **changed,
+    }
+
+
+ARMS = {
+    "ours": (Ours, GDPOConfig, {"advantage": "gdpo"}),
+    "theirs": (Theirs, GRPOConfig, {"multi_objective_aggregation": "normalize_then_sum"}),
+    "ours_grpo": (Ours, GDPOConfig, {"advantage": "grpo"}),
+    "theirs_grpo": (Theirs, GRPOConfig, {}),
+    "ours_grpo_no_std": (Ours, GDPOConfig, {"advantage": "grpo_no_std"}),
+    "theirs_grpo_no_std": (Theirs, GRPOConfig, {"scale_rewards": "none"}),
+}
+
+
+def make(arm, policy, folder, *, rewards=None, **changed):
+    """A trainer of this arm, ready to train."""
+    trainer_class, config_class, own = ARMS[arm]
+    torch.manual_seed(0)
+    default = [bytes_written, digits, vowels if "grpo" in arm else sometimes_vowels]
+    trainer = trainer_class(
+        AutoModelForCausalLM.from_pretrained(policy),
+        rewards or default,
+        config_class(**settings(folder, **{**own, **changed})),
+        train_dataset=dataset(),
+        eval_dataset=dataset(6),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+    )
+    trainer.record = []
+    return trainer
+
+
+def train(arm, policy, folder, **changed):
+    """Train three steps and return what was recorded."""
+    trainer = make(arm, policy, folder, **changed)
+    trainer.train()
+    return trainer.record

@@ -1,0 +1,258 @@
+"""What GDPOTrainer adds to TRL's: metrics, records, names, and errors before anything is loaded."""
+
+import logging
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from gdpo import ConfigError, DataError, Reward, RewardError
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.rollouts import read_rollouts, rollout_file
+from tests.integrations.arms import WEIGHTS, bytes_written, digits, make, settings
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+
+def logged(trainer, key):
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def parity(completions, **columns):
+    """Varies in no group: it depends on the prompt alone."""
+    return [float(len(prompt) % 2) for prompt in columns["prompts"]]
+
+
+def test_metrics_per_reward_tell_which_one_is_dead(tiny_policy, tmp_path):
+    trainer = make("ours", tiny_policy, tmp_path, rewards=[bytes_written, digits, parity])
+    trainer.train()
+    assert logged(trainer, "rewards/parity/dead_groups") == [1.0] * 3
+    assert logged(trainer, "rewards/parity/group_std") == [0.0] * 3
+    assert logged(trainer, "rewards/bytes_written/dead_groups") == [0.0] * 3
+    for batch, std in zip(trainer.record, logged(trainer, "rewards/digits/group_std"), strict=True):
+        groups = np.array(batch["rewards"]).reshape(-1, 4, 3)[..., 1]
+        assert abs(groups.std(axis=1, ddof=1).mean() - std) < 1e-6
+
+
+def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(tiny_policy, tmp_path):
+    """TRL's own reads 0 here: it looks at the spread of the whole batch."""
+    ours = make("ours", tiny_policy, tmp_path, rewards=[parity], reward_weights=[1.0])
+    ours.train()
+    assert logged(ours, "frac_reward_zero_std") == [1.0] * 3
+    mixed = make("ours", tiny_policy, tmp_path, rewards=[parity, digits], reward_weights=None)
+    mixed.train()
+    for batch, share in zip(mixed.record, logged(mixed, "frac_reward_zero_std"), strict=True):
+        groups = np.array(batch["rewards"]).reshape(-1, 4, 2)[..., 1]
+        assert share == pytest.approx((np.ptp(groups, axis=1) == 0).mean())
+
+
+def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
+    trainer = make("ours", tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r"), run_name="try")
+    trainer.train()
+    for step, batch in enumerate(trainer.record, start=1):
+        rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
+        assert [r.group_id for r in rollouts] == [0] * 4 + [1] * 4 + [2] * 4
+        assert [r.sample_id for r in rollouts] == [0, 1, 2, 3] * 3
+        np.testing.assert_array_equal([r.advantage for r in rollouts], batch["advantages"])
+        names = ["bytes_written", "digits", "sometimes_vowels"]
+        values = [[r.rewards[name] for name in names] for r in rollouts]
+        expected = [[None if v != v else v for v in row] for row in batch["rewards"]]
+        assert values == expected
+        assert {r.run for r in rollouts} == {"try"}
+        assert {r.step for r in rollouts} == {step}
+        assert list(rollouts[0].weights.values()) == WEIGHTS
+        assert len({r.prompt for r in rollouts if r.group_id == 0}) == 1
+        assert all(r.finish_reason == "stop" for r in rollouts if r.num_tokens < 12)
+        assert {r.finish_reason for r in rollouts} <= {"stop", "length"}
+
+
+def test_a_group_keeps_its_number_within_a_step_of_several_generation_batches(
+    tiny_policy, tmp_path
+):
+    trainer = make(
+        "ours",
+        tiny_policy,
+        tmp_path,
+        rollouts_dir=str(tmp_path / "r"),
+        gradient_accumulation_steps=2,
+        steps_per_generation=1,
+    )
+    trainer.train()
+    rollouts = read_rollouts(rollout_file(tmp_path / "r", 1))
+    assert [r.group_id for r in rollouts] == [g for g in range(6) for _ in range(4)]
+
+
+def answers(reference_key="reference"):
+    rows = [{"prompt": p, reference_key: {"answer": p[0]}} for p in ["count", "say", "what"] * 4]
+    return Dataset.from_list(rows)
+
+
+def has_answer(completion, reference):
+    return float(reference["answer"] in completion)
+
+
+def test_a_reward_object_gets_the_text_and_the_reference(tiny_policy, tmp_path):
+    trainer = GDPOTrainer(
+        str(tiny_policy),
+        [Reward("has_answer", has_answer, 0.0, 1.0), digits],
+        GDPOConfig(**settings(tmp_path, reward_weights={"digits": 0.5}, max_steps=1)),
+        train_dataset=answers(),
+    )
+    trainer.train()
+    assert trainer.reward_weights.tolist() == [1.0, 0.5]
+    assert logged(trainer, "rewards/has_answer/failed") == [0.0]
+    assert 0 <= logged(trainer, "rewards/has_answer/mean")[0] <= 1
+
+
+def test_a_reward_object_that_fails_is_missing_and_counted(tiny_policy, tmp_path, caplog):
+    def fails_on_even_length(completion, reference):
+        return 1.0 / (len(completion) % 2)
+
+    trainer = GDPOTrainer(
+        str(tiny_policy),
+        [Reward("odd", fails_on_even_length, 0.0, 1.0), digits],
+        GDPOConfig(**settings(tmp_path, reward_weights=None, max_steps=1)),
+        train_dataset=answers(),
+    )
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    (failed,) = logged(trainer, "rewards/odd/failed")
+    assert 0 < failed < 1
+    assert "ZeroDivisionError" in caplog.text
+    assert logged(trainer, "rewards/odd/mean") == [1.0]
+
+
+def test_a_missing_reference_column_is_named(tiny_policy, tmp_path):
+    trainer = GDPOTrainer(
+        str(tiny_policy),
+        [Reward("has_answer", has_answer, 0.0, 1.0)],
+        GDPOConfig(**settings(tmp_path, reward_weights=None)),
+        train_dataset=answers("solution"),
+    )
+    with pytest.raises(ConfigError, match=r"'reference'.*solution"):
+        trainer.train()
+
+
+def raises(completions, **columns):
+    raise KeyError("solution")
+
+
+def too_few(completions, **columns):
+    return [1.0]
+
+
+def not_a_number(completions, **columns):
+    return [float("nan")] * len(completions)
+
+
+def infinite(completions, **columns):
+    return [1.0] * (len(completions) - 1) + [float("inf")]
+
+
+def words(completions, **columns):
+    return ["good"] * len(completions)
+
+
+def one_number(completions, **columns):
+    return 1.0
+
+
+async def too_few_later(completions, **columns):
+    return [1.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (raises, r"reward 'raises' raised KeyError: 'solution' \(.*line \d+\)"),
+        (too_few, r"reward 'too_few' returned 1 values for 12 completions"),
+        (not_a_number, r"reward 'not_a_number' returned nan for completion 0 of 12"),
+        (infinite, r"reward 'infinite' returned inf for completion 11 of 12"),
+        (words, r"reward 'words' returned \['good'"),
+        (one_number, r"reward 'one_number' returned 1.0"),
+        (too_few_later, r"reward 'too_few_later' returned 1 values for 12 completions"),
+    ],
+)
+def test_a_reward_function_that_breaks_its_contract_is_named(reward, message, tiny_policy, tmp_path):
+    trainer = make("ours", tiny_policy, tmp_path, rewards=[reward, digits], reward_weights=None)
+    with pytest.raises(RewardError, match=message):
+        trainer.train()
+
+
+def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
+    import torch
+
+    trainer = make("ours", tiny_policy, tmp_path)
+    rewards = torch.zeros(3, 4, 3)
+    rewards[2, 1, 1] = -torch.inf
+    with pytest.raises(DataError, match="reward 'digits' is -inf at prompt 2, sample 1"):
+        trainer.compute_advantages(rewards)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"advantage": "gpdo"}, "did you mean 'gdpo'"),
+        ({"advantage": "nowhere:f"}, "'nowhere' cannot be imported"),
+        ({"advantage": "math:pi"}, "float; it must be a function"),
+        ({"advantage": "math:sinn"}, "did you mean 'sin"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "advantage='gdpo'"),
+        ({"scale_rewards": "none"}, "grpo_no_std"),
+    ],
+)
+def test_a_setting_without_effect_is_an_error_with_the_remedy(changed, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        GDPOConfig(**settings(tmp_path, **changed))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "weights", "message"),
+    [
+        ([digits, digits], None, "repeated: digits"),
+        ([digits, bytes_written], [1.0], "1 entries for 2 rewards"),
+        ([digits, bytes_written], {"digit": 1.0}, "did you mean 'digits'"),
+    ],
+)
+def test_names_and_weights_are_checked_before_a_model_is_loaded(
+    rewards, weights, message, tmp_path
+):
+    with pytest.raises(ConfigError, match=message):
+        GDPOTrainer(
+            "no/such-model",
+            rewards,
+            GDPOConfig(**settings(tmp_path, reward_weights=weights)),
+            train_dataset=answers(),
+        )
+
+
+def test_trls_own_config_is_refused_with_the_remedy(tmp_path):
+    from trl import GRPOConfig
+
+    with pytest.raises(ConfigError, match="write GDPOConfig"):
+        GDPOTrainer("no/such-model", [digits], GRPOConfig(**settings(tmp_path)))
+
+
+def test_one_group_in_the_batch_is_warned_of_once(tiny_policy, tmp_path, caplog):
+    trainer = make("ours", tiny_policy, tmp_path, per_device_train_batch_size=4)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert caplog.text.count("the batch holds one group only") == 1
+    caplog.clear()
+    for arm, size in (("ours_grpo", 4), ("ours", 8)):
+        make(arm, tiny_policy, tmp_path, per_device_train_batch_size=size).train()
+    assert "one group" not in caplog.text
+
+
+def test_the_users_config_stays_as_it_was(tiny_policy, tmp_path):
+    args = GDPOConfig(**settings(tmp_path, reward_weights={"digits": 2.0}))
+    GDPOTrainer(str(tiny_policy), [digits], args, train_dataset=answers())
+    assert args.reward_weights == {"digits": 2.0}
+
+
+def test_trls_argument_parser_takes_our_config():
+    from trl import TrlParser
+
+    (config,) = TrlParser(GDPOConfig).parse_args_and_config(
+        ["--output_dir", "x", "--advantage", "grpo", "--reward_weights", "1", "2", "--use_cpu"]
+    )
+    assert (config.advantage, config.reward_weights) == ("grpo", [1.0, 2.0])
