@@ -150,9 +150,10 @@ def test_padding_with_missing_rollouts_changes_nothing(name, r):
 @ALL
 @given(r=rewards_with_gaps)
 def test_a_reward_of_weight_zero_is_as_good_as_absent(name, r):
-    junk = np.concatenate([r, 1e6 * r[..., :1] + 3], axis=-1)
+    always_there = np.arange(15.0).reshape(3, 5, 1) * 1e6
     np.testing.assert_array_equal(
-        ESTIMATORS[name](junk, [1.0, 0.5, 0.0]), ESTIMATORS[name](r, WEIGHTS)
+        ESTIMATORS[name](np.concatenate([r, always_there], axis=-1), [1.0, 0.5, 0.0]),
+        ESTIMATORS[name](r, WEIGHTS),
     )
 
 
@@ -161,6 +162,16 @@ def test_a_missing_reward_counts_as_average_and_not_as_zero(name):
     """Everyone got 1 where it applies: whom it does not apply to is no worse."""
     r = np.array([[[1.0, np.nan], [1, 1], [1, 1], [1, 1]]])
     assert np.count_nonzero(ESTIMATORS[name](r, [1.0, 1.0])) == 0
+
+
+@ALL
+@given(r=rewards, size=st.sampled_from([1.0, 1e9, 1e16]))
+def test_a_constant_reward_however_large_takes_nothing_from_the_others(name, r, size):
+    constant = np.full((3, 5, 1), size)
+    np.testing.assert_array_equal(
+        ESTIMATORS[name](np.concatenate([r, constant], axis=-1), [1.0, 0.5, 1.0]),
+        ESTIMATORS[name](r, WEIGHTS),
+    )
 
 
 @ALL
