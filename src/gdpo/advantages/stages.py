@@ -57,7 +57,8 @@ def centre(x: Rounded, *, over: Axis) -> Rounded:
     error = x.error + xp.sum(x.error, axis=over, keepdims=True) / count + rounding
     result = _significant(centred, error, rounding, present)
     varies = spread(result, over=over) > 0
-    return Rounded(xp.where(present & ~varies, 0.0, result.values), result.error)
+    values = xp.where(present & ~varies, 0.0, result.values)
+    return Rounded(values, xp.where(varies, result.error, 0.0))
 
 
 def scale(x: Rounded, *, over: Axis) -> Rounded:
