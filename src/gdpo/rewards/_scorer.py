@@ -107,6 +107,8 @@ def score_one(
 
 
 def _as_number(value: object) -> float | None:
+    # float() reads some text, which is no number all the same; and on an array or a tensor it runs
+    # its library's code, which raises what it likes.
     if isinstance(value, (str, bytes, bytearray)):
         return None
     try:

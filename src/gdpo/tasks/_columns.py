@@ -1,0 +1,45 @@
+"""Takes text out of a row, and says which column is wrong where it cannot."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from gdpo.errors import DataError
+
+_SHOWN = 60
+"""Characters of a wrong value that a message shows."""
+
+
+def text_at(row: Mapping[str, Any], *path: str) -> str:
+    """The text in a column, or deeper inside it.
+
+    Args:
+        row: A row that has the column.
+        path: The column, then the keys below it.
+
+    Raises:
+        DataError: A key is missing, or what is there is no text or only whitespace.
+    """
+    place = ".".join(path)
+    value: Any = row
+    for key in path:
+        value = mapping_of(value, place).get(key)
+    if not isinstance(value, str):
+        raise DataError(f"column {place!r} must hold text, got {describe(value)}")
+    if not value.strip():
+        raise DataError(f"column {place!r} is empty; it must hold text")
+    return value
+
+
+def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
+    """The value as an object, or a DataError that names the column."""
+    if not isinstance(value, Mapping):
+        raise DataError(f"column {place!r} must lie in an object, got {describe(value)}")
+    return cast("Mapping[str, Any]", value)
+
+
+def describe(value: Any) -> str:
+    """What a value is, for a message: nothing, or its type and its beginning."""
+    if value is None:
+        return "nothing"
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}"

@@ -1,0 +1,234 @@
+"""Reads rows: from a local file, or from the Hugging Face Hub by name."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias, cast
+
+from gdpo.errors import ConfigError, DataError, MissingExtraError
+from gdpo.tasks._columns import describe
+from gdpo.tasks._task import Sample, Task
+
+_Placed: TypeAlias = tuple[str, dict[str, Any]]
+"""A row, and the words that say where it stands: `rows.jsonl, line 3`."""
+
+_FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz", ".zst", ".yaml")
+"""With the readable ones: what no dataset of the Hub ends in."""
+
+
+_NAMED = 5
+"""Files that a message names, at most."""
+
+
+def load_rows(
+    source: str | Path, *, subset: str | None = None, split: str = "train", limit: int | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a file or of a dataset on the Hub.
+
+    Args:
+        source: A file that ends in .jsonl, .json or .parquet (.jsonl.gz and .json.gz too), or the
+            name of a dataset on the Hub, such as `openai/gsm8k`. What exists as a file, or looks
+            like one, is a file.
+        subset: The Hub dataset's configuration, such as `main`. A file has none: not looked at.
+        split: The Hub dataset's split. Not looked at for a file either.
+        limit: Read this many rows, from the first on. None: all of them.
+
+    Raises:
+        ConfigError: `limit` is below 1.
+        DataError: The file or dataset is not there, cannot be read or has no rows.
+        MissingExtraError: A dataset of the Hub is named, and `datasets` is not installed.
+    """
+    return [row for _, row in _placed_rows(source, subset=subset, split=split, limit=limit)]
+
+
+def load_samples(
+    task: Task,
+    source: str | Path,
+    *,
+    subset: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+) -> list[Sample]:
+    """The rows of a file or of a dataset on the Hub, as a task reads them.
+
+    Args:
+        task: What reads the rows.
+        source: As for `load_rows`, and so are the others.
+        subset: The Hub dataset's configuration.
+        split: The Hub dataset's split.
+        limit: Read this many rows, from the first on.
+
+    Raises:
+        ConfigError: `limit` is below 1.
+        DataError: As for `load_rows`; or a row lacks a column, or holds a value that the task
+            cannot use. The message names the row and the column.
+        MissingExtraError: A dataset of the Hub is named, and `datasets` is not installed.
+    """
+    rows = _placed_rows(source, subset=subset, split=split, limit=limit)
+    return [_sample(task, place, row) for place, row in rows]
+
+
+def _sample(task: Task, place: str, row: dict[str, Any]) -> Sample:
+    if not any(all(column in row for column in columns) for columns in task.columns):
+        raise DataError(f"{place}: {_lacking(task, row)}")
+    try:
+        return task.read_row(row)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
+
+
+def _lacking(task: Task, row: Mapping[str, Any]) -> str:
+    """Which columns a row lacks of the set that it comes nearest to."""
+    nearest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
+    missing = [column for column in nearest if column not in row]
+    allowed = " or ".join(f"({', '.join(columns)})" for columns in task.columns)
+    near = {column: get_close_matches(column, row, n=1) for column in missing}
+    hints = [
+        f"its {found[0]!r} may be meant as {column!r}" for column, found in near.items() if found
+    ]
+    return (
+        f"task {task.name!r} needs column {', '.join(map(repr, missing))}, and the row has: "
+        f"{', '.join(row) or 'none'}. Allowed: {allowed}" + "".join(f"; {hint}" for hint in hints)
+    )
+
+
+def _placed_rows(
+    source: str | Path, *, subset: str | None, split: str, limit: int | None
+) -> list[_Placed]:
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit must be at least 1, or not given for all rows; got {limit}")
+    if _is_file(source):
+        rows = _file_rows(Path(source).expanduser())
+    else:
+        rows = _numbered(f"dataset {source!r}", _hub_rows(str(source), subset, split))
+    found = list(islice(rows, limit))
+    if not found:
+        raise DataError(f"{source} has no rows")
+    return found
+
+
+def _is_file(source: str | Path) -> bool:
+    if isinstance(source, Path):
+        return True
+    path = Path(source).expanduser()
+    endings = (*_READERS, *_FILE_ENDINGS)
+    like_a_path = source.startswith(("/", ".", "~")) or "\\" in source or source.count("/") > 1
+    return path.exists() or source.lower().endswith(endings) or like_a_path
+
+
+def _file_rows(path: Path) -> Iterator[_Placed]:
+    read = next((r for ending, r in _READERS.items() if path.name.lower().endswith(ending)), None)
+    if not path.exists():
+        raise DataError(f"there is no file {path}: {_nearby(path)}")
+    if path.is_dir():
+        inside = sorted(p.name for p in path.iterdir() if _ends_readably(p))[:_NAMED]
+        raise DataError(
+            f"{path} is a folder; name one file in it: {', '.join(inside) or 'none fits'}"
+        )
+    if read is None:
+        raise DataError(
+            f"{path}: a file of rows ends in {', '.join(_READERS)}; "
+            f"got {path.suffix or 'no ending'!r}"
+        )
+    try:
+        yield from read(path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in UTF-8: {error}") from error
+
+
+def _ends_readably(path: Path) -> bool:
+    return path.name.lower().endswith(tuple(_READERS))
+
+
+def _nearby(path: Path) -> str:
+    """What is there instead of a missing file."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent} either"
+    names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
+    near = get_close_matches(path.name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
+    return f"the folder {path.parent.absolute()} holds {', '.join(near) or 'no file of rows'}"
+
+
+def _open_text(path: Path) -> TextIO:
+    if path.name.lower().endswith(".gz"):
+        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig"))
+    return path.open(encoding="utf-8-sig")
+
+
+def _parsed(text: str, place: str, hint: str = "") -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place} is no JSON: {error}{hint}") from error
+
+
+def _as_row(value: Any, place: str) -> _Placed:
+    if not isinstance(value, dict):
+        raise DataError(f"{place} must be an object of columns, got {describe(value)}")
+    return place, cast("dict[str, Any]", value)
+
+
+def _numbered(name: str, values: Iterable[Any]) -> Iterator[_Placed]:
+    for number, value in enumerate(values, 1):
+        yield _as_row(value, f"{name}, row {number}")
+
+
+def _jsonl_rows(path: Path) -> Iterator[_Placed]:
+    with _open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                place = f"{path}, line {number}"
+                yield _as_row(_parsed(line, place), place)
+
+
+def _json_rows(path: Path) -> Iterator[_Placed]:
+    with _open_text(path) as file:
+        text = file.read()
+    if not text.strip():
+        return
+    hint = ". If it holds one object per line, end its name in .jsonl"
+    value = _parsed(text, str(path), hint)
+    if not isinstance(value, list):
+        raise DataError(f"{path} must hold a list of rows, got {describe(value)}{hint}")
+    yield from _numbered(str(path), cast("list[Any]", value))
+
+
+def _parquet_rows(path: Path) -> Iterator[_Placed]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            batches = file.iter_batches(batch_size=256)
+            yield from _numbered(str(path), (row for batch in batches for row in batch.to_pylist()))
+    except ArrowException as error:
+        raise DataError(f"{path} is no parquet file that can be read: {error}") from error
+
+
+_READERS: dict[str, Callable[[Path], Iterator[_Placed]]] = {
+    ".jsonl": _jsonl_rows,
+    ".jsonl.gz": _jsonl_rows,
+    ".json": _json_rows,
+    ".json.gz": _json_rows,
+    ".parquet": _parquet_rows,
+}
+
+
+def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError("datasets", "train", f"to load {name!r} from the Hub") from error
+    try:
+        return cast("Iterable[Any]", datasets.load_dataset(name, subset, split=split))  # pyright: ignore
+    except Exception as error:  # four libraries meet here, each with errors of its own
+        raise DataError(
+            f"dataset {name!r} (subset {subset or 'default'}, split {split!r}) cannot be loaded "
+            f"from the Hub: {type(error).__name__}: {error}. Check the three names and the "
+            f"connection; a local file works too: give its path, ending in {', '.join(_READERS)}"
+        ) from error

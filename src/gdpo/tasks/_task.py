@@ -1,0 +1,45 @@
+"""What a task is: it turns a dataset row into a prompt, a reference and rewards."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gdpo.rewards import Reference, Reward
+
+Row: TypeAlias = Mapping[str, Any]
+"""One row of a dataset, as it was read."""
+
+Message: TypeAlias = dict[str, str]
+"""A chat message: `role` and `content`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What training needs of one row."""
+
+    prompt: list[Message]
+    """Chat messages; the policy's own chat template turns them into text."""
+    reference: Reference
+    """What the rewards judge a completion against. Every sample of a task has the same keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A kind of problem: how its rows are read, and what is wanted of an answer."""
+
+    name: str
+    columns: tuple[tuple[str, ...], ...]
+    """Sets of columns that a row may have; one whole set must be there. More columns do no harm."""
+    read_row: Callable[[Row], Sample]
+    """Raises DataError, naming the column, where a value of the row cannot be used."""
+    rewards: tuple[Reward, ...]
+    """In the order of the reward array."""
+    gold_completion: Callable[[Reference], str]
+    """A completion that gets the maximum of every reward that applies."""
+    bad_completion: str
+    """A completion that gets less than the maximum of at least one reward, whatever the
+    reference."""
+
+    def reward(self, name: str) -> Reward | None:
+        """The reward of this name, or None."""
+        return next((reward for reward in self.rewards if reward.name == name), None)

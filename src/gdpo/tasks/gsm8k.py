@@ -1,0 +1,239 @@
+"""Grade-school maths (GSM8K): think, then answer with an integer.
+
+A completion is `<think>…</think>`, then `<answer>…</answer>`. Rewards, in this order, each in {0,
+1}:
+
+- **correctness**: the answer is the number of the row;
+- **integer**: the answer is written as an integer;
+- **format**: the thinking and the answer are there, in this order, once each, around nothing else.
+
+The answer is what stands after the last `<answer>`, up to the next `</answer>` or the end; without
+the tag it is the whole completion, so that a right number is worth something before the format is
+learned.
+
+The task `gsm8k` departs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
+NVlabs/GDPO) in the following; `gsm8k_compatible` gives its numbers to the last digit.
+
+1. Correctness compares numbers: "2,125", "$2125", "2125.0", "+2125" and "2125." all equal "2125",
+   and so does "2125%". Fractions, powers of ten and words are no numbers here (an answer is to be
+   worked out); they count only where they equal the row's answer letter by letter. Published: equal
+   text only.
+2. Integer allows a sign, and commas between groups of three digits; digits are 0 to 9. Published:
+   `str.isdigit`, which refuses both, and takes digits of every script, superscripts too.
+3. Format allows any whitespace around and between the two fields, wants both to hold something,
+   ends the thinking at the first `</think>`, does not care what is named inside it, and allows no
+   tag in the answer. Published: exactly one newline between them, empty fields pass, an `<answer>`
+   named in the thinking gives 0, and so does a space before or after.
+4. A row without "####" is a DataError. Published: it can never be answered correctly.
+5. The system prompt says the same in other words.
+"""
+
+import re
+from decimal import Decimal
+
+from gdpo.errors import DataError
+from gdpo.rewards import Example, Reference, Reward
+from gdpo.tasks._columns import text_at
+from gdpo.tasks._task import Row, Sample, Task
+from gdpo.tasks._thinking import split_thinking
+
+_SYSTEM = """\
+You solve math problems with care. Work through each problem step by step first, and only then \
+give the final answer as an integer.
+
+Write exactly this:
+<think>every step of your reasoning and calculation</think>
+<answer>the final answer, one integer and nothing else</answer>
+
+The reasoning always goes inside <think>, and the answer always follows it inside <answer>."""
+
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+_INTEGER = re.compile(rf"[+\-−]?{_DIGITS}")
+_NUMBER = re.compile(
+    rf"(?P<sign>[+\-−]?)\s*[$€£]?\s*(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)\s*%?\.?"
+)
+_ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
+
+
+def _answer(completion: str) -> str:
+    return completion.rpartition("<answer>")[2].partition("</answer>")[0].strip()
+
+
+def _number(text: str) -> Decimal | None:
+    """The number that a text is, or None."""
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        return None
+    # Without a power of ten in it, a Decimal costs no more than its digits; its sign is set in the
+    # text because arithmetic would round to 28 digits.
+    sign = "-" if match["sign"] in ("-", "−") else ""
+    return Decimal(sign + match["digits"].replace(",", ""))
+
+
+def _correctness(completion: str, reference: Reference) -> float:
+    """1 if the answer is the row's, as a number or letter by letter, else 0."""
+    answer, gold = _answer(completion), reference["answer"]
+    number = _number(answer)
+    return float(answer == gold or (number is not None and number == _number(gold)))
+
+
+def _integer(completion: str, _reference: Reference) -> float:
+    """1 if the answer is written as an integer, else 0."""
+    return float(_INTEGER.fullmatch(_answer(completion)) is not None)
+
+
+def _format(completion: str, _reference: Reference) -> float:
+    """1 if the completion is one closed thinking and one answer, else 0."""
+    thinking, rest = split_thinking(completion)
+    rest = rest.strip()
+    answer = rest.removeprefix("<answer>").removesuffix("</answer>")
+    enclosed = len(rest) - len(answer) == len("<answer></answer>")
+    held = bool(thinking and thinking.strip() and answer.strip())
+    return float(enclosed and held and not _ANSWER_TAG.search(answer))
+
+
+def _compatible_correctness(completion: str, reference: Reference) -> float:
+    return float(_answer(completion) == reference["answer"])
+
+
+def _compatible_integer(completion: str, _reference: Reference) -> float:
+    return float(_answer(completion).isdigit())
+
+
+_COMPATIBLE_FORMAT = re.compile(r"<think>.*?</think>\n<answer>.*?</answer>\n?", re.DOTALL)
+
+
+def _compatible_format(completion: str, _reference: Reference) -> float:
+    once = completion.count("<answer>") == completion.count("</answer>") == 1
+    return float(once and _COMPATIBLE_FORMAT.fullmatch(completion) is not None)
+
+
+def _read_row(row: Row) -> Sample:
+    answer = text_at(row, "answer")
+    gold = answer.partition("####")[2].partition("####")[0].strip()
+    if not gold:
+        raise DataError(
+            "column 'answer' must end in '####' and the final answer, as in '… #### 72'; "
+            f"it ends in {answer[-40:]!r}"
+        )
+    prompt = [
+        {"role": "system", "content": _SYSTEM},
+        {"role": "user", "content": text_at(row, "question")},
+    ]
+    return Sample(prompt, {"answer": gold})
+
+
+def _gold_completion(reference: Reference) -> str:
+    return f"<think>worked out</think>\n<answer>{reference['answer']}</answer>"
+
+
+_72, _COMMA = {"answer": "72"}, {"answer": "2,125"}
+
+correctness_reward = Reward(
+    name="correctness",
+    function=_correctness,
+    low=0.0,
+    high=1.0,
+    examples=(
+        Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+        Example("<answer>$72.00</answer>", _72, 1.0),
+        Example("<answer>2125</answer>", _COMMA, 1.0),
+        Example("72", _72, 1.0),
+        Example("<answer>144/2</answer>", _72, 0.0),  # not worked out
+        Example("<answer>7,2</answer>", _72, 0.0),
+        Example("<answer>72 eggs</answer>", _72, 0.0),
+        Example("<answer>72</answer> or <answer>73</answer>", _72, 0.0),  # the last one counts
+        Example("", _72, 0.0),
+    ),
+)
+"""Binary."""
+
+integer_reward = Reward(
+    name="integer",
+    function=_integer,
+    low=0.0,
+    high=1.0,
+    examples=(
+        Example("<answer>72</answer>", _72, 1.0),
+        Example("<answer>-7</answer>", _72, 1.0),
+        Example("<answer>1,080</answer>", _72, 1.0),
+        Example("<answer>72.0</answer>", _72, 0.0),
+        Example("<answer>$72</answer>", _72, 0.0),
+        Example("<answer>7²</answer>", _72, 0.0),
+        Example("so it is 72", _72, 0.0),
+    ),
+)
+"""Binary. The right number or a wrong one: that is the correctness reward's."""
+
+format_reward = Reward(
+    name="format",
+    function=_format,
+    low=0.0,
+    high=1.0,
+    examples=(
+        Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+        Example("<think>an <answer> follows</think> <answer>b</answer>\n", _72, 1.0),
+        Example("<think>a</think>\n<answer> </answer>", _72, 0.0),  # empty
+        Example("<think>a</think>\n<answer>1</answer>\n<answer>2</answer>", _72, 0.0),
+        Example("<think>a</think>\nso\n<answer>72</answer>", _72, 0.0),  # text outside
+        Example("<answer>72</answer>", _72, 0.0),
+        Example("<think>a</think>", _72, 0.0),
+    ),
+)
+"""Binary. What the answer says is not its concern."""
+
+TASK = Task(
+    name="gsm8k",
+    columns=(("question", "answer"),),
+    read_row=_read_row,
+    rewards=(correctness_reward, integer_reward, format_reward),
+    gold_completion=_gold_completion,
+    bad_completion="I would rather not say.",
+)
+"""GSM8K with rewards that compare numbers."""
+
+COMPATIBLE = Task(
+    name="gsm8k_compatible",
+    columns=TASK.columns,
+    read_row=_read_row,
+    rewards=(
+        Reward(
+            name="correctness",
+            function=_compatible_correctness,
+            low=0.0,
+            high=1.0,
+            examples=(
+                Example("<answer> 72 </answer>", _72, 1.0),
+                Example("<answer>72.0</answer>", _72, 0.0),
+                Example("<answer>2125</answer>", _COMMA, 0.0),
+            ),
+        ),
+        Reward(
+            name="integer",
+            function=_compatible_integer,
+            low=0.0,
+            high=1.0,
+            examples=(
+                Example("<answer>72</answer>", _72, 1.0),
+                Example("<answer>7²</answer>", _72, 1.0),
+                Example("<answer>-7</answer>", _72, 0.0),
+                Example("<answer>2,125</answer>", _COMMA, 0.0),
+            ),
+        ),
+        Reward(
+            name="format",
+            function=_compatible_format,
+            low=0.0,
+            high=1.0,
+            examples=(
+                Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+                Example("<think></think>\n<answer></answer>", _72, 1.0),
+                Example("<think>a</think> <answer>72</answer>", _72, 0.0),
+                Example("<think>an <answer> follows</think>\n<answer>b</answer>", _72, 0.0),
+            ),
+        ),
+    ),
+    gold_completion=_gold_completion,
+    bad_completion=TASK.bad_completion,
+)
+"""GSM8K with the published numbers."""

@@ -1,0 +1,82 @@
+"""Parts a completion into its thinking and its fields: `<tool_call>` and `<response>`."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gdpo.tasks._thinking import split_thinking
+from gdpo.tasks.tool_calling._calls import Call, scan_calls
+
+_OPENING = re.compile(r"<(tool_call|response)>")
+_ANY_TAG = re.compile(r"</?(?:think|tool_call|response)>")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a completion consists of."""
+
+    thinking: str | None
+    """`None` where the completion does not begin with a closed `<think>`."""
+    fields: tuple[str, ...]
+    """Tags of the closed fields after the thinking, in order."""
+    calls: tuple[Call, ...] | None
+    """The calls of all `<tool_call>` fields; `None` where one of them cannot be read or is never
+    closed."""
+    clean: bool
+    """Every field holds something, none holds a tag outside JSON, and only whitespace stands
+    between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    calls: tuple[Call, ...] | None
+    """Of a response: none, which is not the same as unreadable."""
+    end: int
+    """The place after the closing tag; -1 where it is missing."""
+    clean: bool
+
+
+def parse(text: str) -> Parsed:
+    """Part any text into thinking, calls and response, in time linear in its length."""
+    thinking, rest = split_thinking(text)
+    fields: list[str] = []
+    calls: list[Call] = []
+    readable, clean, place = True, True, 0
+    while opening := _OPENING.search(rest, place):
+        clean = clean and not rest[place : opening.start()].strip()
+        tag = opening[1]
+        field = _read_field(rest, opening.end(), tag, may_hold_calls=readable)
+        readable = readable and field.calls is not None
+        calls.extend(field.calls or ())
+        if field.end < 0:
+            clean, place = False, len(rest)
+            break
+        clean = clean and field.clean
+        fields.append(tag)
+        place = field.end
+    clean = clean and not rest[place:].strip()
+    return Parsed(thinking, tuple(fields), tuple(calls) if readable else None, clean)
+
+
+@lru_cache(maxsize=4096)
+def parse_gold(text: str) -> Parsed:
+    """`parse`, remembered: one gold text judges a whole group of completions."""
+    return parse(text)
+
+
+def _read_field(text: str, start: int, tag: str, *, may_hold_calls: bool) -> _Field:
+    closing = f"</{tag}>"
+    # Once a field was unreadable the calls are lost anyway, so no second one is scanned: time stays
+    # linear.
+    if tag == "tool_call" and may_hold_calls:
+        calls, end = scan_calls(text, start)
+        if text.startswith(closing, end):  # a closing tag inside a JSON string does not close
+            return _Field(calls, end + len(closing), clean=bool(text[start:end].strip()))
+    unreadable = None if tag == "tool_call" else ()
+    end = text.find(closing, start)
+    if end < 0:
+        return _Field(unreadable, -1, clean=False)
+    body = text[start:end]
+    return _Field(
+        unreadable, end + len(closing), clean=bool(body.strip()) and not _ANY_TAG.search(body)
+    )

@@ -1,0 +1,120 @@
+"""ToolRL's prompt and completion format, written from tools and a dialogue.
+
+The prompt's text is ToolRL's, to the letter, because a policy that saw it in training needs it so:
+Apache-2.0, https://github.com/qiancheng0/ToolRL, the `instruction` and `input` of its
+`rlla_sft.json`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gdpo.errors import DataError
+from gdpo.tasks._task import Message
+
+_SYSTEM = """\
+You are a helpful multi-turn dialogue assistant capable of leveraging tool calls to solve user \
+tasks and provide structured chat responses.
+
+**Available Tools**
+In your response, you can use the following tools:
+{tools}
+
+**Steps for Each Turn**
+1. **Think:** Recall relevant context and analyze the current user goal.
+2. **Decide on Tool Usage:** If a tool is needed, specify the tool and its parameters.
+3. **Respond Appropriately:** If a response is needed, generate one while maintaining consistency \
+across user queries.
+
+**Output Format**
+```plaintext
+<think> Your thoughts and reasoning </think>
+<tool_call>
+{{"name": "Tool name", "parameters": {{"Parameter name": "Parameter content", "... ...": "... \
+..."}}}}
+{{"name": "... ...", "parameters": {{"... ...": "... ...", "... ...": "... ..."}}}}
+...
+</tool_call>
+<response> AI's final response </response>
+```
+
+**Important Notes**
+1. You must always include the `<think>` field to outline your reasoning. Provide at least one of \
+`<tool_call>` or `<response>`. Decide whether to use `<tool_call>` (possibly multiple times), \
+`<response>`, or both.
+2. You can invoke multiple tool calls simultaneously in the `<tool_call>` fields. Each tool call \
+should be a JSON object with a "name" field and an "parameters" field containing a dictionary of \
+parameters. If no parameters are needed, leave the "parameters" field an empty dictionary.
+3. Refer to the previous dialogue records in the history, including the user's queries, previous \
+`<tool_call>`, `<response>`, and any tool feedback noted as `<obs>` (if exists)."""
+
+_HISTORY = "**Dialogue Records History**\n"
+_TURNS = {"user": "\n\n<user> {} </user>", "assistant": "\n\n{}", "tool": "\n<obs> {} </obs>"}
+
+
+def tool_prompt(
+    tools: Sequence[Mapping[str, Any]], dialogue: Sequence[Mapping[str, str]]
+) -> list[Message]:
+    """ToolRL's prompt: a system message with the tools, a user message with the dialogue so far.
+
+    Args:
+        tools: Each with `name`, `description` and `parameters`, a JSON object that says what the
+            tool takes (in ToolRL's
+            data: parameter name to `{"description", "type", "default"}`).
+        dialogue: Messages with `role` and `content`, the oldest first. `user`: what was asked.
+            `assistant`: an earlier turn as `write_completion` writes it. `tool`: what the tools
+            gave back.
+
+    Raises:
+        DataError: A tool lacks one of the three, or a role is none of the three.
+    """
+    listed = "\n".join(_tool(number, tool) for number, tool in enumerate(tools, 1))
+    history = "".join(_turn(message) for message in dialogue).lstrip("\n")
+    return [
+        {"role": "system", "content": _SYSTEM.format(tools=listed)},
+        {"role": "user", "content": _HISTORY + history},
+    ]
+
+
+def _tool(number: int, tool: Mapping[str, Any]) -> str:
+    missing = [key for key in ("name", "description", "parameters") if key not in tool]
+    if missing:
+        raise DataError(
+            f"tool {number} lacks {', '.join(missing)}; it has: {', '.join(tool) or 'nothing'}. "
+            "Needed: name, description, parameters"
+        )
+    name, description, parameters = (
+        tool["name"],
+        tool["description"],
+        json.dumps(tool["parameters"]),
+    )
+    return f"{number}. Name: {name}\nDescription: {description}\nParameters: {parameters}"
+
+
+def _turn(message: Mapping[str, str]) -> str:
+    form = _TURNS.get(message.get("role", ""))
+    if form is None or "content" not in message:
+        raise DataError(
+            f"a message of a dialogue has a content, and a role out of {', '.join(_TURNS)}; "
+            f"got {dict(message)!r}"
+        )
+    return form.format(message["content"])
+
+
+def write_completion(
+    thinking: str, calls: Sequence[Mapping[str, Any]] = (), response: str | None = None
+) -> str:
+    """A turn in ToolRL's output format, as its gold texts write it.
+
+    Args:
+        thinking: The reasoning.
+        calls: Each with `name` and `parameters`; one line of JSON per call.
+        response: What the user reads, if anything.
+    """
+    parts = [f"<think> {thinking} </think>"]
+    if calls:
+        lines = "\n".join(json.dumps(dict(call)) for call in calls)
+        parts.append(f"<tool_call>\n{lines}\n</tool_call>")
+    if response is not None:
+        parts.append(f"<response> {response} </response>")
+    return "\n".join(parts)

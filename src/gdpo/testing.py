@@ -1,0 +1,161 @@
+"""Checks a reward against its contract: the known scores, and texts that nobody would think of.
+
+For the built-in rewards and for your own:
+
+    def test_my_reward_keeps_its_contract():
+        check_reward(my_reward)
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from time import perf_counter
+from typing import Any
+
+from gdpo.errors import RewardError
+from gdpo.rewards import Failure, Reference, Reward, score_one
+
+_SHOWN = 300
+"""Characters of an offending text that a message shows."""
+
+_PIECE = re.compile(r"</?\w+>|\w+|\s+|.", re.DOTALL)
+
+_ODD = (
+    "\x00\x01\x07\x1b[31m",
+    "\ud800",  # a lone surrogate: what a cut byte sequence decodes to
+    "\u202e\u0301\u200b",
+    "٣²Ⅷ",
+    "\r\n\x0b\x1c\x85\u2028",
+    "9" * 5000,  # beyond Python's limit for reading integers
+    "1e999999999",
+    "NaN -Infinity",
+    "'\"\\{}[]<>",
+)
+
+
+def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> None:
+    """Raise a RewardError if a reward breaks its contract.
+
+    It must give every example its score; and for any text at all, against the reference of every
+    example, it must return a number in `[low, high]` or `None`, the same one again when it is asked
+    again, without changing the reference, in time. The texts are long, deeply nested, full of
+    control characters, and made of pieces of the examples; with hypothesis installed, its own too.
+
+    Args:
+        reward: With at least one example, for its reference.
+        texts: How many texts to make, beside the fixed ones.
+        seconds: The time that one text may take.
+
+    Raises:
+        RewardError: The contract is broken; the message holds the text.
+    """
+    if not reward.examples:
+        raise RewardError(
+            f"reward {reward.name!r} has no examples; give it at least one Example(completion, "
+            "reference, score) whose score you know"
+        )
+    for example in reward.examples:
+        got = _score(reward, example.completion, example.reference, seconds)
+        if got != example.score:
+            raise RewardError(
+                f"reward {reward.name!r} gives {got}, its example says {example.score}; "
+                f"completion: {_shown(example.completion)}; reference: {_shown(example.reference)}"
+            )
+    references = _distinct_references(reward)
+    for text in hostile_texts(reward, texts):
+        for reference in references:
+            _score(reward, text, reference, seconds)
+    _check_with_hypothesis(reward, references, texts, seconds)
+
+
+def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[str]:
+    """Texts that a careless reward trips over; the same ones for the same arguments.
+
+    Args:
+        reward: Its examples are cut up and put together anew.
+        count: How many texts of that kind.
+        seed: Of the choices among the pieces.
+    """
+    tags = sorted({tag for e in reward.examples for tag in re.findall(r"</?\w+>", e.completion)})
+    yield from ("", " \n\t", *_ODD)
+    for tag in tags:
+        yield from (tag, tag * 10_000, tag + "[" * 100_000, tag + '{"a":' * 100_000)
+    yield "x" * 1_000_000
+    rng = random.Random(seed)
+    pieces = [*_ODD, *(piece for e in reward.examples for piece in _PIECE.findall(e.completion))]
+    for _ in range(count):
+        yield _edited(rng.choice(reward.examples).completion, pieces, rng)
+
+
+def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
+    """An example with a few of its pieces dropped, doubled, replaced, or others put in."""
+    parts: list[str] = _PIECE.findall(text)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randint(0, len(parts))
+        dropped = rng.choice((0, 0, 1, 1, 3))
+        put_in = rng.choice(([], [rng.choice(pieces)], parts[place : place + 3] * 2))
+        parts[place : place + dropped] = put_in
+    return "".join(parts)
+
+
+def _check_with_hypothesis(
+    reward: Reward, references: list[Reference], texts: int, seconds: float
+) -> None:
+    try:
+        from hypothesis import HealthCheck, given, settings
+        from hypothesis import strategies as st
+    except ImportError:  # hypothesis is a convenience here: it finds the shortest offender
+        return
+    pieces = sorted({piece for e in reward.examples for piece in _PIECE.findall(e.completion)})
+    characters = st.text(st.characters(exclude_categories=()))
+    # An example whose completion is empty has no pieces.
+    joined = st.lists(st.sampled_from([*pieces, "\n"]) | characters).map("".join)
+
+    @settings(
+        max_examples=texts,
+        database=None,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.nested_given],
+        report_multiple_bugs=False,
+    )
+    @given(characters | joined, st.sampled_from(references))
+    def check(text: str, reference: Reference) -> None:
+        _score(reward, text, reference, seconds)
+
+    check()
+
+
+def _score(reward: Reward, text: str, reference: Reference, seconds: float) -> float | None:
+    """The reward's value, or a RewardError that says which part of the contract is broken."""
+    before = deepcopy(reference)
+    start = perf_counter()
+    got = score_one(reward, text, reference)
+    took = perf_counter() - start
+    again = score_one(reward, text, reference)
+    for broken, what in (
+        (isinstance(got, Failure), got.message if isinstance(got, Failure) else ""),
+        (got != again, f"gives {got}, and {again} when it is asked again"),
+        (reference != before, "changes its reference"),
+        (took > seconds, f"takes {took:.1f} s, more than the {seconds:g} s allowed"),
+    ):
+        if broken:
+            raise RewardError(
+                f"reward {reward.name!r} {what}; completion of {len(text):,} characters: "
+                f"{_shown(text)}; reference: {_shown(reference)}"
+            )
+    return None if isinstance(got, Failure) else got
+
+
+def _distinct_references(reward: Reward) -> list[Reference]:
+    references: list[Reference] = []
+    for example in reward.examples:
+        if example.reference not in references:
+            references.append(example.reference)
+    return references
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,138 @@
+import logging
+import math
+
+import numpy as np
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.rewards import Reward, check_distinct, score
+from gdpo.rewards._scorer import score_one
+
+
+def length(completion, reference):
+    """Share of the wanted length; does not apply where none is wanted."""
+    wanted = reference["wanted"]
+    return None if wanted is None else len(completion) / wanted
+
+
+LENGTH = Reward("length", length, 0, 1)
+IS_A = Reward("is_a", lambda completion, _: float(completion == "a"), 0, 1)
+
+
+def test_rows_are_rollouts_and_columns_are_rewards_in_the_order_given():
+    result = score([LENGTH, IS_A], ["a", "bb", "a"], [{"wanted": 2}, {"wanted": 2}, {"wanted": 4}])
+    assert result.values.dtype == np.float64
+    assert result.values.tolist() == [[0.5, 1], [1, 0], [0.25, 1]]
+    assert result.failures == ()
+
+
+def test_a_reward_that_does_not_apply_is_nan_and_no_failure():
+    result = score([LENGTH, IS_A], ["a", "a"], [{"wanted": None}, {"wanted": 1}])
+    assert np.isnan(result.values).tolist() == [[True, False], [False, False]]
+    assert result.failures == ()
+
+
+class Odd:
+    """A number whose reading fails in its own way."""
+
+    def __float__(self):
+        raise RuntimeError("more than one element")
+
+
+class Unreadable:
+    """Something that cannot even be shown."""
+
+    def __repr__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind"),
+    [
+        (math.nan, "not a number"),
+        (np.float32("nan"), "not a number"),
+        ("1", "not a number"),
+        (b"1", "not a number"),
+        ([1], "not a number"),
+        (1j, "not a number"),
+        (Odd(), "not a number"),
+        (Unreadable(), "not a number"),
+        (10**400, "not a number"),
+        (1.001, "out of range"),
+        (-0.001, "out of range"),
+        (math.inf, "out of range"),
+        (-math.inf, "out of range"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_is_no_reward_is_nan_and_a_failure(returned, kind):
+    reward = Reward("odd", lambda completion, _: returned if completion == "x" else 1, 0, 1)
+    result = score([reward, IS_A], ["a", "x", "a"], [{}] * 3)
+    assert np.isnan(result.values).tolist() == [[False, False], [True, False], [False, False]]
+    (failure,) = result.failures
+    assert (failure.reward, failure.index, failure.kind) == ("odd", 1, kind)
+    assert "allowed" in failure.message
+
+
+@pytest.mark.parametrize("returned", [0, 1, True, np.float32(0.5), np.int64(1), np.array(0.5)])
+def test_whatever_is_a_number_within_the_range_is_taken(returned):
+    value = score_one(Reward("odd", lambda *_: returned, 0, 1), "a", {})
+    assert type(value) is float
+    assert value == float(returned)
+
+
+def test_a_reward_that_raises_costs_its_own_entry_only():
+    def fragile(completion, reference):
+        return reference["missing"] if completion == "x" else 1.0
+
+    result = score([Reward("fragile", fragile, 0, 1), IS_A], ["a", "x", "a"], [{}] * 3)
+    assert np.isnan(result.values).tolist() == [[False, False], [True, False], [False, False]]
+    (failure,) = result.failures
+    assert failure.kind == "raised KeyError"
+    assert "missing" in failure.message
+    assert (result.failed("fragile"), result.failed("is_a")) == (1, 0)
+
+
+def test_a_message_is_short_however_long_the_exceptions_text():
+    def wordy(completion, _):
+        raise ValueError("x" * 1_000_000)
+
+    result = score([Reward("wordy", wordy, 0, 1)], ["a"], [{}])
+    assert len(result.failures[0].message) <= 200
+
+
+def test_the_first_failure_of_each_kind_is_logged_with_its_count_and_completion(caplog):
+    def fragile(completion, _):
+        return 1 / 0 if completion.startswith("r") else {"n": math.nan}.get(completion, 1)
+
+    completions = ["a", "r1", "n", "r2", "r3"]
+    with caplog.at_level(logging.WARNING, logger="gdpo.rewards"):
+        score([Reward("fragile", fragile, 0, 1)], completions, [{}] * 5)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert "'fragile' failed on 3 of 5 rollouts (raised ZeroDivisionError" in lines[0]
+    assert lines[0].endswith("The first: 'r1'")
+    assert "'fragile' failed on 1 of 5 rollouts (not a number" in lines[1]
+    assert lines[1].endswith("The first: 'n'")
+
+
+def test_only_the_beginning_of_a_completion_is_logged(caplog):
+    score([Reward("bad", lambda *_: 7, 0, 1)], ["y" * 10_000], [{}])
+    assert len(caplog.text) < 1000
+
+
+def test_nothing_to_score_gives_an_empty_array():
+    assert score([IS_A, LENGTH], [], []).values.shape == (0, 2)
+    assert score([], ["a"], [{}]).values.shape == (1, 0)
+
+
+def test_two_rewards_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="repeated: is_a, length"):
+        check_distinct(["length", "is_a", "x", "is_a", "length"])
+    with pytest.raises(ConfigError, match="repeated: is_a"):
+        score([IS_A, IS_A], ["a"], [{}])
+
+
+def test_completions_and_references_of_unequal_number_are_refused():
+    with pytest.raises(ConfigError, match="2 completions but 1 references"):
+        score([IS_A], ["a", "b"], [{}])

@@ -1,0 +1,15 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from gdpo.tasks import load_rows
+
+
+@pytest.fixture
+def real_rows():
+    """Reads a file of the real data; the test is skipped where there is none."""
+    folder = os.environ.get("GDPO_DATA")
+    if folder is None:
+        pytest.skip("GDPO_DATA is not set")
+    return lambda path: load_rows(Path(folder) / path)

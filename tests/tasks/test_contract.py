@@ -1,0 +1,191 @@
+"""What holds for every task, built in or yours."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.rewards import score
+from gdpo.tasks import TASKS, load_rows, load_samples, resolve_task
+from gdpo.testing import check_reward
+
+DATA = os.environ.get("GDPO_DATA")
+needs_data = pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
+
+TOOLS = "tools/rlla_sft.json.gz"
+MATHS = "gsm8k/train.jsonl.gz"
+REWARDS = [(name, reward.name) for name, task in TASKS.items() for reward in task.rewards]
+
+
+def real(path):
+    return Path(DATA or "") / path
+
+
+@pytest.mark.parametrize(("task", "reward"), REWARDS)
+def test_reward_keeps_its_contract(task, reward):
+    check_reward(TASKS[task].reward(reward))
+
+
+@pytest.mark.parametrize(("task", "reward"), REWARDS)
+def test_an_example_reaches_the_top_and_one_the_bottom_of_the_range(task, reward):
+    r = TASKS[task].reward(reward)
+    scores = {example.score for example in r.examples}
+    assert {r.low, r.high} <= scores
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_names_are_the_keys(name):
+    assert TASKS[name].name == name
+    assert resolve_task(name) is TASKS[name]
+
+
+def test_order_of_the_rewards_is_the_published_one():
+    orders = {name: tuple(r.name for r in task.rewards) for name, task in TASKS.items()}
+    assert orders == {
+        "tool_calling": ("format", "correctness"),
+        "tool_calling_compatible": ("format", "correctness"),
+        "gsm8k": ("correctness", "integer", "format"),
+        "gsm8k_compatible": ("correctness", "integer", "format"),
+    }
+
+
+def scores_of(task, samples, completions):
+    result = score(task.rewards, completions, [sample.reference for sample in samples])
+    assert not result.failures
+    return result.values
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "path", "rows"), [("tool_calling", TOOLS, 400), ("gsm8k", MATHS, 7473)]
+)
+def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, path, rows):
+    task = TASKS[name]
+    samples = load_samples(task, real(path))
+    values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+    assert len(samples) == rows
+    high = np.array([reward.high for reward in task.rewards])
+    assert np.all((values == high) | np.isnan(values))
+    assert not np.isnan(values).all(axis=1).any()
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [(name, TOOLS if "tool" in name else MATHS) for name in TASKS],
+)
+def test_the_bad_completion_misses_a_maximum_for_every_row(name, path):
+    task = TASKS[name]
+    samples = load_samples(task, real(path))
+    values = scores_of(task, samples, [task.bad_completion] * len(samples))
+    high = np.array([reward.high for reward in task.rewards])
+    assert np.all((values < high).any(axis=1))
+
+
+@needs_data
+def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply():
+    task = TASKS["tool_calling"]
+    samples = load_samples(task, real(TOOLS))
+    golds = [task.gold_completion(s.reference) for s in samples]
+    values = scores_of(task, samples, golds)
+    silent = ["<tool_call>\n" not in gold for gold in golds]
+    assert np.array_equal(np.isnan(values[:, 1]), silent)
+    assert sum(silent) == 54
+
+
+@needs_data
+def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more():
+    task = TASKS["tool_calling_compatible"]
+    samples = load_samples(task, real(TOOLS))
+    values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+    named = ["<tool_call>" in s.reference["output"].split("</think>")[0] for s in samples]
+    talk = ["<tool_call>" not in s.reference["output"] for s in samples]
+    assert np.array_equal(values[:, 0] == 0, named)  # a tag named in the thinking: 17
+    assert np.array_equal(np.isnan(values[:, 1]), named)  # where the published code raises
+    assert np.array_equal(values[:, 1] == 0, talk)  # no call: always 0
+    assert np.all(np.isin(values[:, 1], [0, 3]) | np.isnan(values[:, 1]))
+    assert (sum(named), sum(talk)) == (17, 54)
+
+
+@needs_data
+def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_sign():
+    task = TASKS["gsm8k_compatible"]
+    samples = load_samples(task, real(MATHS))
+    values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
+    written = ["," in s.reference["answer"] or "-" in s.reference["answer"] for s in samples]
+    assert np.all(values[:, [0, 2]] == 1)
+    assert np.array_equal(values[:, 1] == 0, written)
+    assert sum(written) == 82
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [
+        ("gsm8k/train.jsonl.gz", 7473),
+        ("math/math_train.json.gz", 7474),
+        ("math/math500.jsonl", 500),
+        ("tools/rlla_sft.json.gz", 400),
+        ("tools/api_bank_level1.json.gz", 399),
+        ("tools/seal_tools_dev.jsonl.gz", 700),
+        ("tools/seal_tools_tools.jsonl.gz", 4076),
+        ("code/mbpp.jsonl.gz", 974),
+        ("code/leetcode_train.jsonl.gz", 1890),
+    ],
+)
+def test_every_file_of_the_shared_data_can_be_read(path, rows):
+    assert len(load_rows(real(path))) == rows
+
+
+def test_an_unknown_task_names_the_nearest_one():
+    with pytest.raises(ConfigError, match="did you mean 'tool_calling'"):
+        resolve_task("tool_caling")
+
+
+def test_your_own_task_is_found_by_module_and_attribute():
+    assert resolve_task("gdpo.tasks.gsm8k:COMPATIBLE") is TASKS["gsm8k_compatible"]
+
+
+def test_what_is_no_task_is_refused():
+    with pytest.raises(ConfigError, match=r"is a dict; it must be a gdpo\.tasks\.Task"):
+        resolve_task("gdpo.tasks:TASKS")
+
+
+def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    good = {"question": "1+1?", "answer": "#### 2"}
+    path.write_text(
+        f"{json.dumps(good)}\n\n{json.dumps({'questions': '1?', 'answer': '#### 1'})}\n"
+    )
+    with pytest.raises(DataError) as caught:
+        load_samples(TASKS["gsm8k"], path)
+    message = str(caught.value)
+    assert f"{path}, line 3" in message
+    assert "needs column 'question'" in message
+    assert "the row has: questions, answer" in message
+    assert "Allowed: (question, answer)" in message
+    assert "'questions' may be meant as 'question'" in message
+
+
+def test_a_row_of_neither_shape_is_told_what_it_lacks_of_the_nearer_one(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"instruction": "a", "input": "b", "outputs": "c"}]))
+    with pytest.raises(DataError, match=r"row 1: task 'tool_calling' needs column 'output',"):
+        load_samples(TASKS["tool_calling"], path)
+
+
+def test_a_wrong_value_is_named_by_row_and_column(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"question": "1?", "answer": 1}]))
+    with pytest.raises(DataError, match=r"row 1: column 'answer' must hold text, got int 1"):
+        load_samples(TASKS["gsm8k"], path)
+
+
+def test_samples_obey_the_limit(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "1+1?", "answer": "so #### 2"}\n' * 3 + "{broken\n")
+    samples = load_samples(TASKS["gsm8k"], path, limit=2)
+    assert [s.reference for s in samples] == [{"answer": "2"}] * 2

@@ -1,0 +1,165 @@
+"""check_reward finds each way in which a reward can break its contract."""
+
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from gdpo.errors import RewardError
+from gdpo.rewards import Example, Reward
+from gdpo.testing import check_reward, hostile_texts
+
+REFERENCE = {"answer": "4"}
+
+
+def tagged(completion, reference):
+    """1 if the completion is the answer in a tag."""
+    return float(completion == f"<answer>{reference['answer']}</answer>")
+
+
+GOOD = Reward(
+    "tagged",
+    tagged,
+    0,
+    1,
+    (Example("<answer>4</answer>", REFERENCE, 1.0), Example("4", {"answer": "5"}, 0.0)),
+)
+
+
+def with_function(function):
+    return replace(GOOD, function=function)
+
+
+@pytest.fixture(params=[True, False], ids=["with hypothesis", "without hypothesis"])
+def check(request):
+    """check_reward where hypothesis is installed, and where it is not."""
+
+    def without_hypothesis(reward, **options):
+        # No longer than the call: pytest's hypothesis plugin imports it after each test.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "hypothesis", None)
+            check_reward(reward, **options)
+
+    return check_reward if request.param else without_hypothesis
+
+
+def test_a_good_reward_passes(check):
+    check(GOOD)
+
+
+def test_a_reward_that_does_not_apply_passes(check):
+    check(Reward("none", lambda *_: None, 0, 1, (Example("", {}, None),)))
+
+
+def test_an_example_with_another_score_is_found():
+    wrong = replace(GOOD, examples=(*GOOD.examples, Example("<answer>4", REFERENCE, 1.0)))
+    with pytest.raises(RewardError, match=r"gives 0\.0, its example says 1\.0.*'<answer>4'"):
+        check_reward(wrong)
+
+
+@pytest.mark.parametrize("score", [None, 0.0])
+def test_not_applying_is_not_the_same_as_zero(score):
+    other = None if score == 0.0 else 0.0
+    reward = Reward("none", lambda *_: other, 0, 1, (Example("", {}, score),))
+    with pytest.raises(RewardError, match="its example says"):
+        check_reward(reward)
+
+
+def test_a_reward_without_examples_is_refused():
+    with pytest.raises(RewardError, match="has no examples"):
+        check_reward(replace(GOOD, examples=()))
+
+
+def test_a_reward_that_raises_on_an_odd_completion_is_found(check):
+    def fragile(completion, reference):
+        completion.encode()  # a lone surrogate cannot be encoded
+        return tagged(completion, reference)
+
+    with pytest.raises(RewardError, match=r"'tagged' .*can't encode.*completion of .*\\ud800"):
+        check(with_function(fragile))
+
+
+def test_a_reward_that_raises_on_a_mangled_example_is_found(check):
+    def fragile(completion, reference):
+        if completion.startswith("<answer>"):
+            completion.index("</answer>")
+        return tagged(completion, reference)
+
+    with pytest.raises(RewardError, match="'tagged' substring not found"):
+        check(with_function(fragile))
+
+
+def test_a_reward_that_recurses_without_end_is_found(check):
+    def depth(text):
+        return 1 + depth(text[1:]) if text[:1] == "[" else 0
+
+    def nested(completion, reference):
+        depth(completion.removeprefix("<answer>"))
+        return tagged(completion, reference)
+
+    with pytest.raises(RewardError, match="recursion"):
+        check(with_function(nested))
+
+
+def test_a_value_out_of_range_is_found(check):
+    def long(completion, reference):
+        return tagged(completion, reference) + len(completion) // 10_000
+
+    with pytest.raises(RewardError, match=r"'tagged' returned .*allowed: \[0, 1\]"):
+        check(with_function(long))
+
+
+def test_a_reward_with_a_memory_is_found(check):
+    seen = set()
+
+    def forgetful(completion, reference):
+        first = completion not in seen
+        seen.add(completion)
+        return tagged(completion, reference) if completion in ("4", "<answer>4</answer>") else first
+
+    with pytest.raises(RewardError, match=r"and 0\.0 when it is asked again"):
+        check(with_function(forgetful))
+
+
+def test_a_reward_that_changes_its_reference_is_found(check):
+    def careless(completion, reference):
+        reference["seen"] = True
+        return tagged(completion, reference)
+
+    reward = replace(GOOD, function=careless, examples=(Example("4", dict(REFERENCE), 0.0),))
+    with pytest.raises(RewardError, match="changes its reference"):
+        check(reward)
+
+
+def test_a_slow_reward_is_found(check):
+    def slow(completion, reference):
+        time.sleep(0.2 if len(completion) > 500_000 else 0)
+        return tagged(completion, reference)
+
+    with pytest.raises(RewardError, match=r"takes 0\.\d s, more than the 0\.1 s allowed"):
+        check(with_function(slow), seconds=0.1)
+
+
+def test_the_offending_text_is_shortened():
+    def fragile(completion, reference):
+        return tagged(completion, reference) / (len(completion) < 100_000)
+
+    with pytest.raises(RewardError) as caught:
+        check_reward(with_function(fragile))
+    assert len(str(caught.value)) < 1000
+
+
+def test_hypothesis_finds_what_the_fixed_texts_do_not():
+    def fragile(completion, reference):
+        return 1 / (completion != "0") and tagged(completion, reference)
+
+    with pytest.raises(RewardError, match=r"division by zero.*of 1 characters: '0'"):
+        check_reward(with_function(fragile), texts=1000)
+
+
+def test_hostile_texts_are_the_same_every_time():
+    texts = list(hostile_texts(GOOD, 50))
+    assert texts == list(hostile_texts(GOOD, 50))
+    assert texts != list(hostile_texts(GOOD, 50, seed=1))
+    assert len(set(texts[-50:])) > 25
