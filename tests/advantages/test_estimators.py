@@ -191,6 +191,13 @@ def test_float32_is_as_good_as_float64_to_five_digits(name, r):
 
 
 @ALL
+def test_numpy_computes_in_float64_whatever_comes_in(name):
+    r = np.random.default_rng(0).random((16, 8, 2)).astype(np.float32)
+    exact = ESTIMATORS[name](r.astype(np.float64), WEIGHTS)
+    np.testing.assert_array_equal(ESTIMATORS[name](r, WEIGHTS), exact.astype(np.float32))
+
+
+@ALL
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rewards_keep_their_signal(name, dtype):
     r = torch.tensor([[[0.9], [1.0]], [[0.5], [0.5]]], dtype=dtype)

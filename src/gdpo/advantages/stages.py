@@ -69,11 +69,9 @@ def scale(x: Rounded, *, over: Axis) -> Rounded:
     xp = array_namespace(x.values)
     present = ~xp.isnan(x.values)
     std = spread(x, over=over)
-    live = present & (std > 0)
     divisor = xp.where(std > 0, std, 1.0)
-    values = xp.where(live, x.values / divisor, 0.0)
-    error = xp.where(live, x.error / divisor, 0.0)
-    return Rounded(xp.where(present, values, xp.nan), error)
+    values = xp.where(present & (std > 0), x.values / divisor, 0.0)
+    return Rounded(xp.where(present, values, xp.nan), x.error / divisor)
 
 
 def spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
