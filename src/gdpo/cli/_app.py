@@ -1,0 +1,60 @@
+"""Takes the verbs together, and turns a user's mistake into one message instead of a traceback."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cyclopts import App
+from rich.console import Console
+from rich.text import Text
+
+from gdpo import __version__
+from gdpo.cli._codes import INTERRUPTED, MISTAKE
+from gdpo.cli.check import check
+from gdpo.cli.demo import demo
+from gdpo.cli.train import train
+from gdpo.errors import GdpoError
+
+_HELP = """Train a language model on several rewards at once, so that none of them drowns.
+
+Start with `gdpo demo` (2 minutes, no GPU, nothing to download), then `gdpo check` and `gdpo train`
+a recipe.
+"""
+
+app = App(
+    name="gdpo",
+    help=_HELP,
+    version=__version__,
+    version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
+)
+for _verb in (demo, check, train):
+    app.command(_verb)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: What follows `gdpo`. None: what the process was started with.
+    """
+    # A user's tasks and rewards go by module:attribute: look for them here, as `python -m` does.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        code = app(arguments, result_action="return_value")
+    except GdpoError as error:
+        _complain(str(error))
+        code = MISTAKE
+    except KeyboardInterrupt:
+        _complain("stopped; a training that had begun continues with --resume")
+        code = INTERRUPTED
+    sys.exit(code or 0)
+
+
+def _complain(message: str) -> None:
+    """One message on stderr; of processes that train together, only the first one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        console = Console(stderr=True, highlight=False)
+        console.print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)

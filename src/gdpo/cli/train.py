@@ -1,0 +1,43 @@
+"""`gdpo train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from gdpo.cli._codes import INTERRUPTED
+
+
+def train(
+    recipe: Path,
+    /,
+    *,
+    set: Annotated[list[str] | None, Parameter(negative=())] = None,
+    resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+) -> int:
+    """Train what a recipe describes.
+
+    Everything that can be checked is checked first, before a model is loaded. The run lies in
+    `runs/<name>`: recipe, metrics, rollouts, checkpoints, and at the end the model and a README
+    with the curves. Ctrl-C finishes the current step, saves it, and says how to resume.
+
+    On several GPUs: `accelerate launch -m gdpo train <recipe>`.
+
+    Args:
+        recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`; a run directory is one.
+        set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
+        resume: Continue an interrupted run from its last checkpoint. The recipe must be the same;
+            only the length may differ.
+    """
+    from rich.console import Console
+
+    from gdpo.training import load_recipe, summary_table
+    from gdpo.training import train as run_training
+
+    console = Console(highlight=False)
+    result = run_training(load_recipe(recipe, set or ()), resume=resume, console=console)
+    if result.is_main_process:
+        console.print(summary_table(result.rewards))
+        for line in (*result.notes, result.conclusion):
+            console.print(line, markup=False, soft_wrap=True)
+    return 0 if result.finished else INTERRUPTED

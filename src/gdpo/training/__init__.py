@@ -1,0 +1,28 @@
+"""Training: a recipe becomes a run directory, through checks, TRL's trainer and interruptions."""
+
+from gdpo.training._cache import cache_folder, cached
+from gdpo.training._preflight import Finding, Verdict, check
+from gdpo.training._progress import RunView, show
+from gdpo.training._recipe import DataConfig, Recipe, RewardConfig, load_recipe
+from gdpo.training._run_directory import RunDirectory
+from gdpo.training._summary import RewardChange, summary_table
+from gdpo.training._train import RunResult, train
+
+__all__ = [
+    "DataConfig",
+    "Finding",
+    "Recipe",
+    "RewardChange",
+    "RewardConfig",
+    "RunDirectory",
+    "RunResult",
+    "RunView",
+    "Verdict",
+    "cache_folder",
+    "cached",
+    "check",
+    "load_recipe",
+    "show",
+    "summary_table",
+    "train",
+]

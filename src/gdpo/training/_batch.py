@@ -1,0 +1,102 @@
+"""The arithmetic of a run: how many prompts, groups, rollouts and steps it makes."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gdpo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gdpo.integrations.trl import GDPOConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Counts of one generation, one optimizer step and the whole run, over all processes."""
+
+    rows: int
+    """Rows of the training data."""
+    processes: int
+    samples: int
+    """Rollouts of one prompt: the size of a group."""
+    rollouts: int
+    """Rollouts that are generated, scored and normalized together: the batch of the estimator."""
+    rollouts_per_step: int
+    """Rollouts that one optimizer step learns from."""
+    micro_batch: int
+    """Rollouts in one forward pass on one device."""
+    steps_per_epoch: int
+    total_steps: int
+    steps_per_round: int
+    """After so many optimizer steps a new generation starts; checkpoints in between do not resume
+    exactly.
+    """
+
+    @property
+    def groups(self) -> int:
+        """Prompts per generation: the groups that the batch of the estimator holds."""
+        return self.rollouts // self.samples
+
+    def lines(self) -> list[str]:
+        """The arithmetic in words, one fact per line."""
+        step = "step" if self.steps_per_round == 1 else f"{self.steps_per_round} steps"
+        return [
+            f"{_count(self.groups, 'prompt')} × {self.samples} samples = {self.rollouts:,} "
+            f"rollouts per generation, one generation per {step}",
+            f"{self.rollouts_per_step:,} rollouts per optimizer step, in micro-batches of "
+            f"{self.micro_batch} on {_count(self.processes, 'process')}",
+            f"{_count(self.rows, 'row')} make {_count(self.steps_per_epoch, 'step')} per epoch; "
+            f"this run: {_count(self.total_steps, 'step')}, learning from "
+            f"{self.total_steps * self.rollouts_per_step:,} rollouts",
+        ]
+
+
+def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
+    """Work out the batches as TRL's sampler and the Trainer's loop make them.
+
+    Args:
+        config: Already checked by TRL: the generation batch holds whole groups.
+        rows: Number of rows of the training data.
+
+    Raises:
+        ConfigError: There are fewer rows than one generation takes.
+    """
+    accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
+    rollouts, samples = config.generation_batch_size, config.num_generations
+    steps_per_generation = config.steps_per_generation
+    assert rollouts is not None, "GRPOConfig fills in the generation batch"
+    assert samples is not None, "GRPOConfig has a number of generations"
+    assert steps_per_generation is not None, "GRPOConfig fills in the steps per generation"
+    groups = rollouts // samples
+    if rows < groups:
+        raise ConfigError(
+            f"the data has {rows} rows, and one generation takes {groups} prompts ({rollouts} "
+            f"rollouts of {samples} samples each): use more rows, or a smaller "
+            "trainer.per_device_train_batch_size or trainer.gradient_accumulation_steps"
+        )
+    micro_batches = steps_per_generation * iterations
+    steps_per_epoch = math.ceil((rows // groups) * micro_batches / accumulation)
+    by_epochs = math.ceil(config.num_train_epochs * steps_per_epoch)
+    return BatchPlan(
+        rows=rows,
+        processes=config.world_size,
+        samples=samples,
+        rollouts=rollouts,
+        rollouts_per_step=config.per_device_train_batch_size * config.world_size * accumulation,
+        micro_batch=config.per_device_train_batch_size,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=config.max_steps if config.max_steps > 0 else by_epochs,
+        steps_per_round=math.lcm(micro_batches, accumulation) // accumulation,
+    )
+
+
+def default_save_steps(plan: BatchPlan) -> int:
+    """A tenth of the run, at most 100 steps, on a step where a generation ends."""
+    tenth = min(100, math.ceil(plan.total_steps / 10))
+    return math.ceil(tenth / plan.steps_per_round) * plan.steps_per_round
+
+
+def _count(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"

@@ -1,0 +1,88 @@
+"""What a run ran on: enough to run it again, and to explain a difference."""
+
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import gdpo
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "numpy",
+    "pyarrow",
+    "vllm",
+    "deepspeed",
+)
+
+
+def describe_environment(processes: int, seed: int) -> dict[str, Any]:
+    """Versions, machine, device, seed, command and commit. What is not there is left out, or null.
+
+    Args:
+        processes: How many processes train together.
+        seed: The trainer's seed.
+    """
+    return {
+        "started": now(),
+        "command": shlex.join(sys.argv),
+        "gdpo": gdpo.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "device": _device(),
+        "processes": processes,
+        "seed": seed,
+        "git": _git(),
+    }
+
+
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _device() -> dict[str, Any]:
+    import torch
+
+    if torch.cuda.is_available():
+        return {
+            "type": "cuda",
+            "name": torch.cuda.get_device_name(),
+            "visible": torch.cuda.device_count(),
+            "cuda": torch.version.cuda,
+        }
+    accelerator = torch.accelerator.current_accelerator()
+    kind = accelerator.type if accelerator is not None else "cpu"
+    return {"type": kind, "threads": torch.get_num_threads()}
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of the working directory; None outside a repository."""
+    commit, changes = _git_says("rev-parse", "HEAD"), _git_says("status", "--porcelain")
+    return None if commit is None else {"commit": commit, "changed": bool(changes)}
+
+
+def _git_says(*arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,97 @@
+"""What a run gets when it has come to its end: its model, its curves, and its README."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gdpo.errors import MissingExtraError
+from gdpo.training._curves import draw_curves
+from gdpo.training._environment import now
+from gdpo.training._preflight import Job
+from gdpo.training._progress import number
+from gdpo.training._run_directory import Checkpoint, RunDirectory, write_whole
+from gdpo.training._summary import RewardChange, readme, reward_changes
+
+_NO_SIGNAL = (
+    "nothing was learned: in every step, all samples of every group were rewarded alike. Take a "
+    "stronger or warm-started model, more samples per prompt, longer completions or easier rows"
+)
+
+_WEIGHTS = (".safetensors", ".bin")
+_MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
+_NO_MODEL = ("trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
+"""Files of a checkpoint that have such an ending and do not belong to the model."""
+
+
+def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
+    """Put the model, the curves and the README into a run; nothing where it is not at its end.
+
+    Returns:
+        What the user should know: an extra that is missing, for one.
+    """
+    last = run.last_checkpoint()
+    if last is None or last.step < job.batches.total_steps:
+        return ()
+    notes: list[str] = []
+    if not _publish_model(job, run, last):
+        notes.append(f"{last.path} holds no whole weights (sharded?), so there is no {run.model}")
+    changes, rows = changes_so_far(job, run), run.read_metrics()
+    if rows and not any(_has_signal(row) for row in rows):
+        notes.append(_NO_SIGNAL)
+    try:
+        draw_curves(run.curves, job.recipe.name, rows, changes)
+    except MissingExtraError as error:
+        notes.append(str(error))
+    run.update_environment(finished=now(), steps=last.step)
+    facts = run.read_environment()
+    text = readme(job.recipe, facts, changes, steps=last.step, has_curves=run.curves.exists())
+    write_whole(run.readme, text)
+    return tuple(notes)
+
+
+def _has_signal(row: Mapping[str, Any]) -> bool:
+    """Whether any group of this step had samples that were rewarded differently."""
+    silent = number(row, "frac_reward_zero_std")
+    return silent is not None and silent < 1
+
+
+def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
+    """How each reward moved over the steps that were logged."""
+    weights = [entry.weight for entry in job.recipe.rewards]
+    return reward_changes(run.read_metrics(), job.rewards, weights)
+
+
+def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
+    """Fill `model/` from a checkpoint, whole or not at all; False if the checkpoint has no weights.
+
+    The files are linked, not copied, where the file system can: a model may have many gigabytes.
+    """
+    files = [
+        file
+        for file in _best_or(last, job).iterdir()
+        if file.suffix in _MODEL_ENDINGS and file.name not in _NO_MODEL
+    ]
+    if not any(file.suffix in _WEIGHTS for file in files):
+        return False
+    partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
+    for file in files:
+        try:
+            os.link(file, partial / file.name)
+        except OSError:
+            shutil.copy2(file, partial / file.name)
+    partial.chmod(0o755)
+    shutil.rmtree(run.model, ignore_errors=True)
+    partial.rename(run.model)
+    return True
+
+
+def _best_or(last: Checkpoint, job: Job) -> Path:
+    """The best checkpoint where the recipe asks for it (`load_best_model_at_end`), or the last."""
+    if not job.config.load_best_model_at_end:
+        return last.path
+    state = json.loads((last.path / "trainer_state.json").read_text(encoding="utf-8"))
+    return Path(state.get("best_model_checkpoint") or last.path)

@@ -1,0 +1,255 @@
+"""Checks everything about a run that can be checked without training.
+
+It is what `gdpo check` shows, and what `train` does first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gdpo.errors import ConfigError, DataError, GdpoError
+from gdpo.rewards import Reward
+from gdpo.tasks import Sample, Task, load_samples
+from gdpo.training._batch import BatchPlan, plan_batches
+from gdpo.training._models import (
+    LocatedModel,
+    Tokenizer,
+    context_length,
+    load_tokenizer,
+    locate_model,
+    longest_prompt,
+)
+from gdpo.training._noise import quiet
+from gdpo.training._recipe import DataConfig, Recipe, find_rewards, find_task, resolve
+from gdpo.training._reward_checks import check_rewards
+from gdpo.training._run_directory import RunDirectory
+from gdpo.training._smollm2 import SMOLLM2
+from gdpo.training._trainer_fields import build_config
+
+if TYPE_CHECKING:
+    from gdpo.integrations.trl import GDPOConfig
+
+T = TypeVar("T")
+
+_PROMPTS_MEASURED = 1000
+"""Prompts that are tokenized to find the longest one."""
+
+
+class Verdict(Enum):
+    """What a check came to; its value is the mark that it is printed with."""
+
+    FINE = "✓"
+    NOTE = "!"
+    """Allowed, but worth knowing."""
+    WRONG = "✗"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of a check."""
+
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that training needs, checked; only the model is not loaded yet."""
+
+    recipe: Recipe
+    task: Task
+    rewards: tuple[Reward, ...]
+    samples: Sequence[Sample]
+    eval_samples: Sequence[Sample] | None
+    config: "GDPOConfig"
+    batches: BatchPlan
+    model: LocatedModel
+    tokenizer: Tokenizer | None
+    """None where it comes with a model that is converted on first use."""
+
+
+def check(recipe: Recipe, *, rows: int | None = None) -> list[Finding]:
+    """Check data, rewards, trainer, batches and model; no mistake hides another.
+
+    Args:
+        recipe: Already loaded, so its keys and types are right.
+        rows: Score the rewards on this many rows only; None: on all of them.
+    """
+    inspection = _Inspection(resolve(recipe), rows, stop_at_first=False)
+    with quiet():
+        inspection.run()
+    return inspection.findings
+
+
+def prepare(recipe: Recipe, *, rows: int | None = None) -> Job:
+    """Check a recipe as `check` does and return what it found, or raise the first mistake.
+
+    Args:
+        recipe: Already loaded.
+        rows: Score the rewards on this many rows only; None: on all of them.
+
+    Raises:
+        GdpoError: Anything is wrong.
+    """
+    job = _Inspection(resolve(recipe), rows, stop_at_first=True).run()
+    assert job is not None, (
+        "an inspection that stops at the first mistake either raises or finds a job"
+    )
+    return job
+
+
+class _Inspection:
+    """One pass over a recipe, from the cheap checks to the expensive ones."""
+
+    def __init__(self, recipe: Recipe, rows: int | None, *, stop_at_first: bool) -> None:
+        self.recipe = recipe
+        self.rows = rows
+        self.stop_at_first = stop_at_first
+        self.findings: list[Finding] = []
+
+    def run(self) -> Job | None:
+        recipe = self.recipe
+        task = find_task(recipe)
+        rewards = find_rewards(recipe, task)
+        self._describe_recipe()
+        model = self._attempt(self._locate)
+        samples = self._attempt(lambda: self._load(task, recipe.data, "data"))
+        eval_data = recipe.eval_data
+        eval_samples = (
+            None
+            if eval_data is None
+            else self._attempt(lambda: self._load(task, eval_data, "eval_data"))
+        )
+        for some in (samples, eval_samples):
+            if some is not None:
+                self._check_rewards(task, rewards, some)
+        config = self._attempt(self._trainer)
+        batches = (
+            None
+            if samples is None or config is None
+            else self._attempt(lambda: self._batches(config, len(samples)))
+        )
+        tokenizer = (
+            None if model is None else self._attempt(lambda: self._tokenize(model, samples, config))
+        )
+        if samples is None or config is None or batches is None or model is None:
+            return None
+        return Job(recipe, task, rewards, samples, eval_samples, config, batches, model, tokenizer)
+
+    def _attempt(self, step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except GdpoError as error:
+            if self.stop_at_first:
+                raise
+            self._tell(Verdict.WRONG, str(error))
+            return None
+
+    def _tell(self, verdict: Verdict, text: str) -> None:
+        self.findings.append(Finding(verdict, text))
+
+    def _fine(self, text: str) -> None:
+        self._tell(Verdict.FINE, text)
+
+    def _describe_recipe(self) -> None:
+        recipe = self.recipe
+        rewards = ", ".join(f"{reward.name} × {reward.weight:g}" for reward in recipe.rewards)
+        self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
+        run = RunDirectory(recipe.run_dir)
+        if run.exists:
+            self._tell(
+                Verdict.NOTE,
+                f"run directory: {run.path} exists already; train it further with --resume, or "
+                "take another name with --set name=...",
+            )
+        else:
+            self._fine(f"run directory: {run.path} is free")
+
+    def _load(self, task: Task, data: DataConfig, key: str) -> list[Sample]:
+        try:
+            samples = load_samples(
+                task, data.source, subset=data.subset, split=data.split, limit=data.limit
+            )
+        except DataError as error:
+            raise DataError(f"{self.recipe.place(key, 'source')}: {error}") from error
+        self._fine(
+            f"{key}: {len(samples):,} rows of {data.source}, all readable by task {task.name}"
+        )
+        return samples
+
+    def _check_rewards(
+        self, task: Task, rewards: Sequence[Reward], samples: Sequence[Sample]
+    ) -> None:
+        for finding in check_rewards(task, rewards, samples[: self.rows]):
+            if finding.mistake is None:
+                self._tell(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
+            elif self.stop_at_first:
+                raise finding.mistake
+            else:
+                self._tell(Verdict.WRONG, str(finding.mistake))
+
+    def _trainer(self) -> "GDPOConfig":
+        config = build_config(self.recipe)
+        self._fine(
+            f"trainer: fields set: {len(self.recipe.trainer)}, all taken by TRL {version('trl')}; "
+            f"device {config.device.type}"
+        )
+        return config
+
+    def _batches(self, config: "GDPOConfig", rows: int) -> BatchPlan:
+        batches = plan_batches(config, rows)
+        for line in batches.lines():
+            self._fine(f"batches: {line}")
+        if batches.groups == 1 and self.recipe.advantage == "gdpo":
+            self._tell(
+                Verdict.NOTE,
+                "batches: one group per generation, so that the batch step of GDPO undoes what "
+                "it adds between groups; raise trainer.gradient_accumulation_steps",
+            )
+        save_steps = self.recipe.trainer.get("save_steps")
+        if isinstance(save_steps, int) and save_steps % batches.steps_per_round:
+            self._tell(
+                Verdict.NOTE,
+                f"batches: a generation serves {batches.steps_per_round} steps and "
+                f"trainer.save_steps is {save_steps}; a run resumed between generations samples "
+                "anew, so it is not the same to the bit",
+            )
+        return batches
+
+    def _locate(self) -> LocatedModel:
+        model = locate_model(self.recipe)
+        self._fine(f"model: {model.description}")
+        return model
+
+    def _tokenize(
+        self,
+        model: LocatedModel,
+        samples: Sequence[Sample] | None,
+        config: "GDPOConfig | None",
+    ) -> Tokenizer | None:
+        """The tokenizer, after the prompts were found to fit the model's context."""
+        from pathlib import Path
+
+        if self.recipe.model == SMOLLM2 and not Path(model.source).is_dir():
+            return None
+        tokenizer: Any = load_tokenizer(model, self.recipe)
+        if samples is None or config is None or config.max_completion_length is None:
+            return tokenizer
+        measured = samples[:_PROMPTS_MEASURED]
+        longest, limit = longest_prompt(tokenizer, measured), context_length(model, self.recipe)
+        needed = longest + config.max_completion_length
+        arithmetic = (
+            f"the longest of {len(measured):,} prompts has {longest:,} tokens, with "
+            f"{config.max_completion_length:,} of completion {needed:,}"
+        )
+        if limit is not None and needed > limit:
+            raise ConfigError(
+                f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}; the model "
+                f"sees {limit:,}. Lower trainer.max_completion_length, or leave out long rows"
+            )
+        self._fine(
+            f"prompts: {arithmetic}" + ("" if limit is None else f"; the model sees {limit:,}")
+        )
+        return tokenizer

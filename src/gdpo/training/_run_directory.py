@@ -1,0 +1,236 @@
+"""The run directory: where all of a run lies, and the rule that none is overwritten.
+
+```
+runs/<name>/
+  recipe.yaml        everything that decided the run; `gdpo train` takes it again
+  environment.json   versions, device, seed, command, commit; every resumption
+  metrics.jsonl      one line per logged step
+  rollouts/          what was sampled, rewarded and learned from, one parquet file per step
+  checkpoints/       what a resumption starts from
+  model/             the trained model, for `from_pretrained`; there once the run is finished
+  README.md          what came out; likewise
+```
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.training._recipe import RECIPE_FILE, Recipe
+
+_STEP_FILE = re.compile(r"step_(\d+)\.parquet")
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    path: Path
+    step: int
+    """Optimizer steps done."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe."""
+        return self.path / RECIPE_FILE
+
+    @property
+    def environment(self) -> Path:
+        """What the run ran on."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One line per logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """One parquet file per step."""
+        return self.path / "rollouts"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder per checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.path / "model"
+
+    @property
+    def readme(self) -> Path:
+        """What came out."""
+        return self.path / "README.md"
+
+    @property
+    def curves(self) -> Path:
+        """The rewards over the steps, as a picture."""
+        return self.path / "curves.png"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run, or anything else that must not be overwritten."""
+        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+
+    def read_environment(self) -> dict[str, Any]:
+        """What `environment.json` holds.
+
+        Raises:
+            DataError: It is missing or no JSON.
+        """
+        try:
+            return cast("dict[str, Any]", json.loads(self.environment.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{self.environment} cannot be read, so {self.path} is no run of gdpo: {error}"
+            ) from error
+
+    def update_environment(self, **facts: Any) -> None:
+        """Add facts to `environment.json`, or replace them."""
+        write_whole(self.environment, to_json(self.read_environment() | facts, indent=2))
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The newest complete checkpoint.
+
+        The Trainer writes its state last, so that marks a complete one.
+        """
+        found = [
+            Checkpoint(folder, int(match[1]))
+            for folder in (self.checkpoints.iterdir() if self.checkpoints.is_dir() else ())
+            if (match := _CHECKPOINT.fullmatch(folder.name)) and _is_complete(folder, int(match[1]))
+        ]
+        return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl`. A line that was cut off by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_text(encoding="utf-8").splitlines()
+        return [row for line in lines if (row := _parsed(line)) is not None]
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one line; NaN and infinities become null."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(to_json(row) + "\n")
+
+    def forget_after(self, step: int) -> None:
+        """Drop metrics, rollouts and half-written checkpoints of later steps, to be done again."""
+        kept = [row for row in self.read_metrics() if row.get("step", 0) <= step]
+        if self.metrics.exists():
+            write_whole(self.metrics, "".join(to_json(row) + "\n" for row in kept))
+        for file in self.rollouts.rglob("*.parquet"):
+            if (match := _STEP_FILE.fullmatch(file.name)) and int(match[1]) > step:
+                file.unlink()
+        for folder in self.checkpoints.glob("checkpoint-*"):
+            if (match := _CHECKPOINT.fullmatch(folder.name)) and int(match[1]) > step:
+                shutil.rmtree(folder)
+
+
+def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
+    """Make the directory of a new run, whole or not at all.
+
+    Raises:
+        ConfigError: There is a run of this name, or anything else in its place.
+    """
+    run = RunDirectory(recipe.run_dir)
+    refuse_existing(run, recipe)
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}.", dir=run.path.parent))
+    try:
+        (partial / RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
+        (partial / run.environment.name).write_text(
+            to_json(environment, indent=2) + "\n", encoding="utf-8"
+        )
+        partial.chmod(0o755)
+        partial.rename(run.path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return run
+
+
+def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
+    """Raise a ConfigError if the place of a new run is taken."""
+    if not run.exists:
+        return
+    other = f"give this one another name: --set name={_free_name(run.path)}"
+    if not run.environment.exists():
+        raise ConfigError(
+            f"{run.path} exists and is no run of gdpo; nothing in it is overwritten: {other}"
+        )
+    raise ConfigError(
+        f"{run.path} already holds a run ({recipe.place('name')}); it is never overwritten. "
+        f"Continue it with --resume, or {other}"
+    )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never half of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(
+            text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"
+        )
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON that every reader takes: what is not finite becomes null."""
+    return json.dumps(
+        _finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str
+    )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in cast("list[Any]", value)]
+    return value
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _is_complete(folder: Path, step: int) -> bool:
+    try:
+        state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return state.get("global_step") == step
+
+
+def _free_name(path: Path) -> str:
+    number = 2
+    while path.with_name(f"{path.name}-{number}").exists():
+        number += 1
+    return f"{path.name}-{number}"

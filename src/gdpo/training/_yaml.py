@@ -1,0 +1,262 @@
+"""Reads YAML so that every later complaint can name the file and the line.
+
+YAML 1.2's core schema: `1e-6` is a number, and `no`, `on` and `off` are words (PyYAML alone follows
+YAML 1.1, where the first is text and the others are booleans). A key that is given twice is an
+error instead of a silent overwrite.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import yaml
+
+from gdpo.errors import ConfigError
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Where a value is: `("rewards", 0, "weight")`."""
+
+_SHOWN = 60
+"""Characters of an override that a message shows."""
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """PyYAML's loader with the scalars of YAML 1.2's core schema, and no others."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+class _QuotingDumper(yaml.SafeDumper):
+    """PyYAML's writer, which also quotes text that only YAML 1.2 would take for a number."""
+
+
+for _kind, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    for _class in (_CoreLoader, _QuotingDumper):
+        _class.add_implicit_resolver(_TAG + _kind, re.compile(f"(?:{_pattern})$"), _first)
+
+
+def _represent_text(dumper: _QuotingDumper, text: str) -> yaml.ScalarNode:
+    """Line separators other than the line feed survive in double quotes only, which escape them."""
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar(_TAG + "str", text, style=style)  # pyright: ignore[reportUnknownMemberType]
+
+
+_QuotingDumper.add_representer(str, _represent_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file holds, changed by overrides, and where each value came from."""
+
+    source: str
+    """How messages call the file."""
+    data: dict[str, Any]
+    places: Mapping[KeyPath, str]
+    """By key path: `recipe.yaml:12`, or `--set model=...`."""
+
+    def place(self, path: Sequence[str | int]) -> str:
+        """Where the value at this path was given, or the nearest thing around it."""
+        return nearest_place(self.places, path, self.source)
+
+
+def nearest_place(places: Mapping[KeyPath, str], path: Sequence[str | int], source: str) -> str:
+    """The place of a path, or of the innermost thing around it that has one, or the source."""
+    for length in range(len(path), 0, -1):
+        if (place := places.get(tuple(path[:length]))) is not None:
+            return place
+    return source
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """A key path as `--set` writes it: `rewards.0.weight`."""
+    return ".".join(str(part) for part in path)
+
+
+def read_yaml(path: Path) -> Document:
+    """Read one mapping.
+
+    Raises:
+        ConfigError: The file is missing, no text, no YAML, empty or no mapping, or a key is given
+        twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no file {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    node = _compose(text, str(path))
+    if node is None:
+        raise ConfigError(f"{path} is empty; a recipe needs at least: task, model and data")
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(
+            f"{path}:{node.start_mark.line + 1}: a recipe is a mapping (lines of `key: value`), "
+            f"not a {_kind_of(node)}"
+        )
+    places: dict[KeyPath, str] = {}
+    data = cast("dict[str, Any]", _Builder(str(path), places).build(node, ()))
+    return Document(str(path), data, places)
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """Text that `read_yaml` reads back to the same values."""
+    return yaml.dump(
+        dict(data), Dumper=_QuotingDumper, sort_keys=False, allow_unicode=True, width=100
+    )
+
+
+def override(document: Document, assignment: str) -> Document:
+    """The document with one value replaced or added.
+
+    Args:
+        document: Stays as it is.
+        assignment: `a.b=value`. The value is YAML: `1e-6`, `[1, 2]`, `text`; nothing after the `=`
+            is null. Entries of a list go by number: `rewards.0.weight=2`.
+
+    Raises:
+        ConfigError: There is no `=`, the value is no YAML, or the path leads through something that
+        holds no keys.
+    """
+    target, equals, text = assignment.partition("=")
+    if not equals or not target.strip():
+        raise ConfigError(
+            f"--set {assignment}: write it as key=value, as in trainer.learning_rate=1e-6"
+        )
+    place = f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
+    keys = target.strip().split(".")
+    places = dict(document.places)
+    data = _copy(document.data)
+    container: Any = data
+    path: KeyPath = ()
+    for key in keys[:-1]:
+        step, container = _enter(container, key, path, place)
+        path = (*path, step)
+    last = _index(container, keys[-1], path, place)
+    path = (*path, last)
+    for inner in [known for known in places if known[: len(path)] == path]:
+        del places[inner]
+    node = _compose(text, place)
+    container[last] = None if node is None else _Builder(place, places).build(node, path)
+    for length in range(1, len(path) + 1):
+        places.setdefault(path[:length], place)
+    return Document(document.source, data, places)
+
+
+def _compose(text: str, source: str) -> yaml.Node | None:
+    try:
+        return cast("yaml.Node | None", yaml.compose(text, _CoreLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = (
+            source if mark is None or source.startswith("--set") else f"{source}:{mark.line + 1}"
+        )
+        raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not valid YAML: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Turns nodes into plain values, noting the place of each."""
+
+    source: str
+    places: dict[KeyPath, str]
+
+    def build(self, node: yaml.Node, path: KeyPath, around: tuple[int, ...] = ()) -> Any:
+        if id(node) in around:
+            raise ConfigError(f"{self.place(node)}: {dotted(path)} contains itself")
+        inside = (*around, id(node))
+        if path:
+            self.places.setdefault(path, self.place(node))
+        if isinstance(node, yaml.MappingNode):
+            return {
+                key: self.build(value, (*path, key), inside)
+                for key, value in self.pairs(node, path)
+            }
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, i), inside) for i, item in enumerate(node.value)]
+        return self.scalar(node)
+
+    def pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node]]:
+        seen: dict[str, str] = {}
+        for key_node, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
+            key: Any = self.scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+            place = self.place(key_node)
+            if not isinstance(key, str):
+                raise ConfigError(f"{place}: a key must be a word, not {key_node.value!r}")
+            if key in seen:
+                raise ConfigError(
+                    f"{place}: {dotted((*path, key))} is given twice, first at {seen[key]}; keep "
+                    "one of them"
+                )
+            seen[key] = place
+            self.places[(*path, key)] = place
+            yield key, value
+
+    def scalar(self, node: yaml.Node) -> Any:
+        kind, text = node.tag.removeprefix(_TAG), cast("str", node.value)
+        if kind == "str":
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return text.lower() == "true"
+        if kind == "int":
+            return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+        if kind == "float":
+            return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+        raise ConfigError(
+            f"{self.place(node)}: the tag {node.tag} is not allowed; write a plain value"
+        )
+
+    def place(self, node: yaml.Node) -> str:
+        in_file = not self.source.startswith("--set")
+        return f"{self.source}:{node.start_mark.line + 1}" if in_file else self.source
+
+
+def _enter(container: Any, key: str, path: KeyPath, place: str) -> tuple[str | int, Any]:
+    """The container behind a key, made as a mapping where there is none yet."""
+    step = _index(container, key, path, place)
+    if isinstance(container, dict) and cast("dict[Any, Any]", container).get(step) is None:
+        container[step] = {}
+    return step, container[step]
+
+
+def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
+    """The key as this container takes it, checked."""
+    if isinstance(container, dict):
+        return key
+    if not isinstance(container, list):
+        raise ConfigError(f"{place}: {dotted(path)} is {container!r}, which holds no keys")
+    length = len(cast("list[Any]", container))
+    if not key.isdigit() or int(key) >= length:
+        allowed = f"a number from 0 to {length - 1}" if length else "nothing: it is empty"
+        raise ConfigError(
+            f"{place}: {dotted(path)} is a list; after it goes {allowed}, not {key!r}"
+        )
+    return int(key)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_copy(inner) for inner in cast("list[Any]", value)]
+    return value
+
+
+def _kind_of(node: yaml.Node) -> str:
+    return "list" if isinstance(node, yaml.SequenceNode) else "single value"

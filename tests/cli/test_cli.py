@@ -1,0 +1,132 @@
+"""The command line: fast, silent about libraries, and without a traceback for a user's mistake."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+import gdpo
+from gdpo.cli import main
+
+
+@pytest.fixture
+def gdpo_says(capsys):
+    """Runs the command line; returns the exit code, stdout and stderr."""
+
+    def run(*arguments) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return int(leaving.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def _seconds_of_children() -> float:
+    """Time on the processor: the time on the wall depends on what else runs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_help_takes_half_a_second_and_no_torch():
+    script = (
+        "import sys\nfrom gdpo.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'trl', 'transformers', 'datasets', 'matplotlib', 'pyarrow'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    before = _seconds_of_children()
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    seconds = _seconds_of_children() - before
+    assert done.stdout.splitlines()[-1] == "[]"
+    for verb in ("train", "check", "demo"):
+        assert verb in done.stdout
+    assert seconds < 0.5
+
+
+@pytest.mark.parametrize("verb", ["train", "check", "demo"])
+def test_every_verb_explains_itself(gdpo_says, verb):
+    code, out, _ = gdpo_says(verb, "--help")
+    assert code == 0
+    assert len(out.splitlines()) > 5
+
+
+def test_the_version_is_told(gdpo_says):
+    assert gdpo_says("--version") == (0, f"{gdpo.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("trian",), ("train",), ("train", "x", "--sett", "a=1"), ("check", "x", "--rows", "0")],
+)
+def test_a_wrong_command_line_is_told(gdpo_says, arguments):
+    code, out, err = gdpo_says(*arguments)
+    assert code != 0
+    assert "Traceback" not in out + err
+    assert out + err
+
+
+@pytest.mark.parametrize("verb", ["train", "check"])
+def test_a_mistake_is_one_message_and_exit_code_2(gdpo_says, tmp_path, verb):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("task: gsm8k\nmodle: '[bold]x'\nmodel: x\ndata: {source: '[/red]'}\n")
+    code, out, err = gdpo_says(verb, path)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("gdpo: ")
+    assert "recipe.yaml:2: unknown key 'modle'" in err
+    code, _, err = gdpo_says(verb, tmp_path / "recipes.yaml")
+    assert code == 2
+    assert "did you mean 'recipe.yaml'" in err
+
+
+def test_markup_in_a_message_is_printed_as_it_is(gdpo_says, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "task: gsm8k\nmodel: x\ndata: {source: a}\nrewards: [{name: '[/red] [bold]'}]\n"
+    )
+    assert "'[/red] [bold]'" in gdpo_says("check", path)[2]
+
+
+def test_only_one_of_several_processes_complains(gdpo_says, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert gdpo_says("check", tmp_path / "missing.yaml") == (2, "", "")
+
+
+def test_rewards_are_found_in_the_working_directory(gdpo_says, tmp_path, monkeypatch):
+    (tmp_path / "rewards_here.py").write_text(
+        "from gdpo import Reward\nmine = Reward('mine', lambda c, r: 0.0, low=0, high=1)\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"question": "2?", "answer": "#### 2"}\n')
+    (tmp_path / "recipe.yaml").write_text(
+        "task: gsm8k\nmodel: ./x\ndata: {source: rows.jsonl}\n"
+        "rewards: [{name: 'rewards_here:mine'}]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    _, out, _ = gdpo_says("check", "recipe.yaml")
+    assert "reward mine in [0, 1]" in out
+
+
+def test_ctrl_c_before_the_training_is_no_traceback(tmp_path):
+    """A recipe that cannot be read to its end: a pipe that nobody writes to."""
+    pipe = tmp_path / "recipe.yaml"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gdpo", "check", str(pipe)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(2)
+    process.send_signal(2)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "stopped" in err
+    assert "Traceback" not in out + err

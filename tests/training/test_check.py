@@ -1,0 +1,242 @@
+"""What is found before anything is trained."""
+
+import json
+
+import pytest
+
+from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
+from gdpo.rewards import Reward
+from gdpo.tasks import TASKS, Sample, Task
+from gdpo.training import Verdict, check, load_recipe, train
+from gdpo.training._models import locate_model
+from gdpo.training._reward_checks import check_rewards
+
+
+def told(findings, verdict=None) -> str:
+    return "\n".join(f.text for f in findings if verdict in (None, f.verdict))
+
+
+def test_a_sound_recipe_passes_and_all_that_was_checked_is_told(recipe):
+    findings = check(recipe)
+    assert not told(findings, Verdict.WRONG)
+    for part in (
+        "recipe: task gsm8k, estimator gdpo",
+        "is free",
+        "a local folder",
+        "10 rows of",
+        "reward format in [0, 1]: maximum on 10 of 10 gold answers",
+        "all taken by TRL",
+        "2 prompts × 4 samples = 8 rollouts per generation",
+        "10 rows make 5 steps per epoch; this run: 4 steps",
+        "the longest of 10 prompts has",
+    ):
+        assert part in told(findings)
+
+
+def test_a_reward_that_no_gold_answer_satisfies_is_noted(recipe):
+    assert "reward vowels in [0, 1]: maximum on 0 of 10" in told(check(recipe), Verdict.NOTE)
+
+
+def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
+    recipe = load_recipe(
+        recipe_file,
+        [
+            "model=./nowhere",
+            f"data.source={tmp_path}/missing.jsonl",
+            "trainer.per_device_train_batch_size=3",
+        ],
+    )
+    wrong = told(check(recipe), Verdict.WRONG)
+    assert "there is no folder nowhere" in wrong
+    assert "missing.jsonl" in wrong
+    assert "divisible by num_generations" in wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", "reward 'raises' failed on the text '' and row 1: raised ZeroDivisionError"),
+        ("not_a_number", "failed on the gold answer of row 1: not a number: returned nan"),
+        ("too_high", "failed on the gold answer of row 1: out of range: returned 2.0"),
+    ],
+)
+def test_a_reward_that_breaks_its_contract_is_found_before_training(
+    recipe_file, own_rewards, name, message
+):
+    recipe = load_recipe(recipe_file, [f"rewards=[{{name: '{own_rewards}:{name}'}}]"])
+    assert message in told(check(recipe), Verdict.WRONG)
+    with pytest.raises(RewardError) as error:
+        train(recipe)
+    assert message in str(error.value)
+    assert not recipe.run_dir.exists()
+
+
+def task_with(reward: Reward, bad: str = "bad") -> Task:
+    return Task(
+        name="own",
+        columns=(("question",),),
+        read_row=lambda row: Sample([], {"answer": row["question"]}),
+        rewards=(reward,),
+        gold_completion=lambda reference: reference["answer"],
+        bad_completion=bad,
+    )
+
+
+SAMPLES = [Sample([], {"answer": "right"}), Sample([], {"answer": "wrong in the data"})]
+
+
+def test_a_gold_answer_that_falls_short_names_its_row():
+    reward = Reward("exact", lambda completion, _: float(completion == "right"), low=0, high=1)
+    finding, _ = check_rewards(task_with(reward), [reward], SAMPLES)
+    assert "gold answer of row 2 gets 0, not the maximum 1" in str(finding.mistake)
+
+
+def test_a_bad_answer_that_gets_everything_is_a_mistake():
+    reward = Reward("generous", lambda completion, _: float(completion != ""), low=0, high=1)
+    findings = list(check_rewards(task_with(reward), [reward], SAMPLES))
+    assert "row 1: a bad answer ('bad') gets the maximum of every reward" in findings[1].text
+    assert findings[1].mistake is not None
+
+
+def test_a_reward_that_does_not_apply_everywhere_says_where():
+    def judge(completion, reference):
+        return 1.0 if reference["answer"] == "right" and completion == "right" else None
+
+    reward = Reward("some", judge, low=0, high=1)
+    finding, *_ = check_rewards(task_with(reward), [reward], SAMPLES)
+    assert finding.mistake is None
+    assert "maximum on 1 of 1 gold answers (it applies to 1 of 2 rows)" in finding.text
+
+
+def test_a_task_that_cannot_write_a_gold_answer_names_the_row():
+    reward = TASKS["gsm8k"].rewards[0]
+    task = task_with(reward)
+    finding, *_ = check_rewards(task, [reward], [Sample([], {})])
+    assert "cannot write the gold answer of row 1: KeyError" in str(finding.mistake)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "2 + 2?"}, "needs column 'answer'"),
+        ({"question": "2 + 2?", "answer": "four"}, "####"),
+        ({"question": 4, "answer": "#### 4"}, "column 'question' must hold text"),
+    ],
+)
+def test_a_row_that_cannot_be_used_names_itself(recipe, rows, row, message):
+    rows.write_text(rows.read_text() + json.dumps(row) + "\n")
+    with pytest.raises(DataError) as error:
+        train(recipe)
+    assert message in str(error.value)
+    assert "line 11" in str(error.value)
+    assert "recipe.yaml:6" in str(error.value)
+
+
+def test_missing_data_is_told_before_anything_is_made(recipe, rows):
+    rows.unlink()
+    with pytest.raises(DataError, match=r"recipe.yaml:6: there is no file"):
+        train(recipe)
+    assert not recipe.run_dir.exists()
+
+
+def test_one_group_per_generation_is_noted(recipe_file):
+    recipe = load_recipe(recipe_file, ["trainer.gradient_accumulation_steps=1"])
+    assert "one group per generation" in told(check(recipe), Verdict.NOTE)
+    grpo = load_recipe(recipe_file, ["trainer.gradient_accumulation_steps=1", "advantage=grpo"])
+    assert "one group" not in told(check(grpo))
+
+
+def test_saving_between_generations_is_noted(recipe_file):
+    recipe = load_recipe(recipe_file, ["trainer.num_iterations=2", "trainer.save_steps=3"])
+    assert "a generation serves 2 steps and trainer.save_steps is 3" in told(
+        check(recipe), Verdict.NOTE
+    )
+
+
+def test_a_prompt_beyond_the_context_is_told(recipe_file):
+    recipe = load_recipe(recipe_file, ["trainer.max_completion_length=2000"])
+    assert "the model sees 1,024. Lower trainer.max" in told(check(recipe), Verdict.WRONG)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("./nowhere", "there is no folder nowhere"),
+        ("Qwen/Qwen2.5-1.5B-Instruct", "the Hub cannot be reached"),
+        ("two words", "is no name of a model"),
+    ],
+)
+def test_a_model_that_is_not_there_is_told_before_the_data_is_read(
+    recipe_file, rows, model, message
+):
+    rows.unlink()
+    recipe = load_recipe(recipe_file, [f"model={model}"])
+    with pytest.raises(ConfigError) as error:
+        train(recipe)
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"--set model={model}")
+
+
+def test_a_misspelt_folder_names_its_neighbour(recipe_file, tiny_policy):
+    recipe = load_recipe(recipe_file, [f"model={str(tiny_policy)[:-1]}"])
+    with pytest.raises(ConfigError, match=rf"did you mean '{tiny_policy.name}'"):
+        locate_model(recipe)
+
+
+def test_a_folder_without_a_model_is_told(recipe_file, tmp_path):
+    recipe = load_recipe(recipe_file, [f"model={tmp_path}"])
+    with pytest.raises(ConfigError, match=r"holds no config.json"):
+        locate_model(recipe)
+
+
+def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_path):
+    import shutil
+
+    folder = tmp_path / "base"
+    shutil.copytree(tiny_policy, folder)
+    (folder / "chat_template.jinja").unlink()
+    recipe = load_recipe(recipe_file, [f"model={folder}"])
+    with pytest.raises(ConfigError, match=r"has no chat template.*Take an instruction-tuned"):
+        train(recipe)
+
+
+def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
+    import shutil
+
+    folder = tmp_path / "no_weights"
+    shutil.copytree(tiny_policy, folder)
+    (folder / "model.safetensors").unlink()
+    recipe = load_recipe(recipe_file, [f"model={folder}"])
+    with pytest.raises(ConfigError, match=r"holds no weights"):
+        train(recipe)
+
+
+def test_a_broken_configuration_of_a_model_is_told(recipe_file, tiny_policy, tmp_path):
+    import shutil
+
+    folder = tmp_path / "broken"
+    shutil.copytree(tiny_policy, folder)
+    (folder / "config.json").write_text("{")
+    recipe = load_recipe(recipe_file, [f"model={folder}"])
+    with pytest.raises(ConfigError, match=r"cannot be loaded"):
+        train(recipe)
+
+
+@pytest.mark.parametrize("module", ["trl.trainer.grpo_config", "torch"])
+def test_without_the_extra_it_is_named(recipe, monkeypatch, module):
+    import sys
+
+    for name in [n for n in sys.modules if n.startswith("gdpo.integrations")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    package = module.partition(".")[0]
+    with pytest.raises(MissingExtraError, match=rf"^{package} is needed .*gdpo\[train\]"):
+        train(recipe)
+
+
+def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"gdpo\[train\]"):
+        locate_model(load_recipe(recipe_file, ["model=Qwen/Qwen2.5-1.5B-Instruct"]))

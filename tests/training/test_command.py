@@ -1,0 +1,74 @@
+"""`gdpo train` and `gdpo check` from beginning to end, on the tiny model."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gdpo.cli import main
+from gdpo.training import RunDirectory, load_recipe
+
+
+@pytest.fixture
+def gdpo_says(capfd):
+    """Runs the command line; returns the exit code, stdout and stderr of the process."""
+
+    def run(*arguments) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main([str(argument) for argument in arguments])
+        printed = capfd.readouterr()
+        return int(leaving.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_check_then_train_then_resume(gdpo_says, recipe_file, recipe):
+    code, out, err = gdpo_says("check", recipe_file)
+    assert (code, err) == (0, "")
+    assert "✗" not in out
+    assert "can start" in out
+
+    code, out, err = gdpo_says("train", recipe_file)
+    assert (code, err) == (0, "")
+    steps = [line for line in out.splitlines() if line.startswith("step ")]
+    assert len(steps) == 4
+    assert "vowels" in steps[0]
+    assert "4 steps in" in out
+    assert str(recipe.run_dir) in out
+
+    code, out, err = gdpo_says("train", recipe_file)
+    assert code == 2
+    assert "--resume" in err
+
+    code, out, _ = gdpo_says("train", recipe.run_dir, "--resume")
+    assert code == 0
+    assert "is finished" in out
+
+
+def test_check_fails_with_code_1(gdpo_says, recipe_file):
+    code, out, _ = gdpo_says("check", recipe_file, "--set", "trainer.learning_rat=1")
+    assert code == 1
+    assert "✗ --set trainer.learning_rat=1: trainer.learning_rat is no field" in out
+    assert "1 of" in out
+
+
+def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
+    """Under accelerate, with a group that straddles both; one of them writes."""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "own"), "OMP_NUM_THREADS": "1"}
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
+        *("-m", "gdpo", "train", str(recipe_file)),
+        *("--set", "trainer.per_device_train_batch_size=2", "--set", "trainer.max_steps=2"),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    run = RunDirectory(load_recipe(recipe_file).run_dir)
+    assert [row["step"] for row in run.read_metrics()] == [1, 2]
+    assert run.read_environment()["processes"] == 2
+    assert (run.model / "model.safetensors").is_file()
+    assert done.stdout.count("2 steps in") == 1
+
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert again.returncode != 0
+    assert again.stderr.count("already holds a run") == 1

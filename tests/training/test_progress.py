@@ -1,0 +1,180 @@
+"""What a run shows, and what it says at its end."""
+
+import io
+import os
+import signal
+
+import pytest
+from rich.console import Console
+
+from gdpo.errors import MissingExtraError
+from gdpo.rewards import Reward
+from gdpo.training._curves import draw_curves
+from gdpo.training._interrupt import StopRequest, stop_on_signal
+from gdpo.training._noise import quiet
+from gdpo.training._progress import RunView, dashboard, duration, one_line, show, trend
+from gdpo.training._summary import reward_changes, summary_table
+
+REWARDS = [
+    Reward("format", lambda completion, reference: 0.0, low=0, high=1),
+    Reward("correct[ness]", lambda completion, reference: 0.0, low=-3, high=3),
+]
+
+
+def row(step: int, **figures: float) -> dict:
+    return {
+        "step": step,
+        "loss": 0.0,
+        "step_time": 2.0,
+        "rewards/format/mean": step / 100,
+        "rewards/format/group_std": 0.25,
+        "rewards/format/dead_groups": 0.5,
+        "rewards/correct[ness]/mean": -1.0,
+        "completions/mean_length": 80.4,
+        "completions/clipped_ratio": 0.1,
+        "learning_rate": 1e-6,
+        **figures,
+    }
+
+
+@pytest.fixture
+def view() -> RunView:
+    view = RunView("tiny", [(reward.name, 1.0) for reward in REWARDS], total_steps=100)
+    view.rows.extend(row(step) for step in range(1, 11))
+    return view
+
+
+def printed(renderable) -> str:
+    console = Console(file=io.StringIO(), width=140, force_terminal=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_the_dashboard_has_a_line_per_reward(view):
+    text = printed(dashboard(view))
+    assert "step 10 of 100" in text
+    assert "3:00 min left" in text
+    format_line = next(line for line in text.splitlines() if line.startswith("format"))
+    assert "0.100" in format_line
+    assert "▁▂▃" in format_line
+    assert "0.250" in format_line
+    assert "50 %" in format_line
+    other = next(line for line in text.splitlines() if line.startswith("correct[ness]"))
+    assert "-1.000" in other
+    assert "–" in other  # what was not measured is not 0
+    assert "80 tokens per answer, 10 % cut off" in text
+
+
+def test_the_dashboard_needs_no_figures():
+    assert "step 0 of 5" in printed(dashboard(RunView("tiny", [("format", 1.0)], total_steps=5)))
+
+
+def test_without_a_terminal_there_is_a_line_per_step(view):
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    with show(view, console) as display:
+        display.update()
+        view.rows.append(row(11))
+        display.update()
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("step 11/100 | format 0.110 ± 0.250 in groups, dead 50 %")
+    assert "2:58 min left" in lines[1]
+
+
+def test_a_terminal_gets_a_display_in_place(view):
+    console = Console(file=io.StringIO(), force_terminal=True, width=140)
+    with show(view, console) as display:
+        display.update()
+        display.stopping()
+        display.update()
+    assert "Ctrl-C again stops at once" in console.file.getvalue()
+
+
+def test_a_log_is_told_of_a_stop_too(view, capfd):
+    with show(view, Console(file=io.StringIO(), force_terminal=False)) as display:
+        display.stopping()
+    assert "Ctrl-C again stops at once" in capfd.readouterr().err
+
+
+def test_missing_figures_are_no_zeros():
+    view = RunView("tiny", [("format", 1.0)], total_steps=2)
+    view.rows.append({"step": 1, "rewards/format/mean": None, "loss": 0.0})
+    assert "format – ± – in groups, dead –" in one_line(view)
+
+
+def test_a_trend_goes_from_the_lowest_to_the_highest():
+    assert trend([]) == ""
+    assert trend([1.0]) == "▁"
+    assert trend([2.0, 2.0]) == "▁▁"
+    assert trend([3.0, 0.0]) == "█▁"
+    assert trend(list(range(100)), width=4) == "▁▃▆█"
+
+
+def test_durations_are_rounded():
+    assert duration(59.6) == "1:00 min"
+    assert duration(3599.7) == "1:00 h"
+
+
+def test_a_reward_changes_from_its_first_to_its_last_tenth():
+    rows = [row(step) for step in range(1, 21)] + [{"step": 20, "eval_reward": 9.0}]
+    first, second = reward_changes(rows, REWARDS, [1.0, 0.5])
+    assert (first.start, first.end) == pytest.approx((0.015, 0.195))
+    assert first.change == pytest.approx(0.18)
+    assert (second.weight, second.low, second.high) == (0.5, -3, 3)
+    table = printed(summary_table([first, second]))
+    assert "+0.180" in table
+    assert "correct[ness]" in table
+
+
+def test_a_reward_that_was_never_measured_has_no_change():
+    (change, _) = reward_changes([{"step": 1, "loss": 0.0}], REWARDS, [1.0, 1.0])
+    assert change.start is None
+    assert change.change is None
+    (change, _) = reward_changes([], REWARDS, [1.0, 1.0])
+    assert change.end is None
+
+
+def test_curves_are_drawn_whole(tmp_path):
+    rows = [row(step) for step in range(1, 30)]
+    changes = reward_changes(rows, REWARDS, [1.0, 1.0])
+    draw_curves(tmp_path / "curves.png", "tiny", rows, changes)
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["curves.png"]
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"gdpo\[plots\]"):
+        draw_curves(tmp_path / "curves.png", "tiny", [], [])
+
+
+def test_the_first_signal_asks_and_a_second_ctrl_c_stops():
+    request, told = StopRequest(), []
+    with stop_on_signal(request, lambda: told.append(1)):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # a launcher's second one does not stop at once
+        assert request.requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert told == [1]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_libraries_are_quiet_and_downloads_are_not():
+    import logging
+    import warnings
+
+    from huggingface_hub.utils import are_progress_bars_disabled
+    from transformers.utils import logging as hf
+
+    before = (hf.get_verbosity(), hf.is_progress_bar_enabled(), logging.getLogger("trl").level)
+    with quiet():
+        warnings.warn("of a library", FutureWarning, stacklevel=1)  # an error, were it not silenced
+        assert hf.get_verbosity() == logging.ERROR
+        assert not hf.is_progress_bar_enabled()
+        assert not are_progress_bars_disabled()
+        assert logging.getLogger("trl").level == logging.ERROR
+        with pytest.raises(UserWarning):
+            warnings.warn("of a user", UserWarning, stacklevel=1)
+    after = (hf.get_verbosity(), hf.is_progress_bar_enabled(), logging.getLogger("trl").level)
+    assert after == before

@@ -1,0 +1,155 @@
+"""Recipes: defaults, and a clear message for every mistake."""
+
+import pytest
+from pydantic import ValidationError
+
+from gdpo.errors import ConfigError
+from gdpo.training import DataConfig, Recipe, load_recipe
+from gdpo.training._recipe import differences
+
+MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load_text(text: str = MINIMAL, *overrides: str) -> Recipe:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return load_recipe(path, overrides)
+
+    return load_text
+
+
+def test_what_is_left_out_is_filled_in(load):
+    recipe = load()
+    assert recipe.name == "gsm8k-gdpo"
+    assert recipe.advantage == "gdpo"
+    assert [(r.name, r.weight) for r in recipe.rewards] == [
+        ("correctness", 1.0),
+        ("integer", 1.0),
+        ("format", 1.0),
+    ]
+    assert recipe.run_dir.as_posix() == "runs/gsm8k-gdpo"
+
+
+def test_the_name_follows_the_estimator(load, own_rewards):
+    assert load(MINIMAL, "advantage=grpo").name == "gsm8k-grpo"
+    own = load(MINIMAL, "advantage=gdpo.advantages:grpo_no_std")
+    assert own.name == "gsm8k-grpo_no_std"
+
+
+def test_a_folder_that_holds_a_recipe_is_one(load, tmp_path):
+    recipe = load()
+    assert load_recipe(tmp_path).model_dump() == recipe.model_dump()
+
+
+def test_a_written_recipe_reads_back_the_same(load, tmp_path):
+    recipe = load(
+        MINIMAL, "trainer={learning_rate: 1e-6, eval_strategy: no, optim: '1e-6', beta: 0}"
+    )
+    (tmp_path / "written.yaml").write_text(recipe.to_yaml())
+    assert load_recipe(tmp_path / "written.yaml").model_dump() == recipe.model_dump()
+    assert recipe.trainer == {
+        "learning_rate": 1e-6,
+        "eval_strategy": "no",
+        "optim": "1e-6",
+        "beta": 0,
+    }
+
+
+def test_a_recipe_cannot_be_changed(load):
+    with pytest.raises(ValidationError):
+        load().task = "tool_calling"
+
+
+def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
+    recipe = load(MINIMAL, f"rewards=[{{name: {own_rewards}:vowels, weight: 2}}, {{name: format}}]")
+    assert [(r.name, r.weight) for r in recipe.rewards] == [
+        (f"{own_rewards}:vowels", 2.0),
+        ("format", 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("modle=x", "unknown key 'modle': did you mean 'model'"),
+        ("data.sauce=x", "unknown key 'data.sauce': did you mean 'source'"),
+        ("rewards=[{name: format, wieght: 1}]", "'rewards.0.wieght': did you mean 'weight'"),
+        ("task=gsm9k", "unknown task 'gsm9k': did you mean 'gsm8k'"),
+        ("task=7", "task should be text, got 7"),
+        ("advantage=gpdo2", "unknown estimator 'gpdo2'"),
+        ("advantage=nowhere:estimator", "module 'nowhere' cannot be imported"),
+        ("advantage=math:pi", "it must be a function"),
+        ("rewards=[{name: formt}]", "unknown reward 'formt': did you mean 'format'"),
+        ("rewards=[{name: 'math:pi'}]", "it must be a gdpo.Reward"),
+        ("rewards=[{name: 'own_rewards:no_reward'}]", "it must be a gdpo.Reward"),
+        ("rewards=[{name: 'own_rewards:vowel'}]", "did you mean 'vowels'"),
+        ("rewards=[{name: format}, {name: format}]", "repeated: format"),
+        ("rewards=[{name: format, weight: .inf}]", "a weight must be a finite number"),
+        ("rewards=[{name: format, weight: heavy}]", "weight should be a number, got 'heavy'"),
+        ("rewards=[{name: format, weight: 0}]", "every reward has weight 0"),
+        ("rewards=[format]", "rewards.0 should be a mapping with the keys name, weight"),
+        ("rewards=format", "rewards should be a list"),
+        ("data=rows.jsonl", "data should be a mapping with the keys source"),
+        ("data.limit=0", "data.limit should be greater than 0, got 0"),
+        ("data.limit=true", "data.limit should be a whole number, got True"),
+        ("data.limit='5'", "data.limit should be a whole number, got '5'"),
+        ("name=../elsewhere", "cannot be a folder's name"),
+        ("name=", "name should be text, got None"),
+        ("trainer=fast", "trainer should be a mapping"),
+    ],
+)
+def test_a_mistake_names_its_place_and_what_is_allowed(load, own_rewards, override, message):
+    with pytest.raises(ConfigError) as error:
+        load(MINIMAL, override)
+    assert message in str(error.value)
+    where = str(error.value).partition(": ")[0]
+    assert where.startswith("--set ") or "every reward" in message or "folder's name" in message
+
+
+def test_a_mistake_in_the_file_names_the_line(load):
+    with pytest.raises(ConfigError, match=r"recipe\.yaml:5: unknown key 'rewrads'"):
+        load(MINIMAL + "rewrads: []\n")
+    with pytest.raises(ConfigError, match=r"recipe\.yaml:7: unknown reward 'b'"):
+        load(MINIMAL + "rewards:\n  - name: format\n  - name: b\n")
+
+
+def test_all_mistakes_are_told_at_once(load):
+    with pytest.raises(ConfigError) as error:
+        load("task: gsm8k\ndata:\n  limit: many\n")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 3
+    assert any("model is missing: a model on the Hub" in line for line in lines)
+    assert any("data.source is missing" in line for line in lines)
+    assert any("recipe.yaml:3: data.limit should be a whole number" in line for line in lines)
+
+
+def test_a_file_that_is_not_there_names_what_is(tmp_path):
+    (tmp_path / "gsm8k.yaml").write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=r"gsm8.yaml.*did you mean 'gsm8k.yaml'"):
+        load_recipe(tmp_path / "gsm8.yaml")
+    with pytest.raises(ConfigError, match=r"holds no recipe.yaml"):
+        load_recipe(tmp_path)
+
+
+def test_differences_are_by_key(load):
+    old = load(MINIMAL, "trainer.beta=0")
+    new = load(MINIMAL, "trainer.max_steps=5", "rewards=[{name: format}]")
+    changed = differences(old, new)
+    assert changed["trainer.beta"] == (0, None)
+    assert changed["trainer.max_steps"] == (None, 5)
+    assert changed["rewards.0.name"] == ("correctness", "format")
+    assert changed["rewards.2.weight"] == (1.0, None)
+    assert differences(old, old) == {}
+
+
+def test_the_digest_names_the_recipe(load):
+    assert load().digest == load().digest
+    assert load().digest != load(MINIMAL, "trainer.seed=1").digest
+
+
+def test_a_recipe_made_in_python_needs_no_file():
+    recipe = Recipe(task="gsm8k", model="smollm2-135m", data=DataConfig(source="rows.jsonl"))
+    assert recipe.name == "gsm8k-gdpo"
+    assert recipe.place("model") == "the recipe"

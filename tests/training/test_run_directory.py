@@ -1,0 +1,127 @@
+"""The files of a run: whole or not at all, and never overwritten."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.training._cache import cache_folder, cached
+from gdpo.training._run_directory import RunDirectory, create_run, to_json, write_whole
+
+
+@pytest.fixture
+def run(recipe) -> RunDirectory:
+    return create_run(recipe, {"seed": 1})
+
+
+def test_a_new_run_holds_its_recipe_and_environment(run, recipe):
+    assert sorted(p.name for p in run.path.iterdir()) == ["environment.json", "recipe.yaml"]
+    assert run.read_environment() == {"seed": 1}
+    assert run.recipe.read_text() == recipe.to_yaml()
+    assert [p.name for p in run.path.parent.iterdir()] == ["tiny"]  # nothing half-made is left
+
+
+def test_a_run_is_made_once(run, recipe):
+    (run.path.parent / "tiny-2").mkdir()
+    with pytest.raises(ConfigError, match=r"already holds a run.*--set name=tiny-3"):
+        create_run(recipe, {"seed": 2})
+    assert run.read_environment() == {"seed": 1}
+
+
+def test_an_empty_folder_is_taken(recipe):
+    recipe.run_dir.mkdir(parents=True)
+    assert create_run(recipe, {}).recipe.exists()
+
+
+def test_a_failed_creation_leaves_nothing(recipe):
+    with pytest.raises(TypeError):
+        create_run(recipe, {("no", "json"): 1})
+    assert not list(recipe.run_dir.parent.iterdir())
+
+
+def test_metrics_are_json_that_every_reader_takes(run):
+    run.append_metrics(
+        {"step": 1, "loss": math.nan, "a": np.float32(0.5), "b": [math.inf], "c": {"d": -math.inf}}
+    )
+    line = run.metrics.read_text()
+    assert json.loads(line, parse_constant=pytest.fail) == {
+        "step": 1,
+        "loss": None,
+        "a": 0.5,
+        "b": [None],
+        "c": {"d": None},
+    }
+
+
+def test_a_line_cut_off_by_a_crash_is_left_out(run):
+    run.append_metrics({"step": 1})
+    with run.metrics.open("a") as file:
+        file.write('{"step": 2, "lo')
+    assert run.read_metrics() == [{"step": 1}]
+    run.forget_after(5)
+    run.append_metrics({"step": 2})
+    assert run.read_metrics() == [{"step": 1}, {"step": 2}]
+
+
+def test_what_comes_after_a_step_is_forgotten(run):
+    for step in (1, 2, 3):
+        run.append_metrics({"step": step})
+        for folder in (run.rollouts, run.rollouts / "eval"):
+            folder.mkdir(exist_ok=True)
+            (folder / f"step_{step:06d}.parquet").touch()
+        (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
+    run.forget_after(2)
+    assert [row["step"] for row in run.read_metrics()] == [1, 2]
+    kept = {str(p.relative_to(run.path)) for p in run.path.rglob("*_00000*")}
+    assert kept == {
+        f"rollouts/{sub}step_00000{step}.parquet" for sub in ("", "eval/") for step in (1, 2)
+    }
+    assert {p.name for p in run.checkpoints.iterdir()} == {"checkpoint-1", "checkpoint-2"}
+
+
+def test_the_last_complete_checkpoint_counts(run):
+    for step, state in ((2, {"global_step": 2}), (10, {"global_step": 10}), (11, {})):
+        folder = run.checkpoints / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+    (run.checkpoints / "checkpoint-12").mkdir()
+    (run.checkpoints / "README.md").touch()
+    last = run.last_checkpoint()
+    assert last is not None
+    assert last.step == 10
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "new \ud800")
+    assert path.read_text() == "old"
+    write_whole(path, "new")
+    assert path.read_text() == "new\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_keeps_what_it_can():
+    assert to_json({"path": RunDirectory, "text": "ü"}).startswith('{"path": "<class')
+    assert '"ü"' in to_json({"text": "ü"})
+
+
+def test_the_cache_makes_a_thing_once_and_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+
+    def make(folder):
+        made.append(folder)
+        (folder / "part").touch()
+        if len(made) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached("thing", make)
+    assert not list(cache_folder().iterdir())
+    assert cached("thing", make) == cached("thing", make) == tmp_path / "gdpo" / "thing"
+    assert len(made) == 2
+    assert [p.name for p in cache_folder().iterdir()] == ["thing"]

@@ -1,0 +1,162 @@
+"""The recipe's `trainer:` is checked against TRL's configuration before anything is loaded."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.training import load_recipe
+from gdpo.training._batch import default_save_steps, plan_batches
+from gdpo.training._noise import quiet
+from gdpo.training._trainer_fields import build_config
+
+
+@pytest.fixture
+def build(recipe_file):
+    def build_with(*overrides: str):
+        with quiet():
+            return build_config(load_recipe(recipe_file, overrides))
+
+    return build_with
+
+
+def test_gdpo_sets_what_a_run_needs_and_leaves_the_rest_to_trl(build):
+    from trl import GRPOConfig
+
+    config = build()
+    assert (config.logging_steps, config.save_total_limit, config.report_to) == (1, 2, [])
+    assert (config.use_cpu, config.bf16) == (True, False)
+    assert config.reward_weights == [1.0, 0.5, 1.0]
+    assert config.output_dir.endswith("runs/tiny/checkpoints")
+    assert config.run_name == "tiny"
+    with quiet():
+        defaults = GRPOConfig("x", use_cpu=True)
+    for untouched in ("beta", "loss_type", "temperature", "epsilon", "seed", "max_grad_norm"):
+        assert getattr(config, untouched) == getattr(defaults, untouched)
+
+
+def test_the_recipe_overrules_gdpos_defaults(build):
+    config = build("trainer.logging_steps=5", "trainer.bf16=true", "trainer.save_total_limit=7")
+    assert (config.logging_steps, config.bf16, config.save_total_limit) == (5, True, 7)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learning_rat=1", "no field of TRL's GRPOConfig: did you mean 'learning_rate'"),
+        ("qqqq=1", "trainer.qqqq is no field of TRL's GRPOConfig"),
+        ("learning_rate=fast", "trainer.learning_rate should be a number, got 'fast'"),
+        ("learning_rate=-1", "trainer.learning_rate must be 0 or more, got -1"),
+        ("num_generations=1", "must be 2 or more: an advantage compares samples, got 1"),
+        ("max_steps=1.5", "should be a whole number, got 1.5"),
+        ("max_steps=true", "should be a whole number, got True"),
+        ("bf16=1", "should be true or false or null, got 1"),
+        ("report_to=[1]", "should be null or text or a list of text"),
+        ("per_device_train_batch_size=0", "must be above 0, got 0"),
+        ("temperature=0", "must be above 0"),
+        ("loss_type=dapoo", "did you mean 'dapo'"),
+        ("lr_scheduler_type=cosin", "did you mean 'cosine'"),
+        ("importance_sampling_level=word", "Allowed: sequence, token"),
+        ("scale_rewards=none", "is not set here: choose `advantage:`"),
+        ("advantage=grpo", "is not set here"),
+        ("reward_weights=[1, 1, 1]", "is not set here: give each entry of `rewards:`"),
+        ("output_dir=x", "is not set here"),
+        ("hub_token=secret", "set the environment variable HF_TOKEN"),
+    ],
+)
+def test_a_field_that_trl_would_refuse_names_itself(build, override, message):
+    with pytest.raises(ConfigError) as error:
+        build(f"trainer.{override}")
+    assert message in str(error.value)
+    assert str(error.value).startswith(
+        f"--set trainer.{override}: trainer.{override.split('=')[0]}"
+    )
+
+
+def test_every_wrong_field_is_told_with_its_line(build, recipe_file):
+    text = recipe_file.read_text().replace("max_steps: 4", "max_step: 4").replace("1e-2", "quick")
+    recipe_file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        build()
+    numbered = {line.strip(): i for i, line in enumerate(text.splitlines(), 1)}
+    assert f"recipe.yaml:{numbered['max_step: 4']}: trainer.max_step is no" in str(error.value)
+    assert f"recipe.yaml:{numbered['learning_rate: quick']}: trainer.lea" in str(error.value)
+
+
+def test_a_batch_that_does_not_divide_says_what_to_change(build):
+    with pytest.raises(ConfigError) as error:
+        build("trainer.gradient_accumulation_steps=1", "trainer.per_device_train_batch_size=6")
+    assert "must be divisible by num_generations" in str(error.value)
+    assert "a multiple of num_generations" in str(error.value)
+
+
+def test_fields_that_contradict_each_other_are_named(build):
+    with pytest.raises(ConfigError, match=r": trainer.bf16 or trainer.fp16: TRL refuses it"):
+        build("trainer.bf16=true", "trainer.fp16=true")
+    with pytest.raises(ConfigError, match=r"generation_batch_size.*can not be both"):
+        build("trainer.generation_batch_size=8", "trainer.steps_per_generation=2")
+
+
+def test_evaluation_needs_data(build):
+    with pytest.raises(ConfigError, match=r"there is no `eval_data:`"):
+        build("trainer.eval_strategy=steps")
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed, so nobody misses it")
+def test_vllm_that_is_not_installed_is_missed_early(build):
+    with pytest.raises(ConfigError, match=r"vllm is not installed.*use_vllm=false"):
+        build("trainer.use_vllm=true")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "groups", "per_epoch", "total", "per_round"),
+    [
+        ((), 2, 5, 4, 1),
+        (("trainer.max_steps=-1",), 2, 5, 15, 1),
+        (("trainer.max_steps=-1", "trainer.num_train_epochs=0.5"), 2, 5, 3, 1),
+        (("trainer.generation_batch_size=16",), 4, 4, 4, 2),
+        (("trainer.num_iterations=3",), 2, 15, 4, 3),
+        (("trainer.steps_per_generation=1", "trainer.max_steps=-1"), 1, 5, 15, 1),
+        (("trainer.steps_per_generation=3",), 3, 5, 4, 3),
+    ],
+)
+def test_the_arithmetic_of_the_batches(build, overrides, groups, per_epoch, total, per_round):
+    plan = plan_batches(build(*overrides), rows=10)
+    assert (plan.groups, plan.steps_per_epoch, plan.total_steps) == (groups, per_epoch, total)
+    assert plan.steps_per_round == per_round
+
+
+def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
+    """Against the Trainer's own numbers, where accumulation and generation differ."""
+    from gdpo.training._preflight import prepare
+
+    recipe = load_recipe(
+        recipe_file, ["trainer.steps_per_generation=3", "trainer.max_steps=-1", "data.limit=9"]
+    )
+    with quiet():
+        from gdpo.integrations.trl import GDPOTrainer
+        from gdpo.training._loop import _dataset
+
+        job = prepare(recipe)
+        trainer = GDPOTrainer(
+            model=str(tiny_policy),
+            reward_funcs=list(job.rewards),
+            args=job.config,
+            train_dataset=_dataset(job.samples),
+            processing_class=job.tokenizer,
+        )
+        values = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
+    _, steps_per_epoch, *_, total_steps = values
+    assert (job.batches.steps_per_epoch, job.batches.total_steps) == (steps_per_epoch, total_steps)
+
+
+def test_too_few_rows_for_one_generation_are_refused(build):
+    with pytest.raises(ConfigError, match=r"1 rows, and one generation takes 2 prompts"):
+        plan_batches(build(), rows=1)
+
+
+def test_checkpoints_fall_where_a_generation_ends(build):
+    plan = plan_batches(build("trainer.num_iterations=3", "trainer.max_steps=100"), rows=10)
+    assert default_save_steps(plan) == 12
+    assert default_save_steps(plan_batches(build("trainer.max_steps=5"), rows=10)) == 1
+    assert default_save_steps(plan_batches(build("trainer.max_steps=90000"), rows=10)) == 100
