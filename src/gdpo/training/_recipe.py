@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import did_you_mean, find
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
 from gdpo.rewards import Reward, check_distinct
@@ -225,8 +225,6 @@ def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def _find_reward(name: str, task: Task) -> Reward:
-    from gdpo._naming import find
-
     reward = find(name, {reward.name: reward for reward in task.rewards}, "reward")
     if not isinstance(reward, Reward):
         raise ConfigError(
