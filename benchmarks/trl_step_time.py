@@ -2,9 +2,10 @@
 
     python benchmarks/trl_step_time.py [--rounds 10]
 
-Each round trains a few steps with TRL (`multi_objective_aggregation="normalize_then_sum"`), with ours, and with ours
-writing rollout records, in turn and from the same seed. The figure is the ratio of CPU seconds per optimizer step
-within a round: other load on the machine does not touch it. The interval is a bootstrap over rounds.
+Each round trains a few steps with TRL (`multi_objective_aggregation="normalize_then_sum"`), with
+ours, and with ours writing rollout records, in turn and from the same seed. The figure is the ratio
+of CPU seconds per optimizer step within a round: other load on the machine does not touch it. The
+interval is a bootstrap over rounds.
 """
 
 import argparse
@@ -132,7 +133,9 @@ def main():
     for name, values in seconds.items():
         ratios = np.array(values) / base
         low, high = interval(ratios)
-        print(f"{name:<20} {np.median(values):>10.3f} {np.median(ratios):>13.4f}   [{low:.4f}, {high:.4f}]")
+        print(
+            f"{name:<20} {np.median(values):>10.3f} {np.median(ratios):>13.4f}   [{low:.4f}, {high:.4f}]"
+        )
 
 
 if __name__ == "__main__":

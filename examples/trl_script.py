@@ -2,7 +2,8 @@
 
     python examples/trl_script.py --model Qwen/Qwen2.5-0.5B-Instruct --data train.jsonl
 
-The data is JSON lines with `question` and `answer` (the text after `####` is the number): GSM8K's own form.
+The data is JSON lines with `question` and `answer` (the text after `####` is the number): GSM8K's
+own form.
 """
 
 import argparse
@@ -22,7 +23,8 @@ def correct(completions, solution, **_):
 def brief(completions, **_):
     """1 up to 300 characters, 0 from 900."""
     return [
-        min(1.0, max(0.0, (900 - len(completion[0]["content"])) / 600)) for completion in completions
+        min(1.0, max(0.0, (900 - len(completion[0]["content"])) / 600))
+        for completion in completions
     ]
 
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.oracles import estimators as by_hand
 
 from gdpo.advantages import ESTIMATORS, gdpo, grpo, grpo_no_std
 from gdpo.errors import ConfigError, DataError
-from tests.oracles import estimators as by_hand
 
 ALL = pytest.mark.parametrize("name", sorted(ESTIMATORS))
 UNITLESS = pytest.mark.parametrize("name", ["gdpo", "grpo"])
@@ -272,7 +272,10 @@ def test_weights_act_on_normalized_rewards_in_gdpo_and_on_raw_ones_in_grpo():
     r = rng.random((32, 8, 2)) * [1, 100]
 
     def shares(a):
-        return [np.corrcoef(a.ravel(), (r - r.mean(1, keepdims=True))[..., k].ravel())[0, 1] for k in (0, 1)]
+        return [
+            np.corrcoef(a.ravel(), (r - r.mean(1, keepdims=True))[..., k].ravel())[0, 1]
+            for k in (0, 1)
+        ]
 
     small, large = shares(grpo(r, [1, 1]))
     assert small < 0.2 < 0.95 < large

@@ -23,7 +23,7 @@ ESTIMATORS = {"grpo": grpo, "gdpo": before_the_batch_step}
 
 
 def distinct_groups(estimator, samples, rewards):
-    """All multisets of reward vectors, one prompt each; groups with the same advantages count once."""
+    """All multisets of reward vectors, a prompt each; equal advantages count once."""
     vectors = list(itertools.product((0.0, 1.0), repeat=rewards))
     groups = np.array(list(itertools.combinations_with_replacement(vectors, samples)))
     advantages = np.sort(ESTIMATORS[estimator](groups, np.ones(rewards)), axis=1)

@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.integrations.arms import SAMPLES, WEIGHTS, make, train
 from tests.oracles import estimators as by_hand
 
@@ -54,7 +54,7 @@ def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_poli
     """Each rank holds 6 of 12 rollouts, a group has 4: the second group straddles the ranks."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     module = ["-m", "tests.integrations.two_ranks", str(tiny_policy), str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(launch + module, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     for arm, formula, epsilon in (

@@ -5,11 +5,11 @@ import logging
 import numpy as np
 import pytest
 from datasets import Dataset
+from tests.integrations.arms import WEIGHTS, bytes_written, digits, make, settings
 
 from gdpo import ConfigError, DataError, Reward, RewardError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rollouts import read_rollouts, rollout_file
-from tests.integrations.arms import WEIGHTS, bytes_written, digits, make, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -173,7 +173,9 @@ async def too_few_later(completions, **columns):
         (too_few_later, r"reward 'too_few_later' returned 1 values for 12 completions"),
     ],
 )
-def test_a_reward_function_that_breaks_its_contract_is_named(reward, message, tiny_policy, tmp_path):
+def test_a_reward_function_that_breaks_its_contract_is_named(
+    reward, message, tiny_policy, tmp_path
+):
     trainer = make("ours", tiny_policy, tmp_path, rewards=[reward, digits], reward_weights=None)
     with pytest.raises(RewardError, match=message):
         trainer.train()

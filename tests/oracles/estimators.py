@@ -1,4 +1,6 @@
-"""The estimators written as loops from the papers' formulas, in exact-enough Python floats. Slow and plain on purpose."""
+"""The estimators written as loops from the papers' formulas, in exact-enough Python floats. Slow
+and plain on purpose.
+"""
 
 import math
 
@@ -21,9 +23,7 @@ def _standardized(values, epsilon):
         return list(values)
     mean, std = _mean(present), _std(present)
     divisor = std + epsilon
-    return [
-        None if v is None else ((v - mean) / divisor if divisor > 0 else 0.0) for v in values
-    ]
+    return [None if v is None else ((v - mean) / divisor if divisor > 0 else 0.0) for v in values]
 
 
 def _columns(group):

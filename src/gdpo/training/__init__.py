@@ -5,10 +5,12 @@ from gdpo.training._preflight import Finding, Verdict, check
 from gdpo.training._progress import RunView, show
 from gdpo.training._recipe import DataConfig, Recipe, RewardConfig, load_recipe
 from gdpo.training._run_directory import RunDirectory
+from gdpo.training._smollm2 import SMOLLM2, convert_smollm2
 from gdpo.training._summary import RewardChange, summary_table
 from gdpo.training._train import RunResult, train
 
 __all__ = [
+    "SMOLLM2",
     "DataConfig",
     "Finding",
     "Recipe",
@@ -21,6 +23,7 @@ __all__ = [
     "cache_folder",
     "cached",
     "check",
+    "convert_smollm2",
     "load_recipe",
     "show",
     "summary_table",
