@@ -133,9 +133,8 @@ def main():
     for name, values in seconds.items():
         ratios = np.array(values) / base
         low, high = interval(ratios)
-        print(
-            f"{name:<20} {np.median(values):>10.3f} {np.median(ratios):>13.4f}   [{low:.4f}, {high:.4f}]"
-        )
+        each, ratio = np.median(values), np.median(ratios)
+        print(f"{name:<20} {each:>10.3f} {ratio:>13.4f}   [{low:.4f}, {high:.4f}]")
 
 
 if __name__ == "__main__":

@@ -74,9 +74,10 @@ def _from_reward(reward: Reward) -> RewardFunction:
         *, completions: list[Any], log_metric: Callable[[str, float], None], **columns: Any
     ) -> list[float | None]:
         if "reference" not in columns:
+            names = ", ".join(sorted(k for k, v in columns.items() if isinstance(v, list)))
             raise ConfigError(
                 f"reward {reward.name!r} needs the dataset column 'reference' (a dict per row); "
-                f"the columns are: {', '.join(sorted(k for k, v in columns.items() if isinstance(v, list)))}"
+                f"the columns are: {names}"
             )
         texts = [completion_text(completion) for completion in completions]
         scores = score([reward], texts, columns["reference"])
