@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 from gdpo.errors import ConfigError
@@ -41,12 +42,19 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
         raise ConfigError(
             f"unknown {what} {name!r}: {did_you_mean(name, known)}, or your own as module:attribute"
         )
+    if not module_name or module_name.startswith("."):
+        raise ConfigError(f"{what} {name!r}: module:attribute needs the full name of a module")
     try:
         found: Any = import_module(module_name)
     except ImportError as error:
         raise ConfigError(
             f"{what} {name!r}: module {module_name!r} cannot be imported ({error}). It must lie on "
             f"the Python path; the command line adds the folder that it is started in"
+        ) from error
+    except (Exception, SystemExit) as error:  # a user's module: whatever it raises is its mistake
+        raise ConfigError(
+            f"{what} {name!r}: module {module_name!r} failed when it was imported, with "
+            f"{type(error).__name__}: {error} ({_last_line(error)})"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -56,3 +64,11 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
             )
         found = getattr(found, part)
     return found
+
+
+def _last_line(error: BaseException) -> str:
+    """Where it was raised: file and line."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}"

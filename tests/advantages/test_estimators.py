@@ -281,3 +281,10 @@ def test_weights_act_on_normalized_rewards_in_gdpo_and_on_raw_ones_in_grpo():
     assert small < 0.2 < 0.95 < large
     first, second = shares(gdpo(r, [1, 1]))
     assert abs(first - second) < 0.1
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 2), (3, 0, 2), (3, 4, 0)])
+@ALL
+def test_an_empty_array_is_an_error(name, shape):
+    with pytest.raises(DataError, match="nothing to compare"):
+        ESTIMATORS[name](np.zeros(shape), [1.0] * shape[2])

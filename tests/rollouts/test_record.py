@@ -77,3 +77,22 @@ def test_a_file_that_is_no_record_is_an_error(tmp_path):
     path.write_text("nothing")
     with pytest.raises(DataError, match="no rollout record"):
         read_rollouts(path)
+
+
+def test_lone_surrogates_anywhere_do_no_harm(tmp_path):
+    path = tmp_path / "a.parquet"
+    bad = [{"role": "\ud800", "content": "\ud800"}]
+    write_rollouts(path, [dataclasses.replace(ROLLOUT, prompt=bad, extra={"answer": "\ud800"})])
+    (rollout,) = read_rollouts(path)
+    assert rollout.prompt == [{"role": "?", "content": "?"}]
+    assert rollout.extra == {"answer": "?"}
+
+
+def test_a_step_without_rollouts_has_no_record(tmp_path):
+    with pytest.raises(DataError, match="without rollouts"):
+        write_rollouts(tmp_path / "a.parquet", [])
+
+
+def test_a_missing_record_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no rollout record"):
+        read_rollouts(tmp_path / "nowhere.parquet")

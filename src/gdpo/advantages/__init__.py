@@ -4,6 +4,7 @@ from gdpo.advantages._estimators import gdpo, grpo, grpo_no_std
 from gdpo.advantages._registry import (
     ESTIMATORS,
     Estimator,
+    check_advantages,
     resolve_estimator,
     weights_by_name,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "Estimator",
     "Rewards",
     "Weights",
+    "check_advantages",
     "check_finite",
     "gdpo",
     "grpo",

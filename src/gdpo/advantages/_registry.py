@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from array_api_compat import array_namespace
+
 from gdpo._naming import did_you_mean, find
 from gdpo.advantages._estimators import gdpo, grpo, grpo_no_std
 from gdpo.errors import ConfigError
@@ -33,6 +35,33 @@ def resolve_estimator(name: str) -> Estimator:
             f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
         )
     return estimator
+
+
+def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
+    """Raise a ConfigError unless an estimator returned what an estimator must.
+
+    Args:
+        advantages: What it returned.
+        rewards: What it was given, `[prompt, sample, reward]`.
+        name: What the user calls it.
+    """
+    wanted = f"an array [prompt, sample] of shape {tuple(rewards.shape[:2])}"
+    if type(advantages) is not type(rewards):
+        raise ConfigError(
+            f"estimator {name!r} returned a {type(advantages).__name__}; it must return {wanted}, "
+            f"of the kind that it was given ({type(rewards).__name__})"
+        )
+    if tuple(advantages.shape) != tuple(rewards.shape[:2]):
+        raise ConfigError(
+            f"estimator {name!r} returned an array of shape {tuple(advantages.shape)}; it must "
+            f"return {wanted}"
+        )
+    xp = array_namespace(advantages)
+    if not bool(xp.all(xp.isfinite(advantages))):
+        raise ConfigError(
+            f"estimator {name!r} returned advantages that are not finite; where no reward applies "
+            f"(all NaN) an advantage must be 0"
+        )
 
 
 def weights_by_name(

@@ -47,13 +47,18 @@ def rounded(rewards: Rewards) -> Rounded:
     rewards, in float32 at least: not every device has float64.
 
     Raises:
-        DataError: Not three axes, or an infinite reward.
+        DataError: Not three axes, an empty one, or an infinite reward.
     """
     xp = array_namespace(rewards)
     if rewards.ndim != 3:
         raise DataError(
             f"rewards must have the axes [prompt, sample, reward], got the shape "
             f"{tuple(rewards.shape)}"
+        )
+    if 0 in rewards.shape:
+        raise DataError(
+            f"rewards have the shape {tuple(rewards.shape)} [prompt, sample, reward]: there is "
+            "nothing to compare"
         )
     dtype, eps = _precision(xp, rewards.dtype)
     values = xp.astype(rewards, dtype)

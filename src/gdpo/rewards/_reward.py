@@ -37,7 +37,7 @@ class Reward:
         examples: Completions with known scores. `gdpo.testing.check_reward` runs them.
 
     Raises:
-        ConfigError: The name is empty or holds a slash, or the range is empty or not finite.
+        ConfigError: The name cannot be a metric's name, or the range is empty or not finite.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Reward:
     examples: tuple[Example, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name:
+        if not self.name.isprintable() or not self.name or set(self.name) & set("/|"):
             raise ConfigError(
-                f"a reward's name may not be empty or hold a slash, got {self.name!r}: it becomes "
-                f"a metric's name"
+                f"a reward's name may not be empty or hold a slash, a bar or what cannot be "
+                f"printed, got {self.name!r}: it becomes a metric's name"
             )
         if not (isfinite(self.low) and isfinite(self.high) and self.low < self.high):
             raise ConfigError(

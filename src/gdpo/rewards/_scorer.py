@@ -90,7 +90,7 @@ def score_one(
     """The reward's value, `None` where it does not apply, or what went wrong."""
     try:
         value = reward.function(completion, reference)
-    except Exception as error:  # noqa: BLE001  a reward is users' code: its failure is data
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a reward is users' code: its failure is data
         return Failure(reward.name, index, f"raised {type(error).__name__}", str(error)[:_SHOWN])
     if value is None:
         return None

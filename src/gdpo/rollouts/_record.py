@@ -60,9 +60,11 @@ def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
         rollouts: All with the same reward names.
 
     Raises:
-        DataError: The rollouts have different rewards.
+        DataError: There are none, or they have different rewards.
     """
-    names = list(rollouts[0].rewards) if rollouts else []
+    if not rollouts:
+        raise DataError(f"{path}: a step without rollouts has no record")
+    names = list(rollouts[0].rewards)
     for rollout in rollouts:
         if list(rollout.rewards) != names or list(rollout.weights) != names:
             raise DataError(
@@ -88,7 +90,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
     try:
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return [_from_row(row) for row in rows]
-    except (pa.ArrowInvalid, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
         raise DataError(f"{path} is no rollout record of gdpo: {error}") from error
 
 
@@ -126,7 +128,7 @@ def _to_row(rollout: Rollout) -> dict[str, Any]:
         "advantage": rollout.advantage,
         "num_tokens": rollout.num_tokens,
         "finish_reason": rollout.finish_reason,
-        "extra": json.dumps(dict(rollout.extra), ensure_ascii=False, default=str),
+        "extra": _storable(json.dumps(dict(rollout.extra), ensure_ascii=False, default=str)),
     }
 
 
@@ -144,7 +146,12 @@ def _messages(text: Text) -> list[dict[str, str | None]]:
     """Chat messages as they are; plain text as one message without a role."""
     if isinstance(text, str):
         return [{"role": None, "content": _storable(text)}]
-    return [{"role": m.get("role"), "content": _storable(_content(m))} for m in text]
+    return [{"role": _role(m), "content": _storable(_content(m))} for m in text]
+
+
+def _role(message: Mapping[str, Any]) -> str | None:
+    role = message.get("role")
+    return None if role is None else _storable(str(role))
 
 
 def _content(message: Mapping[str, Any]) -> str:

@@ -123,16 +123,16 @@ def _named_like(checked: RewardFunction, function: RewardFunction, name: str) ->
 def _raised(name: str, error: Exception) -> RewardError:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return RewardError(
-        f"reward {name!r} raised {type(error).__name__}: {error} ({frame.filename}, line "
-        f"{frame.lineno}). A reward must return a number or None for whatever a model writes: "
-        f"catch what can fail, and return None where the reward does not apply"
+        f"reward {name!r} raised {type(error).__name__}: {str(error)[:300]!r} ({frame.filename}, "
+        f"line {frame.lineno}). A reward must return a number or None for whatever a model writes: "
+        "catch what can fail, and return None where the reward does not apply"
     )
 
 
 def _check_values(name: str, values: Any, count: int) -> list[float | None]:
     try:
         checked = [None if value is None else float(value) for value in values]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise RewardError(
             f"reward {name!r} returned {values!r:.200}; it must return a list with one float or "
             f"None per completion ({error})"

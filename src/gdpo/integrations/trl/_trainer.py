@@ -13,7 +13,7 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from gdpo.advantages import check_finite, gdpo, resolve_estimator, weights_by_name
+from gdpo.advantages import check_advantages, check_finite, gdpo, resolve_estimator, weights_by_name
 from gdpo.diagnostics import dead_groups, group_std, silent_groups
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
@@ -69,6 +69,7 @@ class GDPOTrainer(GRPOTrainer):
         model: Any,
         reward_funcs: Any = None,
         args: GDPOConfig | None = None,
+        *others: Any,
         **kwargs: Any,
     ) -> None:
         if args is None:
@@ -83,7 +84,7 @@ class GDPOTrainer(GRPOTrainer):
         functions = as_reward_functions(reward_funcs)
         args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
         args.reward_weights = weights_by_name(reward_names(functions), args.reward_weights)
-        super().__init__(model, functions, args, **kwargs)
+        super().__init__(model, functions, args, *others, **kwargs)
         check_distinct(self.reward_func_names)  # an environment may have added its own
         self._warned_of_one_group = False
         self._gathered_rewards: torch.Tensor | None = None
@@ -95,9 +96,12 @@ class GDPOTrainer(GRPOTrainer):
 
         Raises:
             DataError: An infinite reward; the message names it.
+            ConfigError: The estimator, one of the user's own, returned something else.
         """
         check_finite(rewards, self.reward_func_names)
-        return self._estimator(rewards, self.reward_weights.to(rewards.device))
+        advantages = self._estimator(rewards, self.reward_weights.to(rewards.device))
+        check_advantages(advantages, rewards, self.args.advantage)
+        return advantages
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any

@@ -1,0 +1,50 @@
+"""Estimators by name, and what is said of a user's own that goes wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+from gdpo.advantages import check_advantages, resolve_estimator
+from gdpo.errors import ConfigError
+
+REWARDS = torch.zeros(3, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (np.zeros((3, 4)), "returned a ndarray"),
+        (torch.zeros(4, 3), r"shape \(4, 3\)"),
+        (torch.zeros(3, 4, 2), r"shape \(3, 4, 2\)"),
+        (torch.full((3, 4), torch.nan), "not finite"),
+        (None, "returned a NoneType"),
+    ],
+)
+def test_what_is_no_advantage_is_an_error_that_names_the_estimator(returned, message):
+    with pytest.raises(ConfigError, match=f"'mine:f' {message}|'mine:f' returned.*{message}"):
+        check_advantages(returned, REWARDS, "mine:f")
+
+
+def test_advantages_pass():
+    check_advantages(torch.zeros(3, 4), REWARDS, "mine:f")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def f(:", r"failed when it was imported, with SyntaxError: .*line 1"),
+        ("\nraise ValueError('no licence')", r"with ValueError: no licence \(.*line 2\)"),
+        ("import sys; sys.exit(3)", "with SystemExit: 3"),
+    ],
+)
+def test_a_users_module_that_fails_is_named_with_its_line(source, message, tmp_path, monkeypatch):
+    (tmp_path / "users_module.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        resolve_estimator("users_module:f")
+
+
+@pytest.mark.parametrize("name", [":f", ".near:f"])
+def test_a_module_needs_its_full_name(name):
+    with pytest.raises(ConfigError, match="full name of a module"):
+        resolve_estimator(name)
