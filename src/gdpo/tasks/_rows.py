@@ -76,9 +76,22 @@ def _sample(task: Task, place: str, row: dict[str, Any]) -> Sample:
     if not any(all(column in row for column in columns) for columns in task.columns):
         raise DataError(f"{place}: {_lacking(task, row)}")
     try:
-        return task.read_row(row)
+        sample = task.read_row(row)
+        _check_unicode(sample)
     except DataError as error:
         raise DataError(f"{place}: {error}") from error
+    return sample
+
+
+def _check_unicode(sample: Sample) -> None:
+    """JSON can hold half a character (a lone surrogate), which no tokenizer and no file takes."""
+    try:
+        json.dumps([sample.prompt, dict(sample.reference)], ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise DataError(
+            f"a text holds {half!r}, which is half a character: write it as UTF-8, or remove it"
+        ) from error
 
 
 def _lacking(task: Task, row: Mapping[str, Any]) -> str:
