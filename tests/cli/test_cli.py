@@ -130,3 +130,18 @@ def test_ctrl_c_before_the_training_is_no_traceback(tmp_path):
     assert process.returncode == 130
     assert "stopped" in err
     assert "Traceback" not in out + err
+
+
+def test_a_terminal_that_knows_ascii_only_gets_no_traceback(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "2?", "answer": "#### 2"}\n')
+    (tmp_path / "recipe.yaml").write_text("task: gsm8k\nmodel: ./x\ndata: {source: rows.jsonl}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "gdpo", "check", "recipe.yaml"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "? recipe: task gsm8k" in done.stdout

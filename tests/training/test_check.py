@@ -200,6 +200,25 @@ def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_p
         train(recipe)
 
 
+@pytest.mark.parametrize("override", [(), ("trainer.max_completion_length=null",)])
+def test_a_chat_template_that_refuses_the_prompts_is_told(
+    recipe_file, tiny_policy, tmp_path, override
+):
+    import shutil
+
+    folder = tmp_path / "no_system"
+    shutil.copytree(tiny_policy, folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% if messages[0]['role'] == 'system' %}"
+        "{{ raise_exception('System role not supported') }}{% endif %}"
+    )
+    recipe = load_recipe(recipe_file, [f"model={folder}", *override])
+    message = "chat template of .* refuses the prompt of row 1 .*: System role not supported"
+    with pytest.raises(ConfigError, match=rf"^--set model=[^:]*: the {message}"):
+        train(recipe)
+    assert "System role not supported" in told(check(recipe), Verdict.WRONG)
+
+
 def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
     import shutil
 

@@ -102,6 +102,35 @@ def test_missing_figures_are_no_zeros():
     assert "format – ± – in groups, dead –" in one_line(view)
 
 
+def step_without_a_generation(step: int) -> dict:
+    return {"step": step, "loss": 0.0, "step_time": 2.0, "learning_rate": 1e-6}
+
+
+def test_a_step_without_a_generation_shows_the_figures_of_its_generation(view):
+    view.rows.append(step_without_a_generation(11))
+    assert one_line(view).startswith("step 11/100 | format 0.100 ± 0.250 in groups, dead 50 %")
+    assert "80 tokens per answer, 10 % cut off" in one_line(view)
+    text = printed(dashboard(view))
+    format_line = next(line for line in text.splitlines() if line.startswith("format"))
+    assert all(figure in format_line for figure in ("0.100", "0.250", "50 %"))
+    assert "80 tokens per answer, 10 % cut off" in text
+
+
+def test_what_the_newest_generation_could_not_measure_is_not_taken_from_an_older_one(view):
+    view.rows.append({**row(11), "rewards/format/mean": None})
+    assert "format – ±" in one_line(view)
+
+
+def test_only_steps_with_a_generation_count_for_the_change_of_a_reward():
+    rows = [
+        row(step) if step % 4 == 1 else step_without_a_generation(step) for step in range(1, 81)
+    ]
+    first, _ = reward_changes(rows, REWARDS, [1.0, 1.0])
+    assert (first.start, first.end) == pytest.approx((0.03, 0.75))  # steps 1, 5 and 73, 77
+    short, _ = reward_changes(rows[:4], REWARDS, [1.0, 1.0])
+    assert short.end == pytest.approx(0.01)
+
+
 def test_a_trend_goes_from_the_lowest_to_the_highest():
     assert trend([]) == ""
     assert trend([1.0]) == "▁"

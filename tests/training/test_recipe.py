@@ -153,3 +153,8 @@ def test_a_recipe_made_in_python_needs_no_file():
     recipe = Recipe(task="gsm8k", model="smollm2-135m", data=DataConfig(source="rows.jsonl"))
     assert recipe.name == "gsm8k-gdpo"
     assert recipe.place("model") == "the recipe"
+
+
+def test_a_limit_that_no_list_can_have_is_told(recipe_file):
+    with pytest.raises(ConfigError, match=r"data.limit should be less than or equal to"):
+        load_recipe(recipe_file, [f"data.limit={10**30}"])

@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError
+from gdpo.training import Verdict, check, load_recipe, train
 from gdpo.training._cache import cache_folder, cached
 from gdpo.training._run_directory import RunDirectory, create_run, to_json, write_whole
 
@@ -39,6 +41,49 @@ def test_a_failed_creation_leaves_nothing(recipe):
     with pytest.raises(TypeError):
         create_run(recipe, {("no", "json"): 1})
     assert not list(recipe.run_dir.parent.iterdir())
+
+
+@pytest.fixture(params=["file", "under a file", "link to nothing", "not writable"])
+def unusable(request, tmp_path, monkeypatch):
+    """A `runs_dir` in which nothing can be made, and what a message says of it."""
+    place = tmp_path / "place"
+    if request.param == "link to nothing":
+        place.symlink_to(tmp_path / "gone")
+        return place, "is a link to nothing"
+    if request.param == "not writable":  # permissions do not stop the superuser
+        monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+        return place, "cannot be written to"
+    place.touch()
+    return (place / "runs" if request.param == "under a file" else place), "is a file"
+
+
+def test_a_runs_dir_that_cannot_hold_runs_is_told(recipe_file, unusable):
+    folder, message = unusable
+    recipe = load_recipe(recipe_file, [f"runs_dir={folder}"])
+    with pytest.raises(ConfigError, match=rf"^--set runs_dir=.*: no run can .* {message}"):
+        train(recipe)
+    wrong = [finding.text for finding in check(recipe) if finding.verdict is Verdict.WRONG]
+    assert len(wrong) == 1
+    assert message in wrong[0]
+
+
+def test_a_run_directory_that_cannot_be_made_is_told(recipe_file):
+    recipe = load_recipe(recipe_file, [f"name={'long' * 100}"])
+    with pytest.raises(ConfigError, match=r"cannot be made: .*--set runs_dir"):
+        create_run(recipe, {})
+
+
+def test_a_link_to_nothing_is_no_free_place(recipe):
+    recipe.run_dir.parent.mkdir()
+    recipe.run_dir.symlink_to("gone")
+    with pytest.raises(ConfigError, match="is no run of gdpo"):
+        create_run(recipe, {})
+
+
+def test_a_tilde_is_the_home(recipe_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    recipe = load_recipe(recipe_file, ["runs_dir='~/runs'"])
+    assert recipe.run_dir == tmp_path / "home" / "runs" / "tiny"
 
 
 def test_metrics_are_json_that_every_reader_takes(run):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,13 @@ from safetensors.torch import load_file
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts import read_rollouts
 from gdpo.training import RunDirectory, load_recipe, train
+from gdpo.training._finish import _best_or
+from gdpo.training._loop import Loop
+from gdpo.training._noise import quiet
+from gdpo.training._preflight import prepare
+from gdpo.training._progress import RunView
+from gdpo.training._resume import resume_command
+from gdpo.training._run_directory import Checkpoint
 
 NOT_REPEATABLE = ("step_time", "train_runtime")
 """Figures that no two runs share."""
@@ -256,3 +264,138 @@ def test_a_run_that_had_no_signal_says_that_nothing_was_learned(recipe_file):
 
 def test_a_run_with_a_signal_does_not(finished):
     assert finished.notes == ()
+
+
+@pytest.fixture
+def begun(recipe_file):
+    """What is left of a run that died in its last step."""
+    run = train(load_recipe(recipe_file)).run
+    forget_checkpoints_after(run, 3)
+    return run
+
+
+@pytest.mark.parametrize("named", ["folder", "recipe.yaml", "from inside"])
+def test_a_copied_run_directory_means_itself_when_resumed(begun, tmp_path, monkeypatch, named):
+    copy = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(begun.path, copy)
+    untouched = begun.recipe.read_bytes(), begun.environment.read_bytes()
+    monkeypatch.chdir(copy if named == "from inside" else tmp_path)
+    given = {"folder": copy, "recipe.yaml": copy / "recipe.yaml", "from inside": "."}[named]
+
+    result = train(load_recipe(given, resume=True), resume=True)
+
+    assert result.run.path == copy
+    assert (result.started_at, result.steps) == (3, 4)
+    assert (begun.recipe.read_bytes(), begun.environment.read_bytes()) == untouched
+    assert not (begun.checkpoints / "checkpoint-4").exists()
+    assert train(load_recipe(copy, resume=True), resume=True).started_at == 4
+
+
+def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
+    recipe_file, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    run = train(load_recipe(recipe_file, ["runs_dir=runs", "trainer.max_steps=1"])).run
+    command = resume_command(run).split()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    result = train(load_recipe(command[2], ["trainer.max_steps=2"], resume=True), resume=True)
+    assert result.started_at == 1
+    assert result.run.path == tmp_path / "runs" / "tiny"
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_renamed_run_needs_a_name_that_a_run_can_have(begun):
+    renamed = begun.path.rename(begun.path.with_name("tiny (copy)"))
+    with pytest.raises(ConfigError, match="rename it"):
+        load_recipe(renamed, resume=True)
+
+
+def test_a_recipe_outside_a_run_keeps_its_name_when_resumed(recipe_file, recipe):
+    assert load_recipe(recipe_file, resume=True) == recipe
+
+
+def test_a_run_whose_generations_serve_several_steps_tells_its_rewards(recipe_file):
+    recipe = load_recipe(recipe_file, ["trainer.num_iterations=2", "trainer.max_steps=2"])
+    result = train(recipe)
+    assert "rewards/vowels/mean" not in result.run.read_metrics()[-1]
+    assert all(reward.end is not None for reward in result.rewards)
+    assert "–" not in result.run.readme.read_text()
+
+
+def test_the_readme_of_a_run_has_no_stray_marks(finished):
+    text = finished.run.readme.read_text()
+    assert f"started {finished.run.read_environment()['started']}," in text
+    assert "\\" not in text
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.model_init_kwargs={nonsense: 1}", "TypeError: .*nonsense"),
+        ("trainer.report_to=wandb", "wandb"),
+    ],
+)
+def test_a_trainer_that_cannot_be_made_is_one_message_and_keeps_no_name(
+    recipe_file, override, message
+):
+    recipe = load_recipe(recipe_file, [override])
+    with pytest.raises(ConfigError, match=rf"(?s)the trainer cannot be made of.*{message}"):
+        train(recipe)
+    assert not recipe.run_dir.exists()
+    assert not list(recipe.run_dir.parent.iterdir())
+
+
+def test_a_truncated_model_is_one_message(recipe_file, tiny_policy, tmp_path):
+    folder = tmp_path / "truncated"
+    shutil.copytree(tiny_policy, folder)
+    weights_file = folder / "model.safetensors"
+    weights_file.write_bytes(weights_file.read_bytes()[:200])
+    with pytest.raises(ConfigError, match="SafetensorError"):
+        train(load_recipe(recipe_file, [f"model={folder}"]))
+
+
+def test_a_resumption_that_cannot_be_built_keeps_the_run(begun, recipe_file):
+    (begun.checkpoints / "checkpoint-3" / "trainer_state.json").unlink()
+    recipe = load_recipe(begun.path)
+    Path(recipe.model, "model.safetensors").rename(Path(recipe.model, "kept"))
+    Path(recipe.model, "model.safetensors").write_bytes(b"cut")
+    try:
+        with pytest.raises(ConfigError, match="the trainer cannot be made"):
+            train(recipe, resume=True)
+    finally:
+        Path(recipe.model, "kept").replace(Path(recipe.model, "model.safetensors"))
+    assert begun.environment.exists()
+
+
+def test_a_stop_waits_for_the_end_of_a_generation_in_every_epoch(recipe_file):
+    """An epoch of 5 steps and generations that serve 3: they start anew with the epoch."""
+    recipe = load_recipe(recipe_file, ["trainer.steps_per_generation=3"])
+    with quiet():
+        job = prepare(recipe, rows=1)
+    assert (job.batches.steps_per_epoch, job.batches.steps_per_round) == (5, 3)
+    loop = Loop(job, RunDirectory(recipe.run_dir), RunView("tiny", [], total_steps=10))
+    assert not any(loop.should_stop(step) for step in range(1, 11))
+    loop.stop.requested = True
+    assert [step for step in range(1, 11) if loop.should_stop(step)] == [3, 5, 8, 10]
+
+
+def test_the_best_checkpoint_is_found_after_a_run_was_moved(recipe_file, rows, tmp_path):
+    recipe = load_recipe(
+        recipe_file,
+        [
+            f"eval_data={{source: {rows}, limit: 2}}",
+            "trainer.eval_steps=1",
+            "trainer.per_device_eval_batch_size=4",
+            "trainer.load_best_model_at_end=true",
+            "trainer.metric_for_best_model=eval_reward",
+        ],
+    )
+    with quiet():
+        job = prepare(recipe, rows=1)
+    best, last = tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"
+    best.mkdir()
+    last.mkdir()
+    noted = {"global_step": 2, "best_model_checkpoint": "/before/checkpoints/checkpoint-1"}
+    (last / "trainer_state.json").write_text(json.dumps(noted))
+    assert _best_or(Checkpoint(last, 2), job) == best

@@ -160,3 +160,39 @@ def test_checkpoints_fall_where_a_generation_ends(build):
     assert default_save_steps(plan) == 12
     assert default_save_steps(plan_batches(build("trainer.max_steps=5"), rows=10)) == 1
     assert default_save_steps(plan_batches(build("trainer.max_steps=90000"), rows=10)) == 100
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place"),
+    [
+        (["trainer.lr_scheduler_type=cosine_with_min_lr"], "trainer.lr_scheduler_type"),
+        (
+            ["trainer.lr_scheduler_type=cosine", "trainer.lr_scheduler_kwargs={nonsense: 1}"],
+            "trainer.lr_scheduler_kwargs",
+        ),
+    ],
+)
+def test_a_scheduler_that_cannot_be_made_is_told_before_training(build, overrides, place):
+    with pytest.raises(ConfigError, match=rf"^--set {place}=.*cannot make this learning rate"):
+        build(*overrides)
+
+
+def test_a_scheduler_with_its_arguments_is_taken(build):
+    config = build(
+        "trainer.lr_scheduler_type=cosine_with_min_lr", "trainer.lr_scheduler_kwargs={min_lr: 1e-7}"
+    )
+    assert config.lr_scheduler_kwargs == {"min_lr": 1e-7}
+
+
+@pytest.mark.skipif(find_spec("liger_kernel") is not None, reason="liger-kernel is installed")
+def test_liger_kernels_that_are_not_installed_are_told(build):
+    with pytest.raises(ConfigError, match="liger-kernel is not installed"):
+        build("trainer.use_liger_kernel=true")
+
+
+def test_checkpoints_that_no_run_can_resume_from_are_refused(build):
+    with pytest.raises(
+        ConfigError, match=r"^--set trainer.save_only_model=true: .*resumed exactly"
+    ):
+        build("trainer.save_only_model=true")
+    assert build("trainer.save_only_model=false").save_only_model is False

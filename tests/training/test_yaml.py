@@ -151,3 +151,21 @@ def test_an_override_takes_everything_after_the_first_equals_sign(read):
 def test_an_override_that_fits_nowhere_is_refused(read, assignment, message):
     with pytest.raises(ConfigError, match=message):
         override(read("a: 1\nc: [1, 2]\ne: []\n"), assignment)
+
+
+@pytest.mark.parametrize("text", ["a: " + "9" * 5000, "a: 0x" + "f" * 5000])
+def test_a_number_that_is_too_long_is_told(read, text):
+    with pytest.raises(ConfigError, match=r"recipe.yaml:1: a whole number of 5,00. characters"):
+        read(text)
+
+
+@pytest.mark.parametrize("depth", [101, 400, 3000])
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_nesting_that_is_too_deep_is_told(read, depth, brackets):
+    opening = "[" if brackets == "[]" else "{a: "
+    with pytest.raises(ConfigError, match="more than 100 deep"):
+        read("a: " + opening * depth + brackets[1] * depth)
+
+
+def test_nesting_that_is_deep_is_read(read):
+    assert read("a: " + "[" * 99 + "]" * 99).data["a"]

@@ -1,5 +1,6 @@
 """Takes the verbs together, and turns a user's mistake into one message instead of a traceback."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: What follows `gdpo`. None: what the process was started with.
     """
+    # A terminal that cannot show ✓ gets a question mark instead of a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     # A user's tasks and rewards go by module:attribute: look for them here, as `python -m` does.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)

@@ -24,7 +24,8 @@ def train(
     On several GPUs: `accelerate launch -m gdpo train <recipe>`.
 
     Args:
-        recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`; a run directory is one.
+        recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`; a run directory is one,
+            and with --resume means the run that lies in it, wherever it was moved to.
         set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
         resume: Continue an interrupted run from its last checkpoint. The recipe must be the same;
             only the length may differ.
@@ -35,7 +36,9 @@ def train(
     from gdpo.training import train as run_training
 
     console = Console(highlight=False)
-    result = run_training(load_recipe(recipe, set or ()), resume=resume, console=console)
+    result = run_training(
+        load_recipe(recipe, set or (), resume=resume), resume=resume, console=console
+    )
     if result.is_main_process:
         console.print(summary_table(result.rewards))
         for line in (*result.notes, result.conclusion):

@@ -94,4 +94,6 @@ def _best_or(last: Checkpoint, job: Job) -> Path:
     if not job.config.load_best_model_at_end:
         return last.path
     state = json.loads((last.path / "trainer_state.json").read_text(encoding="utf-8"))
-    return Path(state.get("best_model_checkpoint") or last.path)
+    # Only the name counts: the run may have been moved since the path was noted.
+    best = last.path.parent / Path(state.get("best_model_checkpoint") or last.path).name
+    return best if best.is_dir() else last.path

@@ -46,7 +46,10 @@ class Loop:
             from accelerate.utils import gather_object
 
             asked = any(gather_object([asked]))
-        return asked and step % self.job.batches.steps_per_round == 0
+        batches = self.job.batches
+        # An epoch starts with a generation, also where it ends in the middle of a round.
+        in_epoch = step % batches.steps_per_epoch
+        return asked and in_epoch % batches.steps_per_round == 0
 
 
 def make_trainer(loop: Loop, start: Checkpoint | None) -> "GDPOTrainer":

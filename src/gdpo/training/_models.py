@@ -105,16 +105,32 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
     return tokenizer
 
 
-def longest_prompt(tokenizer: Tokenizer, samples: Sequence[Sample]) -> int:
-    """Tokens of the longest of these prompts, as the model will see them."""
+def longest_prompt(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Recipe) -> int:
+    """Tokens of the longest of these prompts, as the model will see them.
+
+    Raises:
+        ConfigError: The chat template refuses one of them: some allow no system message.
+    """
     return max(
-        len(
-            tokenizer.apply_chat_template(
-                sample.prompt, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        )
-        for sample in samples
+        _prompt_length(tokenizer, sample, row, recipe) for row, sample in enumerate(samples, 1)
     )
+
+
+def _prompt_length(tokenizer: Tokenizer, sample: Sample, row: int, recipe: Recipe) -> int:
+    from jinja2 import TemplateError
+
+    try:
+        tokens: Any = tokenizer.apply_chat_template(
+            sample.prompt, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        roles = ", ".join(str(message.get("role")) for message in sample.prompt)
+        raise ConfigError(
+            f"{recipe.place('model')}: the chat template of {recipe.model!r} refuses the prompt of "
+            f"row {row} (messages: {roles}): {error}. Take another model, or change "
+            "chat_template.jinja in a local copy"
+        ) from error
+    return len(tokens)
 
 
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:

@@ -24,7 +24,7 @@ from gdpo.training._models import (
 from gdpo.training._noise import quiet
 from gdpo.training._recipe import DataConfig, Recipe, find_rewards, find_task, resolve
 from gdpo.training._reward_checks import check_rewards
-from gdpo.training._run_directory import RunDirectory
+from gdpo.training._run_directory import RunDirectory, refuse_runs_dir
 from gdpo.training._smollm2 import SMOLLM2
 from gdpo.training._trainer_fields import build_config
 
@@ -114,6 +114,7 @@ class _Inspection:
         task = find_task(recipe)
         rewards = find_rewards(recipe, task)
         self._describe_recipe()
+        self._attempt(self._find_place)
         model = self._attempt(self._locate)
         samples = self._attempt(lambda: self._load(task, recipe.data, "data"))
         eval_data = recipe.eval_data
@@ -157,7 +158,9 @@ class _Inspection:
         recipe = self.recipe
         rewards = ", ".join(f"{reward.name} × {reward.weight:g}" for reward in recipe.rewards)
         self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
-        run = RunDirectory(recipe.run_dir)
+
+    def _find_place(self) -> None:
+        run = RunDirectory(self.recipe.run_dir)
         if run.exists:
             self._tell(
                 Verdict.NOTE,
@@ -165,6 +168,7 @@ class _Inspection:
                 "take another name with --set name=...",
             )
         else:
+            refuse_runs_dir(self.recipe)
             self._fine(f"run directory: {run.path} is free")
 
     def _load(self, task: Task, data: DataConfig, key: str) -> list[Sample]:
@@ -235,10 +239,13 @@ class _Inspection:
         if self.recipe.model == SMOLLM2 and not Path(model.source).is_dir():
             return None
         tokenizer: Any = load_tokenizer(model, self.recipe)
-        if samples is None or config is None or config.max_completion_length is None:
+        if samples is None:
             return tokenizer
         measured = samples[:_PROMPTS_MEASURED]
-        longest, limit = longest_prompt(tokenizer, measured), context_length(model, self.recipe)
+        longest = longest_prompt(tokenizer, measured, self.recipe)
+        if config is None or config.max_completion_length is None:
+            return tokenizer
+        limit = context_length(model, self.recipe)
         needed = longest + config.max_completion_length
         arithmetic = (
             f"the longest of {len(measured):,} prompts has {longest:,} tokens, with "

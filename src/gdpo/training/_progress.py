@@ -44,6 +44,14 @@ class RunView:
         """Steps done."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
+    def newest(self, key: str) -> float | None:
+        """A figure of the latest step that has it; None where it could not be measured there.
+
+        Where one generation serves several steps, only the step that it was made for has the
+        figures of its rollouts.
+        """
+        return next((number(row, key) for row in reversed(self.rows) if key in row), None)
+
     def seconds_left(self) -> float | None:
         """From the duration of the latest steps; None before the first."""
         times = [
@@ -99,7 +107,7 @@ def dashboard(view: RunView) -> RenderableType:
     """The bar, one line per reward, and what else matters."""
     parts: list[RenderableType] = [_bar(view), _reward_table(view)]
     if view.rows:
-        parts.append(Text(_rest(view.rows[-1]), style="dim"))
+        parts.append(Text(_rest(view), style="dim"))
     if view.note:
         parts.append(Text(view.note, style="yellow"))
     return Group(*parts)
@@ -107,18 +115,17 @@ def dashboard(view: RunView) -> RenderableType:
 
 def one_line(view: RunView) -> str:
     """The newest step in one line."""
-    row = view.rows[-1]
     rewards = " | ".join(
-        f"{name} {_figure(number(row, f'rewards/{name}/mean'))} "
-        f"± {_figure(number(row, f'rewards/{name}/group_std'))} in groups, "
-        f"dead {_percent(number(row, f'rewards/{name}/dead_groups'))}"
+        f"{name} {_figure(view.newest(f'rewards/{name}/mean'))} "
+        f"± {_figure(view.newest(f'rewards/{name}/group_std'))} in groups, "
+        f"dead {_percent(view.newest(f'rewards/{name}/dead_groups'))}"
         for name, _ in view.rewards
     )
     left = view.seconds_left()
     remaining = (
         f" | {duration(left)} left" if left is not None and view.step < view.total_steps else ""
     )
-    return f"step {view.step}/{view.total_steps} | {rewards} | {_rest(row)}{remaining}"
+    return f"step {view.step}/{view.total_steps} | {rewards} | {_rest(view)}{remaining}"
 
 
 def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
@@ -180,27 +187,26 @@ def _reward_table(view: RunView) -> Table:
     table.add_column("trend", width=_TREND_WIDTH)
     for heading in ("± in groups", "dead groups"):
         table.add_column(heading, justify="right")
-    row = view.rows[-1] if view.rows else {}
     for name, weight in view.rewards:
         means = [v for past in view.rows if (v := number(past, f"rewards/{name}/mean")) is not None]
         table.add_row(
             escape(name),
             f"{weight:g}",
-            _figure(number(row, f"rewards/{name}/mean")),
+            _figure(view.newest(f"rewards/{name}/mean")),
             trend(means),
-            _figure(number(row, f"rewards/{name}/group_std")),
-            _percent(number(row, f"rewards/{name}/dead_groups")),
+            _figure(view.newest(f"rewards/{name}/group_std")),
+            _percent(view.newest(f"rewards/{name}/dead_groups")),
         )
     return table
 
 
-def _rest(row: Mapping[str, Any]) -> str:
+def _rest(view: RunView) -> str:
     parts = [
-        f"{_figure(number(row, 'completions/mean_length'), 0)} tokens per answer, "
-        f"{_percent(number(row, 'completions/clipped_ratio'))} cut off",
-        f"gradient {_figure(number(row, 'grad_norm'))}",
-        f"learning rate {row.get('learning_rate') or 0:.2g}",
-        f"{_figure(number(row, 'step_time'), 1)} s per step",
+        f"{_figure(view.newest('completions/mean_length'), 0)} tokens per answer, "
+        f"{_percent(view.newest('completions/clipped_ratio'))} cut off",
+        f"gradient {_figure(view.newest('grad_norm'))}",
+        f"learning rate {view.newest('learning_rate') or 0:.2g}",
+        f"{_figure(view.newest('step_time'), 1)} s per step",
     ]
     return " · ".join(parts)
 

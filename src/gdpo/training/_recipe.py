@@ -3,8 +3,11 @@
 import hashlib
 import json
 import math
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -38,6 +41,9 @@ from gdpo.training._yaml import (
 RECIPE_FILE = "recipe.yaml"
 """What the file is called in a folder that holds a recipe, a run directory included."""
 
+ENVIRONMENT_FILE = "environment.json"
+"""What marks a folder with a recipe as a run directory."""
+
 _WANTED = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -67,7 +73,7 @@ class DataConfig(_Config):
     """Configuration of a Hub dataset."""
     split: str = "train"
     """Split of a Hub dataset."""
-    limit: PositiveInt | None = None
+    limit: Annotated[PositiveInt, Field(le=sys.maxsize)] | None = None
     """Use the first so many rows only."""
 
 
@@ -115,7 +121,7 @@ class Recipe(_Config):
     trainer: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Fields of TRL's GRPOConfig, for whatever should differ from its defaults."""
     runs_dir: str = "runs"
-    """The folder that run directories are made in."""
+    """The folder that run directories are made in; `~` is the user's home."""
 
     _places: Mapping[KeyPath, str] = PrivateAttr(default_factory=dict[KeyPath, str])
     _source: str = PrivateAttr(default="the recipe")
@@ -134,7 +140,8 @@ class Recipe(_Config):
     @property
     def run_dir(self) -> Path:
         """Where the run's files go."""
-        return Path(self.runs_dir) / self.name
+        # Unlike Path.expanduser, this leaves the home of an unknown user as it is written.
+        return Path(os.path.expanduser(self.runs_dir)) / self.name  # noqa: PTH111
 
     @property
     def digest(self) -> str:
@@ -152,17 +159,20 @@ class Recipe(_Config):
         return dump_yaml(self.model_dump(mode="json"))
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
     """Read a recipe and check all of it that needs neither data nor a model.
 
     Args:
         path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
         overrides: `a.b=value`, as `--set` takes them.
+        resume: The recipe is to continue a run. Then a run directory means the run that lies in
+            it, also where the folder was renamed, moved or copied since its recipe was written.
 
     Raises:
         ConfigError: Anything is wrong. The message names the file, the line and the remedy.
     """
-    document = read_yaml(_recipe_file(Path(path)))
+    file = _recipe_file(Path(path))
+    document = read_yaml(file)
     for assignment in overrides:
         document = override(document, assignment)
     try:
@@ -170,7 +180,25 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except ValidationError as error:
         raise ConfigError(_explain(error, document)) from error
     recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
+    if resume and (file.parent / ENVIRONMENT_FILE).is_file():
+        recipe = _lying_in(file.parent, recipe, overrides)
     return resolve(recipe)
+
+
+def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe with the name and the `runs_dir` that make this folder its run directory."""
+    if {text.partition("=")[0].strip() for text in overrides} & {"name", "runs_dir"}:
+        return recipe  # another run was asked for by name
+    with suppress(OSError, ValueError):
+        if recipe.run_dir.samefile(folder):
+            return recipe
+    here = Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps the name that it was given)
+    if not _NAME.fullmatch(here.name):
+        raise ConfigError(
+            f"the folder {here} has no name that a run can have: rename it, with letters, digits, "
+            "dot, dash and underscore"
+        )
+    return recipe.model_copy(update={"name": here.name, "runs_dir": str(here.parent)})
 
 
 def resolve(recipe: Recipe) -> Recipe:

@@ -1,5 +1,6 @@
 """What may be continued: the same recipe on the same data, with as many processes."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ MAY_CHANGE = (
     "trainer.num_train_epochs",
     "trainer.save_steps",
     "trainer.save_total_limit",
+    "name",
     "runs_dir",
 )
 """What may differ when a run is resumed: its length, how often it is saved, and where it lies.
@@ -26,6 +28,11 @@ _SAME: Mapping[str, str] = {
     "seed": "Give it the seed that it was started with",
 }
 """Facts of the environment that must not change, and what to do where they did."""
+
+
+def resume_command(run: RunDirectory) -> str:
+    """What continues a run, from whatever folder it is typed in."""
+    return f"gdpo train {shlex.quote(str(run.path.absolute()))} --resume"
 
 
 def find_run(recipe: Recipe) -> RunDirectory:
@@ -50,7 +57,7 @@ def find_run(recipe: Recipe) -> RunDirectory:
         shown = "\n".join(f"  {key}: {old!r} → {new!r}" for key, (old, new) in changed.items())
         raise ConfigError(
             f"{run.path} was started with another recipe, so it cannot be resumed with this one:\n"
-            f"{shown}\nResume it with its own: gdpo train {run.path} --resume; or start a new run "
+            f"{shown}\nResume it with its own: {resume_command(run)}; or start a new run "
             "with --set name=..."
         )
     return run

@@ -26,9 +26,10 @@ from typing import Any, cast
 import numpy as np
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.training._recipe import RECIPE_FILE, Recipe
+from gdpo.training._recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
+_ELSEWHERE = "Take another folder: --set runs_dir=..."
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -55,7 +56,7 @@ class RunDirectory:
     @property
     def environment(self) -> Path:
         """What the run ran on."""
-        return self.path / "environment.json"
+        return self.path / ENVIRONMENT_FILE
 
     @property
     def metrics(self) -> Path:
@@ -90,7 +91,12 @@ class RunDirectory:
     @property
     def exists(self) -> bool:
         """Whether there is a run, or anything else that must not be overwritten."""
-        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        path = self.path
+        if not os.path.lexists(path):
+            return False
+        if path.is_symlink() or not path.is_dir() or not os.access(path, os.R_OK | os.X_OK):
+            return True
+        return any(path.iterdir())
 
     def read_environment(self) -> dict[str, Any]:
         """What `environment.json` holds.
@@ -150,10 +156,22 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
     """Make the directory of a new run, whole or not at all.
 
     Raises:
-        ConfigError: There is a run of this name, or anything else in its place.
+        ConfigError: There is a run of this name, or anything else in its place, or the folder of
+            the runs cannot be written to.
     """
     run = RunDirectory(recipe.run_dir)
     refuse_existing(run, recipe)
+    try:
+        _create(run, recipe, environment)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{recipe.place('runs_dir')}: the run directory {run.path} cannot be made: {error}. "
+            f"{_ELSEWHERE}"
+        ) from error
+    return run
+
+
+def _create(run: RunDirectory, recipe: Recipe, environment: Mapping[str, Any]) -> None:
     run.path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}.", dir=run.path.parent))
     try:
@@ -165,12 +183,30 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
         partial.rename(run.path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return run
+
+
+def refuse_runs_dir(recipe: Recipe) -> None:
+    """Raise a ConfigError if no run can be made in the recipe's `runs_dir`. Nothing is made."""
+    folder = recipe.run_dir.parent.absolute()
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if there.is_symlink() and not os.path.exists(there):  # noqa: PTH110 (never raises)
+        wrong = f"{there} is a link to nothing"
+    elif not os.path.isdir(there):  # noqa: PTH112 (never raises)
+        wrong = f"{there} is a file"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        wrong = f"{there} cannot be written to"
+    else:
+        return
+    raise ConfigError(
+        f"{recipe.place('runs_dir')}: no run can be made in runs_dir {recipe.runs_dir!r}: {wrong}. "
+        f"{_ELSEWHERE}"
+    )
 
 
 def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
-    """Raise a ConfigError if the place of a new run is taken."""
+    """Raise a ConfigError if the place of a new run is taken, or is none."""
     if not run.exists:
+        refuse_runs_dir(recipe)
         return
     other = f"give this one another name: --set name={_free_name(run.path)}"
     if not run.environment.exists():

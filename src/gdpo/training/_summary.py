@@ -12,7 +12,7 @@ from gdpo.training._progress import number
 from gdpo.training._recipe import Recipe
 
 _SHARE = 0.1
-"""Share of the steps that count as the start, and as the end."""
+"""Share of the measured steps that count as the start, and as the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class RewardChange:
     low: float
     high: float
     start: float | None
-    """Mean over the first tenth of the logged steps; None where it was never measured."""
+    """Mean over the first tenth of the steps that have it; None where it was never measured."""
     end: float | None
     """Mean over the last tenth."""
 
@@ -39,17 +39,25 @@ def reward_changes(
 ) -> tuple[RewardChange, ...]:
     """How each reward moved, from the lines of `metrics.jsonl`."""
     steps = [row for row in rows if "loss" in row]
-    tenth = max(1, round(_SHARE * len(steps)))
     return tuple(
-        RewardChange(
-            name=reward.name,
-            weight=weight,
-            low=reward.low,
-            high=reward.high,
-            start=_mean(steps[:tenth], f"rewards/{reward.name}/mean"),
-            end=_mean(steps[-tenth:], f"rewards/{reward.name}/mean"),
-        )
+        _reward_change(steps, reward, weight)
         for reward, weight in zip(rewards, weights, strict=True)
+    )
+
+
+def _reward_change(
+    steps: Sequence[Mapping[str, Any]], reward: Reward, weight: float
+) -> RewardChange:
+    # Steps that learn from an earlier step's generation have no means of their own.
+    means = [m for row in steps if (m := number(row, f"rewards/{reward.name}/mean")) is not None]
+    tenth = max(1, round(_SHARE * len(means)))
+    return RewardChange(
+        name=reward.name,
+        weight=weight,
+        low=reward.low,
+        high=reward.high,
+        start=_mean(means[:tenth]),
+        end=_mean(means[-tenth:]),
     )
 
 
@@ -87,7 +95,7 @@ def readme(
     picture = (
         "\n![mean rewards and answer length over the steps](curves.png)\n" if has_curves else ""
     )
-    return rf"""# {recipe.name}
+    return f"""# {recipe.name}
 
 {recipe.model} trained on {recipe.data.source} with `{recipe.advantage}`: task `{recipe.task}`,
 {steps:,} steps.
@@ -103,7 +111,7 @@ better.
 
 - gdpo {environment.get("gdpo")}, {versions}, Python {environment.get("python")}{commit}
 - {device.get("name") or device.get("type", "?")}, {environment.get("processes", 1)} process(es);
-  started \ {environment.get("started")}, finished {environment.get("finished", "?")}; recipe digest
+  started {environment.get("started")}, finished {environment.get("finished", "?")}; recipe digest
   {recipe.digest}
 - `model/` is the trained model: `AutoModelForCausalLM.from_pretrained("{recipe.run_dir}/model")`
 - `metrics.jsonl` has a line per step, `rollouts/` what was sampled and how it was rewarded
@@ -128,6 +136,5 @@ def _cells(change: RewardChange) -> tuple[str, ...]:
     )
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [value for row in rows if (value := number(row, key)) is not None]
+def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None

@@ -1,6 +1,6 @@
 """Trains what a recipe describes, into a run directory, and continues what was interrupted."""
 
-import shlex
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from gdpo.training._noise import quiet
 from gdpo.training._preflight import Job, prepare
 from gdpo.training._progress import RunView, duration, show
 from gdpo.training._recipe import Recipe, resolve
-from gdpo.training._resume import find_run, refuse_other_circumstances
+from gdpo.training._resume import find_run, refuse_other_circumstances, resume_command
 from gdpo.training._run_directory import (
     Checkpoint,
     RunDirectory,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
 T = TypeVar("T")
+
+_TELLING = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
+"""Errors whose text is a sentence; that of others says little without the name of their type."""
 
 _PREFLIGHT_ROWS = 64
 """Rows that the rewards are tried on before training; `gdpo check` tries all."""
@@ -79,11 +82,6 @@ class RunResult:
         return f"{steps} in {duration(self.seconds)}; everything is in {self.run.path}"
 
 
-def resume_command(run: RunDirectory) -> str:
-    """What continues a run."""
-    return f"gdpo train {shlex.quote(str(run.path))} --resume"
-
-
 def train(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> RunResult:
     """Train a recipe in its run directory.
 
@@ -115,7 +113,7 @@ def train(recipe: Recipe, *, resume: bool = False, console: Console | None = Non
         step = start.step if start else 0
         if step >= job.batches.total_steps and "finished" in run.read_environment():
             return _result(job, run, started_at=step, seconds=0.0)
-        return _run(job, run, start, console)
+        return _run(job, run, start, console, resume=resume)
 
 
 def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
@@ -143,23 +141,46 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
 
 
 def _run(
-    job: Job, run: RunDirectory, start: Checkpoint | None, console: Console | None
+    job: Job,
+    run: RunDirectory,
+    start: Checkpoint | None,
+    console: Console | None,
+    *,
+    resume: bool,
 ) -> RunResult:
     state = _processes()
     begun, started_at = time.monotonic(), start.step if start else 0
     if started_at < job.batches.total_steps:
-        _train(job, run, start, console if state.is_main_process else None)
+        shown = console if state.is_main_process else None
+        loop, trainer = _built(job, run, start, shown, resume=resume)
+        _train(loop, trainer, start, shown)
     seconds = time.monotonic() - begun
     state.wait_for_everyone()
     notes = _on_main_process(lambda: finish_run(job, run))
     return _result(job, run, started_at=started_at, seconds=seconds, notes=notes)
 
 
-def _train(job: Job, run: RunDirectory, start: Checkpoint | None, console: Console | None) -> None:
+def _built(
+    job: Job,
+    run: RunDirectory,
+    start: Checkpoint | None,
+    console: Console | None,
+    *,
+    resume: bool,
+) -> tuple[Loop, Any]:
+    """The loop and its trainer. Where they cannot be made, a new run does not keep its name."""
     if console is not None:
         console.print(f"{run.path}: loading {job.model.description}", markup=False, soft_wrap=True)
-    loop = Loop(_with_model(job), run, _view(job, run))
-    trainer = _constructed(loop, start)
+    try:
+        loop = Loop(_with_model(job), run, _view(job, run))
+        return loop, _constructed(loop, start)
+    except BaseException:
+        if not resume and _processes().is_main_process:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+
+
+def _train(loop: Loop, trainer: Any, start: Checkpoint | None, console: Console | None) -> None:
     with (
         show(loop.view, console) as loop.display,
         stop_on_signal(loop.stop, loop.display.stopping),
@@ -193,11 +214,14 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> Any:
         return make_trainer(loop, start)
     except GdpoError:
         raise
-    except (OSError, ValueError, NotImplementedError) as error:
+    except Exception as error:  # whatever the libraries beneath raise, the recipe asked for it
         recipe = loop.job.recipe
+        text = str(error)
+        if not text or not isinstance(error, _TELLING):
+            text = f"{type(error).__name__}: {text}"
         raise ConfigError(
             f"{recipe.place('trainer')}: the trainer cannot be made of model {recipe.model!r} and "
-            f"these settings: {error}"
+            f"these settings: {text}"
         ) from error
 
 

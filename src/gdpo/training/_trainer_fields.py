@@ -34,6 +34,15 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Fields of TRL's configuration that gdpo sets itself, and where a user sets them instead."""
 
+_REFUSED: Mapping[str, tuple[Any, str]] = {
+    "save_only_model": (
+        True,
+        "its checkpoints hold neither optimizer nor random state, so that a run could not be "
+        "resumed exactly; the model alone lies in the run's folder `model` at the end",
+    ),
+}
+"""Values that TRL takes and gdpo does not, and why."""
+
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -52,6 +61,9 @@ _DIVIDE = (
     "gradient_accumulation_steps × processes a multiple of num_generations (for evaluation: "
     "per_device_eval_batch_size × processes)"
 )
+
+_SOME_STEPS = 1000
+"""Length of a run whose length is not known yet: it is decided by the number of its rows."""
 
 _POSITIVE = (
     "per_device_train_batch_size",
@@ -121,6 +133,7 @@ def build_config(recipe: Recipe) -> "GDPOConfig":
         remedy = _DIVIDE if "divisible" in str(error) else ""
         raise ConfigError(f"{place}: {keys}: TRL refuses it: {error}{remedy}") from error
     _refuse_this_machine(recipe, config)
+    _refuse_scheduler(recipe, config)
     return config
 
 
@@ -132,12 +145,44 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
             "installed: pip install 'trl[vllm]', or generate without it, more slowly: "
             "--set trainer.use_vllm=false"
         )
+    if config.use_liger_kernel and find_spec("liger_kernel") is None:
+        raise ConfigError(
+            f"{recipe.place('trainer', 'use_liger_kernel')}: trainer.use_liger_kernel is true, but "
+            "liger-kernel is not installed: pip install liger-kernel, or train without it: "
+            "--set trainer.use_liger_kernel=false"
+        )
     if config.n_gpu > 1:
         raise ConfigError(
             f"{config.n_gpu} GPUs are visible to one process: start one per GPU with "
             "`accelerate launch -m gdpo train ...`, or show it a single one with "
             "CUDA_VISIBLE_DEVICES=0"
         )
+
+
+def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
+    """Raise a ConfigError where the Trainer would, but only when it starts to train."""
+    import torch
+    from transformers import get_scheduler
+
+    steps = config.max_steps if config.max_steps > 0 else _SOME_STEPS
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    options: Any = config.lr_scheduler_kwargs
+    try:
+        get_scheduler(
+            config.lr_scheduler_type,
+            optimizer=torch.optim.SGD([parameter], lr=config.learning_rate),
+            num_warmup_steps=config.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=dict(options) if options else options,
+        )
+    except Exception as error:  # a scheduler may raise anything at arguments that it does not know
+        keys = [k for k in ("lr_scheduler_kwargs", "lr_scheduler_type") if k in recipe.trainer]
+        named = " and ".join(f"trainer.{key}" for key in keys) or "trainer"
+        raise ConfigError(
+            f"{recipe.place('trainer', *keys[:1])}: {named}: transformers cannot make this "
+            f"learning rate scheduler: {type(error).__name__}: {error}. Its arguments go into "
+            "trainer.lr_scheduler_kwargs"
+        ) from error
 
 
 def _construct(recipe: Recipe, fields: Mapping[str, Any]) -> "GDPOConfig":
@@ -207,6 +252,8 @@ def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
     if name not in types_of:
         near = did_you_mean(name, set(types_of) - set(ELSEWHERE)).partition(" Allowed:")[0]
         return f" is no field of TRL's GRPOConfig{': ' + near if near.startswith('did') else ''}"
+    if name in _REFUSED and value == _REFUSED[name][0]:
+        return f" cannot be {str(value).lower()}: {_REFUSED[name][1]}"
     allowed = _CHOICES.get(name) or _enumerated(types_of[name])
     if allowed and isinstance(value, str) and value not in allowed:
         return f" is {value!r}: {did_you_mean(value, allowed)}"

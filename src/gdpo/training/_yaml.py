@@ -21,6 +21,12 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 _SHOWN = 60
 """Characters of an override that a message shows."""
 
+_DIGITS = 1000
+"""Characters that a whole number may have; Python refuses to read or show much longer ones."""
+
+_DEPTH = 100
+"""Lists and mappings that may lie in each other."""
+
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -55,6 +61,9 @@ def _represent_text(dumper: _QuotingDumper, text: str) -> yaml.ScalarNode:
 
 
 _QuotingDumper.add_representer(str, _represent_text)
+
+
+_TOO_DEEP = f"lists and mappings lie more than {_DEPTH} deep in each other; no recipe needs that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +175,8 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: {_TOO_DEEP}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,8 @@ class _Builder:
     def build(self, node: yaml.Node, path: KeyPath, around: tuple[int, ...] = ()) -> Any:
         if id(node) in around:
             raise ConfigError(f"{self.place(node)}: {dotted(path)} contains itself")
+        if len(around) > _DEPTH:
+            raise ConfigError(f"{self.place(node)}: {_TOO_DEEP}")
         inside = (*around, id(node))
         if path:
             self.places.setdefault(path, self.place(node))
@@ -215,6 +228,11 @@ class _Builder:
         if kind == "bool":
             return text.lower() == "true"
         if kind == "int":
+            if len(text) > _DIGITS:
+                raise ConfigError(
+                    f"{self.place(node)}: a whole number of {len(text):,} characters; at most "
+                    f"{_DIGITS:,} are read"
+                )
             return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
         if kind == "float":
             return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
