@@ -1,0 +1,242 @@
+"""The demo's policy: a tiny Llama and its tokenizer, made on the spot, and kept per user.
+
+Nothing is downloaded. A short supervised phase on careless answers (`_texts`) brings it to where
+training starts.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gdpo.demo import _texts, _tokenizer, _tools
+from gdpo.demo._texts import Carelessness, careless_answer
+from gdpo.demo._tokenizer import build_tokenizer
+from gdpo.demo._tools import Problem, draw_problem
+from gdpo.training import cache_folder, cached
+
+Tokens: TypeAlias = list[int]
+
+_IGNORED = -100
+"""The label of a token that the loss leaves out."""
+
+_SORTED_BATCHES = 10
+"""Batches that are sorted by length together: it saves padding, and the order stays random."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """Everything that decides the policy, beside the code and the libraries."""
+
+    layers: int = 2
+    width: int = 128
+    heads: int = 4
+    inner_width: int = 256
+    """Of the feed-forward blocks."""
+    initial_spread: float = 0.06
+    """Standard deviation of the initial weights. At transformers' 0.02, a model this narrow takes
+    twice as long to learn to copy from its prompt."""
+    vocabulary: int = 640
+    """At most; the tokenizer stops where no more pairs are worth merging."""
+    context: int = 256
+    """Tokens."""
+    steps: int = 500
+    """Of the supervised phase."""
+    batch: int = 24
+    """Texts per supervised step."""
+    learning_rate: float = 6e-3
+    """The highest of the supervised phase."""
+    texts: Carelessness = field(default_factory=Carelessness)
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """Twelve hex digits of all that decides the policy: settings, code, and libraries."""
+        facts = {
+            "settings": asdict(self),
+            "code": [Path(module).read_text("utf-8") for module in _SOURCES],
+            "libraries": {name: version(name) for name in _LIBRARIES},
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+_SOURCES = (__file__, _texts.__file__, _tokenizer.__file__, _tools.__file__)
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A supervised text."""
+
+    prompt: Tokens
+    answer: Tokens
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+Progress: TypeAlias = Callable[[int], None]
+"""Told after each supervised step how many are done."""
+
+
+def policy_folder(settings: PolicySettings) -> Path:
+    """Where the policy of these settings is kept, whether it is there or not."""
+    return cache_folder() / _name(settings)
+
+
+def make_policy(settings: PolicySettings, progress: Progress) -> Path:
+    """The folder of the policy, for `from_pretrained`: from the cache, or made and put there.
+
+    What is in the cache was written whole: an interruption leaves nothing behind.
+    """
+    return cached(_name(settings), lambda folder: _build(folder, settings, progress))
+
+
+def count_parameters(folder: Path) -> int:
+    """Parameters of a policy, from the size of its file: 4 bytes each, and a short header."""
+    return (folder / "model.safetensors").stat().st_size // 4
+
+
+def _name(settings: PolicySettings) -> str:
+    return f"demo-policy-{settings.key}"
+
+
+def _build(folder: Path, settings: PolicySettings, progress: Progress) -> None:
+    rng = np.random.default_rng(settings.seed)
+    problems = [draw_problem(rng) for _ in range(settings.steps * settings.batch)]
+    answers = [careless_answer(problem, rng, settings.texts) for problem in problems]
+    tokenizer = build_tokenizer(problems, answers, settings.vocabulary)
+    with _one_thread_seeded(settings.seed):
+        model = build_model(tokenizer, settings)
+        texts = _tokenized(tokenizer, problems, answers)
+        _supervise(model, _batches(texts, settings.batch, rng), settings, progress)
+    tokenizer.save_pretrained(folder)
+    with _no_bars():
+        model.save_pretrained(folder)
+
+
+def build_model(tokenizer: Any, settings: PolicySettings) -> Any:
+    """A Llama with random weights, from torch's global generator."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=settings.width,
+            intermediate_size=settings.inner_width,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            num_key_value_heads=settings.heads,
+            max_position_embeddings=settings.context,
+            initializer_range=settings.initial_spread,
+            tie_word_embeddings=True,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=None,
+        )
+    )
+
+
+def _tokenized(tokenizer: Any, problems: Sequence[Problem], answers: Sequence[str]) -> list[_Text]:
+    prompts = [
+        tokenizer.apply_chat_template(problem.prompt, tokenize=False, add_generation_prompt=True)
+        for problem in problems
+    ]
+    ids: list[list[Tokens]] = [tokenizer(list(texts))["input_ids"] for texts in (prompts, answers)]
+    end: int = tokenizer.eos_token_id
+    return [_Text(prompt, [*answer, end]) for prompt, answer in zip(*ids, strict=True)]
+
+
+def _batches(
+    texts: Sequence[_Text], size: int, rng: np.random.Generator
+) -> Generator[Sequence[_Text]]:
+    """Batches of texts of similar length, in random order."""
+    window = size * _SORTED_BATCHES
+    for start in range(0, len(texts), window):
+        nearby = sorted(texts[start : start + window], key=lambda text: text.length)
+        for i in rng.permutation(range(0, len(nearby), size)):
+            yield nearby[i : i + size]
+
+
+def _supervise(
+    model: Any, batches: Iterable[Sequence[_Text]], settings: PolicySettings, progress: Progress
+) -> None:
+    """Train on the answers, by AdamW with a warm-up and a cosine."""
+    import torch
+
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: _rate(step, settings.steps)
+    )
+    model.train()
+    for step, batch in enumerate(batches, start=1):
+        model(**_padded(batch, model.config.pad_token_id)).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        progress(step)
+
+
+def _rate(step: int, steps: int) -> float:
+    """The share of the highest learning rate at a step: up within 20 steps, then down to a 20th."""
+    return min(1.0, (step + 1) / 20) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def _padded(batch: Sequence[_Text], pad: int) -> dict[str, Any]:
+    """Prompts and answers as tensors, filled up on the right; only answers are learned."""
+    import torch
+
+    longest = max(text.length for text in batch)
+    inputs = np.full((len(batch), longest), pad)
+    labels = np.full((len(batch), longest), _IGNORED)
+    mask = np.zeros((len(batch), longest), dtype=np.int64)
+    for i, text in enumerate(batch):
+        start, end = len(text.prompt), text.length
+        inputs[i, :end] = text.prompt + text.answer
+        labels[i, start:end] = text.answer
+        mask[i, :end] = 1
+    return {
+        "input_ids": torch.from_numpy(inputs),
+        "attention_mask": torch.from_numpy(mask),
+        "labels": torch.from_numpy(labels),
+    }
+
+
+@contextmanager
+def _no_bars() -> Generator[None]:
+    """Keep transformers from drawing a progress bar over ours."""
+    from transformers.utils import logging as hf
+
+    drawn = hf.is_progress_bar_enabled()
+    hf.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            hf.enable_progress_bar()
+
+
+@contextmanager
+def _one_thread_seeded(seed: int) -> Generator[None]:
+    """One torch thread, so that the sums are the same on every machine; a seed of its own."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,135 @@
+"""What came out of the demo: each reward's curve in each arm, and a table of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gdpo.demo._arms import Arm
+from gdpo.rewards import Reward
+from gdpo.rollouts import Rollout, read_rollouts, rollout_file
+
+REACHED = 0.8
+"""Share of a reward's range whose first crossing is reported."""
+
+WINDOW = 5
+"""Steps of the running mean that has to cross it."""
+
+_TENTH = 0.1
+"""Share of the steps that count as the start, and as the end."""
+
+ONE_SEED = "One seed shows how the two behave, not which is better."
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The mean of one reward over the rollouts of each step, in one arm."""
+
+    arm: str
+    reward: str
+    low: float
+    high: float
+    values: tuple[float, ...]
+    """At least one."""
+
+    @property
+    def start(self) -> float:
+        """Mean over the first tenth of the steps."""
+        return _mean(self.values[: self._tenth])
+
+    @property
+    def end(self) -> float:
+        """Mean over the last tenth of the steps."""
+        return _mean(self.values[-self._tenth :])
+
+    @property
+    def threshold(self) -> float:
+        """80 % of the way from the lowest to the highest value."""
+        return self.low + REACHED * (self.high - self.low)
+
+    @property
+    def steps_to_threshold(self) -> int | None:
+        """The first step at which the mean of the last 5 is at 80 % of the range; None: never."""
+        for step in range(min(WINDOW, len(self.values)), len(self.values) + 1):
+            if _mean(self.values[max(0, step - WINDOW) : step]) >= self.threshold:
+                return step
+        return None
+
+    @property
+    def smooth(self) -> tuple[float, ...]:
+        """Mean over the step and its neighbours: a tenth of the run in all, fewer at the ends."""
+        half = max(1, self._tenth // 2)
+        places = range(len(self.values))
+        return tuple(_mean(self.values[max(0, i - half) : i + half + 1]) for i in places)
+
+    @property
+    def _tenth(self) -> int:
+        return max(1, round(_TENTH * len(self.values)))
+
+
+def curves(arms: Sequence[Arm], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
+    """One curve per reward and arm, from what the arms logged."""
+    rows = {arm.name: arm.rows() for arm in arms}
+    return tuple(
+        Curve(arm.name, reward.name, reward.low, reward.high, _values(rows[arm.name], reward))
+        for reward in rewards
+        for arm in arms
+    )
+
+
+def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]:
+    return tuple(row[f"rewards/{reward.name}/mean"] for row in rows)
+
+
+def report_table(all_curves: Sequence[Curve]) -> Table:
+    """Start, end and speed of each reward in each arm."""
+    table = Table(
+        title="mean reward over the first and the last tenth of the steps, and when it was 80 % up",
+        title_justify="left",
+    )
+    table.add_column("reward", style="cyan")
+    table.add_column("arm", style="bold")
+    for heading in ("start", "end", "80 % is", "reached at step"):
+        table.add_column(heading, justify="right")
+    for reward, of_reward in groupby(all_curves, key=lambda curve: curve.reward):
+        for i, curve in enumerate(of_reward):
+            table.add_row(
+                escape(f"{reward} ({curve.low:g} to {curve.high:g})") if i == 0 else "",
+                curve.arm.upper(),
+                f"{curve.start:.2f}",
+                f"{curve.end:.2f}",
+                f"{curve.threshold:g}",
+                str(curve.steps_to_threshold or "never"),
+            )
+        table.add_section()
+    return table
+
+
+def last_answers(arms: Sequence[Arm]) -> RenderableType:
+    """What each arm wrote in its last step: the first answer to the first prompt.
+
+    All arms have the same prompts in the same order.
+    """
+    rollouts = [read_rollouts(rollout_file(arm.run.rollouts, len(arm.rows())))[0] for arm in arms]
+    request = _content(rollouts[0], "prompt")
+    parts: list[RenderableType] = [Text(f"After training, asked to {request!r}:", style="bold")]
+    for arm, rollout in zip(arms, rollouts, strict=True):
+        scored = [(name, value) for name, value in rollout.rewards.items() if value is not None]
+        scores = ", ".join(f"{name} {value:.3g}" for name, value in scored)
+        parts.append(Text(f"{arm.name.upper()} ({scores})", style="cyan"))
+        parts.append(Text(_content(rollout, "completion")))
+    return Group(*parts)
+
+
+def _content(rollout: Rollout, field: str) -> str:
+    text = getattr(rollout, field)
+    return text if isinstance(text, str) else str(text[-1]["content"])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

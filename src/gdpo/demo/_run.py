@@ -1,0 +1,252 @@
+"""The demo from end to end: policy, data, two arms side by side, and what came out."""
+
+import json
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from gdpo.demo._arms import ARMS, Arm, side_by_side
+from gdpo.demo._display import ArmView, arms_display, warm_start_bar
+from gdpo.demo._picture import draw_picture
+from gdpo.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
+from gdpo.demo._report import ONE_SEED, Curve, curves, last_answers, report_table
+from gdpo.demo._tools import tool_rows
+from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.tasks import resolve_task
+from gdpo.training import DataConfig, Recipe
+
+_TASK = "tool_calling"
+_DEFAULT_FOLDER = Path("runs") / "demo"
+_NEEDED = ("torch", "transformers", "trl", "accelerate", "datasets")
+_POLL_S = 0.25
+
+_ROWS_SEED = 1000
+"""Added to the seed of the rows, so that no seed draws the requests of the warm start."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """Everything that decides the demo."""
+
+    steps: int = 100
+    """Optimizer steps of each arm."""
+    seed: int = 0
+    """Decides requests and sampling; both arms share it. The policy has a seed of its own."""
+    prompts: int = 16
+    """Per step."""
+    samples: int = 4
+    """Per prompt."""
+    answer_tokens: int = 40
+    """Where an answer is cut off. The longest right one has just as many."""
+    learning_rate: float = 5e-4
+    policy: PolicySettings = field(default_factory=PolicySettings)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What the demo left behind."""
+
+    folder: Path
+    """Data, policy, a recipe and a run directory per arm, and the picture."""
+    curves: tuple[Curve, ...]
+    """One per reward and arm; empty where an arm failed."""
+    picture: Path | None
+    """None where an arm failed, or matplotlib is not installed."""
+    failed: tuple[str, ...] = ()
+    """Names of the arms that failed."""
+
+
+def run_demo(
+    console: Console, settings: DemoSettings | None = None, *, output: Path | None = None
+) -> DemoResult:
+    """Train a tiny policy on tool calling with GRPO and with GDPO, side by side on the CPU.
+
+    Each arm is `gdpo train` on a recipe of its own, in a process with one thread; the rewards are
+    those of the task `tool_calling`. Only the prompt is shorter than the task's own, which is too
+    long for so small a model.
+
+    Args:
+        console: Where progress and results are shown.
+        settings: None: the usual ones.
+        output: A folder that does not exist yet, or is empty. None: `runs/demo`, or, where that is
+            taken, `runs/demo-2` and so on.
+
+    Raises:
+        ConfigError: `output` is taken, or there are no steps.
+        MissingExtraError: A package that training needs is not installed.
+        KeyboardInterrupt: Ctrl-C; both arms are stopped, and saved as far as they came.
+    """
+    settings = settings or DemoSettings()
+    started = time.monotonic()
+    _check(settings)
+    with _terminable():
+        folder = _claim(output)
+        try:
+            recipes = _prepare(folder, settings, console)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing in it cost anything yet
+            raise
+        result = _train_and_report(recipes, folder, settings, console)
+    if not result.failed:
+        seconds = time.monotonic() - started
+        _say(console, f"{ONE_SEED} Another one: gdpo demo --seed {settings.seed + 1}")
+        _say(console, f"{seconds:.0f} s; everything is in {folder}")
+    return result
+
+
+def _check(settings: DemoSettings) -> None:
+    if settings.steps < 1:
+        raise ConfigError(f"the demo needs 1 step or more, got {settings.steps}")
+    for package in _NEEDED:
+        if find_spec(package) is None:
+            raise MissingExtraError(package, "train", "for the demo, which trains")
+
+
+@contextmanager
+def _terminable() -> Generator[None]:
+    """SIGTERM unwinds the stack as Ctrl-C does, so that no arm is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _claim(output: Path | None) -> Path:
+    """An empty folder that is ours."""
+    if output is not None:
+        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+            raise ConfigError(
+                f"{output} exists, and nothing is overwritten: give another folder with --output, "
+                f"or leave it out for a new one in {_DEFAULT_FOLDER.parent}"
+            )
+        output.mkdir(parents=True, exist_ok=True)
+        return output
+    numbered = (Path(f"{_DEFAULT_FOLDER}-{number}") for number in count(2))
+    folder = _DEFAULT_FOLDER
+    while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            folder = next(numbered)
+        else:
+            return folder
+
+
+def _prepare(folder: Path, settings: DemoSettings, console: Console) -> list[Recipe]:
+    """Put the data and the policy into the folder, and say how each arm is trained."""
+    policy = folder / "policy"
+    shutil.copytree(_policy(settings.policy, console), policy)
+    data = folder / "requests.jsonl"
+    rows = tool_rows(settings.steps * settings.prompts, seed=_ROWS_SEED + settings.seed)
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return [_recipe(arm, folder, data, policy, settings) for arm in ARMS]
+
+
+def _policy(settings: PolicySettings, console: Console) -> Path:
+    if (kept := policy_folder(settings)).is_dir():
+        _say(console, f"policy: warm-started before, kept in {kept}")
+        return kept
+    _say(console, f"policy: a tiny Llama, to be warm-started now and kept in {kept}")
+    with warm_start_bar(console, settings.steps) as progress:
+        return make_policy(settings, progress)
+
+
+def _recipe(arm: str, folder: Path, data: Path, policy: Path, settings: DemoSettings) -> Recipe:
+    return Recipe(
+        name=arm,
+        task=_TASK,
+        model=str(policy),
+        data=DataConfig(source=str(data)),
+        advantage=arm,
+        runs_dir=str(folder),
+        trainer={
+            "per_device_train_batch_size": settings.prompts * settings.samples,
+            "num_generations": settings.samples,
+            "max_completion_length": settings.answer_tokens,
+            "max_steps": settings.steps,
+            "learning_rate": settings.learning_rate,
+            "lr_scheduler_type": "constant",
+            "seed": settings.seed,
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "logging_steps": 1,
+            "save_steps": settings.steps,
+        },
+    )
+
+
+def _train_and_report(
+    recipes: Sequence[Recipe], folder: Path, settings: DemoSettings, console: Console
+) -> DemoResult:
+    commands = " | ".join(f"gdpo train {folder / recipe.name}.yaml" for recipe in recipes)
+    _say(console, f"training, side by side: {commands}")
+    try:
+        with side_by_side(recipes, folder) as arms:
+            failed = _follow(arms, settings, console)
+    except KeyboardInterrupt:
+        _say(console, f"stopped. Continue an arm with: gdpo train {folder / ARMS[0]} --resume")
+        raise
+    for arm in failed:
+        failure = Text.assemble((f"{arm.name.upper()} failed: ", "bold red"), arm.why())
+        console.print(failure, soft_wrap=True)
+    if failed:
+        return DemoResult(folder, (), None, tuple(arm.name for arm in failed))
+    found = curves(arms, resolve_task(_TASK).rewards)
+    console.print(report_table(found))
+    console.print(last_answers(arms))
+    return DemoResult(folder, found, _draw(folder, found, settings, console))
+
+
+def _follow(arms: Sequence[Arm], settings: DemoSettings, console: Console) -> list[Arm]:
+    """Show the arms until both have ended, or one has failed; returns those that failed."""
+    views = [ArmView(arm.name, settings.steps) for arm in arms]
+    with arms_display(console, views, resolve_task(_TASK).rewards) as update:
+        while True:
+            ended = not any(arm.running for arm in arms)
+            failed = [arm for arm in arms if arm.failed]
+            for arm, view in zip(arms, views, strict=True):
+                view.rows = arm.rows()
+            update()
+            if ended or failed:
+                return failed
+            time.sleep(_POLL_S)
+
+
+def _draw(
+    folder: Path, found: Sequence[Curve], settings: DemoSettings, console: Console
+) -> Path | None:
+    picture = folder / "curves.png"
+    millions = count_parameters(folder / "policy") / 1e6
+    setup = (
+        f"Tool calling, with the rewards of the task {_TASK}; a Llama of {millions:.1f} M "
+        f"parameters; {settings.prompts} prompts × {settings.samples} samples per step; "
+        f"seed {settings.seed}."
+    )
+    try:
+        draw_picture(picture, found, setup=setup)
+    except MissingExtraError as error:
+        _say(console, f"no picture of the curves: {error}")
+        return None
+    _say(console, f"the curves as a picture: {picture}")
+    return picture
+
+
+def _say(console: Console, text: str) -> None:
+    """One line as it is: paths are no markup, and wrapping is the terminal's."""
+    console.print(Text(text), soft_wrap=True)

@@ -1,0 +1,151 @@
+"""The demo from end to end, with a policy that has hardly learned anything."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gdpo.cli import main
+from gdpo.demo import DemoSettings, PolicySettings, run_demo
+from gdpo.errors import ConfigError
+from gdpo.rollouts import read_rollouts, rollout_file
+from gdpo.training import RunDirectory, load_recipe
+
+POLICY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
+SHORT = DemoSettings(steps=2, prompts=4, samples=2, policy=POLICY)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def console():
+    return Console(file=io.StringIO(), width=120)
+
+
+def printed(console):
+    return console.file.getvalue()
+
+
+def test_a_short_demo_trains_both_arms_and_reports_them(place):
+    shown = console()
+    result = run_demo(shown, SHORT)
+    assert result.folder == Path("runs/demo")
+    assert [(c.arm, c.reward, len(c.values)) for c in result.curves] == [
+        ("grpo", "format", 2),
+        ("gdpo", "format", 2),
+        ("grpo", "correctness", 2),
+        ("gdpo", "correctness", 2),
+    ]
+    assert result.picture is not None
+    assert result.picture.stat().st_size > 10_000
+    for arm in ("grpo", "gdpo"):
+        run = RunDirectory(result.folder / arm)
+        assert run.model.is_dir(), "it went through gdpo train to the end"
+        assert load_recipe(run.path).advantage == arm
+        assert run.read_environment()["device"] == {"type": "cpu", "threads": 1}
+    first = [
+        read_rollouts(rollout_file(result.folder / a / "rollouts", 1)) for a in ("grpo", "gdpo")
+    ]
+    assert [r.prompt for r in first[0]] == [r.prompt for r in first[1]]
+    assert [r.completion for r in first[0]] == [r.completion for r in first[1]], (
+        "both arms start from the same policy and the same seed"
+    )
+    for expected in (
+        "step 2 of 2",
+        "correctness (-3 to 3)",
+        "After training",
+        "not which is better",
+    ):
+        assert expected in printed(shown)
+
+
+def test_an_arm_that_fails_is_reported_with_what_it_printed(place):
+    shown = console()
+    result = run_demo(shown, replace(SHORT, answer_tokens=1000))
+    assert set(result.failed) <= {"grpo", "gdpo"}
+    assert result.failed
+    assert result.curves == ()
+    assert "failed: exit code 2" in printed(shown)
+    assert "the model sees 256" in printed(shown)
+
+
+def test_the_usual_folder_gets_a_number_when_it_is_taken(place):
+    from gdpo.demo._run import _claim
+
+    assert [_claim(None) for _ in range(3)] == [
+        Path("runs/demo"),
+        Path("runs/demo-2"),
+        Path("runs/demo-3"),
+    ]
+
+
+def test_a_folder_that_holds_something_is_never_written_to(place):
+    taken = place / "mine"
+    taken.mkdir()
+    (taken / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="nothing is overwritten"):
+        run_demo(console(), SHORT, output=taken)
+    assert [file.name for file in taken.iterdir()] == ["thesis.txt"]
+
+
+def test_a_mistake_on_the_command_line_is_one_message_and_leaves_no_folder(place, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["demo", "--steps", "0"])
+    assert exit.value.code == 2
+    assert "1 step or more" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_warm_start_that_is_interrupted_leaves_no_folder(place, monkeypatch):
+    from gdpo.demo import _run
+
+    def interrupted(settings, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "make_policy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(console(), SHORT)
+    assert list(Path("runs").iterdir()) == []
+
+
+_LONG = """
+import sys
+from rich.console import Console
+from gdpo.demo import DemoSettings, PolicySettings, run_demo
+policy = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
+run_demo(Console(), DemoSettings(steps=2000, prompts=4, samples=2, policy=policy))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_both_arms(place, number):
+    demo = subprocess.Popen(
+        [sys.executable, "-c", _LONG],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    metrics = [Path("runs/demo") / arm / "metrics.jsonl" for arm in ("grpo", "gdpo")]
+    deadline = time.monotonic() + 120
+    while not all(file.exists() for file in metrics):
+        assert demo.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    demo.send_signal(number)
+    demo.wait(timeout=60)
+    sizes = [file.stat().st_size for file in metrics]
+    for arm in ("grpo", "gdpo"):
+        assert RunDirectory(Path("runs/demo") / arm).last_checkpoint() is not None
+    time.sleep(1.0)
+    assert [file.stat().st_size for file in metrics] == sizes, "nobody trains any more"

@@ -1,0 +1,112 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdpo.demo import DemoSettings, PolicySettings
+from gdpo.demo import _policy as policy_module
+from gdpo.demo._policy import build_model, count_parameters, make_policy, policy_folder
+from gdpo.demo._texts import Carelessness, careless_answer
+from gdpo.demo._tokenizer import END, build_tokenizer
+from gdpo.demo._tools import draw_problem, tool_rows
+
+TINY = PolicySettings(layers=1, width=16, heads=2, inner_width=16, vocabulary=300, steps=2, batch=4)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    rng = np.random.default_rng(0)
+    problems = [draw_problem(rng) for _ in range(3000)]
+    answers = [careless_answer(problem, rng, Carelessness()) for problem in problems]
+    return build_tokenizer(problems, answers, PolicySettings().vocabulary)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "gdpo"
+
+
+def nothing(step):
+    pass
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_the_tokenizer_gives_every_text_back(tokenizer, text):
+    if not any(special in text for special in tokenizer.all_special_tokens):
+        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_a_chat_becomes_its_messages_and_the_start_of_the_answer(tokenizer):
+    chat = [{"role": "system", "content": "timer()"}, {"role": "user", "content": "set a timer"}]
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    assert tokenizer.decode(ids) == "<|system|>timer()<|user|>set a timer<|assistant|>"
+
+
+def test_every_gold_answer_fits_into_the_demos_answers(tokenizer):
+    golds = [row["reward_model"]["ground_truth"] + END for row in tool_rows(5000, seed=1)]
+    longest = max(len(ids) for ids in tokenizer(golds)["input_ids"])
+    assert longest == DemoSettings().answer_tokens
+
+
+def test_the_policy_has_at_most_one_and_a_half_million_parameters(tokenizer):
+    assert build_model(tokenizer, PolicySettings()).num_parameters() <= 1_500_000
+
+
+def test_a_policy_is_made_once_and_loads(cache):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    done = []
+    folder = make_policy(TINY, done.append)
+    assert done == [1, 2]
+    assert folder == policy_folder(TINY)
+    assert folder.parent == cache
+    assert make_policy(TINY, done.append) == folder
+    assert done == [1, 2], "the second time nothing is trained"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert abs(count_parameters(folder) / model.num_parameters() - 1) < 0.05
+    assert AutoTokenizer.from_pretrained(folder).chat_template
+
+
+def test_the_same_settings_give_the_same_policy(cache, monkeypatch):
+    first = (make_policy(TINY, nothing) / "model.safetensors").read_bytes()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent / "other"))
+    assert (make_policy(TINY, nothing) / "model.safetensors").read_bytes() == first
+
+
+def test_making_a_policy_leaves_torch_as_it_was(cache):
+    import torch
+
+    torch.manual_seed(7)
+    threads, before = torch.get_num_threads(), torch.get_rng_state()
+    make_policy(TINY, nothing)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_interrupted_policy_leaves_nothing_behind(cache):
+    def interrupt(step):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_policy(TINY, interrupt)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(PolicySettings)])
+def test_the_cache_goes_by_every_setting(field):
+    other = Carelessness(bare=0.5) if field == "texts" else getattr(TINY, field) + 1
+    assert dataclasses.replace(TINY, **{field: other}).key != TINY.key
+
+
+def test_the_cache_goes_by_the_code_and_the_libraries(monkeypatch, tmp_path):
+    before = TINY.key
+    monkeypatch.setattr(policy_module, "version", lambda name: "0.0")
+    assert TINY.key != before
+    monkeypatch.undo()
+    changed = tmp_path / "changed.py"
+    changed.write_text("# other code")
+    monkeypatch.setattr(policy_module, "_SOURCES", (str(changed),))
+    assert TINY.key != before

@@ -1,0 +1,110 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from gdpo.demo import Curve
+from gdpo.demo._display import ArmView, arms_display, trend
+from gdpo.demo._picture import draw_picture
+from gdpo.demo._report import report_table
+from gdpo.tasks import TASKS
+
+
+def curve(values, low=0.0, high=1.0, arm="gdpo", reward="format"):
+    return Curve(arm, reward, low, high, tuple(values))
+
+
+def text_of(*renderables):
+    console = Console(record=True, width=120, file=io.StringIO())
+    for renderable in renderables:
+        console.print(renderable)
+    return console.export_text()
+
+
+def test_start_and_end_are_means_of_a_tenth_of_the_steps():
+    found = curve([0.0, 0.2] + [0.5] * 16 + [0.8, 1.0])
+    assert found.start == pytest.approx(0.1)
+    assert found.end == pytest.approx(0.9)
+
+
+def test_the_threshold_is_four_fifths_of_the_way_up_the_range():
+    assert curve([0.0], -3.0, 3.0).threshold == pytest.approx(1.8)
+
+
+def test_a_curve_has_reached_its_threshold_when_five_steps_have_it_on_average():
+    assert curve([0.0] * 10 + [1.0] * 10).steps_to_threshold == 14  # 4 of steps 10 to 14 are 1
+    assert curve([1.0] + [0.0] * 19).steps_to_threshold is None
+    assert curve([1.0] * 20).steps_to_threshold == 5
+    assert curve([0.9, 0.9]).steps_to_threshold == 2
+    assert curve([-3.0] * 9 + [1.9] * 9, -3.0, 3.0).steps_to_threshold == 14
+
+
+def test_smoothing_keeps_a_constant_and_the_number_of_steps():
+    assert curve([0.25] * 100).smooth == (0.25,) * 100
+    assert len(curve([0.1]).smooth) == 1
+
+
+def test_the_table_has_a_row_per_reward_and_arm():
+    shown = text_of(
+        report_table(
+            [
+                curve([0.1] * 50, arm="grpo"),
+                curve([0.1] * 20 + [0.95] * 30),
+                curve([2.0] * 50, -3.0, 3.0, "grpo", "correctness"),
+                curve([-1.0] * 50, -3.0, 3.0, "gdpo", "correctness"),
+            ]
+        )
+    )
+    rows = [line.replace("│", " ").split() for line in shown.splitlines() if "│" in line]
+    assert rows == [
+        ["format", "(0", "to", "1)", "GRPO", "0.10", "0.10", "0.8", "never"],
+        ["GDPO", "0.10", "0.95", "0.8", "25"],
+        ["correctness", "(-3", "to", "3)", "GRPO", "2.00", "2.00", "1.8", "5"],
+        ["GDPO", "-1.00", "-1.00", "1.8", "never"],
+    ]
+
+
+def test_the_picture_is_drawn_for_one_step_and_for_many(tmp_path):
+    for steps in (1, 30):
+        path = tmp_path / f"{steps}.png"
+        both = [curve([0.5] * steps, arm=arm) for arm in ("grpo", "gdpo")]
+        draw_picture(path, both, setup="A test.")
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert len(list(tmp_path.iterdir())) == 2, "no half-written picture is left"
+
+
+def test_a_trend_is_on_the_scale_of_the_reward():
+    assert trend([0.0, 0.0], 0.0, 1.0) == "▁▁"
+    assert trend([1.0, 1.0], 0.0, 1.0) == "██"
+    assert trend([-3.0, 3.0], -3.0, 3.0) == "▁█"
+    assert trend([], 0.0, 1.0) == ""
+
+
+def rows(steps):
+    return [
+        {"step": i + 1, "rewards/format/mean": i / 100, "rewards/correctness/mean": -1.0}
+        for i in range(steps)
+    ]
+
+
+def test_a_console_that_is_no_terminal_gets_a_line_every_ten_steps_and_at_the_end():
+    console = Console(record=True, width=100, file=io.StringIO())
+    view = ArmView("gdpo", 25)
+    with arms_display(console, [view], TASKS["tool_calling"].rewards) as update:
+        for steps in (0, 3, 12, 13, 25, 25):
+            view.rows = rows(steps)
+            update()
+    assert console.export_text().splitlines() == [
+        "GDPO step 10 of 25: format 0.09, correctness -1.00",
+        "GDPO step 25 of 25: format 0.24, correctness -1.00",
+    ]
+
+
+def test_a_terminal_shows_both_arms_together():
+    console = Console(record=True, width=110, force_terminal=True, file=io.StringIO())
+    views = [ArmView("grpo", 25, rows(5)), ArmView("gdpo", 25)]
+    with arms_display(console, views, TASKS["tool_calling"].rewards) as update:
+        update()
+    shown = console.export_text()
+    for expected in ("GRPO", "step 5 of 25", "GDPO", "starting", "format (0 to 1)", "0.04"):
+        assert expected in shown
