@@ -80,6 +80,7 @@ class GDPOTrainer(GRPOTrainer):
                 f"args must be a GDPOConfig, got {type(args).__name__}: write GDPOConfig(...) with "
                 f"the same arguments"
             )
+        self._estimator_name = args.advantage
         self._estimator = resolve_estimator(args.advantage)
         functions = as_reward_functions(reward_funcs)
         args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
@@ -100,7 +101,7 @@ class GDPOTrainer(GRPOTrainer):
         """
         check_finite(rewards, self.reward_func_names)
         advantages = self._estimator(rewards, self.reward_weights.to(rewards.device))
-        check_advantages(advantages, rewards, self.args.advantage)
+        check_advantages(advantages, rewards, self._estimator_name)
         return advantages
 
     def _calculate_rewards(
