@@ -137,13 +137,17 @@ def test_a_signal_stops_both_arms(place, number):
         stderr=subprocess.DEVNULL,
     )
     metrics = [Path("runs/demo") / arm / "metrics.jsonl" for arm in ("grpo", "gdpo")]
-    deadline = time.monotonic() + 120
-    while not all(file.exists() for file in metrics):
-        assert demo.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    demo.send_signal(number)
-    demo.wait(timeout=60)
+    try:
+        deadline = time.monotonic() + 120
+        while not all(file.exists() for file in metrics):
+            assert demo.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        demo.send_signal(number)
+        demo.wait(timeout=60)
+    finally:
+        demo.terminate()  # it stops its arms
+        demo.wait()
     sizes = [file.stat().st_size for file in metrics]
     for arm in ("grpo", "gdpo"):
         assert RunDirectory(Path("runs/demo") / arm).last_checkpoint() is not None

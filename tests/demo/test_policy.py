@@ -17,10 +17,11 @@ TINY = PolicySettings(layers=1, width=16, heads=2, inner_width=16, vocabulary=30
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    rng = np.random.default_rng(0)
-    problems = [draw_problem(rng) for _ in range(3000)]
-    answers = [careless_answer(problem, rng, Carelessness()) for problem in problems]
-    return build_tokenizer(problems, answers, PolicySettings().vocabulary)
+    settings = PolicySettings()
+    rng = np.random.default_rng(settings.seed)
+    problems = [draw_problem(rng) for _ in range(settings.steps * settings.batch)]
+    answers = [careless_answer(problem, rng, settings.texts) for problem in problems]
+    return build_tokenizer(problems, answers, settings.vocabulary)
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_chat_becomes_its_messages_and_the_start_of_the_answer(tokenizer):
 def test_every_gold_answer_fits_into_the_demos_answers(tokenizer):
     golds = [row["reward_model"]["ground_truth"] + END for row in tool_rows(5000, seed=1)]
     longest = max(len(ids) for ids in tokenizer(golds)["input_ids"])
-    assert longest == DemoSettings().answer_tokens
+    assert longest <= DemoSettings().answer_tokens
 
 
 def test_the_policy_has_at_most_one_and_a_half_million_parameters(tokenizer):

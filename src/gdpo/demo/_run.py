@@ -48,7 +48,7 @@ class DemoSettings:
     samples: int = 4
     """Per prompt."""
     answer_tokens: int = 40
-    """Where an answer is cut off. The longest right one has just as many."""
+    """Where an answer is cut off. The longest right one still fits."""
     learning_rate: float = 5e-4
     policy: PolicySettings = field(default_factory=PolicySettings)
 
