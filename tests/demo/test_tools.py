@@ -59,6 +59,7 @@ def test_careless_answers_are_rarely_well_formed_and_partly_right():
     values = score(TASK.rewards, answers, [{"output": problem.gold} for problem in problems]).values
     well_formed, correctness = values.T
     assert 0.02 < well_formed.mean() < 0.1
+    assert well_formed.mean() == pytest.approx(Carelessness().well_formed, abs=0.01)
     assert 0.1 < np.mean(correctness == 3) < 0.5
     assert 0.1 < np.mean(correctness == -3) < 0.6
     right_where_formed = correctness[well_formed == 1].mean()
