@@ -1,254 +1,113 @@
-"""One battery of contracts for every estimator."""
+"""What single estimators do, beyond the contract of all: options, limits, relations."""
 
+import inspect
 import subprocess
 import sys
 
-import array_api_strict
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from tests.oracles import estimators as by_hand
+from tests.advantages.claims import SUBJECTS
 
-from gdpo.advantages import ESTIMATORS, gdpo, grpo, grpo_no_std
+from gdpo.advantages import (
+    constrained_grpo,
+    corr_grpo,
+    dara_asymmetric,
+    dara_symmetric,
+    dvao,
+    gd2po_hard,
+    gd2po_snr,
+    gdpo,
+    gdpo_decorrelated,
+    gdpo_leave_one_out,
+    grpo,
+    grpo_batch_norm,
+    grpo_batch_std,
+    grpo_no_std,
+    mo_grpo,
+    per_reward_batch_std,
+    rloo,
+    rvpo,
+    sa_mrpo,
+    saw,
+)
 from gdpo.errors import ConfigError, DataError
 
-ALL = pytest.mark.parametrize("name", sorted(ESTIMATORS))
-UNITLESS = pytest.mark.parametrize("name", ["gdpo", "grpo"])
+ALL = pytest.mark.parametrize("name", sorted(SUBJECTS))
 WEIGHTS = np.array([1.0, 0.5])
 
 # Eighths are exact in binary, so a shift or a scale by a power of two loses nothing.
 eighths = st.integers(-72, 72).map(lambda i: i / 8)
 rewards = arrays(np.float64, (3, 5, 2), elements=eighths)
-rewards_with_gaps = arrays(np.float64, (3, 5, 2), elements=st.one_of(eighths, st.just(np.nan)))
 
 
-@ALL
-@given(r=rewards_with_gaps)
-@example(r=np.full((3, 5, 2), np.nan))
-def test_matches_the_formula_written_as_loops(name, r):
-    expected = getattr(by_hand, name)(r.tolist(), WEIGHTS.tolist())
-    np.testing.assert_allclose(ESTIMATORS[name](r, WEIGHTS), expected, rtol=1e-9, atol=1e-9)
+def run(name, r, w):
+    estimator, _, _, options = SUBJECTS[name]
+    return estimator(r, w, **(options(np.asarray(r)) if callable(options) else options))
 
 
-@UNITLESS
-@given(
-    r=rewards,
-    scale=st.sampled_from([2**-10, 1, 2**10]),
-    shift=st.sampled_from([-1000, 0, 1000]),
-)
-def test_the_unit_of_all_rewards_together_does_not_matter(name, r, scale, shift):
-    np.testing.assert_allclose(
-        ESTIMATORS[name](scale * r + shift, WEIGHTS), ESTIMATORS[name](r, WEIGHTS), atol=1e-7
-    )
+def agree(a, b):
+    np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-@given(
-    r=rewards,
-    scale=st.sampled_from([1e-3, 2**-10, 1, 1e3]),
-    shift=st.sampled_from([-1000, 0, 1000]),
-)
-def test_gdpo_does_not_depend_on_the_unit_of_one_reward(r, scale, shift):
-    other = r.copy()
-    other[..., 0] = scale * other[..., 0] + shift
-    np.testing.assert_allclose(gdpo(other, WEIGHTS), gdpo(r, WEIGHTS), atol=1e-5)
-
-
-@given(r=rewards, shift=st.sampled_from([-1000, 1000]))
-def test_grpo_no_std_keeps_the_unit_and_forgets_the_shift(r, shift):
-    np.testing.assert_allclose(
-        grpo_no_std(8 * r + shift, WEIGHTS), 8 * grpo_no_std(r, WEIGHTS), atol=1e-9
-    )
-
-
-@ALL
-@given(r=rewards_with_gaps, order=st.permutations(range(3)), samples=st.permutations(range(5)))
-def test_order_does_not_matter(name, r, order, samples):
-    shuffled = r[list(order)][:, list(samples)]
-    expected = ESTIMATORS[name](r, WEIGHTS)[list(order)][:, list(samples)]
-    np.testing.assert_allclose(ESTIMATORS[name](shuffled, WEIGHTS), expected, atol=1e-12)
-
-
-@ALL
-@pytest.mark.parametrize("size", [2, 3, 5, 6, 7, 8, 10, 12, 16])
-@pytest.mark.parametrize("unit", [1e-3, 1.0, 100.0, 1e4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_batch_without_signal_gives_exactly_zero(name, size, unit, dtype):
-    per_prompt = torch.rand(8, 1, 2, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    r = (unit * per_prompt).expand(8, size, 2).contiguous()
-    assert torch.count_nonzero(ESTIMATORS[name](r, torch.ones(2))) == 0
-
-
-@ALL
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rounding_noise_is_no_signal(name, dtype):
-    """Sums of the same numbers in another order differ in the last digit, and mean nothing."""
-    r = np.full((4, 6, 2), 0.3, dtype=dtype)
-    r[:, ::2] = np.nextafter(dtype(0.3), dtype(1))
-    assert np.count_nonzero(ESTIMATORS[name](r, WEIGHTS)) == 0
-
-
-@ALL
-def test_a_dead_group_beside_live_ones_gets_exactly_zero(name):
-    r = np.random.default_rng(0).random((6, 7, 2))
-    r[2] = [0.1, 0.7]
-    a = ESTIMATORS[name](r, WEIGHTS)
-    assert np.count_nonzero(a[2]) == 0
-    assert np.all(a[[0, 1, 3, 4, 5]] != 0)
-
-
-@ALL
-def test_rewards_that_cancel_give_exactly_zero(name):
-    """Two rewards with a constant sum pull apart with equal force."""
-    first = np.array([[0.1, 0.4, 0.8, 0.35], [0.2, 0.9, 0.3, 0.15]])
-    r = np.stack([first, 1 - first], axis=-1)
-    assert np.count_nonzero(ESTIMATORS[name](r, [1.0, 1.0])) == 0
-
-
-@ALL
-def test_a_spread_far_above_rounding_counts_however_small(name):
-    r = np.zeros((2, 4, 1))
-    r[0, 0] = 1e-9
-    r[1, 1] = 1e-300
-    a = ESTIMATORS[name](r, [1.0])
-    assert np.all(a[0, 0] > 0)
-    assert a[1, 1] > 0
-
-
-@ALL
-@given(r=rewards, where=st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 1)))
-def test_a_missing_reward_touches_nothing_but_its_own_group(name, r, where):
-    if name == "gdpo":
-        return  # its batch step sees every group; the next test covers it
-    gap = r.copy()
-    gap[where] = np.nan
-    others = [p for p in range(3) if p != where[0]]
-    a, b = ESTIMATORS[name](gap, WEIGHTS), ESTIMATORS[name](r, WEIGHTS)
-    np.testing.assert_array_equal(a[others], b[others])
-    assert np.all(np.isfinite(a))
-
-
-@ALL
-@given(r=rewards_with_gaps)
-def test_no_missing_reward_makes_an_advantage_missing(name, r):
-    a = ESTIMATORS[name](r, WEIGHTS)
-    assert np.all(np.isfinite(a))
-    assert np.all(a[np.isnan(r).all(axis=-1)] == 0)
-
-
-@ALL
-@given(r=rewards)
-def test_padding_with_missing_rollouts_changes_nothing(name, r):
-    padded = np.concatenate([r, np.full((3, 2, 2), np.nan)], axis=1)
-    a = ESTIMATORS[name](padded, WEIGHTS)
-    np.testing.assert_allclose(a[:, :5], ESTIMATORS[name](r, WEIGHTS), atol=1e-12)
-    assert np.count_nonzero(a[:, 5:]) == 0
-
-
-@ALL
-@given(r=rewards_with_gaps)
-def test_a_reward_of_weight_zero_is_as_good_as_absent(name, r):
-    always_there = np.arange(15.0).reshape(3, 5, 1) * 1e6
-    np.testing.assert_array_equal(
-        ESTIMATORS[name](np.concatenate([r, always_there], axis=-1), [1.0, 0.5, 0.0]),
-        ESTIMATORS[name](r, WEIGHTS),
-    )
-
-
-@ALL
-def test_a_missing_reward_counts_as_average_and_not_as_zero(name):
-    """Everyone got 1 where it applies: whom it does not apply to is no worse."""
-    r = np.array([[[1.0, np.nan], [1, 1], [1, 1], [1, 1]]])
-    assert np.count_nonzero(ESTIMATORS[name](r, [1.0, 1.0])) == 0
-
-
-@ALL
-@given(r=rewards, size=st.sampled_from([1.0, 1e9, 1e16]))
-def test_a_constant_reward_however_large_takes_nothing_from_the_others(name, r, size):
-    constant = np.full((3, 5, 1), size)
-    np.testing.assert_array_equal(
-        ESTIMATORS[name](np.concatenate([r, constant], axis=-1), [1.0, 0.5, 1.0]),
-        ESTIMATORS[name](r, WEIGHTS),
-    )
-
-
-@ALL
-def test_a_group_of_one_gets_zero(name):
-    r = np.random.default_rng(0).random((3, 1, 2))
-    assert np.count_nonzero(ESTIMATORS[name](r, WEIGHTS)) == 0
-
-
-@ALL
-@given(r=rewards)
-def test_float32_is_as_good_as_float64_to_five_digits(name, r):
-    exact = ESTIMATORS[name](r + 1000, WEIGHTS)
-    single = ESTIMATORS[name](torch.tensor(r + 1000, dtype=torch.float32), torch.tensor(WEIGHTS))
-    assert single.dtype == torch.float32
-    scale = np.abs(exact).max() + 1e-12
-    np.testing.assert_allclose(single.numpy() / scale, exact / scale, atol=1e-5)
+# Precision, and what comes in
 
 
 @ALL
 def test_numpy_computes_in_float64_whatever_comes_in(name):
     r = np.random.default_rng(0).random((16, 8, 2)).astype(np.float32)
-    exact = ESTIMATORS[name](r.astype(np.float64), WEIGHTS)
-    np.testing.assert_array_equal(ESTIMATORS[name](r, WEIGHTS), exact.astype(np.float32))
+    exact = run(name, r.astype(np.float64), WEIGHTS)
+    np.testing.assert_array_equal(run(name, r, WEIGHTS), exact.astype(np.float32))
 
 
 @ALL
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rewards_keep_their_signal(name, dtype):
+    if "token" in name:
+        return  # its options are made with NumPy, which has no bfloat16
     r = torch.tensor([[[0.9], [1.0]], [[0.5], [0.5]]], dtype=dtype)
-    a = ESTIMATORS[name](r, torch.ones(1))
+    estimator, _, _, options = SUBJECTS[name]
+    a = estimator(r, torch.ones(1), **(options(np.zeros((2, 2, 1))) if callable(options) else {}))
     assert a.dtype == dtype
-    assert a[0, 0] < 0 < a[0, 1]
-    assert torch.count_nonzero(a[1]) == 0
+    assert a[0, 0] < a[0, 1]
 
 
-@ALL
-def test_the_result_is_the_callers_kind_of_array(name):
-    r = np.random.default_rng(0).random((4, 4, 2))
-    expected = ESTIMATORS[name](r, WEIGHTS)
-    single = ESTIMATORS[name](r.astype(np.float32), WEIGHTS)
-    strict = ESTIMATORS[name](array_api_strict.asarray(r), array_api_strict.asarray(WEIGHTS))
-    tensor = ESTIMATORS[name](torch.tensor(r), torch.tensor(WEIGHTS))
-    assert single.dtype == np.float32
-    assert isinstance(tensor, torch.Tensor)
-    assert tensor.dtype == torch.float64
-    np.testing.assert_allclose(single, expected, atol=1e-6)
-    np.testing.assert_allclose(np.asarray(strict), expected, rtol=1e-12)
-    np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-12)
-
-
-@ALL
-def test_whole_numbers_are_rewards_too(name):
-    r = np.array([[[0, 1], [1, 1]], [[2, 0], [1, 3]]])
-    np.testing.assert_array_equal(ESTIMATORS[name](r, [1, 1]), ESTIMATORS[name](r * 1.0, [1, 1]))
-
-
-@ALL
-@pytest.mark.parametrize("bad", [np.inf, -np.inf])
-def test_an_infinite_reward_is_an_error_that_names_it_and_its_place(name, bad):
-    r = np.zeros((3, 4, 2))
-    r[1, 2, 0] = bad
-    with pytest.raises(DataError, match=r"reward 0 is -?inf at prompt 1, sample 2"):
-        ESTIMATORS[name](r, WEIGHTS)
-
-
-@ALL
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], [1.0, np.nan], [np.inf, 1.0]])
-def test_weights_that_do_not_fit_are_an_error(name, weights):
-    with pytest.raises(ConfigError, match="weight"):
-        ESTIMATORS[name](np.zeros((2, 4, 2)), weights)
-
-
-def test_an_array_of_the_wrong_rank_is_an_error():
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("zeros((8, 2)), [1.0, 1.0]", "DataError: rewards must have the axes [prompt, sample, rew"),
+        (
+            "zeros((3, 5, 1)), [1.0], token_counts=ones((5, 3))",
+            "ConfigError: token_counts must have the shape (3, 5) [prompt, sample], got (5, 3)",
+        ),
+    ],
+)
+def test_an_array_of_the_wrong_shape_is_an_error(arguments, message):
     """In a process of its own: under test, the annotations are checked first."""
-    code = "import numpy as np, gdpo; gdpo.gdpo(np.zeros((8, 2)), [1.0, 1.0])"
+    code = f"from numpy import *; import gdpo; gdpo.gdpo({arguments})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "DataError: rewards must have the axes [prompt, sample, reward]" in result.stderr
+    assert message in result.stderr
+
+
+NORMALIZED = [grpo, grpo_batch_std, grpo_batch_norm, gdpo, dara_symmetric, gdpo_decorrelated]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "dtype"),
+    [(e, dtype) for e in NORMALIZED for dtype in (np.float32, np.float64)]
+    + [(e, np.float64) for e in (grpo_no_std, rloo, mo_grpo, per_reward_batch_std, dvao)],
+)
+def test_rewards_that_cancel_give_exactly_zero(estimator, dtype):
+    """Two rewards with a constant sum pull apart with equal force."""
+    first = np.array([[0.1, 0.4, 0.8, 0.35], [0.2, 0.9, 0.3, 0.15]], dtype=dtype)
+    r = torch.tensor(np.stack([first, 1 - first], axis=-1))
+    assert torch.count_nonzero(estimator(r, [1.0, 1.0])) == 0
+
+
+# GDPO and GRPO
 
 
 def test_gdpo_has_unit_scale_however_many_rewards_there_are():
@@ -264,7 +123,7 @@ def test_gdpo_tells_apart_what_grpo_does_not():
     r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])
     assert np.ptp(np.abs(grpo(r, [1, 1]))) < 1e-12
     a = gdpo(r, [1, 1])
-    np.testing.assert_allclose(a[1], 2 * a[0], rtol=1e-12)
+    agree(a[1], 2 * a[0])
 
 
 def test_weights_act_on_normalized_rewards_in_gdpo_and_on_raw_ones_in_grpo():
@@ -283,8 +142,229 @@ def test_weights_act_on_normalized_rewards_in_gdpo_and_on_raw_ones_in_grpo():
     assert abs(first - second) < 0.1
 
 
-@pytest.mark.parametrize("shape", [(0, 4, 2), (3, 0, 2), (3, 4, 0)])
-@ALL
-def test_an_empty_array_is_an_error(name, shape):
-    with pytest.raises(DataError, match="nothing to compare"):
-        ESTIMATORS[name](np.zeros(shape), [1.0] * shape[2])
+# How the estimators relate to each other
+
+
+@given(r=rewards)
+def test_rloo_is_grpo_without_std_times_n_over_n_minus_one(r):
+    agree(rloo(r, WEIGHTS), 5 / 4 * grpo_no_std(r, WEIGHTS))
+
+
+@given(r=rewards)
+def test_the_batch_steps_are_rescalings(r):
+    norm, plain = grpo_batch_norm(r, WEIGHTS), grpo(r, WEIGHTS)
+    agree(norm * plain.std(ddof=1), plain)
+    decoupled, summed = gdpo(r, WEIGHTS), mo_grpo(r, WEIGHTS)
+    agree(decoupled * summed.std(ddof=1), summed)
+    raw, centred = grpo_batch_std(r, WEIGHTS), grpo_no_std(r, WEIGHTS)
+    agree(raw * (r @ WEIGHTS).std(ddof=1), centred)
+
+
+@given(r=rewards)
+def test_these_limits_are_gdpo(r):
+    wanted = gdpo(r, WEIGHTS)
+    agree(dara_symmetric(r, WEIGHTS, max_boost=1), wanted)
+    agree(dara_asymmetric(r, WEIGHTS, max_boost=1), wanted)
+    agree(sa_mrpo(r, WEIGHTS, low=[-9, -9], high=[9, 9], gamma=0), wanted)
+    agree(gd2po_snr(r, WEIGHTS, threshold=0), wanted)
+    agree(gd2po_hard(r, WEIGHTS, threshold=99), wanted)
+    agree(gdpo_decorrelated(r, WEIGHTS, power=0), wanted)
+    agree(gdpo_decorrelated(r, WEIGHTS, shrinkage=1), wanted)
+    agree(gdpo(r, WEIGHTS, noise_floor=[0, np.nan]), wanted)
+
+
+@given(r=rewards)
+def test_with_one_reward_these_are_the_same(r):
+    one, w = r[..., :1], [2.0]
+    agree(rvpo(one, w), gdpo(one, w))
+    agree(dara_symmetric(one, w), gdpo(one, w))
+    agree(sa_mrpo(one, w, low=[-10], high=[10]), gdpo(one, w))
+    agree(saw(one, w, low=[-10]), gdpo(one, w))
+    agree(gd2po_hard(one, w), gdpo(one, w))
+    agree(grpo_batch_norm(one, w), gdpo(one, w))
+    agree(dvao(one, w), grpo(one, w))
+    np.testing.assert_allclose(corr_grpo(one, w), grpo_no_std(one, w), rtol=1e-6)
+
+
+@given(r=rewards)
+def test_the_two_filters_of_gd2po_meet_at_threshold_one(r):
+    agree(gd2po_snr(r, WEIGHTS, threshold=1), gd2po_hard(r, WEIGHTS))
+
+
+@given(r=rewards)
+def test_equal_token_counts_change_hardly_anything(r):
+    counts = np.full((3, 5), 1000)
+    np.testing.assert_allclose(gdpo(r, WEIGHTS, token_counts=counts), gdpo(r, WEIGHTS), rtol=0.04)
+
+
+@given(r=rewards)
+def test_dvao_points_where_grpo_does_and_is_never_larger(r):
+    a, b = dvao(r, WEIGHTS), grpo(r, WEIGHTS)
+    assert np.all(a * b >= 0)
+    assert np.all(np.abs(a) <= np.abs(b) + 1e-12)
+
+
+def test_a_repeated_reward_is_divided_by_its_repeats_in_corr_grpo():
+    r = np.random.default_rng(0).random((4, 6, 1))
+    np.testing.assert_allclose(
+        corr_grpo(r.repeat(3, axis=-1), [1, 1, 1]), grpo_no_std(r, [1]), rtol=1e-6
+    )
+
+
+def test_rewards_that_oppose_each_other_blow_corr_grpo_up_and_a_cap_holds_it():
+    r = np.array([[[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
+    assert np.abs(corr_grpo(r, [1, 0.5])).max() > 100
+    assert np.abs(corr_grpo(r, [1, 0.5], max_advantage=3)).max() == 3
+
+
+def test_a_reward_that_varies_rarely_has_its_full_say_with_per_reward_batch_std():
+    rng = np.random.default_rng(0)
+    often, rarely = rng.random((100, 8)), rng.random((100, 8))
+    rarely[4:] = 0.5  # varies in 4 groups of 100
+    r = np.stack([often, rarely], axis=-1)
+
+    def energy(a, column):
+        return np.sum(a[:4] ** 2) / np.sum(a**2)
+
+    assert energy(per_reward_batch_std(r, [0.0, 1.0]), 1) == 1
+    even = per_reward_batch_std(r, [1, 1])
+    assert 0.45 < energy(even, 1) < 0.6
+    assert energy(gdpo(r, [1, 1]), 1) < 0.1
+
+
+def test_decorrelation_gives_rewards_that_move_together_the_influence_of_one():
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((500, 8, 3))
+    z[..., 1] = 0.9 * z[..., 0] + np.sqrt(1 - 0.81) * z[..., 1]
+
+    def influence(a):
+        """Covariance with each reward, relative to the third."""
+        shares = [np.mean(a * z[..., k]) for k in range(3)]
+        return np.array(shares) / shares[2]
+
+    w = [1, 1, 1]
+    assert np.all(influence(gdpo(z, w))[:2] > 1.7)
+    np.testing.assert_allclose(
+        influence(gdpo_decorrelated(z, w, power=0.5, shrinkage=0.001))[:2], 1.38, atol=0.1
+    )
+    np.testing.assert_allclose(
+        influence(gdpo_decorrelated(z, w, power=1, shrinkage=0.001))[:2], 1, atol=0.1
+    )
+
+
+def test_rvpo_goes_by_the_worst_reward():
+    r = np.array([[[0.1, 0.0], [0.0, 9.0], [1.0, 4.0], [0.5, 5.0]]])
+    a = rvpo(r, [1, 1], sharpness=50)
+    z = mo_grpo(r[..., :1], [1]), mo_grpo(r[..., 1:], [1])
+    order = np.argsort(np.minimum(*z)[0])
+    assert list(np.argsort(a[0])) == list(order)
+
+
+def test_saturation_takes_weight_away_and_never_turns_it():
+    r = np.random.default_rng(0).random((500, 8, 2))
+    r[..., 0] = np.where(r[..., 0] < 0.95, 1.0, 0.0)  # nearly always earned
+
+    def share(gamma):
+        a = sa_mrpo(r, [1, 1], low=[0, 0], high=[1, 1], gamma=gamma)
+        return np.corrcoef(a.ravel(), mo_grpo(r[..., :1], [1]).ravel())[0, 1]
+
+    assert share(0) > share(0.5) > share(2) > -0.02
+
+
+def test_leave_one_out_keeps_the_difference_where_the_others_are_alike():
+    """As NeMo-RL: there is nothing to divide by. Its unit then matters."""
+    r = np.array([[[0.0], [0.0], [0.0], [1.0]], [[0.0], [1.0], [2.0], [3.0]]])
+    ratio = gdpo_leave_one_out(10 * r, [1]) / gdpo_leave_one_out(r, [1])
+    assert ratio.std() > 0.1
+
+
+# Options
+
+
+def takes(option):
+    return [
+        pytest.param(estimator, options, id=name)
+        for name, (estimator, _, _, options) in SUBJECTS.items()
+        if option in inspect.signature(estimator).parameters
+    ]
+
+
+def keywords(options, r):
+    return options(r) if callable(options) else options
+
+
+@pytest.mark.parametrize(("estimator", "options"), takes("noise_floor"))
+def test_a_noise_floor_below_every_spread_changes_nothing(estimator, options):
+    r = np.random.default_rng(0).random((6, 8, 2))
+    more = keywords(options, r)
+    np.testing.assert_array_equal(
+        estimator(r, WEIGHTS, noise_floor=[0.01, 0.01], **more), estimator(r, WEIGHTS, **more)
+    )
+
+
+@pytest.mark.parametrize(("estimator", "options"), takes("noise_floor"))
+def test_a_noise_floor_holds_down_a_reward_that_is_only_noise(estimator, options):
+    """0.1 % of jitter on a constant reward, beside a binary one."""
+    rng = np.random.default_rng(0)
+    jitter = 0.5 + 0.001 * rng.random((64, 8))
+    r = np.stack([np.round(rng.random((64, 8))), jitter], axis=-1)
+    more = keywords(options, r)
+    if estimator is gd2po_hard:
+        more = {"threshold": 0.1}  # it counts signs, and even noise has one
+
+    def influence(a):
+        return abs(np.corrcoef(a.ravel(), (jitter - jitter.mean(1, keepdims=True)).ravel())[0, 1])
+
+    without = influence(estimator(r, [1, 1], **more))
+    held = influence(estimator(r, [1, 1], noise_floor=[0, 0.05], **more))
+    assert held < 0.12
+    assert held <= without + 0.01
+
+
+@pytest.mark.parametrize(("estimator", "options"), takes("max_advantage"))
+def test_a_cap_cuts_what_is_larger_and_nothing_else(estimator, options):
+    r = np.random.default_rng(0).random((6, 8, 2))
+    more = keywords(options, r)
+    plain = estimator(r, WEIGHTS, **more)
+    cap = float(np.median(np.abs(plain)))
+    np.testing.assert_array_equal(
+        estimator(r, WEIGHTS, max_advantage=cap, **more), np.clip(plain, -cap, cap)
+    )
+
+
+def test_a_spread_below_the_floor_is_divided_by_the_floor():
+    r = np.array([[[0.0], [1.0], [2.0]]])  # spread 1
+    agree(mo_grpo(r, [1], noise_floor=[4])[0], [-0.25, 0, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: gdpo(r, WEIGHTS, noise_floor=[1.0]), "noise_floor needs one number per reward"),
+        (lambda r: gdpo(r, WEIGHTS, noise_floor=[-1.0, 0.0]), "must not be negative"),
+        (lambda r: gdpo(r, WEIGHTS, noise_floor=[np.inf, 0.0]), "finite"),
+        (lambda r: gdpo(r, WEIGHTS, max_advantage=0), "max_advantage must be a finite number"),
+        (lambda r: gdpo(r, WEIGHTS, token_counts=-np.ones((3, 5))), "counts, 0 or more"),
+        (lambda r: gdpo_decorrelated(r, WEIGHTS, power=2), "power must be from 0 to 1"),
+        (lambda r: gdpo_decorrelated(r, WEIGHTS, shrinkage=0), "shrinkage"),
+        (lambda r: corr_grpo(r, WEIGHTS, epsilon=0), "epsilon"),
+        (lambda r: gd2po_hard(r, WEIGHTS, threshold=-1), "threshold"),
+        (lambda r: gd2po_snr(r, WEIGHTS, threshold=2), "threshold must be from 0 to 1"),
+        (lambda r: rvpo(r, WEIGHTS, sharpness=0), "sharpness"),
+        (lambda r: rvpo(r, [1, -1]), "no negative weight"),
+        (lambda r: dara_symmetric(r, WEIGHTS, max_boost=0.5), "max_boost"),
+        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, np.nan], high=[1, 1]), "low is not given for rew"),
+        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 1], high=[1, 1]), "high must be above low"),
+        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 0], high=[1, 1], gamma=-1), "gamma"),
+        (lambda r: saw(r, WEIGHTS, low=None), "low is not given for reward 0"),
+        (lambda r: constrained_grpo(r, WEIGHTS, multipliers=[-1, np.nan]), "0 or more, or NaN"),
+    ],
+)
+def test_an_option_out_of_range_is_an_error_that_names_it(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call(np.random.default_rng(0).random((3, 5, 2)))
+
+
+def test_a_mean_below_the_declared_range_is_an_error():
+    with pytest.raises(DataError, match="reward 1 has a mean below its declared lowest value 0"):
+        saw(np.array([[[0.0, -1.0], [1.0, -2.0]]]), [1, 1], low=[0, 0])

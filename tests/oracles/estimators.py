@@ -81,3 +81,323 @@ def gdpo(rewards, weights, epsilon=0.0):
     flat = _standardized([a for group in groups for a in group], epsilon)
     size = len(rewards[0])
     return _filled([flat[i : i + size] for i in range(0, len(flat), size)])
+
+
+def _signs(weights):
+    return [(w > 0) - (w < 0) for w in weights]
+
+
+def _present(values):
+    return [v for v in values if v is not None]
+
+
+def _batch_standardized(groups, counts=None):
+    """The sums of a batch, each counted once, or as often as it has tokens."""
+    size = len(groups[0])
+    flat = [a for group in groups for a in group]
+    if counts is None:
+        flat = _standardized(flat, 0.0)
+    else:
+        weighted = [(a, n) for a, n in zip(flat, counts, strict=True) if a is not None]
+        tokens = math.fsum(n for _, n in weighted)
+        mean = math.fsum(a * n for a, n in weighted) / max(tokens, 1)
+        squares = math.fsum(n * (a - mean) ** 2 for a, n in weighted)
+        std = math.sqrt(squares / (tokens - 1)) if tokens > 1 else 0.0
+        flat = [None if a is None else ((a - mean) / std if std > 0 else 0.0) for a in flat]
+    return _filled([flat[i : i + size] for i in range(0, len(flat), size)])
+
+
+def _z(group, floor=None):
+    """Standardized columns; a spread below the floor of its reward is replaced by the floor."""
+    columns = []
+    for k, column in enumerate(_columns(group)):
+        present = _present(column)
+        mean = _mean(present) if present else 0.0
+        std = _std(present)
+        divisor = max(std, floor[k]) if floor else std
+        columns.append(
+            [None if v is None else ((v - mean) / divisor if std > 0 else 0.0) for v in column]
+        )
+    return columns
+
+
+def rloo(rewards, weights):
+    result = []
+    for group in rewards:
+        totals = _centred_sum(group, weights)
+        advantages = []
+        for i, total in enumerate(totals):
+            others = _present(totals[:i] + totals[i + 1 :])
+            advantages.append(None if total is None else (total - _mean(others) if others else 0.0))
+        result.append(advantages)
+    return _filled(result)
+
+
+def grpo_batch_std(rewards, weights):
+    """Sums of values centred over the batch differ from the raw sums where a reward is missing."""
+    rows = [row for group in rewards for row in group]
+    std = _std(_present(_centred_sum(rows, weights)))
+    return _filled(
+        [
+            [None if t is None else (t / std if std > 0 else 0.0) for t in _centred_sum(g, weights)]
+            for g in rewards
+        ]
+    )
+
+
+def grpo_batch_norm(rewards, weights):
+    normalized = []
+    for group in rewards:
+        totals = _centred_sum(group, weights)
+        std = _std(_present(totals))
+        normalized.append([None if t is None else (t / std if std > 0 else 0.0) for t in totals])
+    return _batch_standardized(normalized)
+
+
+def mo_grpo(rewards, weights, noise_floor=None):
+    return _filled([_weighted(_z(group, noise_floor), weights) for group in rewards])
+
+
+def gdpo_token_weighted(rewards, weights, token_counts):
+    sums = [_weighted(_z(group), weights) for group in rewards]
+    return _batch_standardized(sums, [n for row in token_counts for n in row])
+
+
+def gdpo_leave_one_out(rewards, weights):
+    sums = []
+    for group in rewards:
+        columns = []
+        for column in _columns(group):
+            scores = []
+            for i, value in enumerate(column):
+                others = _present(column[:i] + column[i + 1 :])
+                if value is None:
+                    scores.append(None)
+                    continue
+                std = _std(others)
+                difference = value - _mean(others) if others else 0.0
+                scores.append(difference / std if std > 0 else difference)
+            columns.append(scores)
+        sums.append(_weighted(columns, weights))
+    return _batch_standardized(sums)
+
+
+def per_reward_batch_std(rewards, weights):
+    centred = [[_standardless(c) for c in _columns(group)] for group in rewards]
+    stds = [_std(_present([v for group in centred for v in group[k]])) for k in range(len(weights))]
+    return _filled(
+        [
+            _weighted(
+                [
+                    [None if v is None else (v / std if std > 0 else 0.0) for v in column]
+                    for column, std in zip(group, stds, strict=True)
+                ],
+                weights,
+            )
+            for group in centred
+        ]
+    )
+
+
+def _standardless(column):
+    present = _present(column)
+    mean = _mean(present) if present else 0.0
+    return [None if v is None else v - mean for v in column]
+
+
+def dvao(rewards, weights):
+    result = []
+    for group in rewards:
+        bound = math.fsum(
+            abs(w) * _std(_present(c)) for w, c in zip(weights, _columns(group), strict=True)
+        )
+        totals = _centred_sum(group, weights)
+        result.append([None if t is None else (t / bound if bound > 0 else 0.0) for t in totals])
+    return _filled(result)
+
+
+def corr_grpo(rewards, weights, epsilon=1e-6):
+    """The double sum over correlations, a missing value counting as average."""
+    result = []
+    for group in rewards:
+        z = [[v or 0.0 for v in column] for column in _z(group)]
+        n = len(group)
+        used = [
+            i for i, total in enumerate(_weighted(_columns(group), weights)) if total is not None
+        ]
+        degrees = max(len(used) - 1, 1)
+        together = math.fsum(
+            a * b * math.fsum(z[k][i] * z[m][i] for i in range(n)) / degrees
+            for k, a in enumerate(_signs(weights))
+            for m, b in enumerate(_signs(weights))
+        )
+        divisor = math.sqrt(together + epsilon)
+        result.append([None if t is None else t / divisor for t in _centred_sum(group, weights)])
+    return _filled(result)
+
+
+def _gd2po(rewards, weights, drops):
+    sums = []
+    for group in rewards:
+        z = _z(group)
+        totals = _weighted(z, weights)
+        kept = []
+        for i, total in enumerate(totals):
+            pulls = [
+                (w, column[i])
+                for w, column in zip(weights, z, strict=True)
+                if column[i] is not None
+            ]
+            kept.append(None if total is None or drops(pulls) else total)
+        share = len(_present(kept)) / max(len(_present(totals)), 1)
+        sums.append([None if t is None else t * share for t in kept])
+    return _batch_standardized(sums)
+
+
+def _conflicting(pulls, threshold):
+    signed = [((w > 0) - (w < 0)) * z for w, z in pulls]
+    return any(p > threshold for p in signed) and any(p < -threshold for p in signed)
+
+
+def gd2po_hard(rewards, weights, threshold=0.0):
+    return _gd2po(rewards, weights, lambda pulls: _conflicting(pulls, threshold))
+
+
+def gd2po_snr(rewards, weights, threshold=0.2):
+    def drops(pulls):
+        terms = [w * z for w, z in pulls]
+        force = math.fsum(abs(t) for t in terms)
+        # A tie at the threshold is no conflict, and rounding does not make it one.
+        return _conflicting(pulls, 0.0) and abs(math.fsum(terms)) < threshold * force * (1 - 1e-12)
+
+    return _gd2po(rewards, weights, drops)
+
+
+def _emphasis_sum(columns, weights, emphasis):
+    """The weights say which rewards there are, and the emphasis how much each counts."""
+    scaled = [
+        [None if v is None else v * e for v in column]
+        for column, e in zip(columns, emphasis, strict=True)
+    ]
+    return _weighted(scaled, weights)
+
+
+def _emphasized(rewards, weights, emphasis):
+    return _batch_standardized([_emphasis_sum(_z(g), weights, emphasis) for g in rewards])
+
+
+def _all_of(rewards, k):
+    return [row[k] for group in rewards for row in group if not math.isnan(row[k])]
+
+
+def sa_mrpo(rewards, weights, low, high, gamma=0.5):
+    emphasis = []
+    for k in range(len(weights)):
+        values = _all_of(rewards, k)
+        saturation = (_mean(values) - low[k]) / (high[k] - low[k]) if values else 0.0
+        emphasis.append((1 - min(max(saturation, 0.0), 1.0)) ** gamma)
+    return _emphasized(rewards, weights, emphasis)
+
+
+def saw(rewards, weights, low):
+    cvs = []
+    for k in range(len(weights)):
+        values = _all_of(rewards, k)
+        above = _mean(values) - low[k] if values else 0.0
+        cvs.append(_std(values) / above if above > 0 and weights[k] else 0.0)
+    total = math.fsum(cvs)
+    return _emphasized(rewards, weights, [len(cvs) * cv / total if total else 0.0 for cv in cvs])
+
+
+def _boosts(rewards, weights, max_boost):
+    live = [
+        sum(_std(_present(_columns(group)[k])) > 0 for group in rewards) if weights[k] else 0
+        for k in range(len(weights))
+    ]
+    return [min(max_boost, max(1.0, math.sqrt(max(live) / (n or 1)))) for n in live]
+
+
+def dara_symmetric(rewards, weights, max_boost=5.0):
+    return _emphasized(rewards, weights, _boosts(rewards, weights, max_boost))
+
+
+def dara_asymmetric(rewards, weights, max_boost=5.0):
+    boosts = _boosts(rewards, weights, max_boost)
+    sums = []
+    for group in rewards:
+        columns = [
+            [None if v is None else v + (boost - 1) * (v if w * v > 0 else 0.0) for v in column]
+            for column, boost, w in zip(_z(group), boosts, weights, strict=True)
+        ]
+        sums.append(_weighted(columns, weights))
+    return _batch_standardized(sums)
+
+
+def rvpo(rewards, weights, sharpness=1.0):
+    sums = []
+    for group in rewards:
+        z = _z(group)
+        mins = []
+        for i in range(len(group)):
+            terms = [
+                (w, column[i])
+                for w, column in zip(weights, z, strict=True)
+                if column[i] is not None and w != 0
+            ]
+            share = math.fsum(w for w, _ in terms)
+            soft = math.fsum(w * math.exp(-sharpness * v) for w, v in terms)
+            mins.append(-math.log(soft / share) / sharpness if terms else None)
+        sums.append(mins)
+    return _batch_standardized(sums)
+
+
+def constrained_grpo(rewards, weights, multipliers):
+    factors = [1.0 if math.isnan(m) else m for m in multipliers]
+    return _filled([_emphasis_sum(_z(group), weights, factors) for group in rewards])
+
+
+def _inverse(matrix):
+    """Gauss-Jordan, for a positive definite matrix."""
+    n = len(matrix)
+    rows = [[*row, *(float(i == j) for j in range(n))] for i, row in enumerate(matrix)]
+    for i in range(n):
+        rows[i] = [v / rows[i][i] for v in rows[i]]
+        for j in range(n):
+            if j != i:
+                rows[j] = [v - rows[j][i] * u for v, u in zip(rows[j], rows[i], strict=True)]
+    return [row[n:] for row in rows]
+
+
+def _inverse_root(matrix):
+    """C to the power -1/2 by the iteration of Denman and Beavers."""
+    y, z = matrix, [[float(i == j) for j in range(len(matrix))] for i in range(len(matrix))]
+    for _ in range(60):
+        a, b = _inverse(z), _inverse(y)
+        y, z = (
+            [[(p + q) / 2 for p, q in zip(u, v, strict=True)] for u, v in zip(m, n, strict=True)]
+            for m, n in ((y, a), (z, b))
+        )
+    return z
+
+
+def gdpo_decorrelated(rewards, weights, power=0.5, shrinkage=0.1):
+    z = [[[v or 0.0 for v in column] for column in _z(group)] for group in rewards]
+    used = [k for k, w in enumerate(weights) if w != 0]
+    flat = [[v for group in z for v in group[k]] for k in used]
+    length = [math.sqrt(math.fsum(v * v for v in column)) or 1.0 for column in flat]
+    c = [
+        [
+            1.0
+            if k == m
+            else (1 - shrinkage)
+            * math.fsum(x * y for x, y in zip(flat[k], flat[m], strict=True))
+            / (length[k] * length[m])
+            for m in range(len(used))
+        ]
+        for k in range(len(used))
+    ]
+    undo = {0.5: _inverse_root, 1: _inverse}[power](c)
+    new = [0.0] * len(weights)
+    for k, row in zip(used, undo, strict=True):
+        new[k] = math.fsum(v * weights[m] for v, m in zip(row, used, strict=True))
+    return _batch_standardized([_weighted(_z(group), new) for group in rewards])

@@ -1,6 +1,22 @@
-"""Arrays in, arrays out: how a batch of several rewards becomes one advantage per rollout."""
+"""Arrays in, arrays out: how a batch of several rewards becomes one advantage per rollout.
 
-from gdpo.advantages._estimators import gdpo, grpo, grpo_no_std
+Every estimator holds to the same contract. NaN means that a reward does not apply to a rollout: it
+is left out of every statistic and never spreads; a rollout without any reward gets 0. A reward that
+does not vary in a group contributes exactly 0 there, and a batch without any signal gives exactly 0
+everywhere. An infinite reward is a `DataError`. Groups of unequal size are padded with NaN; a group
+of one contributes 0. `gdpo.testing.check_estimator` tests all of it, for your own too.
+"""
+
+from gdpo.advantages._agreement import (
+    corr_grpo,
+    gd2po_hard,
+    gd2po_snr,
+    gdpo_decorrelated,
+    rvpo,
+)
+from gdpo.advantages._constrained import DualAscent, constrained_grpo
+from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, mo_grpo, per_reward_batch_std
+from gdpo.advantages._emphasis import dara_asymmetric, dara_symmetric, dvao, sa_mrpo, saw
 from gdpo.advantages._registry import (
     ESTIMATORS,
     Estimator,
@@ -8,19 +24,38 @@ from gdpo.advantages._registry import (
     resolve_estimator,
     weights_by_name,
 )
+from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
 from gdpo.advantages.arrays import Advantages, Rewards, Weights, check_finite
 
 __all__ = [
     "ESTIMATORS",
     "Advantages",
+    "DualAscent",
     "Estimator",
     "Rewards",
     "Weights",
     "check_advantages",
     "check_finite",
+    "constrained_grpo",
+    "corr_grpo",
+    "dara_asymmetric",
+    "dara_symmetric",
+    "dvao",
+    "gd2po_hard",
+    "gd2po_snr",
     "gdpo",
+    "gdpo_decorrelated",
+    "gdpo_leave_one_out",
     "grpo",
+    "grpo_batch_norm",
+    "grpo_batch_std",
     "grpo_no_std",
+    "mo_grpo",
+    "per_reward_batch_std",
     "resolve_estimator",
+    "rloo",
+    "rvpo",
+    "sa_mrpo",
+    "saw",
     "weights_by_name",
 ]

@@ -6,16 +6,51 @@ from typing import Any, TypeAlias
 from array_api_compat import array_namespace
 
 from gdpo._naming import did_you_mean, find
-from gdpo.advantages._estimators import gdpo, grpo, grpo_no_std
+from gdpo.advantages._agreement import (
+    corr_grpo,
+    gd2po_hard,
+    gd2po_snr,
+    gdpo_decorrelated,
+    rvpo,
+)
+from gdpo.advantages._constrained import constrained_grpo
+from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, mo_grpo, per_reward_batch_std
+from gdpo.advantages._emphasis import dara_asymmetric, dara_symmetric, dvao, sa_mrpo, saw
+from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
 from gdpo.errors import ConfigError
 
-Estimator: TypeAlias = Callable[[Any, Any], Any]
-"""`(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]`."""
+Estimator: TypeAlias = Callable[..., Any]
+"""`(rewards[prompt, sample, reward], weights[reward], *, options) -> advantages[prompt, sample]`"""
 
 ESTIMATORS: dict[str, Estimator] = {
-    "gdpo": gdpo,
-    "grpo": grpo,
-    "grpo_no_std": grpo_no_std,
+    estimator.__name__: estimator
+    for estimator in (
+        # sum first
+        grpo,
+        grpo_no_std,
+        rloo,
+        grpo_batch_std,
+        grpo_batch_norm,
+        # each reward by itself
+        mo_grpo,
+        gdpo,
+        gdpo_leave_one_out,
+        per_reward_batch_std,
+        # emphasis by what the batch shows
+        dvao,
+        sa_mrpo,
+        saw,
+        dara_symmetric,
+        dara_asymmetric,
+        # agreement among the rewards
+        corr_grpo,
+        gd2po_hard,
+        gd2po_snr,
+        gdpo_decorrelated,
+        rvpo,
+        # constraints
+        constrained_grpo,
+    )
 }
 
 

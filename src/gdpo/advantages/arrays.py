@@ -4,12 +4,13 @@ The array library is the caller's (NumPy, torch, JAX, anything that array-api-co
 """
 
 from collections.abc import Sequence
+from math import isfinite, nan
 from typing import Any, TypeAlias
 
 from array_api_compat import array_namespace, device, is_numpy_namespace
 from jaxtyping import Float, Real
 
-from gdpo.advantages.stages import Rounded
+from gdpo.advantages.stages import Number, Rounded
 from gdpo.errors import ConfigError, DataError
 
 Rewards: TypeAlias = Real[Any, "prompt sample reward"]
@@ -18,6 +19,9 @@ such rollout."""
 
 Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
 """Importance of each reward. Dimensionless; 0 leaves a reward out."""
+
+PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
+"""An option with one number per reward, each in the unit of its reward. NaN or None: not given."""
 
 Advantages: TypeAlias = Float[Any, "prompt sample"]
 """What the policy gradient of each rollout is multiplied with."""
@@ -44,7 +48,8 @@ def rounded(rewards: Rewards) -> Rounded:
     """The rewards in the dtype of the statistics, with the rounding error that they carry.
 
     NumPy computes in float64, whatever comes in. Other libraries compute in the dtype of the
-    rewards, in float32 at least: not every device has float64.
+    rewards, in float32 at least (not every device has float64), and for whole numbers in their own
+    default.
 
     Raises:
         DataError: Not three axes, an empty one, or an infinite reward.
@@ -66,10 +71,24 @@ def rounded(rewards: Rewards) -> Rounded:
     return Rounded(values, eps * xp.where(xp.isnan(values), 0.0, xp.abs(values)))
 
 
-def finish(advantages: Rounded, rewards: Rewards) -> Advantages:
-    """The values in the caller's library, device and dtype; 0 where no reward applies."""
+def finish(
+    advantages: Rounded, rewards: Rewards, *, max_advantage: Number | None = None
+) -> Advantages:
+    """The values in the caller's library, device and dtype; 0 where no reward applies.
+
+    Args:
+        advantages: `[prompt, sample]`.
+        rewards: What the estimator was given.
+        max_advantage: Larger ones, of either sign, are cut down to it.
+
+    Raises:
+        ConfigError: A `max_advantage` that is not positive.
+    """
     xp = array_namespace(rewards)
     values = xp.where(xp.isnan(advantages.values), 0.0, advantages.values)
+    if max_advantage is not None:
+        positive("max_advantage", max_advantage)
+        values = xp.clip(values, -max_advantage, max_advantage)
     floating = xp.isdtype(rewards.dtype, "real floating")
     return xp.astype(values, rewards.dtype) if floating else values
 
@@ -86,6 +105,76 @@ def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
         f"{name} is {float(rewards[prompt, sample, reward])} at prompt {prompt}, sample {sample}. "
         f"Rewards must be finite, or NaN where a reward does not apply: bound the reward function"
     )
+
+
+def per_reward(values: PerReward, rewards: Rewards, *, name: str) -> Float[Any, " reward"]:
+    """An option with one number per reward, as an array beside the rewards; None: all NaN.
+
+    Raises:
+        ConfigError: A number too many or too few, or an infinite one.
+    """
+    xp = array_namespace(rewards)
+    count = rewards.shape[-1]
+    array = xp.asarray(
+        [nan] * count if values is None else values,
+        dtype=_precision(xp, rewards.dtype)[0],
+        device=device(rewards),
+    )
+    if array.shape != (count,):
+        raise ConfigError(
+            f"{name} needs one number per reward: {count} rewards, but {name} of shape "
+            f"{tuple(array.shape)}"
+        )
+    if bool(xp.any(xp.isinf(array))):
+        raise ConfigError(f"{name} must hold finite numbers, got {[float(v) for v in array]}")
+    return array
+
+
+def floors(noise_floor: PerReward, rewards: Rewards) -> Float[Any, " reward"] | None:
+    """The noise floor of each reward, 0 where none is given; None if there is none at all.
+
+    Raises:
+        ConfigError: A number too many or too few, a negative or an infinite one.
+    """
+    if noise_floor is None:
+        return None
+    xp = array_namespace(rewards)
+    array = per_reward(noise_floor, rewards, name="noise_floor")
+    if bool(xp.any(array < 0)):
+        raise ConfigError(f"noise_floor must not be negative, got {[float(v) for v in array]}")
+    return xp.where(xp.isnan(array), 0.0, array)
+
+
+def per_rollout(
+    counts: Real[Any, "prompt sample"], rewards: Rewards, *, name: str
+) -> Float[Any, "prompt sample"]:
+    """An option with one count per rollout, as an array beside the rewards.
+
+    Raises:
+        ConfigError: It has another shape than the rollouts, or a value below 0, infinite or NaN.
+    """
+    xp = array_namespace(rewards)
+    array = xp.asarray(counts, dtype=_precision(xp, rewards.dtype)[0], device=device(rewards))
+    if tuple(array.shape) != tuple(rewards.shape[:2]):
+        raise ConfigError(
+            f"{name} must have the shape {tuple(rewards.shape[:2])} [prompt, sample], got "
+            f"{tuple(array.shape)}"
+        )
+    if not bool(xp.all(xp.isfinite(array) & (array >= 0))):
+        raise ConfigError(f"{name} must be counts, 0 or more, without NaN")
+    return array
+
+
+def positive(name: str, value: Number) -> None:
+    """Raise a ConfigError unless this option is a finite number above 0."""
+    if not (isfinite(value) and value > 0):
+        raise ConfigError(f"{name} must be a finite number above 0, got {value}")
+
+
+def in_range(name: str, value: Number, low: Number, high: Number) -> None:
+    """Raise a ConfigError unless this option is in `[low, high]`."""
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
 
 
 def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
@@ -107,7 +196,8 @@ def _precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     apart.
     """
     if not xp.isdtype(dtype, "real floating"):
-        return xp.float64, float(xp.finfo(xp.float64).eps)
+        dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64
+        return dtype, float(xp.finfo(dtype).eps)
     single, own = float(xp.finfo(xp.float32).eps), float(xp.finfo(dtype).eps)
     at_least_single = dtype if own <= single else xp.float32
     return (xp.float64 if is_numpy_namespace(xp) else at_least_single), min(own, single)

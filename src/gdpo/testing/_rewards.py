@@ -1,10 +1,4 @@
-"""Checks a reward against its contract: the known scores, and texts that nobody would think of.
-
-For the built-in rewards and for your own:
-
-    def test_my_reward_keeps_its_contract():
-        check_reward(my_reward)
-"""
+"""Checks a reward against its contract: the known scores, and texts that nobody would think of."""
 
 import random
 import re

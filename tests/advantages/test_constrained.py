@@ -1,0 +1,101 @@
+"""Dual ascent: multipliers follow the violations."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gdpo.advantages import DualAscent, constrained_grpo, mo_grpo
+from gdpo.errors import ConfigError, DataError
+
+NAN = float("nan")
+
+
+def batch(*means):
+    return np.broadcast_to(np.array(means), (2, 4, len(means)))
+
+
+def test_a_violated_constraint_gains_weight_and_a_met_one_loses_it():
+    duals = DualAscent(targets=[NAN, 0.9, 0.5], step_size=0.5, start=1.0)
+    duals.update(batch(0.0, 0.1, 1.0))
+    np.testing.assert_allclose(duals.multipliers, [NAN, 1.4, 0.75])
+
+
+def test_multipliers_stay_between_zero_and_their_maximum():
+    duals = DualAscent(targets=[1.0, -1.0], step_size=100.0, start=1.0, maximum=3.0)
+    duals.update(batch(0.0, 0.0))
+    assert duals.multipliers == [3.0, 0.0]
+
+
+def test_a_reward_that_applies_nowhere_leaves_its_multiplier_alone():
+    duals = DualAscent(targets=[1.0], start=2.0)
+    duals.update(batch(NAN))
+    assert duals.multipliers == [2.0]
+
+
+def test_tensors_and_whole_numbers_are_rewards_too():
+    duals = DualAscent(targets=[1.0], step_size=1.0)
+    duals.update(torch.zeros((2, 4, 1)))
+    duals.update(np.ones((2, 4, 1), dtype=np.int64))
+    assert duals.multipliers == [1.0]
+
+
+def test_the_state_survives_json():
+    duals = DualAscent(targets=[NAN, 0.9], step_size=0.5)
+    duals.update(batch(0.0, 0.1))
+    other = DualAscent(targets=[NAN, 0.9], step_size=0.5)
+    other.restore(json.loads(json.dumps(duals.state())))
+    np.testing.assert_array_equal(other.multipliers, duals.multipliers)
+    other.update(batch(0.0, 0.1))
+    assert other.multipliers[1] == 0.8
+
+
+def test_the_state_of_other_constraints_is_refused():
+    saved = DualAscent(targets=[NAN, 0.9]).state()
+    with pytest.raises(ConfigError, match="other constraints"):
+        DualAscent(targets=[0.9, NAN]).restore(saved)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"targets": [NAN]}, "targets names no reward"),
+        ({"targets": [1.0], "step_size": 0}, "step_size"),
+        ({"targets": [1.0], "maximum": -1}, "maximum"),
+        ({"targets": [1.0], "start": 99}, "start must be from 0 to 10"),
+    ],
+)
+def test_numbers_out_of_range_are_errors(options, message):
+    with pytest.raises(ConfigError, match=message):
+        DualAscent(**options)
+
+
+def test_another_number_of_rewards_is_an_error():
+    with pytest.raises(DataError, match="3 rewards, but 1 targets"):
+        DualAscent(targets=[1.0]).update(batch(0.0, 0.0, 0.0))
+
+
+def test_without_constraints_it_is_mo_grpo_and_a_multiplier_is_a_weight():
+    r = np.random.default_rng(0).random((4, 6, 2))
+    np.testing.assert_array_equal(
+        constrained_grpo(r, [1, 1], multipliers=[NAN, NAN]), mo_grpo(r, [1, 1])
+    )
+    np.testing.assert_allclose(
+        constrained_grpo(r, [1, 1], multipliers=[NAN, 3]), mo_grpo(r, [1, 3]), rtol=1e-12
+    )
+
+
+def test_dual_ascent_brings_a_neglected_reward_to_its_target():
+    """A policy of one number, which trades the first reward against the second."""
+    rng = np.random.default_rng(0)
+    duals, level = DualAscent(targets=[NAN, 0.7], step_size=0.5), 0.5
+    reached = []
+    for _ in range(400):
+        second = rng.random((16, 8)) < level
+        r = np.stack([1.0 - second, second * 1.0], axis=-1)
+        a = constrained_grpo(r, [1, 1], multipliers=duals.multipliers)
+        duals.update(r)
+        level = float(np.clip(level + 0.02 * np.mean(a * (second - level)), 0.02, 0.98))
+        reached.append(level)
+    assert abs(np.mean(reached[200:]) - 0.7) < 0.1
