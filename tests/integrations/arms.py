@@ -92,6 +92,8 @@ ARMS = {
     "ours_grpo": (Ours, GDPOConfig, {"advantage": "grpo"}),
     "theirs_grpo": (Theirs, GRPOConfig, {}),
     "ours_grpo_no_std": (Ours, GDPOConfig, {"advantage": "grpo_no_std"}),
+    "ours_grpo_batch_std": (Ours, GDPOConfig, {"advantage": "grpo_batch_std"}),
+    "theirs_grpo_batch_std": (Theirs, GRPOConfig, {"scale_rewards": "batch"}),
     "theirs_grpo_no_std": (Theirs, GRPOConfig, {"scale_rewards": "none"}),
 }
 

@@ -50,6 +50,17 @@ def test_without_std_there_is_no_difference_to_trl(tiny_policy, tmp_path):
         assert np.ptp(our["advantages"]) > 1
 
 
+def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(tiny_policy, tmp_path):
+    ours = train("ours_grpo_batch_std", tiny_policy, tmp_path / "ours")
+    theirs = train("theirs_grpo_batch_std", tiny_policy, tmp_path / "theirs")
+    for our, their in zip(ours, theirs, strict=True):
+        assert gap(our, by_hand.grpo_batch_std) < 1e-6
+        std = (rewards_of(our) @ WEIGHTS).std(ddof=1)
+        with_epsilon = np.array(our["advantages"]) * std / (std + TRL_EPSILON)
+        np.testing.assert_allclose(with_epsilon, their["advantages"], atol=1e-6)
+        assert np.ptp(our["advantages"]) > 1
+
+
 def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_policy, tmp_path):
     """Each rank holds 6 of 12 rollouts, a group has 4: the second group straddles the ranks."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

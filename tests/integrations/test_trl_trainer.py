@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 from tests.integrations.arms import WEIGHTS, bytes_written, digits, make, settings
 
-from gdpo import ConfigError, DataError, Reward, RewardError
+from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.rollouts import read_rollouts, rollout_file
 
@@ -275,3 +275,44 @@ def test_trls_argument_parser_takes_our_config():
         ["--output_dir", "x", "--advantage", "grpo", "--reward_weights", "1", "2", "--use_cpu"]
     )
     assert (config.advantage, config.reward_weights) == ("grpo", [1.0, 2.0])
+
+
+def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_path):
+    trainer = make(
+        "ours",
+        tiny_policy,
+        tmp_path,
+        rewards=[bytes_written, digits],
+        reward_weights=None,
+        advantage_options={"token_counts": True, "max_advantage": 1.0},
+        gates={"digits": {"on": "bytes_written", "at_least": 48}},
+        rollouts_dir=str(tmp_path / "r"),
+    )
+    trainer.train()
+    for step, batch in enumerate(trainer.record, start=1):
+        rewards = np.array(batch["rewards"]).reshape(-1, 4, 2)
+        assert np.all(rewards[rewards[..., 0] < 48, 1] == 0)
+        rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
+        tokens = np.array([r.num_tokens for r in rollouts]).reshape(-1, 4)
+        wanted = gdpo(rewards, [1, 1], token_counts=tokens, max_advantage=1.0)
+        np.testing.assert_allclose(np.ravel(wanted), batch["advantages"], atol=1e-5)
+    assert 0 < logged(trainer, "rewards/digits/gate_closed")[0] < 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"advantage_options": {"nose_floor": 1}}, "did you mean 'noise_floor'"),
+        (
+            {"advantage": "sa_mrpo"},
+            "needs 'low' of every reward, and it is not known of bytes_written",
+        ),
+        ({"gates": {"digits": {"on": "letters", "at_least": 1}}}, "'letters', which is no reward"),
+        ({"gates": {"digits": "bytes_written"}}, "gates must be like"),
+        ({"gates": {"digits": {"on": "bytes_written"}}}, "gates must be like"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_loaded(tmp_path, changed, message):
+    config = GDPOConfig(**settings(tmp_path, reward_weights=None, **changed))
+    with pytest.raises(ConfigError, match=message):
+        GDPOTrainer("nowhere/no-model", [bytes_written, digits], config)

@@ -98,6 +98,24 @@ def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
         ("name=../elsewhere", "cannot be a folder's name"),
         ("name=", "name should be text, got None"),
         ("trainer=fast", "trainer should be a mapping"),
+        ("advantage_options=fast", "advantage_options should be a mapping"),
+        ("advantage_options={noise_flor: {format: 1}}", "no option 'noise_flor': did you mean"),
+        ("advantage_options={noise_floor: {formt: 1}}", "did you mean 'format'"),
+        ("advantage_options={noise_floor: {format: -1}}", "noise_floor must not be negative"),
+        ("advantage_options={max_advantage: much}", "options of estimator 'gdpo'"),
+        ("rewards=[{name: format, gate: {on: format, at_least: 1}}]", "gated on itself"),
+        ("rewards=[{name: format, gate: {on: integer, at_least: 1}}]", "'integer', which is no"),
+        ("rewards=[{name: format, gate: {on: format}}]", "rewards.0.gate.at_least is missing"),
+        ("rewards=[{name: format, gate: {onn: format}}]", "'rewards.0.gate.onn': did you mean"),
+        ("rewards=[{name: format, gate: always}]", "mapping with the keys on, at_least"),
+        (
+            "rewards=[{name: integer, gate: {on: format, at_least: 2}}, {name: format}]",
+            "never open: format ranges from 0 to 1",
+        ),
+        (
+            "rewards=[{name: integer, gate: {on: format, at_least: 0}}, {name: format}]",
+            "always open",
+        ),
     ],
 )
 def test_a_mistake_names_its_place_and_what_is_allowed(load, own_rewards, override, message):

@@ -131,6 +131,38 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe_file, step):
     assert run.read_environment()["resumed"][0]["at_step"] == step
 
 
+def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_file):
+    constrained = [
+        "advantage=constrained_grpo",
+        "advantage_options={targets: {brief: 0.99}, step_size: 1}",
+        "trainer.save_total_limit=10",
+    ]
+    recipe = load_recipe(recipe_file, constrained)
+    run = train(recipe).run
+    whole = repeatable(run)
+    multipliers = [row["rewards/brief/multiplier"] for row in whole]
+    assert multipliers == sorted(multipliers)
+    assert multipliers[0] > 0
+    forget_checkpoints_after(run, 2)
+    train(recipe, resume=True)
+    assert repeatable(run) == whole
+
+
+def test_a_gated_reward_counts_only_where_its_gate_is_open(recipe_file, own_rewards):
+    gate = "gate: {on: brief, at_least: 0.81}"
+    gated = f"rewards=[{{name: {own_rewards}:brief}}, {{name: {own_rewards}:always_half, {gate}}}]"
+    run = train(load_recipe(recipe_file, [gated, "trainer.max_steps=1"])).run
+    rollouts = read_rollouts(run.rollouts / "step_000001.parquet")
+    closed = [r.rewards["brief"] < 0.81 for r in rollouts]
+    assert any(closed)
+    assert not all(closed)
+    assert all(
+        (r.rewards["always_half"] == 0) == shut for r, shut in zip(rollouts, closed, strict=True)
+    )
+    share = run.read_metrics()[0]["rewards/always_half/gate_closed"]
+    assert share == pytest.approx(sum(closed) / len(closed))
+
+
 def test_one_ctrl_c_finishes_the_step_and_leaves_a_run_that_resumes(recipe_file):
     recipe = load_recipe(recipe_file, ["trainer.max_steps=30", "trainer.save_steps=100"])
     run = RunDirectory(recipe.run_dir)

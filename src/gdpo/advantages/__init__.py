@@ -24,11 +24,13 @@ from gdpo.advantages._registry import (
     resolve_estimator,
     weights_by_name,
 )
+from gdpo.advantages._rule import AdvantageRule
 from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
 from gdpo.advantages.arrays import Advantages, Rewards, Weights, check_finite
 
 __all__ = [
     "ESTIMATORS",
+    "AdvantageRule",
     "Advantages",
     "DualAscent",
     "Estimator",

@@ -109,7 +109,7 @@ class DualAscent:
         [nan, 0.9]
     """
 
-    targets: Sequence[float]
+    targets: Sequence[Number]
     step_size: Number = 0.1
     start: Number = 0.0
     maximum: Number = 10.0

@@ -1,15 +1,20 @@
 """Rewards: what is wanted of a completion, as numbers. Nothing here knows a trainer."""
 
+from gdpo.rewards._gating import Gate, apply_gates, check_gates, closed_gates
 from gdpo.rewards._reward import Example, Reference, Reward
 from gdpo.rewards._scorer import Failure, Scores, check_distinct, score, score_one
 
 __all__ = [
     "Example",
     "Failure",
+    "Gate",
     "Reference",
     "Reward",
     "Scores",
+    "apply_gates",
     "check_distinct",
+    "check_gates",
+    "closed_gates",
     "score",
     "score_one",
 ]

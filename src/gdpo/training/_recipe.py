@@ -24,9 +24,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from gdpo._naming import did_you_mean, find
-from gdpo.advantages import resolve_estimator
+from gdpo.advantages import AdvantageRule, resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.rewards import Reward, check_distinct
+from gdpo.rewards import Gate, Reward, check_distinct, check_gates
 from gdpo.tasks import Task, resolve_task
 from gdpo.training._yaml import (
     Document,
@@ -77,6 +77,15 @@ class DataConfig(_Config):
     """Use the first so many rows only."""
 
 
+class GateConfig(_Config):
+    """A condition under which a reward counts; elsewhere it is 0."""
+
+    on: str
+    """The reward that opens the gate, by name."""
+    at_least: float
+    """Its value from which on the gate is open, in its unit."""
+
+
 class RewardConfig(_Config):
     """One reward and how much it counts."""
 
@@ -86,6 +95,9 @@ class RewardConfig(_Config):
     """Importance, applied after each reward is normalized (for `grpo`: before). Dimensionless,
     finite.
     """
+
+    gate: GateConfig | None = None
+    """Counts only where another reward is reached; always if left out."""
 
     @field_validator("weight")
     @classmethod
@@ -111,7 +123,9 @@ class Recipe(_Config):
     data: DataConfig
     """What to train on."""
     advantage: str = "gdpo"
-    """The estimator: `gdpo`, `grpo`, `grpo_no_std`, or `module:attribute`."""
+    """The estimator: `gdpo`, `grpo`, another of `gdpo.advantages`, or `module:attribute`."""
+    advantage_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Its options; what goes by reward is a mapping by reward name."""
     name: str = Field(default_factory=_default_name)
     """The run's name: its folder under `runs_dir`."""
     eval_data: DataConfig | None = None
@@ -214,8 +228,52 @@ def resolve(recipe: Recipe) -> Recipe:
         raise ConfigError(f"{recipe.place('advantage')}: {error}") from error
     written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
     recipe = recipe.model_copy(update={"rewards": written_out})
-    find_rewards(recipe, task)
+    rewards = find_rewards(recipe, task)
+    _check_options(recipe, rewards)
+    _check_gates(recipe, rewards)
     return recipe
+
+
+def gates_of(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
+    """The gates of the recipe, by the name of the gated reward."""
+    pairs = zip(recipe.rewards, rewards, strict=True)
+    gated = ((reward.name, entry.gate) for entry, reward in pairs if entry.gate is not None)
+    return {name: Gate(gate.on, gate.at_least) for name, gate in gated}
+
+
+def _check_options(recipe: Recipe, rewards: Sequence[Reward]) -> None:
+    try:
+        AdvantageRule(
+            recipe.advantage,
+            [reward.name for reward in rewards],
+            recipe.advantage_options,
+            low=[reward.low for reward in rewards],
+            high=[reward.high for reward in rewards],
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{recipe.place('advantage_options')}: {error}") from error
+
+
+def _check_gates(recipe: Recipe, rewards: Sequence[Reward]) -> None:
+    by_name = {reward.name: reward for reward in rewards}
+    for i, (entry, reward) in enumerate(zip(recipe.rewards, rewards, strict=True)):
+        if entry.gate is None:
+            continue
+        try:
+            gate = Gate(entry.gate.on, entry.gate.at_least)
+            check_gates(list(by_name), {reward.name: gate})
+            _refuse_constant_gate(gate, by_name[gate.on])
+        except ConfigError as error:
+            raise ConfigError(f"{recipe.place('rewards', i, 'gate')}: {error}") from error
+
+
+def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
+    if not on.low < gate.at_least <= on.high:
+        state = "always open" if gate.at_least <= on.low else "never open"
+        raise ConfigError(
+            f"a gate at {gate.on} >= {gate.at_least:g} is {state}: {gate.on} ranges from "
+            f"{on.low:g} to {on.high:g}"
+        )
 
 
 def find_task(recipe: Recipe) -> Task:
@@ -305,7 +363,9 @@ def _explain_one(details: ErrorDetails, document: Document) -> str:
 def _model_at(path: KeyPath) -> type[_Config]:
     if not path:
         return Recipe
-    return RewardConfig if path[0] == "rewards" else DataConfig
+    if path[0] == "rewards":
+        return GateConfig if path[-1] == "gate" else RewardConfig
+    return DataConfig
 
 
 def _description(path: KeyPath) -> str:

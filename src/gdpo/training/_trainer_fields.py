@@ -11,7 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, GdpoError, MissingExtraError
-from gdpo.training._recipe import Recipe
+from gdpo.training._recipe import Recipe, find_rewards, find_task, gates_of
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
@@ -20,6 +20,8 @@ _TOKEN = "a token in a recipe would be written to disk; set the environment vari
 
 ELSEWHERE: Mapping[str, str] = {
     "advantage": "it is `advantage:` of the recipe",
+    "advantage_options": "it is `advantage_options:` of the recipe",
+    "gates": "give entries of `rewards:` their `gate:`",
     "reward_weights": "give each entry of `rewards:` its `weight:`",
     "multi_objective_aggregation": "choose `advantage:` of the recipe (gdpo, grpo, …)",
     "scale_rewards": "choose `advantage:` of the recipe: grpo divides by the group's standard "
@@ -203,11 +205,18 @@ def _builds_without(recipe: Recipe, key: str) -> bool:
 def _owned(recipe: Recipe) -> dict[str, Any]:
     return {
         "advantage": recipe.advantage,
+        "advantage_options": recipe.advantage_options or None,
+        "gates": _gates(recipe),
         "output_dir": str(recipe.run_dir / "checkpoints"),
         "rollouts_dir": str(recipe.run_dir / "rollouts"),
         "reward_weights": [reward.weight for reward in recipe.rewards],
         "run_name": recipe.name,
     }
+
+
+def _gates(recipe: Recipe) -> dict[str, Any] | None:
+    gates = gates_of(recipe, find_rewards(recipe, find_task(recipe)))
+    return {name: dataclasses.asdict(gate) for name, gate in gates.items()} or None
 
 
 def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`GDPOConfig`: TRL's `GRPOConfig` with an estimator by name."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trl.trainer.grpo_config import GRPOConfig
 
@@ -16,7 +16,14 @@ class GDPOConfig(GRPOConfig):
     Parameters:
         advantage (`str`, *optional*, defaults to `"gdpo"`):
             Estimator that turns the rewards into advantages: a name of `gdpo.advantages.ESTIMATORS`
-            (`"gdpo"`, `"grpo"`, `"grpo_no_std"`), or your own function as `"module:attribute"`.
+            (`"gdpo"`, `"grpo"`, `"per_reward_batch_std"`, ...), or your own function as
+            `"module:attribute"`.
+        advantage_options (`dict[str, Any]`, *optional*):
+            Options of the estimator, e.g. `{"noise_floor": {"format": 0.1}, "max_advantage": 5}`.
+            What goes by reward is a list in the order of the reward functions, or a dict by name.
+        gates (`dict[str, dict]`, *optional*):
+            Rewards that count only where another is reached, by name:
+            `{"length": {"on": "correctness", "at_least": 1}}`. Elsewhere they are 0.
         reward_weights (`list[float]` or `dict[str, float]`, *optional*):
             Weights in the order of the reward functions, or by reward name (a reward that is not
             named weighs 1).
@@ -27,11 +34,31 @@ class GDPOConfig(GRPOConfig):
     `advantage` does, and setting them is an error rather than silently without effect.
     """
 
+    _VALID_DICT_FIELDS = [  # noqa: RUF012 (as TRL declares it, unannotated: no dataclass field)
+        *GRPOConfig._VALID_DICT_FIELDS,  # pyright: ignore[reportPrivateUsage]
+        "advantage_options",
+        "gates",
+    ]
+
     advantage: str = field(
         default="gdpo",
         metadata={
-            "help": "Estimator that turns rewards into advantages: 'gdpo', 'grpo', 'grpo_no_std', "
-            "or your own as 'module:attribute'."
+            "help": "Estimator that turns rewards into advantages: 'gdpo', 'grpo', another of "
+            "gdpo.advantages.ESTIMATORS, or your own as 'module:attribute'."
+        },
+    )
+    advantage_options: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Options of the estimator, by name; what goes by reward as a list in the order "
+            "of the reward functions, or as a dict by name."
+        },
+    )
+    gates: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Rewards that count only where another is reached: "
+            '{"length": {"on": "correctness", "at_least": 1}}. Elsewhere they are 0.'
         },
     )
     rollouts_dir: str | None = field(
@@ -57,5 +84,6 @@ class GDPOConfig(GRPOConfig):
         if self.scale_rewards not in ("group", True):
             raise ConfigError(
                 f"scale_rewards={self.scale_rewards!r} has no effect here: remove it and choose "
-                f"with advantage='grpo' (divides by the group's std) or 'grpo_no_std' (does not)"
+                f"with advantage='grpo' (divides by the group's std), 'grpo_batch_std' (by the "
+                f"batch's) or 'grpo_no_std' (does not)"
             )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from trl.trainer.utils import get_callable_name, get_config_model_id, is_async_callable
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards import Reward, check_distinct, score
+from gdpo.rewards import Gate, Reward, check_distinct, score
 
 RewardFunction: TypeAlias = Callable[..., Any]
 """`(prompts, completions, completion_ids, **columns) -> list[float | None]`, possibly async: TRL's
@@ -40,6 +40,32 @@ def as_reward_functions(reward_funcs: Any) -> list[Any]:
 def reward_names(functions: Sequence[Any]) -> list[str]:
     """The names that TRL gives to reward functions and reward models."""
     return [_name(function) for function in functions]
+
+
+def declared_ranges(reward_funcs: Any) -> tuple[list[float], list[float]]:
+    """The lowest and the highest value of each reward; NaN where it declares none."""
+    sequence: list[Any] = list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
+    ranges = [
+        (reward.low, reward.high) if isinstance(reward, Reward) else (math.nan, math.nan)
+        for reward in sequence
+        if reward is not None
+    ]
+    return [low for low, _ in ranges], [high for _, high in ranges]
+
+
+def as_gates(gates: Mapping[str, Any] | None) -> dict[str, Gate]:
+    """Gates as a configuration holds them: by reward name, each with `on` and `at_least`.
+
+    Raises:
+        ConfigError: One of them holds something else.
+    """
+    try:
+        return {name: Gate(**fields) for name, fields in (gates or {}).items()}
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(
+            "gates must be like {'length': {'on': 'correctness', 'at_least': 1}}, "
+            f"got {gates!r}"
+        ) from error
 
 
 def _name(reward: Any) -> str:

@@ -13,13 +13,24 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from gdpo.advantages import check_advantages, check_finite, gdpo, resolve_estimator, weights_by_name
+from gdpo.advantages import (
+    AdvantageRule,
+    check_finite,
+    gdpo,
+    weights_by_name,
+)
 from gdpo.diagnostics import dead_groups, group_std, silent_groups
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
-from gdpo.integrations.trl._rewards import as_reward_functions, reward_names
+from gdpo.integrations.trl._rewards import (
+    as_gates,
+    as_reward_functions,
+    declared_ranges,
+    reward_names,
+)
 from gdpo.integrations.trl._rollouts import RolloutLog
-from gdpo.rewards import check_distinct
+from gdpo.integrations.trl._state import RuleState
+from gdpo.rewards import apply_gates, check_distinct, check_gates, closed_gates
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +52,10 @@ class GDPOTrainer(GRPOTrainer):
     - `rewards/<name>/dead_groups`: share of the groups in which it does not vary, and so teaches
       nothing;
     - `rewards/<name>/failed`: share of rollouts on which a `gdpo.Reward` failed (they count as
-      missing).
+      missing);
+    - `rewards/<name>/gate_closed`: share of rollouts in which its gate made it 0, for a gated one
+      (its mean and spread are those of what is left, which is what trains);
+    - `rewards/<name>/multiplier`: of a constraint of `constrained_grpo`.
 
     `frac_reward_zero_std` is the share of rollouts whose whole group gets advantages of exactly 0
     under the estimator.
@@ -80,35 +94,55 @@ class GDPOTrainer(GRPOTrainer):
                 f"args must be a GDPOConfig, got {type(args).__name__}: write GDPOConfig(...) with "
                 f"the same arguments"
             )
-        self._estimator_name = args.advantage
-        self._estimator = resolve_estimator(args.advantage)
         functions = as_reward_functions(reward_funcs)
+        names = reward_names(functions)
+        options: Any = args.advantage_options
+        low, high = declared_ranges(reward_funcs)
+        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
+        gates: Any = args.gates
+        self._gates = as_gates(gates)
+        check_gates(names, self._gates)
         args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
-        args.reward_weights = weights_by_name(reward_names(functions), args.reward_weights)
+        args.reward_weights = weights_by_name(names, args.reward_weights)
         super().__init__(model, functions, args, *others, **kwargs)
         check_distinct(self.reward_func_names)  # an environment may have added its own
+        self.add_callback(RuleState(self._rule))
         self._warned_of_one_group = False
         self._gathered_rewards: torch.Tensor | None = None
+        self._token_counts: torch.Tensor | None = None
+        self._closed_gates: dict[str, float] = {}
         folder = args.rollouts_dir
         self._rollout_log = RolloutLog(Path(folder), args.run_name or "") if folder else None
 
-    def compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
+    def compute_advantages(
+        self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Advantages of a whole generation batch: `[prompt, sample, reward] -> [prompt, sample]`.
+
+        Args:
+            rewards: Gathered from all processes, gates applied.
+            token_counts: Of the completions, where the estimator weights its batch step with them.
 
         Raises:
             DataError: An infinite reward; the message names it.
             ConfigError: The estimator, one of the user's own, returned something else.
         """
         check_finite(rewards, self.reward_func_names)
-        advantages = self._estimator(rewards, self.reward_weights.to(rewards.device))
-        check_advantages(advantages, rewards, self._estimator_name)
-        return advantages
+        weights = self.reward_weights.to(rewards.device)
+        return self._rule(rewards, weights, token_counts=token_counts)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        names = self.reward_func_names
+        self._closed_gates = closed_gates(rewards, names, self._gates)
+        rewards = apply_gates(rewards, names, self._gates) if self._gates else rewards
         self._gathered_rewards = rewards
+        if self._rule.wants_token_counts:
+            lengths = torch.tensor([len(ids) for ids in completion_ids_list], device=rewards.device)
+            gathered: Any = self.accelerator.gather(lengths)
+            self._token_counts = gathered
         if self._rollout_log is not None:
             self._rollout_log.collect(
                 inputs, prompts, completions, completion_ids_list, self._ends_of_text()
@@ -123,7 +157,10 @@ class GDPOTrainer(GRPOTrainer):
             ("train", self.num_generations) if training else ("eval", self.num_generations_eval)
         )
         rewards = self._gathered_rewards.view(-1, samples or 1, len(self.reward_funcs))
-        advantages = self.compute_advantages(rewards)
+        tokens = None if self._token_counts is None else self._token_counts.view(rewards.shape[:2])
+        advantages = self.compute_advantages(rewards, tokens)
+        if training:
+            self._rule.update(rewards)
         output["advantages"] = self._local_part(advantages, output["advantages"])
         self._warn_of_one_group(mode, rewards)
         self._log_groups(mode, rewards, advantages)
@@ -142,6 +179,10 @@ class GDPOTrainer(GRPOTrainer):
         for name, std, share in zip(self.reward_func_names, stds, dead, strict=True):
             metrics[f"rewards/{name}/group_std"].append(std)
             metrics[f"rewards/{name}/dead_groups"].append(share)
+        for name, share in self._closed_gates.items():
+            metrics[f"rewards/{name}/gate_closed"].append(share)
+        for key, value in self._rule.metrics(self.reward_func_names).items():
+            metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = silent_groups(advantages)
         shown: Any = self._logs["advantages"]
         flat = advantages.reshape(-1).tolist()
@@ -167,6 +208,6 @@ class GDPOTrainer(GRPOTrainer):
 
     def _warn_of_one_group(self, mode: str, rewards: torch.Tensor) -> None:
         if mode == "train" and len(rewards) == 1 and not self._warned_of_one_group:
-            if self._estimator is gdpo and self.accelerator.is_main_process:
+            if self._rule.estimator is gdpo and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True

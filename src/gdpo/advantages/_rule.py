@@ -1,0 +1,212 @@
+"""An estimator with its options: what a configuration names becomes something to call.
+
+Options of a configuration are plain data, and go by the names of the rewards. Here they become what
+the estimator takes, and are tried out once, before anything expensive starts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from math import nan
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Real
+
+from gdpo._naming import did_you_mean
+from gdpo.advantages._constrained import DualAscent
+from gdpo.advantages._registry import ESTIMATORS, check_advantages, resolve_estimator
+from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights
+from gdpo.errors import ConfigError, GdpoError
+
+Options = Mapping[str, Any]
+"""Keyword options of an estimator as a configuration holds them: numbers, lists in the order of the
+rewards, or mappings by reward name."""
+
+_BY_BATCH = "token_counts"
+"""The option whose value comes with each batch; a configuration turns it on with true."""
+
+_DUALS = "multipliers"
+"""The option that `DualAscent` provides; a configuration gives what that needs."""
+
+_DUAL_OPTIONS = ("targets", "step_size", "start", "maximum")
+
+
+class AdvantageRule:
+    """An estimator with its options bound, and its state if it has one.
+
+    Args:
+        name: A key of `ESTIMATORS`, or `module:attribute`.
+        names: The rewards, in the order of the reward array.
+        options: Of the estimator. A number per reward may be given as a mapping by name; rewards
+            that it does not name are left to the estimator's default. `token_counts: true` asks for
+            the batch step to be weighted by tokens. `constrained_grpo` takes `targets` (by name),
+            `step_size`, `start` and `maximum` of `DualAscent`.
+        low: The declared lowest value of each reward, NaN where there is none; used by estimators
+            that need one.
+        high: The same for the highest value.
+
+    Raises:
+        ConfigError: An unknown estimator, option or reward name; an option that is missing, or that
+            the estimator refuses.
+
+    Example:
+        >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
+        >>> rule(np.array([[[0.0, 0.0], [0.01, 1.0]]]), [1.0, 1.0]).round(4)
+        array([[-0.7071,  0.7071]])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        names: Sequence[str],
+        options: Options | None = None,
+        *,
+        low: Sequence[Number] | None = None,
+        high: Sequence[Number] | None = None,
+    ) -> None:
+        self.name = name
+        self.estimator = resolve_estimator(name)
+        given, parameters = dict(options or {}), _keywords(self.estimator)
+        _refuse_unknown(name, given, parameters)
+        self.wants_token_counts = _switch(name, given)
+        self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
+        declared = {"low": low, "high": high}
+        ranges = {k: v for k, v in declared.items() if k in parameters and v is not None}
+        named = {key: _by_name(key, value, names) for key, value in given.items()}
+        self._options: dict[str, Any] = ranges | named
+        self._refuse_missing(parameters, names)
+        if self.estimator in ESTIMATORS.values():
+            self._try_out(len(names))
+
+    def __call__(
+        self,
+        rewards: Rewards,
+        weights: Weights,
+        *,
+        token_counts: Real[Any, "prompt sample"] | None = None,
+    ) -> Advantages:
+        """Advantages of one batch; `token_counts` is used where the rule wants it.
+
+        Raises:
+            DataError: An infinite reward.
+            ConfigError: The estimator, one of the user's own, returned something else.
+        """
+        options = dict(self._options)
+        if self.wants_token_counts:
+            options[_BY_BATCH] = token_counts
+        if self.duals is not None:
+            options[_DUALS] = self.duals.multipliers
+        advantages = self.estimator(rewards, weights, **options)
+        check_advantages(advantages, rewards, self.name)
+        return advantages
+
+    def update(self, rewards: Rewards) -> None:
+        """Let a rule with state learn from a batch that was trained on; others keep none."""
+        if self.duals is not None:
+            self.duals.update(rewards)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on, in JSON's types; empty for a rule without state."""
+        return {} if self.duals is None else self.duals.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved `state`.
+
+        Raises:
+            ConfigError: It belongs to other constraints.
+        """
+        if self.duals is not None and state:
+            self.duals.restore(state)
+
+    def metrics(self, names: Sequence[str]) -> dict[str, float]:
+        """The state as numbers for a log, by reward name."""
+        if self.duals is None:
+            return {}
+        pairs = zip(names, self.duals.multipliers, strict=True)
+        return {f"rewards/{name}/multiplier": m for name, m in pairs if m == m}
+
+    def _refuse_missing(self, parameters: Mapping[str, Parameter], names: Sequence[str]) -> None:
+        for key, parameter in parameters.items():
+            if parameter.default is not Parameter.empty or key == _DUALS:
+                continue
+            lacking = _without(self._options.get(key), names)
+            if lacking:
+                raise ConfigError(
+                    f"estimator {self.name!r} needs {key!r} of every reward, and it is not known "
+                    f"of {', '.join(lacking)}: declare the range (gdpo.Reward has low and high), "
+                    f"or give the option {key!r} by reward name"
+                )
+
+    def _try_out(self, count: int) -> None:
+        low = self._options.get("low")
+        rewards = np.zeros((1, 2, count)) if low is None else np.zeros((1, 2, count)) + low
+        try:
+            self(rewards, np.ones(count), token_counts=np.ones((1, 2)))
+        except (GdpoError, TypeError, ValueError) as error:
+            raise ConfigError(f"options of estimator {self.name!r}: {error}") from error
+
+
+def _keywords(estimator: Callable[..., Any]) -> dict[str, Parameter]:
+    parameters = signature(estimator).parameters.values()
+    return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+
+
+def _refuse_unknown(
+    name: str, given: Mapping[str, Any], parameters: Mapping[str, Parameter]
+) -> None:
+    allowed = [key for key in parameters if key != _DUALS]
+    if _DUALS in parameters:
+        allowed += _DUAL_OPTIONS
+    for key in given:
+        if key not in allowed:
+            raise ConfigError(
+                f"estimator {name!r} has no option {key!r}: "
+                + (did_you_mean(key, allowed) if allowed else "it has none at all")
+            )
+
+
+def _switch(name: str, given: dict[str, Any]) -> bool:
+    value = given.pop(_BY_BATCH, False)
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"options of estimator {name!r}: {_BY_BATCH} is true or false here: the counts come "
+            f"with each batch, got {value!r}"
+        )
+    return value
+
+
+def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
+    options = {key: given.pop(key) for key in _DUAL_OPTIONS if key in given}
+    targets = _by_name("targets", options.pop("targets", {}), names)
+    if len(targets) != len(names):
+        raise ConfigError(f"targets needs one number per reward: {', '.join(names)}")
+    try:
+        return DualAscent(targets, **options)
+    except TypeError as error:
+        raise ConfigError(f"options of constrained_grpo: {error}") from error
+
+
+def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
+    """A mapping by reward name as a list in the order of the rewards, NaN where none is given."""
+    if not isinstance(value, Mapping):
+        return value
+    values = cast("Mapping[str, float]", value)
+    for name in values:
+        if name not in names:
+            raise ConfigError(
+                f"{key} names {name!r}, which is no reward: {did_you_mean(name, names)}"
+            )
+    return [values.get(name, nan) for name in names]
+
+
+def _without(values: Any, names: Sequence[str]) -> list[str]:
+    """The rewards that an option gives no number for."""
+    if values is None:
+        return list(names)
+    if not isinstance(values, list):
+        return []
+    return [
+        name
+        for name, value in zip(names, cast("list[Any]", values), strict=False)
+        if value != value
+    ]

@@ -1,0 +1,111 @@
+"""An estimator with its options, as a configuration names them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gdpo.advantages import AdvantageRule, gdpo, mo_grpo, sa_mrpo
+from gdpo.errors import ConfigError
+
+NAMES = ["format", "correct"]
+WEIGHTS = [1.0, 1.0]
+REWARDS = np.random.default_rng(0).random((4, 6, 2))
+
+
+def doubled(rewards, weights, *, factor=2):
+    return factor * rewards[..., 0]
+
+
+def test_options_reach_the_estimator():
+    rule = AdvantageRule("gdpo", NAMES, {"noise_floor": [0.0, 3.0], "max_advantage": 1})
+    wanted = gdpo(REWARDS, WEIGHTS, noise_floor=[0.0, 3.0], max_advantage=1)
+    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), wanted)
+
+
+def test_numbers_by_reward_name_go_where_the_reward_is():
+    rule = AdvantageRule("gdpo", NAMES, {"noise_floor": {"correct": 3.0}})
+    wanted = gdpo(REWARDS, WEIGHTS, noise_floor=[0.0, 3.0])
+    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), wanted)
+
+
+def test_declared_ranges_are_used_where_an_estimator_needs_them_and_options_override_them():
+    declared = {"low": [0.0, 0.0], "high": [1.0, 1.0]}
+    rule = AdvantageRule("sa_mrpo", NAMES, **declared)
+    np.testing.assert_array_equal(
+        rule(REWARDS, WEIGHTS), sa_mrpo(REWARDS, WEIGHTS, low=[0, 0], high=[1, 1])
+    )
+    other = AdvantageRule("sa_mrpo", NAMES, {"high": [2.0, 5.0], "gamma": 1}, **declared)
+    np.testing.assert_array_equal(
+        other(REWARDS, WEIGHTS), sa_mrpo(REWARDS, WEIGHTS, low=[0, 0], high=[2, 5], gamma=1)
+    )
+    AdvantageRule("gdpo", NAMES, **declared)  # has no use for them
+
+
+def test_token_counts_are_asked_for_and_come_with_the_batch():
+    counts = np.arange(24).reshape(4, 6) + 1
+    rule = AdvantageRule("gdpo", NAMES, {"token_counts": True})
+    assert rule.wants_token_counts
+    wanted = gdpo(REWARDS, WEIGHTS, token_counts=counts)
+    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS, token_counts=counts), wanted)
+    plain = AdvantageRule("gdpo", NAMES)
+    assert not plain.wants_token_counts
+    np.testing.assert_array_equal(
+        plain(REWARDS, WEIGHTS, token_counts=counts), gdpo(REWARDS, WEIGHTS)
+    )
+
+
+def test_constraints_learn_and_their_state_survives_json():
+    options = {"targets": {"format": 1.0}, "step_size": 2.0}
+    rule = AdvantageRule("constrained_grpo", NAMES, options)
+    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [0.0, 1.0]))
+    rule.update(torch.zeros(2, 4, 2))
+    assert rule.metrics(NAMES) == {"rewards/format/multiplier": 2.0}
+    np.testing.assert_allclose(rule(REWARDS, WEIGHTS), mo_grpo(REWARDS, [2.0, 1.0]))
+    other = AdvantageRule("constrained_grpo", NAMES, options)
+    other.restore(json.loads(json.dumps(rule.state())))
+    np.testing.assert_array_equal(other(REWARDS, WEIGHTS), rule(REWARDS, WEIGHTS))
+
+
+def test_a_rule_without_state_has_none():
+    rule = AdvantageRule("gdpo", NAMES)
+    rule.update(REWARDS)
+    rule.restore({})
+    assert rule.state() == rule.metrics(NAMES) == {}
+
+
+def test_an_estimator_of_ones_own_takes_its_own_options():
+    rule = AdvantageRule(f"{__name__}:doubled", NAMES, {"factor": 5})
+    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), 5 * REWARDS[..., 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gpdo", {}, "unknown estimator 'gpdo': did you mean 'gdpo'"),
+        ("gdpo", {"noise_flor": 1}, "no option 'noise_flor': did you mean 'noise_floor'"),
+        ("grpo", {"noise_floor": [1, 1]}, "'grpo' has no option 'noise_floor': it has none at all"),
+        ("gdpo", {"noise_floor": {"formt": 1}}, "noise_floor names 'formt', which is no reward"),
+        ("gdpo", {"noise_floor": [1, 2, 3]}, "noise_floor needs one number per reward"),
+        ("gdpo", {"noise_floor": "much"}, "options of estimator 'gdpo'"),
+        ("gdpo", {"max_advantage": -1}, "max_advantage must be a finite number above 0"),
+        ("gdpo", {"token_counts": [1]}, "token_counts is true or false"),
+        ("gdpo_decorrelated", {"power": 3}, "power must be from 0 to 1"),
+        (
+            "sa_mrpo",
+            {},
+            "needs 'low' of every reward, and it is not known of format, correct: decl",
+        ),
+        ("sa_mrpo", {"low": {"format": 0}, "high": [1, 1]}, "not known of correct"),
+        ("constrained_grpo", {}, "targets names no reward"),
+        ("constrained_grpo", {"target": {}}, "no option 'target': did you mean 'targets'"),
+        ("constrained_grpo", {"targets": {"formt": 1}}, "targets names 'formt'"),
+        ("constrained_grpo", {"targets": [1]}, "targets needs one number per reward"),
+        ("constrained_grpo", {"targets": {"format": "high"}}, "options of constrained_grpo"),
+        ("constrained_grpo", {"targets": {"format": 1}, "step_size": 0}, "step_size"),
+    ],
+)
+def test_what_cannot_work_is_an_error_at_once(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        AdvantageRule(name, NAMES, options)

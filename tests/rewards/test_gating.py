@@ -1,0 +1,74 @@
+"""Gates: the paper's conditioned reward."""
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+
+from gdpo import gdpo
+from gdpo.errors import ConfigError
+from gdpo.rewards import Gate, apply_gates, closed_gates
+
+NAMES = ["correct", "short"]
+GATES = {"short": Gate("correct", at_least=1)}
+NAN = float("nan")
+
+
+def test_a_closed_gate_gives_zero_and_an_open_one_leaves_the_reward():
+    r = np.array([[[1.0, 0.7], [0.99, 0.7], [0.0, -3.0]]])
+    gated = apply_gates(r, NAMES, GATES)
+    np.testing.assert_array_equal(gated[0], [[1, 0.7], [0.99, 0], [0, 0]])
+    assert r[0, 1, 1] == 0.7  # the caller's array stays as it is
+
+
+def test_a_missing_condition_makes_the_gated_reward_missing():
+    gated = apply_gates(np.array([[[NAN, 0.7], [1.0, NAN], [0.0, NAN]]]), NAMES, GATES)
+    np.testing.assert_array_equal(gated[0, :, 1], [NAN, NAN, NAN])
+
+
+def test_gates_look_at_rewards_as_they_were_scored():
+    names = ["a", "b", "c"]
+    gates = {"b": Gate("a", 1), "c": Gate("b", 1)}
+    r = np.array([[[0.0, 1.0, 1.0]]])
+    np.testing.assert_array_equal(apply_gates(r, names, gates)[0, 0], [0, 0, 1])
+
+
+def test_any_array_library_and_shape():
+    r = np.array([[1.0, 0.7], [0.0, 0.7]])
+    for library in (np.asarray, torch.tensor, array_api_strict.asarray):
+        gated = apply_gates(library(r), NAMES, GATES)
+        assert type(gated) is type(library(r))
+        np.testing.assert_array_equal(np.asarray(gated), [[1, 0.7], [0, 0]])
+
+
+def test_closed_gates_are_counted_among_known_conditions():
+    r = np.array([[[1.0, 1], [0.0, 1], [0.0, 1], [NAN, 1]]])
+    assert closed_gates(r, NAMES, GATES) == {"short": pytest.approx(2 / 3)}
+    assert closed_gates(np.full((1, 2, 2), NAN), NAMES, GATES) == {"short": 0.0}
+
+
+def test_priority_follows_from_zero_fill():
+    """A wrong short answer is worth less than a right long one only with the gate."""
+    r = np.array([[[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]])
+    wrong_short, right_long = gdpo(r, [1, 1])[0, :2]
+    assert wrong_short == pytest.approx(right_long)
+    wrong_short, right_long = gdpo(apply_gates(r, NAMES, GATES), [1, 1])[0, :2]
+    assert wrong_short < 0 < right_long
+
+
+@pytest.mark.parametrize(
+    ("gates", "message"),
+    [
+        ({"long": Gate("correct", 1)}, "names 'long', which is no reward"),
+        ({"short": Gate("corect", 1)}, "did you mean 'correct'"),
+        ({"short": Gate("short", 1)}, "gated on itself"),
+    ],
+)
+def test_a_gate_between_rewards_that_are_not_there_is_an_error(gates, message):
+    with pytest.raises(ConfigError, match=message):
+        apply_gates(np.zeros((1, 2, 2)), NAMES, gates)
+
+
+def test_a_threshold_must_be_finite():
+    with pytest.raises(ConfigError, match="at_least must be a finite number"):
+        Gate("correct", NAN)
