@@ -1,0 +1,179 @@
+"""The toy learns what it is rewarded for, and what it reports is counted right."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from examples.escape_bandit import (
+    interval_of_share,
+    main,
+    median,
+    row,
+    steps_to_learn,
+    with_ranges,
+)
+
+from gdpo.advantages import (
+    ESTIMATORS,
+    constrained_grpo,
+    dara_asymmetric,
+    gdpo,
+    grpo,
+    grpo_no_std,
+    rloo,
+    sa_mrpo,
+)
+
+TOY = {"prompts": 16, "learning_rate": 0.05, "format_weight": 1.0}
+learn = partial(steps_to_learn, **TOY)
+
+
+def learn_with_autograd(estimator, seed, *, steps):
+    """The same toy with torch's gradient and Adam instead of those written out."""
+    rng = np.random.default_rng(seed)
+    for_format, for_correctness = torch.tensor(np.linalg.qr(rng.normal(size=(16, 2)))[0].T)
+    levels = torch.arange(-3.0, 4.0, dtype=torch.float64)
+    theta = torch.zeros(16, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([theta], lr=TOY["learning_rate"])
+    reached = [math.inf, math.inf]
+    for step in range(steps + 1):
+        noise = torch.tensor(rng.normal(size=(TOY["prompts"], 8, 16))) / 4
+        logit = (for_format + noise[:, 0]) @ theta + math.log(0.006 / 0.994)
+        logits = (levels[:, None] / 3 * for_correctness + noise[:, 1:]) @ theta
+        p_format, p_correct = torch.sigmoid(logit), torch.softmax(logits, dim=1)
+        means = float(p_format.detach().mean()), float((p_correct.detach() @ levels).mean())
+        for k, enough in enumerate((0.8, 1.8)):
+            reached[k] = min(reached[k], step) if means[k] >= enough else reached[k]
+        formatted = torch.tensor(rng.random((TOY["prompts"], 4))) < p_format[:, None]
+        dice = torch.tensor(rng.random((TOY["prompts"], 4)))
+        level = torch.searchsorted(p_correct.detach().cumsum(dim=1), dice).clamp(max=6)
+        rewards = np.stack([formatted.numpy(), levels[level].numpy()], axis=2)
+        advantages = torch.tensor(estimator(rewards, (1, 1)))
+        log_p = torch.log(torch.where(formatted, p_format[:, None], 1 - p_format[:, None]))
+        log_p = log_p + torch.log(p_correct).gather(1, level)
+        optimizer.zero_grad()
+        (-(advantages * log_p).mean()).backward()
+        optimizer.step()
+    return reached
+
+
+# The asymmetric one's advantages do not add up to 0 in a group, so that the baseline matters.
+@pytest.mark.parametrize("estimator", [gdpo, dara_asymmetric])
+def test_the_steps_are_those_of_an_independent_version(estimator):
+    assert learn(estimator, 1, steps=150).tolist() == learn_with_autograd(estimator, 1, steps=150)
+
+
+def test_the_same_seed_gives_the_same_steps_and_another_one_others():
+    runs = [learn(gdpo, seed, steps=150).tolist() for seed in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_what_alone_is_rewarded_is_learnt_and_the_other_is_not():
+    for_format = learn(lambda rewards, _: grpo(rewards, (1, 0)), 0, steps=100)
+    for_correctness = learn(lambda rewards, _: grpo(rewards, (0, 1)), 0, steps=100)
+    assert np.isfinite(for_format).tolist() == [True, False]
+    assert np.isfinite(for_correctness).tolist() == [False, True]
+
+
+def test_what_is_punished_is_not_learnt():
+    result = learn(lambda rewards, _: -grpo(rewards, (0, 1)), 0, steps=60)
+    assert result.tolist() == [math.inf, math.inf]
+
+
+def test_the_weight_of_the_format_reaches_the_estimator():
+    seen = []
+    zero = lambda rewards, weights: seen.append(weights) or np.zeros(rewards.shape[:2])  # noqa: E731
+    steps_to_learn(zero, 0, steps=1, **TOY | {"format_weight": 3.0})
+    assert seen == [(3.0, 1.0)]
+
+
+def test_without_advantages_nothing_is_learnt():
+    result = learn(lambda rewards, _: np.zeros(rewards.shape[:2]), 0, steps=20)
+    assert result.tolist() == [math.inf, math.inf]
+
+
+def test_a_policy_that_starts_with_the_format_has_it_before_the_first_step():
+    assert learn(gdpo, 0, steps=1, start=0.9)[0] == 0
+
+
+def test_a_policy_that_starts_without_it_gets_a_format_in_so_many_answers():
+    seen = []
+    learn(lambda rewards, _: seen.append(rewards) or np.zeros(rewards.shape[:2]), 0, steps=400)
+    rewards = np.concatenate(seen)
+    assert rewards.shape == (400 * 16, 4, 2)
+    # Three standard errors of 25,600 answers.
+    assert rewards[..., 0].mean() == pytest.approx(0.006, abs=0.0015)
+    assert rewards[..., 1].mean() == pytest.approx(0, abs=0.04)
+    assert set(np.unique(rewards[..., 1])) == {-3, -2, -1, 0, 1, 2, 3}
+
+
+def test_a_run_that_needs_all_its_steps_is_not_counted_as_one_that_failed():
+    needed = learn(grpo, 0, steps=200).max()
+    assert learn(grpo, 0, steps=int(needed)).max() == needed
+    assert learn(grpo, 0, steps=int(needed) - 1).max() == math.inf
+
+
+def test_a_constant_factor_of_the_advantages_changes_nothing():
+    # rloo is grpo_no_std times 4/3 in groups of four.
+    assert learn(rloo, 2, steps=150).tolist() == learn(grpo_no_std, 2, steps=150).tolist()
+
+
+def test_an_estimator_is_told_the_ranges_that_it_asks_for_and_left_out_if_it_asks_for_more():
+    rewards, weights = np.array([[[0.0, -3.0], [1.0, 3.0]]]), (1, 1)
+    told = sa_mrpo(rewards, weights, low=[0, -3], high=[1, 3])
+    np.testing.assert_array_equal(with_ranges(sa_mrpo)(rewards, weights), told)
+    np.testing.assert_array_equal(with_ranges(gdpo)(rewards, weights), gdpo(rewards, weights))
+    assert with_ranges(constrained_grpo) is None
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_can_be_run_or_is_left_out(name):
+    estimator = with_ranges(ESTIMATORS[name])
+    assert estimator is None or learn(estimator, 0, steps=5).shape == (2,)
+
+
+def test_the_median_is_a_step_at_which_half_of_the_seeds_had_learnt():
+    assert median([40, 10, 30, 20]) == 20
+    assert median([10, math.inf, 30]) == 30
+    assert median([10, math.inf, math.inf]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "low", "high"),
+    # From the published tables of Clopper and Pearson's interval.
+    [(0, 20, 0.0, 0.168), (2, 20, 0.012, 0.317), (10, 20, 0.272, 0.728), (20, 20, 0.832, 1.0)],
+)
+def test_the_exact_interval_of_a_share(count, of, low, high):
+    np.testing.assert_allclose(interval_of_share(count, of), [low, high], atol=0.0011)
+
+
+def test_the_interval_of_the_median_is_the_bootstraps():
+    result = np.column_stack([np.arange(1.0, 21.0)] * 2)
+    # A resample's tenth smallest of 20 is at most k with the chance that ten draws are: 1.4 % for
+    # k = 5, 4.8 % for 6; 94.7 % for 13, 98.3 % for 14.
+    assert row("x", result, 300).split(" | ")[2] == "6 to 14"
+
+
+def test_censored_seeds_are_counted_and_shown_as_beyond_the_last_step():
+    result = np.array([[12.0, 3.0], [math.inf, 5.0], [math.inf, 4.0]])
+    cells = row("x", result, 300).split("|")[1:-1]
+    assert [cell.strip() for cell in cells[:4]] == ["x", ">300", "12 to >300", "12 to >300"]
+    assert cells[4].strip().startswith("2 of 3 (")
+    assert cells[5].strip() == "4"
+
+
+def test_the_command_prints_a_row_per_estimator_and_draws_the_picture(
+    tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "escape.png"
+    options = "--estimators gdpo,constrained_grpo --seeds 2 --steps 3 --prompts 4 --output"
+    monkeypatch.setattr("sys.argv", ["escape_bandit.py", *options.split(), str(picture)])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| format alone (grpo) | >3 | >3 to >3 | >3 to >3 | 2 of 2 (")
+    assert lines[3].startswith("| gdpo | >3 |")
+    assert lines[4].startswith("| constrained_grpo | left out")
+    assert picture.read_bytes().startswith(b"\x89PNG")
