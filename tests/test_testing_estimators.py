@@ -1,0 +1,108 @@
+"""The battery catches estimators that break the contract: the rules that are shipped elsewhere."""
+
+import numpy as np
+import pytest
+
+from gdpo import gdpo
+from gdpo.advantages import grpo_no_std, mo_grpo
+from gdpo.errors import ConfigError, DataError
+from gdpo.testing import Claims, check_estimator
+
+
+def checked(rewards, weights):
+    """The refusals alone, so that a test shows another mistake."""
+    rewards, weights = np.asarray(rewards, dtype=float), np.asarray(weights, dtype=float)
+    if 0 in rewards.shape or np.isinf(rewards).any():
+        raise DataError("refused")
+    if weights.shape != rewards.shape[2:] or not np.isfinite(weights).all():
+        raise ConfigError("refused")
+    return rewards, weights
+
+
+def with_epsilon(rewards, weights):
+    """As TRL has it: rounding noise over ε."""
+    r, w = checked(rewards, weights)
+    with np.errstate(all="ignore"):
+        mean = np.nanmean(r, axis=1, keepdims=True)
+        std = np.nanstd(r, axis=1, ddof=1, keepdims=True)
+        total = np.nansum(w * (r - mean) / (std + 1e-4), axis=-1)
+        a = (total - total.mean()) / (total.std(ddof=1) + 1e-4)
+    return np.nan_to_num(a).astype(np.asarray(rewards).dtype)
+
+
+def spreads_nan(rewards, weights):
+    """As verl and NeMo-RL: one missing reward makes the batch NaN."""
+    return gdpo(rewards, weights) * (np.nan if np.isnan(rewards).any() else 1)
+
+
+def missing_is_zero(rewards, weights):
+    """As the published TRL fork: what does not apply counts as 0."""
+    return gdpo(np.where(np.isnan(rewards), 0, rewards), weights)
+
+
+def keeps_to_positions(rewards, weights):
+    a = gdpo(rewards, weights)
+    return a * np.arange(1, a.shape[1] + 1, dtype=a.dtype)
+
+
+def counts_padding(rewards, weights):
+    return gdpo(rewards, weights) * rewards.shape[1]
+
+
+def hears_absent_rewards(rewards, weights):
+    return gdpo(rewards, [w + 1e-3 for w in weights])
+
+
+def looks_at_other_groups(rewards, weights):
+    a = mo_grpo(rewards, weights)
+    return a * (1 + np.abs(a).max(initial=0))
+
+
+def takes_everything(rewards, weights):
+    return gdpo(np.where(np.isinf(rewards), 1, rewards), weights)
+
+
+@pytest.mark.parametrize(
+    ("broken", "claims", "message"),
+    [
+        (with_epsilon, Claims(), "a batch without signal|rounding noise"),
+        (spreads_nan, Claims(), "NaN|finite|missing"),
+        (missing_is_zero, Claims(), "missing reward counts as average"),
+        (keeps_to_positions, Claims(), "order of rollouts"),
+        (counts_padding, Claims(), "padding"),
+        (hears_absent_rewards, Claims(), "without a reward|weight 0"),
+        (looks_at_other_groups, Claims(local=True), "another group's rewards matter"),
+        (takes_everything, Claims(), "a reward of inf must raise a DataError"),
+        (gdpo, Claims(local=True), "another group's rewards matter"),
+        (grpo_no_std, Claims(unit="each"), "rewards of size|rewards times"),
+        (grpo_no_std, Claims(unit="all"), "rewards of size|rewards times"),
+        (gdpo, Claims(unit="kept"), "rewards of size|rewards times"),
+    ],
+)
+def test_a_broken_estimator_is_caught_and_the_message_says_where(broken, claims, message):
+    with pytest.raises(AssertionError, match=message), np.errstate(all="ignore"):
+        check_estimator(broken, claims=claims, libraries=("numpy",))
+
+
+def test_an_oracle_that_disagrees_is_told():
+    with pytest.raises(AssertionError, match="oracle"):
+        check_estimator(gdpo, oracle=lambda r, w: mo_grpo(np.array(r), w), libraries=("numpy",))
+
+
+def test_an_estimator_that_only_numpy_understands_is_told():
+    pytest.importorskip("torch")
+
+    def numpy_only(rewards, weights):
+        return np.asarray(gdpo(rewards, weights))
+
+    with pytest.raises(AssertionError, match="with torch: got a ndarray for a Tensor"):
+        check_estimator(numpy_only, libraries=("torch",))
+
+
+def test_without_hypothesis_the_batches_are_drawn_here(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    check_estimator(gdpo, claims=Claims("each"), libraries=("numpy",))
+    with pytest.raises(AssertionError, match="order of rollouts"):
+        check_estimator(keeps_to_positions, libraries=("numpy",))
