@@ -26,10 +26,9 @@ from gdpo.advantages.stages import (
     SAMPLES,
     centre,
     divide,
-    leave_one_out,
     present_in,
     scale,
-    spread,
+    spread_of_others,
     standardize,
     times,
     weighted_sum,
@@ -192,7 +191,7 @@ def gdpo_leave_one_out(
     c, n = centre(r, over=SAMPLES), present_in(r, over=SAMPLES)
     xp = array_namespace(n)
     difference = times(c, n / xp.where(n > 1, n - 1, 1.0))
-    std = spread(centre(leave_one_out(c), over=2), over=2)[:, :, 0, :]
+    std = spread_of_others(c)
     floor = floors(noise_floor, rewards)
     std = std if floor is None else xp.maximum(std, floor)
     z = divide(difference, xp.where(std > 0, std, 1.0))

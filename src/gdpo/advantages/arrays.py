@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from array_api_compat import array_namespace, device, is_numpy_namespace
 from jaxtyping import Float, Real
 
-from gdpo.advantages.stages import Number, Rounded
+from gdpo.advantages.stages import SAMPLES, Number, Rounded, rounding_of
 from gdpo.errors import ConfigError, DataError
 
 Rewards: TypeAlias = Real[Any, "prompt sample reward"]
@@ -66,9 +66,21 @@ def rounded(rewards: Rewards) -> Rounded:
             "nothing to compare"
         )
     dtype, eps = _precision(xp, rewards.dtype)
-    values = xp.astype(rewards, dtype)
+    values = _rewards_apart(xp.astype(rewards, dtype, copy=False))
+    size = xp.abs(values)
+    if isfinite(float(xp.max(size))):  # neither NaN nor infinity
+        return Rounded(values, rounding_of(size[:, :1, :], eps), complete=True)
     check_finite(values)
-    return Rounded(values, eps * xp.where(xp.isnan(values), 0.0, xp.abs(values)))
+    size = xp.where(xp.isnan(values), 0.0, size)
+    return Rounded(values, rounding_of(xp.max(size, axis=SAMPLES, keepdims=True), eps))
+
+
+def _rewards_apart(rewards: Any) -> Any:
+    """The same array, with the samples of one prompt and reward side by side in memory."""
+    xp = array_namespace(rewards)
+    prompts, samples, count = rewards.shape
+    turned = xp.reshape(xp.permute_dims(rewards, (2, 0, 1)), (-1,))
+    return xp.permute_dims(xp.reshape(turned, (count, prompts, samples)), (1, 2, 0))
 
 
 def finish(
@@ -85,7 +97,9 @@ def finish(
         ConfigError: A `max_advantage` that is not positive.
     """
     xp = array_namespace(rewards)
-    values = xp.where(xp.isnan(advantages.values), 0.0, advantages.values)
+    values = advantages.values
+    if not advantages.complete:
+        values = xp.where(xp.isnan(values), 0.0, values)
     if max_advantage is not None:
         positive("max_advantage", max_advantage)
         values = xp.clip(values, -max_advantage, max_advantage)
@@ -184,7 +198,7 @@ def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
             f"one weight per reward is needed: {count} rewards, but weights of shape "
             f"{tuple(weights.shape)}"
         )
-    if not bool(xp.all(xp.isfinite(weights))):
+    if not isfinite(float(xp.sum(xp.abs(weights)))):
         raise ConfigError(f"weights must be finite numbers, got {[float(w) for w in weights]}")
 
 

@@ -10,6 +10,8 @@ How a caller's array becomes `Rounded`, and a result becomes the caller's array 
 """
 
 from dataclasses import dataclass
+from functools import cache
+from math import prod
 from typing import Any
 
 from array_api_compat import array_namespace, device
@@ -37,18 +39,20 @@ last place."""
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """An array, and a bound on the rounding error of each of its values."""
+    """An array, and a bound on the rounding error of its values."""
 
     values: Any
     """NaN: missing."""
     error: Any
-    """Same shape and unit as `values`; 0 where the value is missing or exact."""
+    """Same unit as `values`, in a shape that fits; 0 where the values are missing or exact."""
+    complete: bool = False
+    """It is known that no value is missing: nothing has to be left out."""
 
 
 def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
     r"""Subtract the mean: $x_i - \bar x$, over the values that are there.
 
-    Exactly 0 where nothing varies. The largest value is subtracted first, so that equal values
+    Exactly 0 where nothing varies. One of the values is subtracted first, so that equal values
     give exactly 0 and a common shift costs no digits.
 
     Args:
@@ -57,18 +61,8 @@ def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
         counts: How often each value counts in the mean; left out: once.
     """
     xp = array_namespace(x.values)
-    present = ~xp.isnan(x.values)
-    count = _count(x.values, over, counts)
-    top = xp.max(xp.where(present, x.values, -xp.inf), axis=over, keepdims=True)
-    shifted = xp.where(present, x.values - top, 0.0)
-    centred = shifted - _total(shifted, over, counts) / count
-    largest = xp.max(xp.abs(shifted), axis=over, keepdims=True)
-    rounding = xp.finfo(shifted.dtype).eps * largest
-    error = x.error + _total(x.error, over, counts) / count + rounding
-    result = _significant(centred, error, rounding, present)
-    varies = spread(result, over=over, counts=counts) > 0
-    values = xp.where(present & ~varies, 0.0, result.values)
-    return Rounded(values, xp.where(varies, result.error, 0.0))
+    centred, divisor = _centred(x, over, counts)
+    return times(centred, xp.astype(xp.isfinite(divisor), centred.values.dtype))
 
 
 def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
@@ -83,11 +77,9 @@ def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -
         floor: A spread that is noise or too small to matter, in the unit of `x`: what varies less
             is divided by it, and so not blown up to unit size.
     """
+    xp = array_namespace(x.values)
     std = spread(x, over=over, counts=counts)
-    if floor is not None:
-        xp = array_namespace(std)
-        std = xp.where(std > 0, xp.maximum(std, floor), 0.0)
-    return divide(x, std)
+    return _over(x, xp.where(std > 0, std, xp.inf), floor)
 
 
 def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."]:
@@ -98,36 +90,36 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
         values, and where it is no larger than the rounding error beneath it.
     """
     xp = array_namespace(x.values)
-    present = ~xp.isnan(x.values)
-    degrees = _count(x.values, over, counts, less=1)
-    std = _root_mean_square(xp.where(present, x.values, 0.0), degrees, over, counts)
-    noise = _root_mean_square(x.error, degrees, over, counts)
-    return xp.where(std > _SAFETY * noise, std, 0.0)
+    present = _present(x, xp)
+    values = _filled(x.values, present, xp)
+    size = _total(xp.abs(values), over, counts, xp) / _count(x.values, present, over, counts)
+    degrees = _count(x.values, present, over, counts, less=1)
+    std = _root_mean_square(values, size, degrees, over, counts, xp)
+    return xp.where(std > _typical(x.error, over, xp), std, 0.0)
 
 
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
     r"""Mean 0 and spread 1: $z_i = (x_i - \bar x) / s$; exactly 0 where nothing varies."""
-    return scale(centre(x, over=over, counts=counts), over=over, counts=counts, floor=floor)
+    centred, divisor = _centred(x, over, counts)
+    return _over(centred, divisor, floor)
 
 
 def times(x: Rounded, factor: Any) -> Rounded:
     """Multiply with an exact factor of a shape that fits."""
     xp = array_namespace(x.values)
-    return Rounded(x.values * factor, x.error * xp.abs(factor))
+    return Rounded(x.values * factor, x.error * xp.abs(factor), x.complete)
 
 
 def divide(x: Rounded, divisor: Any) -> Rounded:
     """Divide by an exact spread of a shape that fits; a spread of 0 gives exactly 0."""
     xp = array_namespace(x.values)
-    by = xp.where(divisor > 0, divisor, 1.0)
-    values = xp.where((divisor > 0) | xp.isnan(x.values), x.values / by, 0.0)
-    return Rounded(values, x.error / by)
+    return _over(x, xp.where(divisor > 0, divisor, xp.inf))
 
 
 def below(values: Any, bound: Any, *, size: Any) -> Any:
     """Where a sum is below the bound by more than rounding, for terms of this total size."""
     xp = array_namespace(values)
-    return values + _SAFETY**2 * xp.finfo(values.dtype).eps * size < bound
+    return values + _SAFETY * rounding_of(size, _eps(xp, values.dtype)) < bound
 
 
 def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
@@ -136,11 +128,26 @@ def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
     A reward with weight 0 is as good as absent. Where no reward applies, the sum is missing.
     """
     xp = array_namespace(x.values)
-    applies = ~xp.isnan(x.values) & (weights != 0)
-    terms = weights * xp.where(applies, x.values, 0.0)
-    rounding = xp.finfo(terms.dtype).eps * xp.sum(xp.abs(terms), axis=-1)
+    applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
+    terms = weights * _filled(x.values, applies, xp)
+    rounding = rounding_of(xp.sum(xp.abs(terms), axis=-1), _eps(xp, terms.dtype))
     error = xp.sum(xp.abs(weights) * x.error, axis=-1) + rounding
-    return _significant(xp.sum(terms, axis=-1), error, rounding, xp.any(applies, axis=-1))
+    total = xp.sum(terms, axis=-1)
+    values = xp.where(xp.abs(total) > rounding, total, 0.0)
+    if applies is None:
+        return Rounded(values, error, complete=True)
+    present = xp.any(applies, axis=-1)
+    return Rounded(xp.where(present, values, xp.nan), xp.where(present, error, 0.0))
+
+
+def rounding_of(size: Any, eps: float) -> Any:
+    """What a few operations leave as rounding error on values of this size, in their unit.
+
+    Args:
+        size: Of the values.
+        eps: Relative rounding error of one operation.
+    """
+    return _SAFETY * eps * size
 
 
 def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Number) -> Rounded:
@@ -163,14 +170,15 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
     ratio = xp.where(present, xp.sum(terms, axis=-1) / whole, 1.0)
     values = -(largest + xp.log(ratio)) / sharpness
     size = xp.max(xp.where(applies, xp.abs(x.values), 0.0), axis=-1)
-    rounding = xp.finfo(values.dtype).eps * (size + 1 / sharpness)
+    rounding = rounding_of(size + 1 / sharpness, _eps(xp, size.dtype))
     error = xp.where(size > 0, xp.max(x.error, axis=-1) + rounding, 0.0)
     return Rounded(xp.where(present, values, xp.nan), xp.where(present, error, 0.0))
 
 
 def present_in(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     """Number of values that are there, at least 1, with the axes `over` kept at length 1."""
-    return _count(x.values, over, None)
+    xp = array_namespace(x.values)
+    return _count(x.values, ~xp.isnan(x.values), over, None)
 
 
 def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
@@ -179,7 +187,7 @@ def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
     present = ~xp.isnan(x)
     total = xp.sum(xp.where(present, x, 0.0), axis=over, keepdims=True)
     return xp.where(
-        xp.any(present, axis=over, keepdims=True), total / _count(x, over, None), xp.nan
+        xp.any(present, axis=over, keepdims=True), total / _count(x, present, over, None), xp.nan
     )
 
 
@@ -210,38 +218,107 @@ def decorrelated(
     return xp.matmul(vectors, values**-power * rotated)
 
 
-def leave_one_out(x: Rounded) -> Rounded:
-    """For each sample, the others of its group: `[prompt, left out, sample, reward]`."""
+def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
+    """For each sample, the `spread` of the others of its group; 0 for fewer than two others.
+
+    Needs memory for the rewards as many times as a group has samples.
+    """
     xp = array_namespace(x.values)
-    size = x.values.shape[SAMPLES]
-    left_out = xp.eye(size, dtype=x.values.dtype, device=device(x.values))[None, :, :, None] > 0
-    values, error = x.values[:, None, :, :], x.error[:, None, :, :]
-    return Rounded(xp.where(left_out, xp.nan, values), xp.where(left_out, 0.0, error))
+    prompts, size, count = x.values.shape
+    if size < 3:
+        return xp.zeros_like(x.values)
+    others = [j for i in range(size) for j in range(size) if j != i]
+    index = xp.asarray(others, dtype=xp.int64, device=device(x.values))
+    values = xp.reshape(xp.take(x.values, index, axis=SAMPLES), (prompts, size, size - 1, count))
+    error = xp.max(x.error, axis=SAMPLES, keepdims=True)[:, None, :, :]
+    return spread(centre(Rounded(values, error, x.complete), over=2), over=2)[:, :, 0, :]
 
 
-def _significant(values: Any, error: Any, rounding: Any, present: Any) -> Rounded:
-    """Zero what the last operation's rounding alone explains; NaN what is missing."""
-    xp = array_namespace(values)
-    values = xp.where(xp.abs(values) <= _SAFETY * rounding, 0.0, values)
-    return Rounded(xp.where(present, values, xp.nan), xp.where(present, error, 0.0))
+def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
+    """The values without their mean, and their spread."""
+    xp = array_namespace(x.values)
+    present = _present(x, xp)
+    count = _count(x.values, present, over, counts)
+    values = _filled(x.values - _one_of(x.values, present, over, xp), present, xp)
+    mean = _total(values, over, counts, xp) / count
+    values = _filled(values - mean, present, xp)
+    distance = xp.abs(values)
+    size = _total(distance, over, counts, xp) / count
+    rounding = rounding_of(xp.abs(mean) + size, _eps(xp, size.dtype))
+    values = xp.where(distance > rounding, values, 0.0)
+    del distance  # an array as large as the batch, no longer needed
+    degrees = _count(x.values, present, over, counts, less=1)
+    std = _root_mean_square(values, size, degrees, over, counts, xp)
+    noise = _typical(x.error, over, xp) + rounding
+    divisor = xp.where(std > noise, std, xp.inf)
+    return Rounded(_filled(values, present, xp, xp.nan), x.error + noise, x.complete), divisor
 
 
-def _root_mean_square(values: Any, degrees: Any, over: Axis, counts: Counts) -> Any:
-    """Of the ratios to the largest value: squares of tiny or huge numbers would leave the range."""
-    xp = array_namespace(values)
-    largest = xp.max(xp.abs(values), axis=over, keepdims=True)
-    ratios = values / xp.where(largest > 0, largest, 1.0)
-    return largest * xp.sqrt(_total(ratios * ratios, over, counts) / degrees)
+def _over(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
+    """An infinite divisor stands for no spread: it gives exactly 0."""
+    if floor is not None:
+        divisor = array_namespace(divisor).maximum(divisor, floor)
+    return Rounded(x.values / divisor, x.error / divisor, x.complete)
 
 
-def _total(values: Any, over: Axis, counts: Counts) -> Any:
-    xp = array_namespace(values)
+def _present(x: Rounded, xp: Any) -> Any:
+    """Mask of the values that are there; None: all of them."""
+    return None if x.complete else ~xp.isnan(x.values)
+
+
+def _filled(values: Any, present: Any, xp: Any, gap: Number = 0.0) -> Any:
+    """The values, with `gap` where one is missing."""
+    return values if present is None else xp.where(present, values, gap)
+
+
+def _one_of(values: Any, present: Any, over: Axis, xp: Any) -> Any:
+    """One of the values that are there: the first of all, or the largest if that is missing."""
+    axes = (over,) if isinstance(over, int) else over
+    start = tuple(slice(0, 1) if i in axes else slice(None) for i in range(values.ndim))
+    if present is None:
+        return values[start]
+    largest = xp.max(xp.where(present, values, -xp.inf), axis=over, keepdims=True)
+    return xp.where(present[start], values[start], largest)
+
+
+def _root_mean_square(
+    values: Any, size: Any, degrees: Any, over: Axis, counts: Counts, xp: Any
+) -> Any:
+    """Of ratios to their mean size: squares of tiny or huge numbers would leave the range."""
+    unit = size + _tiniest(xp, size.dtype)
+    ratios = values / unit
+    return unit * xp.sqrt(_total(ratios * ratios, over, counts, xp) / degrees)
+
+
+def _typical(error: Any, over: Axis, xp: Any) -> Any:
+    """At least the root mean square: that of the mean and the largest, without any square."""
+    axes = (over,) if isinstance(over, int) else over
+    if all(error.shape[axis] == 1 for axis in axes):
+        return error
+    mean = xp.mean(error, axis=over, keepdims=True)
+    return xp.sqrt(mean) * xp.sqrt(xp.max(error, axis=over, keepdims=True))
+
+
+def _total(values: Any, over: Axis, counts: Counts, xp: Any) -> Any:
     return xp.sum(values if counts is None else counts * values, axis=over, keepdims=True)
 
 
-def _count(values: Any, over: Axis, counts: Counts, *, less: int = 0) -> Any:
-    """Number of values that are there, less some, but at least 1: a divisor of the same dtype."""
+def _count(values: Any, present: Any, over: Axis, counts: Counts, *, less: int = 0) -> Any:
+    """Number of values that are there, less some, but at least 1: a divisor."""
+    axes = (over,) if isinstance(over, int) else over
+    if present is None and counts is None:
+        return max(1, prod(values.shape[axis] for axis in axes) - less)
     xp = array_namespace(values)
-    present = xp.astype(~xp.isnan(values), values.dtype)
-    count = _total(present, over, counts) - less
+    there = xp.ones_like(values) if present is None else xp.astype(present, values.dtype)
+    count = _total(there, over, counts, xp) - less
     return xp.where(count > 0, count, 1.0)
+
+
+@cache
+def _eps(xp: Any, dtype: Any) -> float:
+    return float(xp.finfo(dtype).eps)
+
+
+@cache
+def _tiniest(xp: Any, dtype: Any) -> float:
+    return float(xp.finfo(dtype).smallest_normal)
