@@ -316,3 +316,36 @@ def test_wrong_options_are_told_before_anything_is_loaded(tmp_path, changed, mes
     config = GDPOConfig(**settings(tmp_path, reward_weights=None, **changed))
     with pytest.raises(ConfigError, match=message):
         GDPOTrainer("nowhere/no-model", [bytes_written, digits], config)
+
+
+def test_the_diagnosis_of_every_batch_is_logged(tiny_policy, tmp_path):
+    trainer = make(
+        "ours", tiny_policy, tmp_path, rewards=[bytes_written, parity], reward_weights=None
+    )
+    trainer.train()
+    assert logged(trainer, "diagnostics/bytes_written/realized") == pytest.approx([1.0] * 3)
+    assert logged(trainer, "diagnostics/parity/energy") == [0.0] * 3
+    assert not logged(trainer, "diagnostics/parity/dead_groups")  # rewards/parity/dead_groups is it
+    for batch, largest in zip(trainer.record, logged(trainer, "diagnostics/largest"), strict=True):
+        assert largest == pytest.approx(np.abs(batch["advantages"]).max())
+
+
+def test_a_warning_that_lasts_is_told_once(tiny_policy, tmp_path, caplog):
+    def fewer_bytes(completions, **columns):
+        return [-value / 1000 for value in bytes_written(completions)]
+
+    trainer = make(
+        "ours",
+        tiny_policy,
+        tmp_path,
+        rewards=[bytes_written, fewer_bytes],
+        reward_weights=[1.0, 0.5],
+        max_steps=7,
+        per_device_train_batch_size=32,
+    )
+    with caplog.at_level(logging.WARNING, logger="gdpo.integrations.trl._trainer"):
+        trainer.train()
+    assert min(logged(trainer, "diagnostics/warnings")) >= 1
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(set(told))
+    assert any("bytes_written" in text and "fewer_bytes" in text for text in told)

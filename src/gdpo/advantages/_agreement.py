@@ -59,10 +59,10 @@ def corr_grpo(
     by the number of repeats. Each group's advantages are GRPO's times one number, in the unit of
     the rewards.
 
-    Rewards that oppose each other make the denominator vanish: with unequal weights advantages of
-    hundreds, up to $\epsilon^{-1/2}$ times the centred sum. Set `max_advantage`. The ε stays
-    because the published numbers depend on it; it stands inside the root, as in the published
-    code (the paper has it outside).
+    Rewards that oppose each other make the denominator vanish: where their weights or spreads
+    differ, advantages of hundreds, up to $\epsilon^{-1/2}$ times the centred sum. Set
+    `max_advantage`. The ε stays because the published numbers depend on it; it stands inside the
+    root, as in the published code (the paper has it outside).
 
     Args:
         rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
@@ -111,7 +111,8 @@ def gd2po_hard(
 ) -> Advantages:
     r"""GD²PO, hard filter: GDPO without the rollouts whose rewards pull in opposite directions.
 
-    A rollout is dropped if one of its $w_k z_k$ has $z$ above $\delta$ and another below $-\delta$.
+    A rollout is dropped if one of its $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another below
+    $-\delta$. With $\delta = 0$ the sign of mere noise counts as well, whatever its noise floor.
     The sums of the others are multiplied with the share of their group that is kept, and
     standardized over the batch:
 
@@ -281,7 +282,8 @@ def rvpo(
        \approx \mathrm{standardize}_{\text{batch}} \Bigl(
        \bar z - \frac{\kappa}{2} \mathrm{var}_w(z_k) \Bigr). $$
 
-    A sample counts by its worst rewards, so that a good one cannot make up for a bad one.
+    A sample counts by its worst rewards, so that a good one cannot make up for a bad one; a reward
+    that never varies counts as 0 for everyone, and so draws the soft minimum towards it.
     $\kappa \to 0$ is GDPO with weights that sum to 1. The soft minimum is not 0 on average, and the
     batch step then moves groups without signal away from 0. Rare failures have the lowest $z$ and
     decide: priority goes by difficulty, not by importance.
@@ -308,7 +310,7 @@ def rvpo(
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
 
     Example:
-        One of two rewards is hardly better than none.
+        One of two rewards is nearer to none than to both.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])

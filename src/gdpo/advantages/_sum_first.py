@@ -35,7 +35,7 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
 
     Differs from TRL and verl: no ε in the denominator (TRL 1e-4, verl 1e-6); a group without spread
     gives exactly 0 where they amplify rounding; a missing reward is left out where TRL adds it as
-    0.
+    0. From NeMo-RL: its `grpo` takes mean and standard deviation of the other samples by default.
 
     Args:
         rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
@@ -71,8 +71,8 @@ def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
 
     $$ A = s - \bar s, \qquad s = \sum_k w_k r_k. $$
 
-    The one estimator here that keeps the unit of the rewards: rewards ten times larger give
-    advantages ten times larger. Each reward is centred before the sum, so that a missing reward
+    It keeps the unit of the rewards: rewards ten times larger give advantages ten times larger, as
+    with `rloo` and `corr_grpo`. Each reward is centred before the sum, so that a missing reward
     counts as average.
 
     Args:
@@ -111,7 +111,8 @@ def rloo(rewards: Rewards, weights: Weights) -> Advantages:
     with $n$ the samples of the group that have a reward. An unbiased baseline: it does not contain
     the sample that it judges. Otherwise `grpo_no_std`, larger by $n/(n-1)$.
 
-    Differs from TRL: there it is a trainer of its own, for one reward.
+    Differs from TRL, where it is a trainer of its own (`RLOOTrainer`): a missing reward is left out
+    instead of added as 0.
 
     Args:
         rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.

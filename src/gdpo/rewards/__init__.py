@@ -1,6 +1,6 @@
 """Rewards: what is wanted of a completion, as numbers. Nothing here knows a trainer."""
 
-from gdpo.rewards._gating import Gate, apply_gates, check_gates, closed_gates
+from gdpo.rewards._gating import Gate, apply_gates, check_gates, closed_gates, declared_ranges
 from gdpo.rewards._reward import Example, Reference, Reward
 from gdpo.rewards._scorer import Failure, Scores, check_distinct, score, score_one
 
@@ -15,6 +15,7 @@ __all__ = [
     "check_distinct",
     "check_gates",
     "closed_gates",
+    "declared_ranges",
     "score",
     "score_one",
 ]

@@ -1,8 +1,8 @@
 """Gates: a reward that counts only where another one is reached."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
+from gdpo.rewards._reward import Reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +118,24 @@ def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
                 )
         if name == gate.on:
             raise ConfigError(f"reward {name!r} is gated on itself: name another reward")
+
+
+def declared_ranges(
+    rewards: Sequence[Any], gated: Container[str] = ()
+) -> tuple[list[float], list[float]]:
+    """The lowest and the highest value of each reward; NaN of what is no `Reward`.
+
+    Args:
+        rewards: `Reward` objects, or functions, which declare no range.
+        gated: Names of those with a gate: they are 0 where it is closed.
+    """
+    ranges = [_range(reward, gated) for reward in rewards]
+    return [low for low, _ in ranges], [high for _, high in ranges]
+
+
+def _range(reward: Any, gated: Container[str]) -> tuple[float, float]:
+    if not isinstance(reward, Reward):
+        return nan, nan
+    if reward.name in gated:
+        return min(0.0, reward.low), max(0.0, reward.high)
+    return reward.low, reward.high

@@ -1,5 +1,13 @@
 """The rollout record: one format for what was sampled, rewarded and learned from."""
 
+from gdpo.rollouts._arrays import RewardArrays, reward_arrays
 from gdpo.rollouts._record import Rollout, read_rollouts, rollout_file, write_rollouts
 
-__all__ = ["Rollout", "read_rollouts", "rollout_file", "write_rollouts"]
+__all__ = [
+    "RewardArrays",
+    "Rollout",
+    "read_rollouts",
+    "reward_arrays",
+    "rollout_file",
+    "write_rollouts",
+]

@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gdpo.diagnostics import Diagnosis, Severity, diagnose
 from gdpo.errors import MissingExtraError
+from gdpo.rewards import declared_ranges
+from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 from gdpo.training._curves import draw_curves
 from gdpo.training._environment import now
 from gdpo.training._preflight import Job
 from gdpo.training._progress import number
+from gdpo.training._recipe import gates_of
 from gdpo.training._run_directory import Checkpoint, RunDirectory, write_whole
 from gdpo.training._summary import RewardChange, readme, reward_changes
 
@@ -20,6 +24,9 @@ _NO_SIGNAL = (
     "nothing was learned: in every step, all samples of every group were rewarded alike. Take a "
     "stronger or warm-started model, more samples per prompt, longer completions or easier rows"
 )
+
+_LAST = 10
+"""How many of the last steps are diagnosed together."""
 
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
@@ -46,11 +53,41 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
         draw_curves(run.curves, job.recipe.name, rows, changes)
     except MissingExtraError as error:
         notes.append(str(error))
+    diagnosis = _diagnose_the_end(job, run, last.step)
+    if diagnosis is not None:
+        warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
+        notes += [f"{finding.message}: {finding.remedy}" for finding in warnings]
     run.update_environment(finished=now(), steps=last.step)
     facts = run.read_environment()
-    text = readme(job.recipe, facts, changes, steps=last.step, has_curves=run.curves.exists())
+    text = readme(
+        job.recipe,
+        facts,
+        changes,
+        steps=last.step,
+        has_curves=run.curves.exists(),
+        diagnosis=diagnosis,
+    )
     write_whole(run.readme, text)
     return tuple(notes)
+
+
+def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
+    """What the rewards did in the last steps that were generated for, from their records."""
+    files = [rollout_file(run.rollouts, step) for step in range(max(1, last - _LAST + 1), last + 1)]
+    rollouts = [rollout for file in files if file.exists() for rollout in read_rollouts(file)]
+    if not rollouts:
+        return None
+    arrays = reward_arrays(rollouts)
+    low, high = declared_ranges(job.rewards, gated=gates_of(job.recipe, job.rewards))
+    return diagnose(
+        arrays.rewards,
+        arrays.weights,
+        arrays.names,
+        estimator=job.recipe.advantage,
+        advantages=arrays.advantages,
+        low=low,
+        high=high,
+    )
 
 
 def _has_signal(row: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails
 from gdpo._naming import did_you_mean, find
 from gdpo.advantages import AdvantageRule, resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.rewards import Gate, Reward, check_distinct, check_gates
+from gdpo.rewards import Gate, Reward, check_distinct, check_gates, declared_ranges
 from gdpo.tasks import Task, resolve_task
 from gdpo.training._yaml import (
     Document,
@@ -92,8 +92,8 @@ class RewardConfig(_Config):
     name: str
     """One of the task's rewards, or `module:attribute` of a `gdpo.Reward`."""
     weight: float = 1.0
-    """Importance, applied after each reward is normalized (for `grpo`: before). Dimensionless,
-    finite.
+    """Importance, applied after each reward is normalized, or before by estimators that add the
+    rewards up first. Dimensionless, finite.
     """
 
     gate: GateConfig | None = None
@@ -229,8 +229,8 @@ def resolve(recipe: Recipe) -> Recipe:
     written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
     recipe = recipe.model_copy(update={"rewards": written_out})
     rewards = find_rewards(recipe, task)
-    _check_options(recipe, rewards)
     _check_gates(recipe, rewards)
+    _check_options(recipe, rewards)
     return recipe
 
 
@@ -242,13 +242,14 @@ def gates_of(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
 
 
 def _check_options(recipe: Recipe, rewards: Sequence[Reward]) -> None:
+    low, high = declared_ranges(rewards, gated=gates_of(recipe, rewards))
     try:
         AdvantageRule(
             recipe.advantage,
             [reward.name for reward in rewards],
             recipe.advantage_options,
-            low=[reward.low for reward in rewards],
-            high=[reward.high for reward in rewards],
+            low=low,
+            high=high,
         )
     except ConfigError as error:
         raise ConfigError(f"{recipe.place('advantage_options')}: {error}") from error

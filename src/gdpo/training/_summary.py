@@ -7,6 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from gdpo.diagnostics import Diagnosis
 from gdpo.rewards import Reward
 from gdpo.training._progress import number
 from gdpo.training._recipe import Recipe
@@ -78,6 +79,7 @@ def readme(
     *,
     steps: int,
     has_curves: bool,
+    diagnosis: Diagnosis | None = None,
 ) -> str:
     """The README of a finished run, in Markdown."""
     packages = environment.get("packages") or {}
@@ -105,7 +107,7 @@ Mean reward over the first and the last tenth of the steps:
 | reward | range | weight | start | end | change |
 |---|---|---|---|---|---|
 {rows}
-{picture}
+{picture}{_diagnosis_section(diagnosis)}
 One run with one seed ({environment.get("seed")}): it shows what happened here, not which method is
 better.
 
@@ -121,6 +123,18 @@ better.
 
 ```yaml
 {recipe.to_yaml().strip()}
+```
+"""
+
+
+def _diagnosis_section(diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None:
+        return ""
+    return f"""
+What the rewards did in the last steps, all together:
+
+```
+{diagnosis.summary()}
 ```
 """
 

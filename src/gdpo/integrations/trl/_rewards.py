@@ -42,17 +42,6 @@ def reward_names(functions: Sequence[Any]) -> list[str]:
     return [_name(function) for function in functions]
 
 
-def declared_ranges(reward_funcs: Any) -> tuple[list[float], list[float]]:
-    """The lowest and the highest value of each reward; NaN where it declares none."""
-    sequence: list[Any] = list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
-    ranges = [
-        (reward.low, reward.high) if isinstance(reward, Reward) else (math.nan, math.nan)
-        for reward in sequence
-        if reward is not None
-    ]
-    return [low for low, _ in ranges], [high for _, high in ranges]
-
-
 def as_gates(gates: Mapping[str, Any] | None) -> dict[str, Gate]:
     """Gates as a configuration holds them: by reward name, each with `on` and `at_least`.
 

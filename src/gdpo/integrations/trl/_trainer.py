@@ -6,6 +6,7 @@ made, and the advantages are replaced when TRL has made its own.
 
 import copy
 import logging
+import math
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,18 +20,23 @@ from gdpo.advantages import (
     gdpo,
     weights_by_name,
 )
-from gdpo.diagnostics import dead_groups, group_std, silent_groups
+from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._rewards import (
     as_gates,
     as_reward_functions,
-    declared_ranges,
     reward_names,
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._state import RuleState
-from gdpo.rewards import apply_gates, check_distinct, check_gates, closed_gates
+from gdpo.rewards import (
+    apply_gates,
+    check_distinct,
+    check_gates,
+    closed_gates,
+    declared_ranges,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +46,10 @@ ONE_GROUP = (
     "generation batch: raise per_device_train_batch_size, gradient_accumulation_steps or "
     "steps_per_generation (generation batch = num_generations here)"
 )
+
+
+_LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/dead_groups", "/silent_groups")
+"""What a diagnosis holds that stands in the log already, under `rewards/` and TRL's own names."""
 
 
 class GDPOTrainer(GRPOTrainer):
@@ -55,7 +65,10 @@ class GDPOTrainer(GRPOTrainer):
       missing);
     - `rewards/<name>/gate_closed`: share of rollouts in which its gate made it 0, for a gated one
       (its mean and spread are those of what is left, which is what trains);
-    - `rewards/<name>/multiplier`: of a constraint of `constrained_grpo`.
+    - `rewards/<name>/multiplier`: of a constraint of `constrained_grpo`;
+    - `diagnostics/<name>/...`, `diagnostics/...`: the numbers of `gdpo.diagnostics.diagnose`: the
+      influence that each reward has on the advantages, conflict among them, and more. A warning
+      among its findings that holds for five batches in a row is logged once, with what to do.
 
     `frac_reward_zero_std` is the share of rollouts whose whole group gets advantages of exactly 0
     under the estimator.
@@ -97,11 +110,15 @@ class GDPOTrainer(GRPOTrainer):
         functions = as_reward_functions(reward_funcs)
         names = reward_names(functions)
         options: Any = args.advantage_options
-        low, high = declared_ranges(reward_funcs)
-        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
         gates: Any = args.gates
         self._gates = as_gates(gates)
         check_gates(names, self._gates)
+        given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        low, high = declared_ranges(given[: len(names)], gated=self._gates)
+        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
+        self._low = dict(zip(names, low, strict=True))
+        self._high = dict(zip(names, high, strict=True))
+        self._watch = Watch()
         args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
         args.reward_weights = weights_by_name(names, args.reward_weights)
         super().__init__(model, functions, args, *others, **kwargs)
@@ -159,13 +176,14 @@ class GDPOTrainer(GRPOTrainer):
         rewards = self._gathered_rewards.view(-1, samples or 1, len(self.reward_funcs))
         tokens = None if self._token_counts is None else self._token_counts.view(rewards.shape[:2])
         advantages = self.compute_advantages(rewards, tokens)
-        if training:
-            self._rule.update(rewards)
         output["advantages"] = self._local_part(advantages, output["advantages"])
         self._warn_of_one_group(mode, rewards)
-        self._log_groups(mode, rewards, advantages)
+        self._log_advantages(advantages)
+        self._log_diagnosis(mode, self._diagnose(rewards, advantages))
         if self._rollout_log is not None:
             self._record(mode, rewards, advantages)
+        if training:
+            self._rule.update(rewards)
         return output
 
     def _local_part(self, advantages: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
@@ -173,17 +191,36 @@ class GDPOTrainer(GRPOTrainer):
         start = self.accelerator.process_index * len(local)
         return advantages.reshape(-1)[start : start + len(local)].to(local)
 
-    def _log_groups(self, mode: str, rewards: torch.Tensor, advantages: torch.Tensor) -> None:
+    def _diagnose(self, rewards: torch.Tensor, advantages: torch.Tensor) -> Diagnosis:
+        return diagnose(
+            rewards,
+            self.reward_weights.tolist(),
+            self.reward_func_names,
+            estimator=self._rule.name,
+            advantages=advantages,
+            low=self._low,
+            high=self._high,
+        )
+
+    def _log_diagnosis(self, mode: str, diagnosis: Diagnosis) -> None:
         metrics = self._metrics[mode]
-        stds, dead = group_std(rewards).tolist(), dead_groups(rewards).tolist()
-        for name, std, share in zip(self.reward_func_names, stds, dead, strict=True):
-            metrics[f"rewards/{name}/group_std"].append(std)
-            metrics[f"rewards/{name}/dead_groups"].append(share)
+        for reward in diagnosis.rewards:
+            metrics[f"rewards/{reward.name}/group_std"].append(_number(reward.group_std))
+            metrics[f"rewards/{reward.name}/dead_groups"].append(_number(reward.dead_groups))
         for name, share in self._closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names).items():
             metrics[key].append(value)
-        metrics["frac_reward_zero_std"][-1] = silent_groups(advantages)
+        for key, value in diagnosis.metrics().items():
+            if not key.endswith(_LOGGED_WITH_REWARDS):
+                metrics[key].append(value)
+        metrics["frac_reward_zero_std"][-1] = diagnosis.silent_groups
+        if mode == "train" and self.accelerator.is_main_process:
+            for finding in self._watch.update(diagnosis.findings):
+                logger.warning("%s: %s", finding.message, finding.remedy)
+
+    def _log_advantages(self, advantages: torch.Tensor) -> None:
+        """In TRL's table of completions, in the place of its own."""
         shown: Any = self._logs["advantages"]
         flat = advantages.reshape(-1).tolist()
         for _ in range(min(len(flat), len(shown))):
@@ -211,3 +248,7 @@ class GDPOTrainer(GRPOTrainer):
             if self._rule.estimator is gdpo and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

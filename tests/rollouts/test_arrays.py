@@ -1,0 +1,53 @@
+"""Recorded rollouts in their groups."""
+
+import numpy as np
+import pytest
+
+from gdpo.errors import DataError
+from gdpo.rollouts import Rollout, reward_arrays
+
+NAN = np.nan
+
+
+def rollout(step, group, sample, a, b, advantage=0.5, weights=(1.0, 2.0)):
+    return Rollout(
+        run="r",
+        step=step,
+        group_id=group,
+        sample_id=sample,
+        prompt="p",
+        completion="c",
+        rewards={"a": a, "b": b},
+        weights=dict(zip("ab", weights, strict=True)),
+        advantage=advantage,
+        num_tokens=1,
+        finish_reason="stop",
+    )
+
+
+def test_a_group_is_a_step_and_a_group_number():
+    arrays = reward_arrays(
+        [
+            rollout(1, 0, 0, 1.0, None),
+            rollout(1, 1, 0, 2.0, 0.0, advantage=-1.0),
+            rollout(1, 0, 1, 3.0, 1.0),
+            rollout(2, 0, 0, 4.0, 1.0),
+        ]
+    )
+    assert arrays.names == ("a", "b")
+    assert arrays.weights == (1.0, 2.0)
+    np.testing.assert_array_equal(
+        arrays.rewards,
+        [[[1, NAN], [3, 1]], [[2, 0], [NAN, NAN]], [[4, 1], [NAN, NAN]]],
+    )
+    np.testing.assert_array_equal(arrays.advantages, [[0.5, 0.5], [-1, 0], [0.5, 0]])
+
+
+def test_rollouts_of_different_recipes_do_not_mix():
+    with pytest.raises(DataError, match="step 2 has other rewards or weights than step 1"):
+        reward_arrays([rollout(1, 0, 0, 1, 1), rollout(2, 0, 0, 1, 1, weights=(1.0, 1.0))])
+
+
+def test_no_rollouts_are_an_error():
+    with pytest.raises(DataError, match="no rollouts"):
+        reward_arrays([])
