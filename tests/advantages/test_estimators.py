@@ -107,6 +107,15 @@ def test_rewards_that_cancel_give_exactly_zero(estimator, dtype):
     assert torch.count_nonzero(estimator(r, [1.0, 1.0])) == 0
 
 
+@pytest.mark.parametrize("estimator", [grpo, grpo_batch_norm, gdpo])
+def test_rewards_that_cancel_up_to_their_own_rounding_give_exactly_zero(estimator):
+    """At 1000, float32 has steps of 6e-5: the sum of the two varies by as much, for nothing."""
+    first = np.array([[0.1, 0.4, 0.8, 0.35], [0.2, 0.9, 0.3, 0.15]])
+    r = np.stack([1000 + first, 300 - first], axis=-1).astype(np.float32)
+    assert np.ptp(r.astype(float).sum(axis=-1)) > 1e-5
+    assert torch.count_nonzero(estimator(torch.tensor(r), [1.0, 1.0])) == 0
+
+
 # GDPO and GRPO
 
 

@@ -1,5 +1,23 @@
-"""What a reward array says about a batch."""
+"""What a reward array says about a batch, and what to do about it."""
 
+from gdpo.diagnostics._diagnose import Bounds, diagnose
+from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
+from gdpo.diagnostics._finding import Finding, Kind, Severity
 from gdpo.diagnostics._groups import dead_groups, group_std, silent_groups
+from gdpo.diagnostics._thresholds import Thresholds
+from gdpo.diagnostics._watch import Watch
 
-__all__ = ["dead_groups", "group_std", "silent_groups"]
+__all__ = [
+    "Bounds",
+    "Diagnosis",
+    "Finding",
+    "Kind",
+    "RewardDiagnosis",
+    "Severity",
+    "Thresholds",
+    "Watch",
+    "dead_groups",
+    "diagnose",
+    "group_std",
+    "silent_groups",
+]

@@ -6,7 +6,10 @@ from array_api_compat import array_namespace
 from jaxtyping import Float
 
 from gdpo.advantages.arrays import Advantages, Rewards, rounded
-from gdpo.advantages.stages import SAMPLES, centre, spread
+from gdpo.advantages.stages import SAMPLES, centre, mean, spread
+
+Spreads = Float[Any, "prompt reward"]
+"""Spread of each reward in each group, in its unit; NaN where the reward does not apply."""
 
 
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
@@ -20,7 +23,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     Returns:
         One number per reward, in its unit; NaN for a reward that applies nowhere.
     """
-    return _mean_over_groups(_std_in_group(rewards), rewards)
+    return mean_std(_spreads(rewards))
 
 
 def dead_groups(rewards: Rewards) -> Float[Any, " reward"]:
@@ -34,9 +37,7 @@ def dead_groups(rewards: Rewards) -> Float[Any, " reward"]:
     Returns:
         One share in [0, 1] per reward; NaN for a reward that applies nowhere.
     """
-    xp = array_namespace(rewards)
-    std = _std_in_group(rewards)
-    return _mean_over_groups(xp.astype(std == 0, std.dtype), rewards)
+    return dead_share(_spreads(rewards))
 
 
 def silent_groups(advantages: Advantages) -> float:
@@ -53,15 +54,24 @@ def silent_groups(advantages: Advantages) -> float:
     return float(xp.mean(xp.astype(silent, advantages.dtype)))
 
 
-def _std_in_group(rewards: Rewards) -> Float[Any, "prompt reward"]:
-    return spread(centre(rounded(rewards), over=SAMPLES), over=SAMPLES)[:, 0, :]
+def mean_std(spreads: Spreads) -> Float[Any, " reward"]:
+    """Mean spread of each reward over the groups that it applies to."""
+    return mean(spreads, over=0)[0, :]
 
 
-def _mean_over_groups(
-    values: Float[Any, "prompt reward"], rewards: Rewards
-) -> Float[Any, " reward"]:
-    xp = array_namespace(rewards)
-    applies = xp.any(~xp.isnan(rewards), axis=SAMPLES)
-    count = xp.sum(xp.astype(applies, values.dtype), axis=0)
-    total = xp.sum(xp.where(applies, values, 0.0), axis=0)
-    return xp.where(count > 0, total / xp.where(count > 0, count, 1.0), xp.nan)
+def dead_share(spreads: Spreads) -> Float[Any, " reward"]:
+    """Share of the groups that each reward applies to in which its spread is 0."""
+    xp = array_namespace(spreads)
+    dead = xp.where(xp.isnan(spreads), spreads, xp.astype(spreads == 0, spreads.dtype))
+    return mean(dead, over=0)[0, :]
+
+
+def where_it_applies(spreads: Spreads, rewards: Rewards) -> Spreads:
+    """The spreads, with NaN instead of 0 where a group has no value of the reward."""
+    xp = array_namespace(spreads)
+    return xp.where(xp.any(~xp.isnan(rewards), axis=SAMPLES), spreads, xp.nan)
+
+
+def _spreads(rewards: Rewards) -> Spreads:
+    x = rounded(rewards)
+    return where_it_applies(spread(centre(x, over=SAMPLES), over=SAMPLES)[:, 0, :], x.values)

@@ -1,0 +1,290 @@
+"""From a reward array to a `Diagnosis`: the edge, and the measures put together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isnan, nan
+from typing import Any, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace, is_cupy_array, is_torch_array, to_device
+from jaxtyping import Float
+
+from gdpo._naming import did_you_mean
+from gdpo.advantages import (
+    AdvantageRule,
+    Estimator,
+    Rewards,
+    check_advantages,
+    check_finite,
+    grpo,
+    weights_by_name,
+)
+from gdpo.advantages.arrays import per_reward, prepare
+from gdpo.advantages.stages import BATCH, SAMPLES, centre, divide, mean, spread, weighted_sum
+from gdpo.diagnostics import _measures as measures
+from gdpo.diagnostics._diagnosis import Diagnosis, Matrix, RewardDiagnosis
+from gdpo.diagnostics._findings import findings_of
+from gdpo.diagnostics._groups import dead_share, mean_std, silent_groups, where_it_applies
+from gdpo.diagnostics._thresholds import Thresholds
+from gdpo.errors import ConfigError, DataError
+
+Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
+"""One bound per reward, by name or in their order; None or NaN: not known."""
+
+Vector = Float[np.ndarray, " reward"]
+
+
+def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is known of them)
+    rewards: Rewards,
+    weights: Any,
+    names: Sequence[str],
+    *,
+    estimator: str | Estimator | None = "gdpo",
+    advantages: Any = None,
+    low: Bounds = None,
+    high: Bounds = None,
+    thresholds: Thresholds | None = None,
+) -> Diagnosis:
+    r"""What each reward does in a batch, what the estimator makes of it, and what is wrong.
+
+    A reward's influence is the covariance of the advantage with its z-score; under GDPO it is
+    $(C w)_k$ up to a factor, with $C$ the correlation of the rewards, and under GRPO it goes with
+    the spread of the reward as well. The share of it that a reward has is put beside the share that
+    its weight asks for.
+
+    Args:
+        rewards: `[prompt, sample, reward]` of any array library, raw, each in its own unit. NaN:
+            does not apply.
+        weights: One per reward in the order of the names, or a dict by name, or None: all 1.
+        names: One per reward.
+        estimator: What makes advantages of the rewards: a name, or a function, which is called
+            with NumPy arrays. With `advantages` it is only named; None: it is not known.
+        advantages: `[prompt, sample]`, those that were used; left out: the estimator's.
+        low: Declared lowest value of each reward, in its unit, in order or by name.
+        high: Declared highest value of each reward.
+        thresholds: What is worth a finding; left out: `Thresholds()`.
+
+    Returns:
+        A frozen `Diagnosis`; print it, or log its `metrics()`.
+
+    Raises:
+        DataError: An infinite reward, not three axes, or advantages that do not fit.
+        ConfigError: Names, weights, bounds or an estimator that do not fit the rewards.
+
+    Example:
+        >>> import numpy as np
+        >>> rewards = np.random.default_rng(0).random((256, 8, 2)) * [10, 1]
+        >>> diagnosis = diagnose(rewards, [1, 1], ["steps", "style"], estimator="grpo")
+        >>> [round(reward.realized, 2) for reward in diagnosis.rewards]
+        [0.95, 0.05]
+        >>> [finding.kind.value for finding in diagnosis.findings]
+        ['dominates']
+    """
+    r = _numpy(rewards)
+    _check_names(names, r)
+    weights = weights_by_name(names, _floats(weights))
+    batch = _Batch.of(r, weights)
+    bounds = _bounds(low, "low", names, r), _bounds(high, "high", names, r)
+    _check_range(*bounds, names)
+    if advantages is None:
+        a = _advantages(r, batch.weights, estimator, names, bounds)
+    else:
+        a = _given(advantages, r)
+    found = _diagnosis(batch, a, names, bounds)
+    found = replace(found, estimator=_name(estimator))
+    return replace(found, findings=findings_of(found, thresholds or Thresholds()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What several numbers of a diagnosis are computed from, each made once."""
+
+    values: measures.Values
+    weights: Vector
+    std: measures.PerGroup
+    """NaN: does not apply to the group."""
+    z: measures.Values
+    total: Any
+    """Σ w_k z_k."""
+    grpo: measures.Scores
+
+    @staticmethod
+    def of(rewards: Rewards, weights: Sequence[float]) -> "_Batch":
+        x, w = prepare(rewards, weights)
+        centred = centre(x, over=SAMPLES)
+        std = spread(centred, over=SAMPLES)
+        z = divide(centred, std)
+        return _Batch(
+            values=x.values,
+            weights=w,
+            std=where_it_applies(std[:, 0, :], x.values),
+            z=z.values,
+            total=weighted_sum(z, w),
+            grpo=np.asarray(grpo(rewards, weights), dtype=np.float64),
+        )
+
+
+def _diagnosis(
+    batch: _Batch,
+    advantages: measures.Scores,
+    names: Sequence[str],
+    bounds: tuple[Vector, Vector],
+) -> Diagnosis:
+    applies = np.any(~np.isnan(batch.values), axis=-1)
+    live = np.any(advantages != 0, axis=SAMPLES)
+    gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
+    correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
+    conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
+    return Diagnosis(
+        estimator=None,
+        prompts=batch.values.shape[0],
+        samples=batch.values.shape[1],
+        rollouts=int(np.sum(applies)),
+        rewards=_reward_diagnoses(batch, advantages, names, bounds),
+        correlation=_matrix(correlation),
+        degrees=_matrix(degrees),
+        conflict=conflict,
+        chance_conflict=chance_conflict,
+        silent_groups=silent_groups(advantages),
+        batch_gain=1 / gain if gain > 0 else None,
+        live_rms=measures.live_rms(advantages, applies),
+        largest=float(np.max(np.abs(advantages))),
+        distinct=measures.distinct(advantages, applies, live),
+        distinct_grpo=measures.distinct(batch.grpo, applies, live),
+        same_as_grpo=measures.similarity(advantages, batch.grpo, applies),
+    )
+
+
+def _reward_diagnoses(
+    batch: _Batch,
+    advantages: measures.Scores,
+    names: Sequence[str],
+    bounds: tuple[Vector, Vector],
+) -> tuple[RewardDiagnosis, ...]:
+    means = mean(batch.values, over=BATCH)[0, 0]
+    low, high = bounds
+    influence = measures.influence(advantages, batch.z)
+    columns: dict[str, Sequence[Any]] = {
+        "name": names,
+        "weight": batch.weights.tolist(),
+        "low": _numbers(low),
+        "high": _numbers(high),
+        "mean": _numbers(means),
+        "missing": np.mean(np.isnan(batch.values), axis=BATCH).tolist(),
+        "groups": np.sum(~np.isnan(batch.std), axis=0).tolist(),
+        "dead_groups": _numbers(dead_share(batch.std)),
+        "group_std": _numbers(mean_std(batch.std)),
+        "live_std": _live_std(batch.std),
+        "saturation": _numbers((means - low) / (high - low)),
+        "requested": measures.shares(batch.weights),
+        "influence": _numbers(influence),
+        "realized": measures.shares(influence),
+        "energy": measures.shares(measures.energy(batch.z, batch.weights)),
+    }
+    rows = zip(*columns.values(), strict=True)
+    return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)
+
+
+def _live_std(std: measures.PerGroup) -> list[float | None]:
+    return [float(np.median(s[s > 0])) if np.any(s > 0) else None for s in std.T]
+
+
+def _numbers(values: Vector) -> list[float | None]:
+    return [None if isnan(value) else value for value in values.tolist()]
+
+
+def _matrix(values: measures.Square) -> Matrix:
+    return tuple(tuple(row) for row in values.tolist())
+
+
+def _advantages(
+    rewards: Any,
+    weights: Vector,
+    estimator: str | Estimator | None,
+    names: Sequence[str],
+    bounds: tuple[Vector, Vector],
+) -> measures.Scores:
+    """Those of the estimator."""
+    if estimator is None:
+        raise ConfigError("diagnose needs an estimator, or the advantages that were used")
+    if isinstance(estimator, str):
+        low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
+        estimator = AdvantageRule(estimator, names, low=low, high=high)
+    a = estimator(rewards, weights)
+    check_advantages(a, rewards, _name(estimator) or "estimator")
+    return np.asarray(a, dtype=np.float64)
+
+
+def _given(advantages: Any, rewards: Any) -> measures.Scores:
+    """Those that were used, checked."""
+    a = _numpy(advantages)
+    if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
+        raise DataError(
+            f"advantages must be finite numbers [prompt, sample] of shape {rewards.shape[:2]}, as "
+            f"the rewards have it; got the shape {a.shape}"
+        )
+    return np.asarray(a, dtype=np.float64)
+
+
+def _name(estimator: str | Estimator | None) -> str | None:
+    if isinstance(estimator, AdvantageRule):
+        return estimator.name
+    function = estimator.func if isinstance(estimator, partial) else estimator
+    return function if isinstance(function, str) else getattr(function, "__name__", None)
+
+
+def _floats(weights: Any) -> Any:
+    """Weights of any kind of array or list, as plain numbers; by name if they are by name."""
+    if isinstance(weights, Mapping):
+        return {name: float(weight) for name, weight in weights.items()}
+    return None if weights is None else [float(weight) for weight in weights]
+
+
+def _bounds(values: Bounds, what: str, names: Sequence[str], rewards: Any) -> Vector:
+    if isinstance(values, Mapping):
+        for name in values:
+            if name not in names:
+                raise ConfigError(
+                    f"{what} names {name!r}, which is no reward here: {did_you_mean(name, names)}"
+                )
+        values = [values.get(name) for name in names]
+    if values is not None:
+        values = [nan if value is None else value for value in values]
+    return np.asarray(per_reward(values, rewards, name=what), dtype=np.float64)
+
+
+def _check_range(low: Vector, high: Vector, names: Sequence[str]) -> None:
+    for bottom, top, name in zip(low.tolist(), high.tolist(), names, strict=True):
+        if bottom >= top:
+            raise ConfigError(
+                f"reward {name!r}: its range must have low < high, got [{bottom:g}, {top:g}]"
+            )
+
+
+def _check_names(names: Sequence[str], rewards: Any) -> None:
+    if rewards.ndim != 3:
+        return  # whoever computes says what is wrong with it
+    if len(names) != rewards.shape[-1]:
+        raise ConfigError(
+            f"one name per reward is needed: {rewards.shape[-1]} rewards, but {len(names)} names "
+            f"({', '.join(names)})"
+        )
+    if len(set(names)) < len(names):
+        raise ConfigError(f"the names of rewards must differ, got {', '.join(names)}")
+    check_finite(rewards, names)
+
+
+def _numpy(array: Any) -> Any:
+    """On the CPU, and in the precision that it has: its rounding belongs to it.
+
+    Half precision becomes single, which does not change a value.
+    """
+    xp = array_namespace(array)
+    if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:
+        array = xp.astype(array, xp.float32)
+    if is_torch_array(array):
+        array = array.detach()
+    if is_torch_array(array) or is_cupy_array(array):
+        array = to_device(array, "cpu")
+    return np.asarray(array)

@@ -1,0 +1,130 @@
+"""The numbers of a diagnosis, from z-scores and advantages: each a formula on arrays.
+
+What an estimator is made of is in `gdpo.advantages.stages` and used from there.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from gdpo.advantages.stages import BATCH, SAMPLES, Rounded, correlation, mean, standardize
+
+Values = Float[np.ndarray, "prompt sample reward"]
+Scores = Float[np.ndarray, "prompt sample"]
+PerGroup = Float[np.ndarray, "prompt reward"]
+Square = Float[np.ndarray, "reward reward"]
+
+_SAME = 1e-5
+"""Advantages closer than this part of the largest one are the same: computed in float32 they carry
+that much rounding."""
+
+
+def influence(advantages: Scores, z: Values) -> Float[np.ndarray, " reward"]:
+    r"""Covariance of the advantage with each reward's z-score, over where the reward applies.
+
+    The mean of $A z_k$: $z_k$ sums to 0 in each group, so that the mean of $A$ has no say. NaN for
+    a reward that applies nowhere.
+    """
+    return mean(advantages[..., None] * z, over=BATCH)[0, 0]
+
+
+def shares(values: Iterable[float]) -> list[float | None]:
+    r"""$|v_k| / \sum_l |v_l|$; None where a value is NaN, or all are 0."""
+    sizes = np.abs(np.array(list(values)))
+    largest = np.max(sizes, initial=0.0, where=~np.isnan(sizes))
+    ratios = sizes / largest if largest > 0 else np.full_like(sizes, np.nan)
+    return [None if np.isnan(r) else float(r) for r in ratios / max(np.nansum(ratios), 1.0)]
+
+
+def energy(z: Values, weights: Float[np.ndarray, " reward"]) -> Float[np.ndarray, " reward"]:
+    r"""$\sum (w_k z_k)^2$ over the batch, up to a common factor."""
+    largest = np.max(np.abs(weights))
+    unit = weights / largest if largest > 0 else weights
+    return unit**2 * np.nansum(z * z, axis=BATCH)
+
+
+def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
+    r"""Correlation of each pair of rewards over the groups in which both vary, and its evidence.
+
+    $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
+
+    `stages.correlation` sums over the whole batch instead: there a group in which one of the two is
+    dead counts as unrelated, which is right for influence and hides how the two get along.
+
+    Args:
+        z: Standardized in each group.
+        std: Spread of each reward in each group.
+
+    Returns:
+        The correlation, NaN where the rewards never vary together, and the root in its
+        denominator. That is the number of degrees of freedom: z has unit variance in each group,
+        and the squares of a group sum to its number of samples less one.
+    """
+    known = np.where(np.isnan(z), 0.0, z)
+    columns = known.reshape(-1, z.shape[-1])
+    squares = np.sum(known * known, axis=SAMPLES).T @ (std > 0)
+    degrees = np.sqrt(squares * squares.T)
+    together = degrees > 0
+    product = columns.T @ columns
+    return np.where(together, product / np.where(together, degrees, 1.0), np.nan), degrees
+
+
+def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | None, float | None]:
+    r"""Share of rollouts with one $w_k z_k$ above 0 and another below, and what chance would give.
+
+    By chance: if the rewards of each group were shuffled over its samples, each reward by itself.
+    With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$ pulls up and down, a
+    sample escapes conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1
+    - p^+_k - p^-_k)$.
+    """
+    pull = np.sign(weights) * z
+    absent = np.all(np.isnan(z), axis=-1)
+    if np.all(absent):
+        return None, None
+    up, down = pull > 0, pull < 0
+    both = np.any(up, axis=-1) & np.any(down, axis=-1)
+    p_up, p_down = (
+        mean(np.where(absent[..., None], np.nan, side), over=SAMPLES) for side in (up, down)
+    )
+    escape = (1 - p_up).prod(-1) + (1 - p_down).prod(-1) - (1 - p_up - p_down).prod(-1)
+    chance = np.where(absent, np.nan, 1 - escape)
+    return _mean(np.where(absent, np.nan, both)), _mean(chance)
+
+
+def live_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
+    """Root mean square of the advantages in the groups that have any other than 0."""
+    live = applies & np.any(advantages != 0, axis=SAMPLES, keepdims=True)
+    largest = np.max(np.abs(advantages))
+    if largest == 0:
+        return None
+    ratios = np.where(live, advantages / largest, np.nan)
+    return float(largest) * float(np.sqrt(np.nanmean(ratios * ratios)))
+
+
+def distinct(
+    advantages: Scores,
+    applies: Bool[np.ndarray, "prompt sample"],
+    live: Bool[np.ndarray, " prompt"],
+) -> float | None:
+    """Number of different advantages in a group, mean over the live groups."""
+    if not np.any(live):
+        return None
+    ordered = np.sort(np.where(applies, advantages, np.nan), axis=SAMPLES)
+    steps = np.diff(ordered, axis=SAMPLES) > _SAME * np.max(np.abs(advantages))
+    return float(np.mean(1.0 + np.sum(steps, axis=SAMPLES)[live]))
+
+
+def similarity(
+    advantages: Scores, others: Scores, applies: Bool[np.ndarray, "prompt sample"]
+) -> float | None:
+    """Correlation of two estimators' advantages over the rollouts that have a reward."""
+    pair = np.moveaxis(np.where(applies, np.stack([advantages, others]), np.nan), 0, -1)
+    z = standardize(Rounded(pair, np.zeros_like(pair)), over=BATCH)
+    if not np.all(np.any(z.values != 0, axis=BATCH, where=applies[..., None])):
+        return None
+    return float(correlation(z)[0, 1])
+
+
+def _mean(values: Float[np.ndarray, "prompt sample"]) -> float:
+    return float(mean(values, over=BATCH)[0, 0])

@@ -1,0 +1,477 @@
+"""The numbers of a diagnosis: against loops over groups, and what must not change them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from functools import partial
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+
+from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, mo_grpo, sa_mrpo
+from gdpo.advantages import stages as st
+from gdpo.diagnostics import Kind, dead_groups, diagnose, group_std, silent_groups
+from gdpo.errors import ConfigError, DataError
+
+NAN = np.nan
+NAMES = ["format", "correctness", "brevity"]
+WEIGHTS = [1.0, 2.0, -0.5]
+
+
+def some_rewards(seed=0, prompts=12, samples=6, *, missing=0.1):
+    """Three correlated rewards in different units, some dead groups and some missing values."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(size=(prompts, samples))
+    rewards = np.stack(
+        [
+            (rng.random((prompts, samples)) < 0.4).astype(float),
+            np.round(3 * shared + rng.normal(size=(prompts, samples))),
+            100 + shared,
+        ],
+        axis=-1,
+    )
+    rewards[0, :, 0] = 1.0
+    rewards[1, :, :] = [0.0, 2.0, 100.0]
+    rewards[rng.random(rewards.shape) < missing] = NAN
+    return rewards
+
+
+def z_scores(rewards):
+    """By loops: 0 in a group where nothing varies, NaN where a reward does not apply."""
+    z = np.full(rewards.shape, NAN)
+    for p, k in np.ndindex(rewards.shape[0], rewards.shape[2]):
+        column = rewards[p, :, k]
+        there = ~np.isnan(column)
+        values = column[there]
+        std = np.std(values, ddof=1) if len(values) > 1 else 0.0
+        z[p, there, k] = (values - values.mean()) / std if std > 0 else 0.0
+    return z
+
+
+def of_each(diagnosis, field):
+    return [getattr(reward, field) for reward in diagnosis.rewards]
+
+
+def close(got, wanted):
+    np.testing.assert_allclose(np.array(got, float), np.array(wanted, float), rtol=1e-9, atol=1e-12)
+
+
+def test_influence_is_the_covariance_of_the_advantage_with_the_z_score_where_it_applies():
+    rewards = some_rewards()
+    a, z = gdpo(rewards, WEIGHTS), z_scores(rewards)
+    wanted = []
+    for k in range(3):
+        there = ~np.isnan(z[:, :, k])
+        wanted.append(np.cov(a[there], z[:, :, k][there], ddof=0)[0, 1])
+    diagnosis = diagnose(rewards, WEIGHTS, NAMES)
+    close(of_each(diagnosis, "influence"), wanted)
+    close(of_each(diagnosis, "realized"), np.abs(wanted) / np.sum(np.abs(wanted)))
+    close(of_each(diagnosis, "requested"), [1 / 3.5, 2 / 3.5, 0.5 / 3.5])
+
+
+def test_a_penalty_is_pushed_down_and_a_share_has_no_sign():
+    rng = np.random.default_rng(0)
+    diagnosis = diagnose(rng.random((64, 8, 2)), [1, -1], ["quality", "length"])
+    quality, length = diagnosis.rewards
+    assert quality.influence == pytest.approx(-length.influence, rel=1e-9)
+    assert length.influence < -0.5
+    assert (length.requested, length.realized) == (0.5, pytest.approx(0.5))
+
+
+def test_energy_is_the_share_of_the_squares_in_the_sum_of_weighted_z_scores():
+    rewards = some_rewards()
+    squares = np.nansum((WEIGHTS * z_scores(rewards)) ** 2, axis=(0, 1))
+    close(of_each(diagnose(rewards, WEIGHTS, NAMES), "energy"), squares / squares.sum())
+
+
+def test_the_correlation_is_pooled_over_the_groups_in_which_both_rewards_vary():
+    rewards = some_rewards()
+    rewards[2:8, :, 2] = 100.0  # dead in half of the groups: the pair keeps its correlation
+    diagnosis = diagnose(rewards, WEIGHTS, NAMES)
+    z = z_scores(rewards)
+    both = np.nansum(z[:, :, 1] ** 2, axis=1) * np.nansum(z[:, :, 2] ** 2, axis=1) > 0
+    product = np.nansum(z[both, :, 1] * z[both, :, 2])
+    degrees = np.sqrt(np.nansum(z[both, :, 1] ** 2) * np.nansum(z[both, :, 2] ** 2))
+    assert 0 < np.sum(both) < 7
+    assert diagnosis.correlation[1][2] == pytest.approx(product / degrees, rel=1e-9)
+    assert diagnosis.correlation[2][1] == diagnosis.correlation[1][2]
+    assert diagnosis.degrees[1][2] == pytest.approx(degrees, rel=1e-9)
+    samples = np.sum(~np.isnan(z[:, :, 0]), axis=1)
+    assert samples.min() < samples.max()
+    varies = np.nansum(z[:, :, 0] ** 2, axis=1) > 0
+    assert diagnosis.degrees[0][0] == pytest.approx(np.sum(samples[varies] - 1), rel=1e-9)
+
+
+def test_padding_groups_with_rollouts_that_do_not_exist_changes_nothing():
+    rewards = some_rewards(missing=0.0)
+    padded = np.concatenate([rewards, np.full((12, 3, 3), NAN)], axis=1)
+    wanted, got = (
+        {k: v for k, v in diagnose(r, WEIGHTS, NAMES).metrics().items() if "missing" not in k}
+        for r in (rewards, padded)
+    )
+    assert got == pytest.approx(wanted, rel=1e-9)
+    chances = [diagnose(r, WEIGHTS, NAMES).chance_conflict for r in (rewards, padded)]
+    assert chances[0] == pytest.approx(chances[1], rel=1e-9)
+
+
+def test_where_every_group_varies_it_is_the_correlation_that_estimators_use():
+    rewards = np.random.default_rng(1).random((8, 5, 3))
+    exact = st.Rounded(rewards, np.zeros_like(rewards))
+    wanted = st.correlation(st.standardize(exact, over=st.SAMPLES))
+    close(diagnose(rewards, None, NAMES).correlation, wanted)
+
+
+def test_rewards_that_never_vary_together_have_no_correlation():
+    rewards = np.zeros((4, 3, 2))
+    rewards[:2, 0, 0] = rewards[2:, 0, 1] = 1.0
+    diagnosis = diagnose(rewards, None, ["a", "b"])
+    assert np.isnan(diagnosis.correlation[0][1])
+    assert diagnosis.degrees[0][1] == 0
+    assert diagnosis.as_dict()["correlation"][0][1] is None
+
+
+def test_group_statistics_are_those_of_the_functions_that_stand_alone():
+    rewards = some_rewards()
+    diagnosis = diagnose(rewards, WEIGHTS, NAMES, estimator="grpo")
+    close(of_each(diagnosis, "group_std"), group_std(rewards))
+    close(of_each(diagnosis, "dead_groups"), dead_groups(rewards))
+    assert diagnosis.silent_groups == silent_groups(grpo(rewards, WEIGHTS))
+    close(of_each(diagnosis, "mean"), np.nanmean(rewards, axis=(0, 1)))
+    close(of_each(diagnosis, "missing"), np.isnan(rewards).mean(axis=(0, 1)))
+
+
+def test_the_typical_spread_is_the_median_over_the_groups_in_which_a_reward_varies():
+    rewards = np.zeros((4, 2, 1))
+    rewards[1:, 0, 0] = 1.0, 2.0, 100.0
+    (reward,) = diagnose(rewards, None, ["a"]).rewards
+    assert reward.live_std == pytest.approx(2 * np.sqrt(0.5))
+    assert reward.group_std == pytest.approx(103 * np.sqrt(0.5) / 4)
+
+
+def test_saturation_is_where_the_mean_lies_in_the_declared_range():
+    rewards = np.full((2, 2, 3), 1.0)
+    by_name = diagnose(rewards, None, NAMES, low={"brevity": -3}, high={"brevity": 5, "format": 1})
+    in_order = diagnose(rewards, None, NAMES, low=[None, NAN, -3], high=[1, None, 5])
+    assert of_each(by_name, "saturation") == of_each(in_order, "saturation") == [None, None, 0.5]
+    assert (by_name.rewards[0].low, by_name.rewards[0].high) == (None, 1.0)
+
+
+def test_conflict_counts_rollouts_that_are_pulled_both_ways_and_a_penalty_pulls_down():
+    rewards = np.array([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [NAN, NAN]]])
+    assert diagnose(rewards, [1, 1], ["a", "b"]).conflict == 2 / 4
+    assert diagnose(rewards, [1, -1], ["a", "b"]).conflict == 2 / 4
+    agree = rewards[:, 2:4]
+    assert diagnose(agree, [1, 1], ["a", "b"]).conflict == 0.0
+    assert diagnose(agree, [1, -1], ["a", "b"]).conflict == 1.0
+    assert diagnose(agree, [1, 0], ["a", "b"]).conflict == 0.0
+
+
+def test_the_conflict_by_chance_is_that_of_rewards_shuffled_within_their_groups():
+    rng = np.random.default_rng(2)
+    rewards = (rng.random((20, 6, 3)) < [0.2, 0.5, 0.7]).astype(float)
+    wanted = diagnose(rewards, [1, 2, -1], NAMES).chance_conflict
+    shuffled = [
+        diagnose(rng.permuted(rewards, axis=1), [1, 2, -1], NAMES).conflict for _ in range(200)
+    ]
+    error = np.std(shuffled) / np.sqrt(len(shuffled))
+    assert error < 0.005
+    assert abs(np.mean(shuffled) - wanted) < 4 * error
+
+
+def test_a_larger_group_counts_for_more_in_the_conflict_by_chance():
+    rewards = some_rewards(missing=0.0)[2:4]
+    rewards[0, 3:] = NAN
+    whole = diagnose(rewards, WEIGHTS, NAMES).chance_conflict
+    small, large = (diagnose(rewards[[g]], WEIGHTS, NAMES).chance_conflict for g in (0, 1))
+    assert abs(small - large) > 0.01
+    assert whole == pytest.approx((3 * small + 6 * large) / 9, rel=1e-9)
+
+
+def test_the_gain_is_what_the_batch_step_multiplies_with():
+    rewards = some_rewards(missing=0.0)
+    gain = diagnose(rewards, WEIGHTS, NAMES).batch_gain
+    np.testing.assert_allclose(gdpo(rewards, WEIGHTS), gain * mo_grpo(rewards, WEIGHTS), atol=1e-12)
+
+
+def test_sizes_are_of_rollouts_in_groups_that_have_signal():
+    advantages = np.array([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0]])
+    rewards = np.zeros((2, 3, 1))
+    rewards[0, 2] = NAN
+    diagnosis = diagnose(rewards, None, ["a"], advantages=advantages)
+    assert diagnosis.live_rms == pytest.approx(np.sqrt((9 + 16) / 2))
+    assert diagnosis.largest == 4.0
+    assert diagnosis.silent_groups == 0.5
+    assert (diagnosis.prompts, diagnosis.samples, diagnosis.rollouts) == (2, 3, 5)
+
+
+def test_distinct_advantages_are_counted_in_a_group_and_a_rounding_error_makes_none():
+    rewards = np.array([[[0.0, 0.0], [1.0, 0.0], [0.0, 2.0], [1.0, 0.0]], np.zeros((4, 2))])
+    diagnosis = diagnose(rewards, [2, 1], ["a", "b"])
+    assert diagnosis.distinct == 3.0
+    assert diagnosis.distinct_grpo == 2.0  # 2 x 1 and 1 x 2 are one sum
+    advantages = np.array([[1.0, 1.0 + 1e-7, -2.0, 1e-9], np.zeros(4)])
+    assert diagnose(rewards, [2, 1], ["a", "b"], advantages=advantages).distinct == 3.0
+
+
+def test_similarity_to_grpo_is_the_correlation_over_rollouts_that_have_a_reward():
+    rewards = some_rewards(3)
+    rewards[4, 2:, :] = NAN
+    there = ~np.all(np.isnan(rewards), axis=-1)
+    wanted = np.corrcoef(gdpo(rewards, WEIGHTS)[there], grpo(rewards, WEIGHTS)[there])[0, 1]
+    assert diagnose(rewards, WEIGHTS, NAMES).same_as_grpo == pytest.approx(wanted, rel=1e-9)
+    assert diagnose(rewards, WEIGHTS, NAMES, estimator="grpo").same_as_grpo == pytest.approx(1.0)
+    raised = np.where(there, grpo(rewards, WEIGHTS) + 2, 0.0)
+    assert diagnose(rewards, WEIGHTS, NAMES, advantages=raised).same_as_grpo == pytest.approx(1.0)
+    flat = np.ones(rewards.shape[:2])
+    assert diagnose(rewards, WEIGHTS, NAMES, advantages=flat).same_as_grpo is None
+
+
+def test_advantages_that_are_given_are_diagnosed_and_the_estimator_only_named():
+    rewards = some_rewards()
+    computed = diagnose(rewards, WEIGHTS, NAMES, estimator="grpo_no_std")
+    advantages = grpo_no_std(rewards, WEIGHTS)
+    given = diagnose(rewards, WEIGHTS, NAMES, advantages=advantages, estimator=None)
+    assert (computed.estimator, given.estimator) == ("grpo_no_std", None)
+    assert of_each(given, "influence") == pytest.approx(of_each(computed, "influence"), rel=1e-9)
+    named = diagnose(rewards, WEIGHTS, NAMES, advantages=advantages, estimator="my:own")
+    assert named.estimator == "my:own"
+
+
+def test_an_estimator_is_a_name_a_function_or_a_rule_with_its_options():
+    rewards = some_rewards(missing=0.0)
+    low, high = [0.0, -20.0, 90.0], [1.0, 20.0, 110.0]
+    ways = (
+        ("sa_mrpo", "sa_mrpo"),
+        (partial(sa_mrpo, low=low, high=high), "sa_mrpo"),
+        (AdvantageRule("sa_mrpo", NAMES, low=low, high=high), "sa_mrpo"),
+        (lambda r, w: sa_mrpo(r, w, low=low, high=high), "<lambda>"),
+    )
+    results = [
+        diagnose(rewards, WEIGHTS, NAMES, estimator=way, low=low, high=high) for way, _ in ways
+    ]
+    assert [result.estimator for result in results] == [name for _, name in ways]
+    for result in results[1:]:
+        influence = of_each(result, "influence")
+        assert influence == pytest.approx(of_each(results[0], "influence"), rel=1e-9)
+
+
+def test_weights_go_by_name_or_in_order_or_are_all_one():
+    rewards = some_rewards()
+    by_name = diagnose(rewards, {"brevity": -0.5, "correctness": 2}, NAMES)
+    in_order = diagnose(rewards, np.array(WEIGHTS), NAMES)
+    assert of_each(by_name, "weight") == of_each(in_order, "weight") == WEIGHTS
+    assert of_each(by_name, "influence") == of_each(in_order, "influence")
+    assert of_each(diagnose(rewards, None, NAMES), "weight") == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        lambda x: torch.tensor(x, dtype=torch.float32),
+        lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True),
+        lambda x: pytest.importorskip("jax.numpy").asarray(x, dtype="float32"),
+        array_api_strict.asarray,
+        lambda x: x.astype(np.float32),
+        np.asfortranarray,
+    ],
+    ids=["torch32", "torch64 with gradient", "jax", "array-api-strict", "numpy32", "fortran"],
+)
+def test_every_array_library_gives_the_same(library):
+    rewards = some_rewards()
+    wanted = diagnose(rewards, WEIGHTS, NAMES).metrics()
+    got = diagnose(library(rewards), WEIGHTS, NAMES).metrics()
+    assert got.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert got[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
+def test_half_precision_and_whole_numbers_are_taken_as_they_are():
+    counts = np.random.default_rng(0).integers(0, 4, (8, 4, 2))
+    wanted = diagnose(counts.astype(float), None, ["a", "b"])
+    assert diagnose(counts, None, ["a", "b"]) == wanted
+    half = torch.tensor(counts, dtype=torch.bfloat16)
+    assert of_each(diagnose(half, None, ["a", "b"]), "influence") == pytest.approx(
+        of_each(wanted, "influence"), rel=1e-5
+    )
+    used = torch.tensor(gdpo(counts, [1, 1]), dtype=torch.bfloat16)
+    assert diagnose(counts, None, ["a", "b"], advantages=used).live_rms == pytest.approx(
+        wanted.live_rms, rel=0.01
+    )
+
+
+def test_rounding_noise_of_float32_is_no_variation():
+    noisy = np.full((4, 8, 1), 0.3, dtype=np.float32)
+    noisy[:, ::2] = np.nextafter(np.float32(0.3), np.float32(1))
+    assert len(np.unique(noisy)) == 2
+    assert of_each(diagnose(noisy.astype(float), None, ["a"]), "dead_groups") == [0.0]
+    assert of_each(diagnose(noisy, None, ["a"]), "dead_groups") == [1.0]
+
+
+def test_the_order_of_prompts_and_samples_changes_nothing():
+    rng = np.random.default_rng(5)
+    rewards = some_rewards()
+    shuffled = rng.permutation(rewards)
+    shuffled = np.stack([rng.permutation(group) for group in shuffled])
+    wanted = diagnose(rewards, WEIGHTS, NAMES).metrics()
+    assert diagnose(shuffled, WEIGHTS, NAMES).metrics() == pytest.approx(wanted, rel=1e-9)
+
+
+def test_the_unit_of_a_reward_changes_no_influence_under_gdpo_and_does_under_grpo():
+    rewards = some_rewards()
+    other_units = rewards * [1e3, 0.1, 1.0] + [7.0, -50.0, 1e3]
+
+    def influence(r, estimator):
+        return of_each(diagnose(r, WEIGHTS, NAMES, estimator=estimator), "influence")
+
+    assert influence(other_units, "gdpo") == pytest.approx(influence(rewards, "gdpo"), rel=1e-6)
+    changed = np.subtract(influence(other_units, "grpo"), influence(rewards, "grpo"))
+    assert np.max(np.abs(changed)) > 0.1
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-150, 1e150, 1e300])
+def test_tiny_and_huge_rewards_and_weights_are_computed_without_overflow(size):
+    rewards = np.random.default_rng(0).random((6, 5, 2))
+    wanted = diagnose(rewards, [1, -1], ["a", "b"])
+    huge = diagnose(rewards * size, [1, -1], ["a", "b"], low=[-size] * 2, high=[size] * 2)
+    assert of_each(huge, "influence") == pytest.approx(of_each(wanted, "influence"), rel=1e-9)
+    heavy = diagnose(rewards, [size, -size], ["a", "b"])
+    for field in ("requested", "realized", "energy"):
+        assert of_each(heavy, field) == pytest.approx(of_each(wanted, field), rel=1e-9)
+    in_units = diagnose(rewards * size, [1, -1], ["a", "b"], estimator="grpo_no_std")
+    assert in_units.live_rms == pytest.approx(
+        size * diagnose(rewards, [1, -1], ["a", "b"], estimator="grpo_no_std").live_rms, rel=1e-9
+    )
+    assert str(in_units)
+    assert diagnose(rewards, [1e300, -1e-300], ["a", "b"]).rewards[1].requested == 0.0
+
+
+@pytest.mark.parametrize("estimator", ["gdpo", "grpo", "mo_grpo", "rvpo", "gd2po_hard"])
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        np.full((3, 4, 2), NAN),
+        np.zeros((3, 4, 2)),
+        np.full((1, 1, 2), 2.0),
+        np.arange(8.0).reshape(4, 1, 2),
+        np.arange(8.0).reshape(1, 4, 2),
+        np.stack([np.arange(12.0).reshape(3, 4), np.full((3, 4), NAN)], axis=-1),
+        np.where(np.eye(4)[:, :, None] > 0, [1.0, 2.0], NAN),
+    ],
+    ids=["all NaN", "constant", "one rollout", "G = 1", "one prompt", "one applies", "diagonal"],
+)
+@pytest.mark.parametrize("weights", [[1, 1], [0, 0], [0, 2]])
+def test_a_batch_without_much_in_it_is_diagnosed_all_the_same(rewards, weights, estimator):
+    names = ["a", "b"]
+    diagnosis = diagnose(rewards, weights, names, estimator=estimator, low=[-1, -1], high=[50, 50])
+    assert diagnosis.summary() == str(diagnosis)
+    json.dumps(diagnosis.as_dict(), allow_nan=False)
+    assert all(np.isfinite(value) for value in diagnosis.metrics().values())
+    for field in ("requested", "realized", "energy"):
+        shares = [share for share in of_each(diagnosis, field) if share is not None]
+        assert not shares or sum(shares) == pytest.approx(1.0)
+
+
+def test_what_is_not_known_is_none():
+    diagnosis = diagnose(np.full((3, 4, 1), NAN), [0], ["a"])
+    (reward,) = diagnosis.rewards
+    assert (reward.mean, reward.group_std, reward.live_std, reward.dead_groups) == (None,) * 4
+    assert (reward.influence, reward.realized, reward.requested, reward.energy) == (None,) * 4
+    assert (reward.missing, reward.groups) == (1.0, 0)
+    assert (diagnosis.conflict, diagnosis.batch_gain, diagnosis.live_rms) == (None,) * 3
+    assert (diagnosis.distinct, diagnosis.same_as_grpo) == (None, None)
+    assert diagnosis.metrics() == {
+        "diagnostics/a/missing": 1.0,
+        "diagnostics/silent_groups": 1.0,
+        "diagnostics/largest": 0.0,
+        "diagnostics/findings": 1.0,
+        "diagnostics/warnings": 0.0,
+    }
+
+
+def test_metrics_are_flat_numbers_by_reward():
+    diagnosis = diagnose(some_rewards(), WEIGHTS, NAMES)
+    metrics = diagnosis.metrics()
+    assert metrics["diagnostics/brevity/influence"] == diagnosis.rewards[2].influence
+    assert metrics["diagnostics/conflict"] == diagnosis.conflict
+    assert metrics["diagnostics/findings"] == len(diagnosis.findings)
+    assert "diagnostics/brevity/saturation" not in metrics
+    assert {type(value) for value in metrics.values()} == {float}
+
+
+def test_a_diagnosis_cannot_be_changed_and_becomes_json():
+    diagnosis = diagnose(some_rewards(), WEIGHTS, NAMES)
+    with pytest.raises(FrozenInstanceError):
+        diagnosis.conflict = 0.0
+    there_and_back = json.loads(json.dumps(diagnosis.as_dict(), allow_nan=False))
+    assert there_and_back["rewards"][1]["name"] == "correctness"
+    assert there_and_back["findings"][0]["kind"] == diagnosis.findings[0].kind.value
+    assert there_and_back["correlation"][0][1] == diagnosis.correlation[0][1]
+
+
+def test_an_infinite_reward_is_named():
+    rewards = some_rewards()
+    rewards[2, 3, 1] = -np.inf
+    with pytest.raises(DataError, match="'correctness' is -inf at prompt 2, sample 3"):
+        diagnose(rewards, WEIGHTS, NAMES)
+
+
+def test_rewards_have_three_axes_and_something_in_them():
+    """In a process of its own: under test, the annotations are checked first."""
+    code = """
+import numpy as np
+from gdpo.diagnostics import diagnose
+from gdpo.errors import DataError
+for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
+    try:
+        diagnose(np.zeros(shape), None, ["a"])
+    except DataError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    assert all("[prompt, sample, reward]" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"names": ["a", "b"], "weights": None}, "3 rewards, but 2 names"),
+        ({"names": ["a", "b", "a"]}, "must differ"),
+        ({"weights": [1, 2]}, "2 entries for 3 rewards"),
+        ({"weights": {"formatt": 1}}, "did you mean 'format'"),
+        ({"weights": [1, NAN, 1]}, "finite"),
+        ({"low": [0, 0, 1], "high": [1, 1, 1]}, r"'brevity'.* low < high, got \[1, 1\]"),
+        ({"low": {"format": 2}, "high": {"format": -2}}, r"'format'.* got \[2, -2\]"),
+        ({"low": {"brevty": 0}}, "low names 'brevty'.* did you mean 'brevity'"),
+        ({"high": [1, 2]}, "high needs one number per reward"),
+        ({"high": [1, 2, np.inf]}, "high must hold finite numbers"),
+        ({"estimator": "gdop"}, "did you mean 'gdpo'"),
+        ({"estimator": None}, "needs an estimator, or the advantages"),
+        ({"estimator": "saw"}, "'saw' needs 'low'"),
+        ({"estimator": lambda r, w: r[:, 0, :]}, "'<lambda>' returned an array of shape"),
+    ],
+)
+def test_what_does_not_fit_the_rewards_is_a_config_error(arguments, says):
+    arguments = {"weights": WEIGHTS, "names": NAMES, **arguments}
+    with pytest.raises(ConfigError, match=says):
+        diagnose(some_rewards(), arguments.pop("weights"), arguments.pop("names"), **arguments)
+
+
+@pytest.mark.parametrize("advantages", [np.zeros((12, 5)), np.full((12, 6), NAN), np.zeros(72)])
+def test_advantages_that_do_not_fit_are_a_data_error(advantages):
+    with pytest.raises(DataError, match=r"\[prompt, sample\] of shape \(12, 6\)"):
+        diagnose(some_rewards(), WEIGHTS, NAMES, advantages=advantages)
+
+
+def test_a_reward_of_weight_zero_is_watched_and_gives_no_finding():
+    rewards = np.random.default_rng(0).random((16, 8, 2))
+    rewards[:, :, 1] = 0.0
+    kinds = {f.kind for f in diagnose(rewards, [1, 1], ["a", "b"]).findings}
+    assert Kind.CONSTANT in kinds
+    watched = diagnose(rewards, [1, 0], ["a", "b"])
+    assert watched.rewards[1].dead_groups == 1.0
+    assert {f.kind for f in watched.findings} == {Kind.SAME_AS_GRPO}

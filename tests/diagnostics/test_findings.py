@@ -1,0 +1,497 @@
+"""Each finding: a batch that has it, and one nearby that does not."""
+
+import ast
+import inspect
+import pickle
+from collections import Counter
+from dataclasses import fields
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.diagnostics.healthy import HEALTHY, false_alarms
+
+from gdpo.advantages import gdpo, mo_grpo
+from gdpo.diagnostics import Kind, Severity, Thresholds, _thresholds, diagnose
+
+NAN = np.nan
+A, B = ["a"], ["a", "b"]
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def stacked(*rewards):
+    return np.stack([np.asarray(reward, dtype=float) for reward in rewards], axis=-1)
+
+
+def uniform(seed=0, prompts=64, samples=8):
+    return rng(seed).random((prompts, samples))
+
+
+def varies_in(groups, reward, *, otherwise):
+    """The reward in its first groups, and a constant in the others."""
+    result = np.full_like(reward, otherwise)
+    result[:groups] = reward[:groups]
+    return result
+
+
+def found(kind, rewards, names, weights=None, **options):
+    """The findings of one kind."""
+    diagnosis = diagnose(rewards, weights, names, **options)
+    return [finding for finding in diagnosis.findings if finding.kind is kind]
+
+
+def the(kind, *arguments, **options):
+    (finding,) = found(kind, *arguments, **options)
+    return finding
+
+
+def kinds(*arguments, **options):
+    return {finding.kind for finding in diagnose(*arguments, **options).findings}
+
+
+def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
+    format_ = varies_in(6, uniform(1) < 0.7, otherwise=True)
+    batch = stacked(format_, uniform(2))
+    finding = the(Kind.SATURATED, batch, ["format", "style"], low=[0, 0], high=[1, 1])
+    assert (finding.severity, finding.rewards) == (Severity.NOTE, ("format",))
+    assert "`format` is constant in 91 % of its groups, at 0.971, the top" in finding.message
+    assert finding.evidence["dead_groups"] == 58 / 64
+
+
+def test_one_that_varies_in_more_than_a_tenth_of_the_groups_is_not_dead():
+    format_ = varies_in(7, uniform(1) < 0.7, otherwise=True)
+    low, high = [0, 0], [1, 1]
+    assert not found(Kind.SATURATED, stacked(format_, uniform(2)), B, low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (1.0, Kind.SATURATED),
+        (0.96, Kind.SATURATED),
+        (0.94, Kind.CONSTANT),
+        (0.5, Kind.CONSTANT),
+        (0.06, Kind.CONSTANT),
+        (0.04, Kind.OUT_OF_REACH),
+        (0.0, Kind.OUT_OF_REACH),
+    ],
+)
+def test_where_a_dead_reward_lies_in_its_range_says_which_of_three_it_is(value, kind):
+    batch = stacked(np.full((64, 8), value), uniform())
+    low, high = {"a": 0}, {"a": 1}
+    others = {Kind.SATURATED, Kind.CONSTANT, Kind.OUT_OF_REACH} - {kind}
+    diagnosis = diagnose(batch, None, B, low=low, high=high)
+    assert kind in {finding.kind for finding in diagnosis.findings}
+    assert not others & {finding.kind for finding in diagnosis.findings}
+    assert the(kind, batch, B, low=low, high=high).rewards == ("a",)
+
+
+def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_for():
+    batch = stacked(np.zeros((64, 8)), uniform())
+    out = the(Kind.OUT_OF_REACH, batch, B, low=[0, 0], high=[1, 1])
+    assert out.severity is Severity.WARNING
+    assert "warm-start" in out.remedy
+    constant = the(Kind.CONSTANT, batch, B)
+    assert constant.severity is Severity.WARNING
+    assert "declared range" in constant.remedy
+    assert "saturation" not in constant.evidence
+
+
+@pytest.mark.parametrize(
+    ("groups", "severity"), [(6, Severity.NOTE), (7, Severity.WARNING), (64, Severity.WARNING)]
+)
+def test_a_share_of_a_handful_of_groups_is_only_a_note(groups, severity):
+    batch = stacked(np.zeros((groups, 8)), uniform(prompts=groups))
+    assert the(Kind.CONSTANT, batch, B).severity is severity
+    assert the(Kind.OUT_OF_REACH, batch, B, low=[0, 0], high=[1, 1]).severity is severity
+    assert the(Kind.NO_SIGNAL, batch[:, :, :1], A).severity is severity
+
+
+def test_groups_that_a_reward_does_not_apply_to_are_none_of_its_handful():
+    reward = np.full((64, 8), NAN)
+    reward[:6] = 0.0
+    assert the(Kind.CONSTANT, stacked(reward, uniform()), B).severity is Severity.NOTE
+
+
+def test_a_reward_that_is_missing_everywhere_never_applies():
+    batch = stacked(np.full((64, 8), NAN), uniform())
+    finding = the(Kind.NEVER_APPLIES, batch, B)
+    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
+    batch[0, 0, 0] = 1.0
+    assert not found(Kind.NEVER_APPLIES, batch, B)
+
+
+def test_a_reward_that_is_missing_nearly_everywhere_is_noted():
+    a = uniform(1, 50, 8)
+    a[5:] = NAN
+    finding = the(Kind.MOSTLY_MISSING, stacked(a, uniform(2, 50, 8)), B)
+    assert (finding.severity, finding.rewards) == (Severity.NOTE, ("a",))
+    assert "missing on 90 % of the rollouts" in finding.message
+    a[5] = 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8
+    assert not found(Kind.MOSTLY_MISSING, stacked(a, uniform(2, 50, 8)), B)
+
+
+def test_a_spread_of_less_than_a_hundredth_of_the_range_that_counts_in_full_may_be_noise():
+    batch = stacked(50 + 2 * uniform(1), uniform(2))
+    finding = the(Kind.TINY_SPREAD, batch, B, low=[0, 0], high=[100, 1])
+    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
+    assert "`a` varies by 0.58 % of its range in a group and still holds 5" in finding.message
+    assert "noise_floor" in finding.remedy
+    wider = stacked(50 + 4 * uniform(1), uniform(2))
+    assert not found(Kind.TINY_SPREAD, wider, B, low=[0, 0], high=[100, 1])
+    assert not found(Kind.TINY_SPREAD, batch, B)
+
+
+def test_a_tiny_spread_that_does_not_count_is_none():
+    batch = stacked(0.5 + 0.02 * uniform(1), uniform(2))
+    ranges = {"low": [0, 0], "high": [1, 1]}
+    floored = partial(gdpo, noise_floor=[0.05, 0.0])
+    assert not found(Kind.TINY_SPREAD, batch, B, estimator=floored, **ranges)
+    assert not found(Kind.TINY_SPREAD, batch, B, estimator="grpo", **ranges)
+
+
+def test_a_reward_with_a_larger_spread_dominates_under_grpo_and_not_under_gdpo():
+    batch = stacked(20 * uniform(1), uniform(2))
+    names = ["steps", "style"]
+    finding = the(Kind.DOMINATES, batch, names, estimator="grpo")
+    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("steps", "style"))
+    assert "for 50 % of the weight: its spread is 20 times that of `style`" in finding.message
+    assert "gdpo" in finding.remedy
+    assert finding.evidence["realized"] > 0.9
+    assert not found(Kind.DROWNED, batch, names, estimator="grpo")
+    assert not diagnose(batch, None, names).findings
+
+
+def test_a_reward_that_dominates_because_its_weight_asks_for_it_is_no_finding():
+    batch = stacked(uniform(1), uniform(2))
+    heavy = diagnose(batch, [30, 1], B, estimator="grpo")
+    assert heavy.rewards[0].realized > 0.9
+    assert not heavy.findings
+
+
+def test_one_that_asks_for_most_and_gets_all_drowns_another_and_does_not_dominate():
+    batch = stacked(10 * uniform(1, 512), uniform(2, 512))
+    diagnosis = diagnose(batch, [8, 1], B, estimator="grpo")
+    assert diagnosis.rewards[0].realized > 0.95
+    assert [(f.kind, f.rewards) for f in diagnosis.findings] == [(Kind.DROWNED, ("b", "a"))]
+
+
+def test_a_weight_that_is_as_good_as_zero_beside_the_others_asks_for_nothing():
+    batch = stacked(20 * uniform(1), 20 * uniform(2), uniform(3), uniform(4))
+    finding = the(Kind.DROWNED, batch, list("abcd"), [1e200] * 3 + [1e-200], estimator="grpo")
+    assert finding.rewards[0] == "c"
+
+
+def test_a_dead_reward_is_not_drowned_and_the_only_other_one_does_not_dominate():
+    batch = stacked(varies_in(3, uniform(1), otherwise=0.5), uniform(2))
+    for estimator in ("gdpo", "grpo"):
+        assert kinds(batch, None, B, estimator=estimator) & {Kind.DOMINATES, Kind.DROWNED} == set()
+
+
+def test_a_reward_with_a_smaller_spread_is_drowned_where_no_single_one_dominates():
+    batch = stacked(20 * uniform(1), 20 * uniform(2), uniform(3))
+    names = ["a", "b", "style"]
+    finding = the(Kind.DROWNED, batch, names, estimator="grpo")
+    assert finding.severity is Severity.WARNING
+    assert finding.rewards[0] == "style"
+    assert "for 33 % of the weight: the spread of" in finding.message
+    assert "21 times its own" in finding.message
+    near = stacked(3 * uniform(1), 3 * uniform(2), uniform(3))
+    assert not diagnose(near, None, names, estimator="grpo").findings
+
+
+def test_few_rollouts_do_not_show_that_a_small_weight_is_drowned():
+    """It gets a tenth of what it asks for, which is less than the standard error."""
+    spreads, weights, names = [1, 1, 0.1], [1, 1, 0.1], ["a", "b", "c"]
+    for seed in range(50):
+        few = rng(seed).random((8, 4, 3)) * spreads
+        assert not found(Kind.DROWNED, few, names, weights, estimator="grpo")
+    many = rng().random((4096, 4, 3)) * spreads
+    assert found(Kind.DROWNED, many, names, weights, estimator="grpo")
+
+
+def test_a_reward_that_rarely_varies_is_drowned_for_that_reason():
+    batch = stacked(varies_in(14, uniform(1, 128), otherwise=0.5), uniform(2, 128))
+    finding = the(Kind.DROWNED, batch, B)
+    assert "it varies in 11 % of its groups, `b` in 100 %" in finding.message
+    assert "dara_symmetric" in finding.remedy
+    more = stacked(varies_in(60, uniform(1, 128), otherwise=0.5), uniform(2, 128))
+    assert not found(Kind.DROWNED, more, B)
+
+
+def test_opposition_is_named_as_the_cause_where_it_is():
+    """a, b and c agree, d is against them: what its weight asks for is cancelled."""
+    shared = uniform(0, 256)
+    noise = [uniform(seed, 256) for seed in (1, 2, 3, 4)]
+    batch = stacked(*(shared + n for n in noise[:3]), 2 * noise[3] - shared)
+    finding = the(Kind.DROWNED, batch, list("abcd"))
+    assert finding.rewards[0] == "d"
+    assert "ask for opposite things (correlation -0." in finding.message
+    assert finding.evidence["correlation"] < -0.3
+
+
+def test_spread_is_not_named_as_the_cause_where_it_has_no_say():
+    """Under GDPO, six rewards that agree drown a seventh, whatever its spread is."""
+    shared = 3 * uniform(0, 256)
+    batch = stacked(*(shared + 0.9 * uniform(seed, 256) for seed in range(1, 7)), uniform(9, 256))
+    finding = the(Kind.DROWNED, batch, list("abcdefg"))
+    assert finding.rewards[0] == "g"
+    assert "spread" not in finding.message
+    assert "and not with it" in finding.message
+    assert "gdpo_decorrelated" in finding.remedy
+
+
+def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
+    x = uniform(1)
+    batch = stacked(x, 0.9 * x + 0.3 * uniform(2), -x + 0.4 * uniform(3))
+    finding = the(Kind.REVERSED, batch, list("abc"), [1, 1, 0.5])
+    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("c",))
+    assert "`c` is pushed down: its weight is 0.5, and its influence is -0." in finding.message
+    assert not found(Kind.REVERSED, batch, list("abc"), [1, 1, -0.5])
+    heavier = found(Kind.REVERSED, batch, list("abc"), [0.3, 0.3, 1.5])
+    assert {finding.rewards for finding in heavier} == {("a",), ("b",)}
+
+
+def test_a_penalty_that_is_pushed_up_is_reversed_too():
+    x = uniform(1)
+    batch = stacked(x, x + 0.4 * uniform(3))
+    finding = the(Kind.REVERSED, batch, ["quality", "length"], [1, -0.5])
+    assert "`length` is pushed up: its weight is -0.5" in finding.message
+    independent = stacked(uniform(1), uniform(2))
+    assert not found(Kind.REVERSED, independent, ["quality", "length"], [1, -0.5])
+
+
+def test_a_wrong_sign_within_the_noise_or_without_a_share_is_no_finding():
+    for seed in range(50):
+        assert not found(Kind.REVERSED, rng(seed).random((8, 4, 2)), B, [1, 0.05])
+    slightly_against = stacked(uniform(1, 4096), 8 * uniform(2, 4096) - uniform(1, 4096))
+    diagnosis = diagnose(slightly_against, [1, 0.08], B)
+    assert -0.04 < diagnosis.rewards[1].influence < -0.02
+    assert not diagnosis.findings
+
+
+@pytest.mark.parametrize(("share", "opposed"), [(0.7, True), (0.3, False)])
+def test_strongly_negative_correlation_is_opposition(share, opposed):
+    x = uniform(1)
+    batch = stacked(x, -share * x + (1 - share) * uniform(2))
+    findings = found(Kind.OPPOSED, batch, B)
+    assert bool(findings) == opposed
+    if opposed:
+        assert (findings[0].severity, findings[0].rewards) == (Severity.WARNING, ("a", "b"))
+        assert findings[0].evidence["correlation"] < -0.5
+
+
+def test_opposition_and_redundancy_are_of_what_is_asked_for():
+    x = uniform(1)
+    same, against = stacked(x, x + 0.02 * uniform(2)), stacked(x, -x + 0.02 * uniform(2))
+    for batch, weights, kind in (
+        (same, [1, 1], Kind.REDUNDANT),
+        (same, [1, -2], Kind.OPPOSED),
+        (against, [1, 1], Kind.OPPOSED),
+        (against, [1, -2], Kind.REDUNDANT),
+        (against, [-1, -2], Kind.OPPOSED),
+        (same, [1, 0], None),
+        (against, [0, 1], None),
+    ):
+        about_pairs = kinds(batch, weights, B) & {Kind.REDUNDANT, Kind.OPPOSED}
+        assert about_pairs == ({kind} if kind else set()), weights
+
+
+def test_rewards_that_nearly_say_the_same_are_redundant_and_those_that_often_do_are_not():
+    x = uniform(1)
+    finding = the(Kind.REDUNDANT, stacked(x, x + 0.2 * uniform(2)), B)
+    assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a", "b"))
+    assert "gdpo_decorrelated" in finding.remedy
+    assert not found(Kind.REDUNDANT, stacked(x, x + 0.5 * uniform(2)), B)
+
+
+def test_a_correlation_over_few_samples_shows_nothing():
+    batch = stacked([[0, 1], [1, 0], [0, 1]], [[1, 0], [0, 1], [1, 0]])
+    assert diagnose(batch, None, B).correlation[0][1] == pytest.approx(-1)
+    assert not found(Kind.OPPOSED, batch, B)
+    assert found(Kind.OPPOSED, np.tile(batch, (4, 1, 1)), B)
+
+
+def test_rewards_of_which_only_one_can_be_had_are_in_conflict_though_no_pair_is_opposed():
+    one_of_four = np.eye(4)[rng().integers(0, 4, (64, 8))]
+    finding = the(Kind.CONFLICT, one_of_four, list("abcd"), [1, 1.1, 0.9, 1.2])
+    assert (finding.severity, finding.rewards) == (Severity.WARNING, ())
+    assert finding.message.startswith("100 % of the rollouts")
+    assert finding.evidence["chance_conflict"] < 0.75
+    shuffled = rng().permuted(one_of_four, axis=1)
+    assert not found(Kind.CONFLICT, shuffled, list("abcd"), [1, 1.1, 0.9, 1.2])
+
+
+def test_a_conflict_of_an_opposed_pair_is_told_as_opposition():
+    x = uniform(1)
+    assert kinds(stacked(x, -x + 0.1 * uniform(2)), [1, 0.9], B) >= {Kind.OPPOSED}
+    assert Kind.CONFLICT not in kinds(stacked(x, -x + 0.1 * uniform(2)), [1, 0.9], B)
+
+
+def test_few_rollouts_show_no_conflict():
+    one_of_four = np.eye(4)[:, None, :].repeat(2, axis=1)
+    one_of_four = one_of_four.reshape(1, 8, 4)[:, [0, 2, 4, 6]]
+    assert diagnose(one_of_four, None, list("abcd")).conflict == 1.0
+    assert not found(Kind.CONFLICT, one_of_four, list("abcd"))
+
+
+def test_nine_of_ten_groups_without_signal_are_too_many():
+    batch = stacked(varies_in(5, uniform(1, 50), otherwise=0.5))
+    finding = the(Kind.NO_SIGNAL, batch, A)
+    assert (finding.severity, finding.rewards) == (Severity.WARNING, ())
+    assert "90 % of the 50 groups" in finding.message
+    assert not found(Kind.NO_SIGNAL, stacked(varies_in(6, uniform(1, 50), otherwise=0.5)), A)
+
+
+def test_weights_of_zero_give_no_signal_and_the_remedy_says_so():
+    finding = the(Kind.NO_SIGNAL, stacked(uniform(), uniform(1)), B, [0, 0])
+    assert finding.remedy == "give a reward a weight other than 0"
+
+
+def test_the_gain_is_high_where_few_groups_have_signal():
+    batch = stacked(varies_in(6, uniform(1), otherwise=0.5))
+    finding = the(Kind.GAIN, batch, A)
+    assert finding.severity is Severity.WARNING
+    assert "the 9 % of groups that have signal are 3 times" in finding.message
+    assert not found(Kind.GAIN, stacked(varies_in(8, uniform(1), otherwise=0.5)), A)
+    assert not found(Kind.GAIN, batch, A, estimator="mo_grpo")
+
+
+def test_large_advantages_in_the_unit_of_the_rewards_are_no_gain():
+    batch = stacked(9 * (uniform(1) < 0.5))
+    diagnosis = diagnose(batch, None, A, estimator="grpo_no_std")
+    assert diagnosis.live_rms > 3
+    assert Kind.GAIN not in {finding.kind for finding in diagnosis.findings}
+
+
+@pytest.mark.parametrize(("samples", "extreme"), [(64, False), (128, True)])
+def test_one_failure_among_very_many_samples_is_extreme(samples, extreme):
+    """(n - 1) / √n: 7.9 for 64 samples, and 11.2 for 128."""
+    rewards = np.ones((8, samples, 1))
+    rewards[:, 0] = 0.0
+    findings = found(Kind.EXTREME, rewards, A, estimator="mo_grpo")
+    assert bool(findings) == extreme
+    if extreme:
+        assert "the largest advantage is 11.2" in findings[0].message
+        assert "max_advantage" in findings[0].remedy
+
+
+def test_one_group_undoes_what_gdpo_adds_between_groups():
+    batch = stacked(uniform(1, 1), uniform(2, 1) ** 3)
+    finding = the(Kind.ONE_GROUP, batch, B)
+    assert finding.severity is Severity.WARNING
+    assert "mo_grpo" in finding.remedy
+    padded = np.concatenate([batch, np.full((1, 3, 2), NAN)], axis=1)
+    assert found(Kind.ONE_GROUP, padded, B)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "grpo_no_std", "mo_grpo", "rloo"])
+def test_an_estimator_without_a_batch_step_does_not_mind_one_group(estimator):
+    batch = stacked(uniform(1, 1), uniform(2, 1) ** 3)
+    assert not found(Kind.ONE_GROUP, batch, B, estimator=estimator)
+
+
+def test_two_groups_and_one_reward_in_one_group_are_fine():
+    assert not found(Kind.ONE_GROUP, stacked(uniform(1, 2), uniform(2, 2) ** 3), B)
+    assert not found(Kind.ONE_GROUP, stacked(uniform(1, 1)), A)
+
+
+def test_one_reward_gives_what_grpo_gives():
+    batch = stacked(uniform(1) + 0.5, np.zeros((64, 8)))
+    finding = the(Kind.SAME_AS_GRPO, batch, B)
+    assert (finding.severity, finding.rewards) == (Severity.NOTE, ())
+    assert not found(Kind.SAME_AS_GRPO, batch, B, estimator="grpo")
+    assert not found(Kind.SAME_AS_GRPO, stacked(uniform(1), 2 * uniform(2)), B)
+
+
+def test_many_binary_rewards_are_merged_by_grpo():
+    batch = (rng().random((32, 16, 6)) < [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]).astype(float)
+    finding = the(Kind.MERGED, batch, list("abcdef"))
+    assert finding.severity is Severity.NOTE
+    assert "in a group of 16, where there are" in finding.message
+    assert not found(Kind.MERGED, batch[:, :, :2], B)
+    assert not found(Kind.MERGED, batch, list("abcdef"), estimator="grpo")
+
+
+def test_findings_come_worst_first():
+    x = uniform(1)
+    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), np.ones((64, 8)), x, -x)
+    diagnosis = diagnose(batch, [1, 1, 1, 1, 0.9], list("abcde"), low=[0] * 5, high=[1] * 5)
+    severities = [finding.severity for finding in diagnosis.findings]
+    assert severities == sorted(severities, key=list(Severity).index)
+    warnings = [f.kind for f in diagnosis.findings if f.severity is Severity.WARNING]
+    assert warnings == sorted(warnings, key=list(Kind).index)
+    assert {Kind.NEVER_APPLIES, Kind.REVERSED, Kind.OUT_OF_REACH, Kind.OPPOSED} <= set(warnings)
+
+
+def test_a_warning_of_a_lesser_kind_comes_before_a_note_of_a_worse_one():
+    x = uniform(1, 6, 16)
+    findings = diagnose(stacked(np.zeros((6, 16)), x, 2 * x), None, list("abc")).findings
+    assert [(f.kind, f.severity) for f in findings[:2]] == [
+        (Kind.REDUNDANT, Severity.WARNING),
+        (Kind.CONSTANT, Severity.NOTE),
+    ]
+
+
+def test_every_kind_of_finding_is_explained():
+    """The names in this file are what `Kind` has: none is without a test."""
+    tested = Path(__file__).read_text(encoding="utf-8")
+    assert [kind.name for kind in Kind if f"Kind.{kind.name}" not in tested] == []
+
+
+def test_thresholds_are_one_object_and_each_changes_what_is_found():
+    batch = stacked(varies_in(32, uniform(1), otherwise=0.0), uniform(2))
+    assert not diagnose(batch, None, B).findings
+    strict = diagnose(batch, None, B, thresholds=Thresholds(dead=0.4))
+    assert {finding.kind for finding in strict.findings} == {Kind.CONSTANT}
+    with pytest.raises(AttributeError):
+        strict.findings[0].message = ""
+
+
+def test_messages_are_sentences_with_a_remedy_and_findings_can_be_pickled():
+    x = uniform(1)
+    batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), x, -x, 0.5 + 0.001 * uniform(3))
+    diagnosis = diagnose(batch, [1, 1, 1, 0.9, 1], list("abcde"), low=[0] * 5, high=[1] * 5)
+    for finding in diagnosis.findings:
+        assert finding.message
+        assert finding.remedy
+        assert not finding.message.endswith(".")
+        assert all(np.isfinite(value) for value in finding.evidence.values())
+        assert all(f"`{name}`" in finding.message for name in finding.rewards[:1])
+    assert pickle.loads(pickle.dumps(diagnosis.findings)) == diagnosis.findings
+
+
+def test_every_threshold_is_explained():
+    (body,) = [
+        node.body
+        for node in ast.parse(inspect.getsource(_thresholds)).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    explained = {
+        field.target.id
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    assert explained == {field.name for field in fields(Thresholds)}
+
+
+@pytest.mark.parametrize("which", HEALTHY)
+@pytest.mark.parametrize(("prompts", "samples"), [(32, 8), (64, 16)])
+def test_a_healthy_batch_gives_no_warning(which, prompts, samples):
+    assert false_alarms(which, prompts, samples, seeds=range(40)) == Counter()
+
+
+@pytest.mark.parametrize("which", HEALTHY)
+def test_a_small_healthy_batch_hardly_ever_gives_one(which):
+    assert false_alarms(which, 8, 4, seeds=range(200))["any"] <= 6
+
+
+def test_advantages_given_without_a_name_are_compared_like_any():
+    batch = stacked(uniform(1), uniform(2) ** 3)
+    given = diagnose(batch, None, B, advantages=mo_grpo(batch, [1, 1]), estimator=None)
+    assert not given.findings

@@ -1,0 +1,49 @@
+"""What docs/reference/diagnostics.md says is so."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+from gdpo.diagnostics import Kind, Thresholds
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+
+
+def test_the_example_prints_what_stands_below_it():
+    (code,), (wanted,) = blocks("python"), blocks("text")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, str(PAGE), "exec"), {})
+    assert printed.getvalue() == wanted
+
+
+def test_every_kind_is_in_the_table_worst_first():
+    rows = re.findall(r"^\| `(\w+)`(?: \(note\))? \| .* \| .* \|$", PAGE.read_text("utf-8"), re.M)
+    assert [row for row in rows if row in list(Kind)] == list(Kind)
+
+
+def test_the_thresholds_of_the_page_are_the_defaults():
+    text = PAGE.read_text("utf-8")
+    t = Thresholds()
+    for words in (
+        f"{t.silent:.0%} of the groups are silent",
+        f"and {t.reversed:.0%} of the whole",
+        f"dead in {t.dead:.0%} of its groups, in the lowest {t.bottom:.0%}",
+        f"in the top {1 - t.top:.0%}",
+        f"{t.dominant:.0%} of the influence, {100 * t.dominant_margin:.0f} points more",
+        f"ask for is −{t.opposed:g} or less",
+        f"ask for is {t.redundant:g} or more",
+        f"below {t.tiny_spread:.0%} of the range",
+        f"`live_rms` is {t.live_rms:g} or more",
+        f"an advantage is larger than {t.extreme:g}",
+        f"missing on {t.missing:.0%} of the rollouts",
+        f"correlation with GRPO of {t.same:g}",
+        f"fewer than {t.few_groups} groups",
+    ):
+        assert words.replace("%", " %") in text, words
+    assert (t.drowned, t.agreement, t.merged, t.standard_errors) == (0.25, 0.5, 0.5, 3)

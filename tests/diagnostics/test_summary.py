@@ -1,0 +1,94 @@
+"""How a diagnosis reads in a terminal."""
+
+import numpy as np
+
+from gdpo.diagnostics import diagnose
+
+HEADINGS = ["reward", "weight", "mean", "spread", "dead", "requested", "realized"]
+
+
+def correctness_and_style(style=1.0):
+    random = np.random.default_rng(0)
+    scores = random.integers(-3, 4, (64, 8)), style * random.random((64, 8))
+    return np.stack([score.astype(float) for score in scores], axis=-1)
+
+
+def test_the_table_puts_what_is_requested_next_to_what_is_realized():
+    text = str(diagnose(correctness_and_style(), None, ["correctness", "style"], estimator="grpo"))
+    head, headings, first, second, *_ = text.splitlines()
+    assert head == "grpo on 64 x 8 rollouts (prompts x samples)"
+    assert headings.split() == HEADINGS
+    assert first.split()[0] == "correctness"
+    assert second.split()[-4:-2] == ["50", "%"]
+    assert len(headings) == len(first) == len(second)
+    columns = [headings.index(heading) + len(heading) for heading in HEADINGS[1:]]
+    assert all(line[column - 1] != " " for line in (first, second) for column in columns)
+
+
+def test_a_finding_is_followed_by_its_remedy():
+    diagnosis = diagnose(correctness_and_style(), None, ["correctness", "style"], estimator="grpo")
+    lines = str(diagnosis).splitlines()
+    (finding,) = diagnosis.findings
+    text = " ".join(line.strip() for line in lines[6:])
+    assert text == f"! {finding.message} → {finding.remedy}"
+
+
+def test_without_findings_it_says_so():
+    healthy = diagnose(correctness_and_style(), None, ["correctness", "style"])
+    assert str(healthy).splitlines()[-1] == "nothing found"
+
+
+def test_notes_are_marked_differently_from_warnings():
+    rewards = correctness_and_style()
+    rewards[:, :, 1] = 1.0
+    text = str(diagnose(rewards, None, ["correctness", "style"], low=[-3, 0], high=[3, 1]))
+    assert "\n- `style` is constant" in text
+    assert "!" not in text
+
+
+def test_a_reward_that_is_pushed_against_its_weight_is_marked():
+    random = np.random.default_rng(0)
+    x = random.random((64, 8))
+    rewards = np.stack([x, 0.9 * x + 0.3 * random.random((64, 8)), -x], axis=-1)
+    lines = str(diagnose(rewards, [1, 1, 0.5], ["a", "b", "brief"])).splitlines()
+    assert "against " in lines[4]
+    assert "against" not in lines[2] + lines[3]
+
+
+def test_many_findings_are_cut_and_the_worst_two_always_shown():
+    names = [f"reward_{k}" for k in range(17)]
+    diagnosis = diagnose(np.zeros((64, 8, 17)), None, names, low=[0] * 17, high=[1] * 17)
+    lines = str(diagnosis).splitlines()
+    assert len(diagnosis.findings) == 18
+    assert sum(line.startswith("! ") for line in lines) == 2
+    assert lines[-1] == "... and 16 more, in .findings"
+    few = diagnose(np.zeros((64, 8, 3)), None, names[:3], low=[0] * 3, high=[1] * 3)
+    assert len(few.findings) == 4
+    assert len(str(few).splitlines()) <= 20
+    assert str(few).count("\n! ") == 4
+
+
+def test_lines_are_no_longer_than_a_terminal_is_wide():
+    rewards = np.full((64, 8, 2), np.nan)
+    rewards[:, :, 1] = 0.0
+    names = ["a_reward_with_a_long_name", "another_reward_with_a_long_name"]
+    for line in str(diagnose(rewards, None, names)).splitlines():
+        assert len(line) <= 100
+
+
+def test_as_many_findings_are_shown_as_fit_into_twenty_lines():
+    cut = 0
+    for count in range(1, 9):
+        names = [f"r{k}" for k in range(count)]
+        batch = np.random.default_rng(0).random((64, 8, count))
+        batch[:, :, 1:] = 0.0
+        diagnosis = diagnose(batch, None, names)  # two lines of message and remedy for each
+        lines = str(diagnosis).splitlines()
+        shown = sum(line.startswith(("! ", "- ")) for line in lines)
+        left = len(diagnosis.findings) - shown
+        assert len(lines) <= 20 or shown == 2
+        if left:
+            cut += 1
+            assert lines[-1] == f"... and {left} more, in .findings"
+            assert len(lines) - 1 + 3 + (left > 1) > 20
+    assert cut > 2
