@@ -34,6 +34,7 @@ def test_the_public_names_are_these():
         "MissingExtraError",
         "Reward",
         "RewardError",
+        "diagnose",
         "gdpo",
         "grpo",
         "grpo_no_std",

@@ -4,6 +4,7 @@ The names here need no torch. The TRL trainer is `gdpo.integrations.trl.GDPOTrai
 """
 
 from gdpo.advantages import gdpo, grpo, grpo_no_std
+from gdpo.diagnostics import diagnose
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
 from gdpo.rewards import Example, Reward
 
@@ -17,6 +18,7 @@ __all__ = [
     "MissingExtraError",
     "Reward",
     "RewardError",
+    "diagnose",
     "gdpo",
     "grpo",
     "grpo_no_std",

@@ -32,7 +32,7 @@ def train(
     """
     from rich.console import Console
 
-    from gdpo.training import load_recipe, summary_table
+    from gdpo.training import leave_processes, load_recipe, summary_table
     from gdpo.training import train as run_training
 
     console = Console(highlight=False)
@@ -43,4 +43,5 @@ def train(
         console.print(summary_table(result.rewards))
         for line in (*result.notes, result.conclusion):
             console.print(line, markup=False, soft_wrap=True)
+    leave_processes()
     return 0 if result.finished else INTERRUPTED

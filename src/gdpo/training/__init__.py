@@ -7,7 +7,7 @@ from gdpo.training._recipe import DataConfig, Recipe, RewardConfig, load_recipe
 from gdpo.training._run_directory import RunDirectory
 from gdpo.training._smollm2 import SMOLLM2, convert_smollm2
 from gdpo.training._summary import RewardChange, summary_table
-from gdpo.training._train import RunResult, train
+from gdpo.training._train import RunResult, leave_processes, train
 
 __all__ = [
     "SMOLLM2",
@@ -24,6 +24,7 @@ __all__ = [
     "cached",
     "check",
     "convert_smollm2",
+    "leave_processes",
     "load_recipe",
     "show",
     "summary_table",

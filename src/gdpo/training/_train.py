@@ -241,6 +241,15 @@ def _result(
     )
 
 
+def leave_processes() -> None:
+    """Part from the other processes of a finished training, before this one ends.
+
+    Without it, threads of the process group may still run when the interpreter goes down, and now
+    and then abort it.
+    """
+    _processes().destroy_process_group()
+
+
 def _processes() -> "PartialState":
     from accelerate import PartialState
 
