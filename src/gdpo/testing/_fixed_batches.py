@@ -53,9 +53,10 @@ def _rounding_noise(subject: Subject, to_array: ToArray) -> None:
     for dtype in (np.float32, np.float64):
         r = np.full((4, 6, 2), 0.3, dtype=dtype)
         r[:, ::2] = np.nextafter(dtype(0.3), dtype(1))
-        check_zero(
-            subject(to_array(r), [1.0, 0.5], like=r), of=r, what="rounding noise is no signal"
-        )
+        with_gap = r.copy()
+        with_gap[1, 3, 0] = np.nan
+        for batch, what in ((r, "rounding noise"), (with_gap, "rounding noise beside a gap")):
+            check_zero(subject(to_array(batch), [1.0, 0.5], like=batch), of=batch, what=what)
 
 
 def _dead_group(subject: Subject, to_array: ToArray) -> None:
