@@ -1,4 +1,4 @@
-"""A TRL script with GDPO: only the two imports from gdpo differ from plain TRL.
+"""A TRL script with GDPO: the import differs from plain TRL, and the weights have names.
 
     python examples/trl_script.py --model Qwen/Qwen2.5-0.5B-Instruct --data train.jsonl
 

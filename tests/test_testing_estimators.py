@@ -58,6 +58,13 @@ def looks_at_other_groups(rewards, weights):
     return a * (1 + np.abs(a).max(initial=0))
 
 
+def changes_its_weights(rewards, weights):
+    a = gdpo(rewards, weights)
+    if isinstance(weights, np.ndarray):
+        weights *= 2
+    return a
+
+
 def takes_everything(rewards, weights):
     return gdpo(np.where(np.isinf(rewards), 1, rewards), weights)
 
@@ -66,12 +73,13 @@ def takes_everything(rewards, weights):
     ("broken", "claims", "message"),
     [
         (with_epsilon, Claims(), "a batch without signal|rounding noise"),
-        (spreads_nan, Claims(), "NaN|finite|missing"),
-        (missing_is_zero, Claims(), "missing reward counts as average"),
+        (spreads_nan, Claims(), "beside a gap"),
+        (missing_is_zero, Claims(), "beside a gap|missing reward counts as average"),
         (keeps_to_positions, Claims(), "order of rollouts"),
         (counts_padding, Claims(), "padding"),
         (hears_absent_rewards, Claims(), "without a reward|weight 0"),
         (looks_at_other_groups, Claims(local=True), "another group's rewards matter"),
+        (changes_its_weights, Claims(), "changes the arrays that it is given"),
         (takes_everything, Claims(), "a reward of inf must raise a DataError"),
         (gdpo, Claims(local=True), "another group's rewards matter"),
         (grpo_no_std, Claims(unit="each"), "rewards of size|rewards times"),
@@ -106,3 +114,10 @@ def test_without_hypothesis_the_batches_are_drawn_here(monkeypatch):
     check_estimator(gdpo, claims=Claims("each"), libraries=("numpy",))
     with pytest.raises(AssertionError, match="order of rollouts"):
         check_estimator(keeps_to_positions, libraries=("numpy",))
+
+
+def test_what_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="unknown library 'nunpy': did you mean 'numpy'"):
+        check_estimator(gdpo, libraries=("nunpy",))
+    with pytest.raises(ConfigError, match="unit 'eahc'"):
+        Claims("eahc")

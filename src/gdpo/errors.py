@@ -41,5 +41,5 @@ class MissingExtraError(GdpoError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{package} is needed {purpose}, and it is not installed. Install it with: "
-            f"pip install 'gdpo[{extra}]'"
+            f"pip install 'gdpo[{extra}]', or from a clone: pip install '.[{extra}]'"
         )

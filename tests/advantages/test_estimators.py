@@ -116,6 +116,42 @@ def test_rewards_that_cancel_up_to_their_own_rounding_give_exactly_zero(estimato
     assert torch.count_nonzero(estimator(torch.tensor(r), [1.0, 1.0])) == 0
 
 
+@pytest.mark.parametrize("estimator", [gdpo, rvpo, gdpo_decorrelated, grpo_batch_norm])
+@pytest.mark.parametrize("weights", [[1, 1], [1, 5]])
+def test_jitter_at_the_edge_of_rounding_does_not_silence_a_clean_reward(estimator, weights):
+    rng = np.random.default_rng(0)
+    clean = rng.integers(0, 2, (16, 8)).astype(float)
+    sign = rng.choice([-1.0, 1.0], (16, 8))
+    for jitter in np.geomspace(1e-7, 1e-4, 30):
+        r = torch.tensor(np.stack([clean, 1 + jitter * sign], axis=-1), dtype=torch.float32)
+        assert torch.max(torch.abs(estimator(r, weights))) > 0.5, jitter
+
+
+def test_the_order_of_samples_does_not_decide_what_is_rounding():
+    first = np.array([0, 1000.1, 1000.4, 1000.8, 1000.35], np.float32)
+    r = np.stack([first, np.float32(0.7) - first], axis=-1)[None]
+    padded = np.concatenate([r, np.full((1, 1, 2), np.nan, np.float32)], axis=1)
+    for batch in (r, r[:, ::-1], padded):
+        assert np.count_nonzero(grpo(batch, [1, 1])) == 0
+
+
+def test_a_reward_of_weight_zero_lends_no_rounding_error():
+    rng = np.random.default_rng(0)
+    jitter = 1 + 40 * 2.2e-16 * rng.choice([-1.0, 1.0], (4, 8, 1))
+    r = np.concatenate([rng.random((4, 8, 1)), jitter], axis=-1)
+    np.testing.assert_array_equal(rvpo(r, [1, 0]), rvpo(r[..., :1], [1]))
+
+
+def test_rewards_or_advantages_out_of_range_are_an_error():
+    with (
+        pytest.raises(DataError, match=r"leave the range of torch\.float16"),
+        np.errstate(all="ignore"),
+    ):
+        grpo_no_std(torch.tensor([[[6e4], [-6e4]]], dtype=torch.float16), [2])
+    with pytest.raises(DataError, match="too large for statistics"):
+        gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32).repeat(1, 4, 1), [1])
+
+
 # GDPO and GRPO
 
 
@@ -372,6 +408,17 @@ def test_a_spread_below_the_floor_is_divided_by_the_floor():
 def test_an_option_out_of_range_is_an_error_that_names_it(call, message):
     with pytest.raises(ConfigError, match=message):
         call(np.random.default_rng(0).random((3, 5, 2)))
+
+
+@pytest.mark.parametrize("low", [0.7, 1 / 3, -0.1])
+def test_rewards_at_their_lowest_value_are_not_below_it(low):
+    assert np.count_nonzero(saw(np.full((3, 5, 1), low), [1], low=[low])) == 0
+    single = torch.full((3, 5, 1), low, dtype=torch.float32)
+    assert torch.count_nonzero(saw(single, [1], low=[low])) == 0
+
+
+def test_a_reward_of_weight_zero_may_lie_below_its_range():
+    assert saw(np.array([[[0.0, -5.0], [1.0, -5.0]]]), [1, 0], low=[0, 0])[0, 1] > 0
 
 
 def test_a_mean_below_the_declared_range_is_an_error():

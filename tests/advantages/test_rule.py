@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, gdpo, mo_grpo, sa_mrpo
+from gdpo.advantages import AdvantageRule, gdpo, mo_grpo, sa_mrpo, saw
 from gdpo.errors import ConfigError
 
 NAMES = ["format", "correct"]
@@ -41,6 +41,23 @@ def test_declared_ranges_are_used_where_an_estimator_needs_them_and_options_over
         other(REWARDS, WEIGHTS), sa_mrpo(REWARDS, WEIGHTS, low=[0, 0], high=[2, 5], gamma=1)
     )
     AdvantageRule("gdpo", NAMES, **declared)  # has no use for them
+
+
+def test_a_bound_by_name_leaves_the_declared_ones_of_the_others():
+    nothing = float("nan")
+    rule = AdvantageRule("saw", NAMES, {"low": {"format": -1.0}}, low=[nothing, 0.0])
+    np.testing.assert_array_equal(rule(REWARDS, WEIGHTS), saw(REWARDS, WEIGHTS, low=[-1.0, 0.0]))
+
+
+def test_none_stands_for_nothing_given_whatever_the_array_library():
+    rule = AdvantageRule("gdpo", NAMES, {"noise_floor": {"format": None, "correct": 3.0}})
+    wanted = gdpo(REWARDS, WEIGHTS, noise_floor=[0.0, 3.0])
+    np.testing.assert_allclose(rule(torch.tensor(REWARDS), WEIGHTS).numpy(), wanted)
+
+
+def test_a_rule_that_wants_token_counts_does_not_do_without():
+    with pytest.raises(ConfigError, match="give the counts"):
+        AdvantageRule("gdpo", NAMES, {"token_counts": True})(REWARDS, WEIGHTS)
 
 
 def test_token_counts_are_asked_for_and_come_with_the_batch():
@@ -89,6 +106,14 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
         ("gdpo", {"noise_floor": {"formt": 1}}, "noise_floor names 'formt', which is no reward"),
         ("gdpo", {"noise_floor": [1, 2, 3]}, "noise_floor needs one number per reward"),
         ("gdpo", {"noise_floor": "much"}, "options of estimator 'gdpo'"),
+        ("gdpo", {"noise_floor": {"format": "0.1"}}, "options of estimator 'gdpo'"),
+        ("gdpo", {"noise_floor": [True, 0.1]}, "noise_floor must be a number, got True"),
+        ("gdpo", {"max_advantage": "5"}, "max_advantage"),
+        ("gdpo", {"max_advantage": 10**400}, "options of estimator 'gdpo'"),
+        ("sa_mrpo", {"low": [0, 0, 0], "high": [1, 1]}, "low needs one number per reward"),
+        ("constrained_grpo", {"targets": 0.9}, "targets needs one number per reward"),
+        ("constrained_grpo", {"targets": {"format": float("inf")}}, "targets must be finite"),
+        ("builtins:max", {}, "cannot be an estimator"),
         ("gdpo", {"max_advantage": -1}, "max_advantage must be a finite number above 0"),
         ("gdpo", {"token_counts": [1]}, "token_counts is true or false"),
         ("gdpo_decorrelated", {"power": 3}, "power must be from 0 to 1"),
@@ -102,7 +127,11 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
         ("constrained_grpo", {"target": {}}, "no option 'target': did you mean 'targets'"),
         ("constrained_grpo", {"targets": {"formt": 1}}, "targets names 'formt'"),
         ("constrained_grpo", {"targets": [1]}, "targets needs one number per reward"),
-        ("constrained_grpo", {"targets": {"format": "high"}}, "options of constrained_grpo"),
+        (
+            "constrained_grpo",
+            {"targets": {"format": "high"}},
+            "targets must be a number, got 'high'",
+        ),
         ("constrained_grpo", {"targets": {"format": 1}, "step_size": 0}, "step_size"),
     ],
 )

@@ -294,7 +294,7 @@ def rvpo(
     Args:
         rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
         weights: One per reward, 0 or more: its share of the soft minimum.
-        sharpness: $\kappa$, above 0.
+        sharpness: $\kappa$, from 0.01 to 1000.
         noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
         max_advantage: Cap on the size of an advantage.
 
@@ -317,7 +317,7 @@ def rvpo(
         >>> rvpo(r, [1, 1], sharpness=2).round(4)
         array([[-0.7758, -0.3466, -0.3466,  1.469 ]])
     """
-    positive("sharpness", sharpness)
+    in_range("sharpness", sharpness, 0.01, 1000)
     xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
     if bool(xp.any(w < 0)):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, isnan
+from math import isinf, isnan, nan
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -16,6 +16,7 @@ from gdpo.advantages.arrays import (
     finish,
     floors,
     in_range,
+    number,
     per_reward,
     positive,
     prepare,
@@ -119,7 +120,10 @@ class DualAscent:
         positive("step_size", self.step_size)
         positive("maximum", self.maximum)
         in_range("start", self.start, 0, self.maximum)
-        if not any(isfinite(target) for target in self.targets):
+        self.targets = [number("targets", target) for target in self.targets]
+        if any(isinf(target) for target in self.targets):
+            raise ConfigError(f"targets must be finite, or NaN for no constraint: {self.targets}")
+        if all(isnan(target) for target in self.targets):
             raise ConfigError(
                 "targets names no reward: give the mean that a reward should reach, as in "
                 "targets={'format': 0.95}"
@@ -152,7 +156,7 @@ class DualAscent:
         Raises:
             ConfigError: They belong to other constraints than these.
         """
-        saved = [float("nan") if m is None else float(m) for m in state["multipliers"]]
+        saved = [nan if m is None else float(m) for m in state["multipliers"]]
         if [isnan(m) for m in saved] != [isnan(t) for t in self.targets]:
             raise ConfigError(
                 "the saved multipliers belong to other constraints: give the same targets as before"

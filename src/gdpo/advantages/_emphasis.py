@@ -28,6 +28,7 @@ from gdpo.advantages.stages import (
     centre,
     divide,
     mean,
+    rounding_of,
     scale,
     spread,
     standardize,
@@ -200,8 +201,7 @@ def saw(
     xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
     bottom = _declared(low, rewards, "low")
-    above = mean(r.values, over=BATCH) - bottom
-    _check_above(above, bottom)
+    above = _above(mean(r.values, over=BATCH), bottom, w)
     std = spread(centre(r, over=BATCH), over=BATCH)
     cv = xp.where(std > 0, std / xp.where(above > 0, above, 1.0), 0.0)
     used = xp.where(w != 0, cv, 0.0)
@@ -348,11 +348,15 @@ def _declared_range(low: PerReward, high: PerReward, rewards: Rewards) -> tuple[
     return bottom, top - bottom
 
 
-def _check_above(above: Any, low: Any) -> None:
-    xp = array_namespace(above)
-    below = xp.reshape(above, (-1,)) < 0
+def _above(means: Any, low: Any, weights: Any) -> Any:
+    """How far each reward's mean lies above its lowest value; rounding does not take it below."""
+    xp = array_namespace(means)
+    above = means - low
+    rounding = rounding_of(xp.abs(means) + xp.abs(low), float(xp.finfo(means.dtype).eps))
+    below = xp.reshape((above < -rounding) & (weights != 0), (-1,))
     if bool(xp.any(below)):
         k = int(xp.nonzero(below)[0][0])
         raise DataError(
             f"reward {k} has a mean below its declared lowest value {float(low[k])}: correct `low`"
         )
+    return xp.where(above > rounding, above, 0.0)

@@ -70,10 +70,10 @@ class AdvantageRule:
         _refuse_unknown(name, given, parameters)
         self.wants_token_counts = _switch(name, given)
         self.duals = _dual_ascent(names, given) if _DUALS in parameters else None
-        declared = {"low": low, "high": high}
-        ranges = {k: v for k, v in declared.items() if k in parameters and v is not None}
-        named = {key: _by_name(key, value, names) for key, value in given.items()}
-        self._options: dict[str, Any] = ranges | named
+        self._options = {key: _by_name(key, value, names) for key, value in given.items()}
+        for key, declared in (("low", low), ("high", high)):
+            if key in parameters and declared is not None:
+                self._options[key] = _completed(self._options.get(key), declared)
         self._refuse_missing(parameters, names)
         if self.estimator in ESTIMATORS.values():
             self._try_out(len(names))
@@ -93,6 +93,10 @@ class AdvantageRule:
         """
         options = dict(self._options)
         if self.wants_token_counts:
+            if token_counts is None:
+                raise ConfigError(
+                    f"estimator {self.name!r} is to weight by tokens: give the counts"
+                )
             options[_BY_BATCH] = token_counts
         if self.duals is not None:
             options[_DUALS] = self.duals.multipliers
@@ -139,15 +143,19 @@ class AdvantageRule:
 
     def _try_out(self, count: int) -> None:
         low = self._options.get("low")
-        rewards = np.zeros((1, 2, count)) if low is None else np.zeros((1, 2, count)) + low
+        lowest = low if isinstance(low, list) and len(cast("list[Any]", low)) == count else 0.0
         try:
+            rewards = np.zeros((1, 2, count)) + lowest
             self(rewards, np.ones(count), token_counts=np.ones((1, 2)))
-        except (GdpoError, TypeError, ValueError) as error:
+        except (GdpoError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"options of estimator {self.name!r}: {error}") from error
 
 
 def _keywords(estimator: Callable[..., Any]) -> dict[str, Parameter]:
-    parameters = signature(estimator).parameters.values()
+    try:
+        parameters = signature(estimator).parameters.values()
+    except ValueError as error:  # a builtin without a signature
+        raise ConfigError(f"{estimator!r} cannot be an estimator: {error}") from error
     return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
 
 
@@ -178,25 +186,34 @@ def _switch(name: str, given: dict[str, Any]) -> bool:
 def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
     options = {key: given.pop(key) for key in _DUAL_OPTIONS if key in given}
     targets = _by_name("targets", options.pop("targets", {}), names)
-    if len(targets) != len(names):
+    if not isinstance(targets, list) or len(cast("list[Any]", targets)) != len(names):
         raise ConfigError(f"targets needs one number per reward: {', '.join(names)}")
-    try:
-        return DualAscent(targets, **options)
-    except TypeError as error:
-        raise ConfigError(f"options of constrained_grpo: {error}") from error
+    return DualAscent(cast("list[Any]", targets), **options)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
     """A mapping by reward name as a list in the order of the rewards, NaN where none is given."""
+    if isinstance(value, list):
+        return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
         return value
-    values = cast("Mapping[str, float]", value)
-    for name in values:
+    values = {k: v for k, v in cast("Mapping[str, Any]", value).items() if v is not None}
+    for name in cast("Mapping[str, Any]", value):
         if name not in names:
             raise ConfigError(
-                f"{key} names {name!r}, which is no reward: {did_you_mean(name, names)}"
+                f"{key} names {name!r}, which is no reward: {did_you_mean(str(name), names)}"
             )
     return [values.get(name, nan) for name in names]
+
+
+def _completed(given: Any, declared: Sequence[Number]) -> Any:
+    """The numbers given, and the declared ones for rewards that none is given for."""
+    if given is None:
+        return list(declared)
+    if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):
+        return given  # the estimator says what is wrong with it
+    pairs = zip(cast("list[Any]", given), declared, strict=True)
+    return [known if value is None or value != value else value for value, known in pairs]
 
 
 def _without(values: Any, names: Sequence[str]) -> list[str]:

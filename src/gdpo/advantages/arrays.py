@@ -4,13 +4,13 @@ The array library is the caller's (NumPy, torch, JAX, anything that array-api-co
 """
 
 from collections.abc import Sequence
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any, TypeAlias
 
 from array_api_compat import array_namespace, device, is_numpy_namespace
 from jaxtyping import Float, Real
 
-from gdpo.advantages.stages import SAMPLES, Number, Rounded, rounding_of
+from gdpo.advantages.stages import SAMPLES, Number, Rounded, mean, rounding_of
 from gdpo.errors import ConfigError, DataError
 
 Rewards: TypeAlias = Real[Any, "prompt sample reward"]
@@ -68,11 +68,14 @@ def rounded(rewards: Rewards) -> Rounded:
     dtype, eps = _precision(xp, rewards.dtype)
     values = _rewards_apart(xp.astype(rewards, dtype, copy=False))
     size = xp.abs(values)
-    if isfinite(float(xp.max(size))):  # neither NaN nor infinity
-        return Rounded(values, rounding_of(size[:, :1, :], eps), complete=True)
+    typical = xp.sum(size, axis=SAMPLES, keepdims=True) / rewards.shape[SAMPLES]
+    if isfinite(float(xp.max(typical))):  # neither NaN nor infinity
+        return Rounded(values, rounding_of(typical, eps), complete=True)
     check_finite(values)
-    size = xp.where(xp.isnan(values), 0.0, size)
-    return Rounded(values, rounding_of(xp.max(size, axis=SAMPLES, keepdims=True), eps))
+    if not bool(xp.any(xp.isnan(values))):
+        raise DataError(f"rewards are too large for statistics in {values.dtype}: scale them down")
+    typical = mean(size, over=SAMPLES)
+    return Rounded(values, rounding_of(xp.where(xp.isnan(typical), 0.0, typical), eps))
 
 
 def _rewards_apart(rewards: Any) -> Any:
@@ -104,7 +107,12 @@ def finish(
         positive("max_advantage", max_advantage)
         values = xp.clip(values, -max_advantage, max_advantage)
     floating = xp.isdtype(rewards.dtype, "real floating")
-    return xp.astype(values, rewards.dtype) if floating else values
+    values = xp.astype(values, rewards.dtype) if floating else values
+    if not isfinite(float(xp.sum(values))) and not bool(xp.all(xp.isfinite(values))):
+        raise DataError(
+            f"the advantages leave the range of {values.dtype}: use smaller rewards or weights"
+        )
+    return values
 
 
 def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
@@ -129,6 +137,8 @@ def per_reward(values: PerReward, rewards: Rewards, *, name: str) -> Float[Any, 
     """
     xp = array_namespace(rewards)
     count = rewards.shape[-1]
+    if isinstance(values, list | tuple):
+        values = [nan if value is None else number(name, value) for value in values]
     array = xp.asarray(
         [nan] * count if values is None else values,
         dtype=_precision(xp, rewards.dtype)[0],
@@ -179,15 +189,22 @@ def per_rollout(
     return array
 
 
+def number(name: str, value: Any) -> Number:
+    """This option as it is; a ConfigError unless it is a number (true and false are none)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name} must be a number, got {value!r}")
+    return value
+
+
 def positive(name: str, value: Number) -> None:
     """Raise a ConfigError unless this option is a finite number above 0."""
-    if not (isfinite(value) and value > 0):
+    if not 0 < number(name, value) < inf:
         raise ConfigError(f"{name} must be a finite number above 0, got {value}")
 
 
 def in_range(name: str, value: Number, low: Number, high: Number) -> None:
     """Raise a ConfigError unless this option is in `[low, high]`."""
-    if not low <= value <= high:
+    if not low <= number(name, value) <= high:
         raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
 
 

@@ -37,6 +37,13 @@ A few operations lie between a user's numbers and the comparison, and each adds 
 last place."""
 
 
+_MARGIN = 4
+"""How often its noise the spread of a group must exceed to count.
+
+A spread just above its noise would give scores that are all error; the sum of the rewards would
+inherit it, and the batch step take the other rewards for noise as well."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """An array, and a bound on the rounding error of its values."""
@@ -95,7 +102,7 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
     size = _total(xp.abs(values), over, counts, xp) / _count(x.values, present, over, counts)
     degrees = _count(x.values, present, over, counts, less=1)
     std = _root_mean_square(values, size, degrees, over, counts, xp)
-    return xp.where(std > _typical(x.error, over, xp), std, 0.0)
+    return xp.where(std > _bar(_typical(x.error, over, xp), over), std, 0.0)
 
 
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
@@ -171,7 +178,7 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
     values = -(largest + xp.log(ratio)) / sharpness
     size = xp.max(xp.where(applies, xp.abs(x.values), 0.0), axis=-1)
     rounding = rounding_of(size + 1 / sharpness, _eps(xp, size.dtype))
-    error = xp.where(size > 0, xp.max(x.error, axis=-1) + rounding, 0.0)
+    error = xp.where(size > 0, xp.max(xp.where(applies, x.error, 0.0), axis=-1) + rounding, 0.0)
     return Rounded(xp.where(present, values, xp.nan), xp.where(present, error, 0.0))
 
 
@@ -250,7 +257,7 @@ def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
     degrees = _count(x.values, present, over, counts, less=1)
     std = _root_mean_square(values, size, degrees, over, counts, xp)
     noise = _typical(x.error, over, xp) + rounding
-    divisor = xp.where(std > noise, std, xp.inf)
+    divisor = xp.where(std > _bar(noise, over), std, xp.inf)
     return Rounded(_filled(values, present, xp, xp.nan), x.error + noise, x.complete), divisor
 
 
@@ -288,6 +295,11 @@ def _root_mean_square(
     unit = size + _tiniest(xp, size.dtype)
     ratios = values / unit
     return unit * xp.sqrt(_total(ratios * ratios, over, counts, xp) / degrees)
+
+
+def _bar(noise: Any, over: Axis) -> Any:
+    """What a spread must exceed; nothing is normalized any more after the batch."""
+    return noise if over == BATCH else _MARGIN * noise
 
 
 def _typical(error: Any, over: Axis, xp: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError
 from gdpo.testing._fixed_batches import ToArray, check_fixed_batches
 from gdpo.testing._properties import Oracle, check_random_batches
 from gdpo.testing._subject import Claims, Options, Subject
@@ -41,10 +43,11 @@ def check_estimator(
         oracle: The same formula written in another, plainer way, on nested lists.
         claims: What the estimator promises beyond that; left out: the defaults of `Claims`.
         examples: How many random batches to draw.
-        libraries: Names of the array libraries to try.
+        libraries: Names of the array libraries to try; NumPy arrays are used in any case.
 
     Raises:
         AssertionError: The contract is broken; the message says which part, and on what.
+        ConfigError: A library or a claim that there is not.
 
     Example:
         >>> from gdpo import gdpo
@@ -52,6 +55,8 @@ def check_estimator(
     """
     subject = Subject(estimator, options or {}, claims or Claims())
     for library in libraries:
+        if library not in LIBRARIES:
+            raise ConfigError(f"unknown library {library!r}: {did_you_mean(library, LIBRARIES)}")
         if find_spec(library) is not None:
             try:
                 check_fixed_batches(subject, _to_array(library))

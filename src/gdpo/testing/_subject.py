@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError
 
 Unit = Literal["each", "all", "kept", "mixed"]
 """What a change of the rewards' units does to the advantages."""
@@ -35,6 +38,10 @@ class Claims:
     local: bool = False
     signed: bool = True
 
+    def __post_init__(self) -> None:
+        if self.unit not in get_args(Unit):
+            raise ConfigError(f"unit {self.unit!r}: {did_you_mean(self.unit, get_args(Unit))}")
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -45,8 +52,16 @@ class Subject:
     claims: Claims
 
     def __call__(self, rewards: Any, weights: Any, *, like: Any = None) -> Any:
-        """Advantages, with options made from `like`: the same rewards as a NumPy array."""
-        return self.estimator(rewards, weights, **self.options_for(rewards, like))
+        """Advantages, with options made from `like`: the same rewards as a NumPy array.
+
+        What it is given is looked at again afterwards: an estimator changes none of it.
+        """
+        before = np.asarray(rewards).copy(), np.asarray(weights).copy()
+        advantages = self.estimator(rewards, weights, **self.options_for(rewards, like))
+        for given, copy in zip((rewards, weights), before, strict=True):
+            same = np.array_equal(np.asarray(given), copy, equal_nan=copy.dtype.kind == "f")
+            assert same, "the estimator changes the arrays that it is given"
+        return advantages
 
     def options_for(self, rewards: Any, like: Any = None) -> Mapping[str, Any]:
         """The options that go with these rewards."""

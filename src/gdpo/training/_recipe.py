@@ -252,7 +252,13 @@ def _check_options(recipe: Recipe, rewards: Sequence[Reward]) -> None:
             high=high,
         )
     except ConfigError as error:
-        raise ConfigError(f"{recipe.place('advantage_options')}: {error}") from error
+        raise ConfigError(f"{_place_of(recipe, str(error))}: {error}") from error
+
+
+def _place_of(recipe: Recipe, message: str) -> str:
+    """Where the option was given that the message is about, or all of them."""
+    named = [name for name in recipe.advantage_options if name in message]
+    return recipe.place("advantage_options", *named[:1])
 
 
 def _check_gates(recipe: Recipe, rewards: Sequence[Reward]) -> None:
@@ -265,7 +271,8 @@ def _check_gates(recipe: Recipe, rewards: Sequence[Reward]) -> None:
             check_gates(list(by_name), {reward.name: gate})
             _refuse_constant_gate(gate, by_name[gate.on])
         except ConfigError as error:
-            raise ConfigError(f"{recipe.place('rewards', i, 'gate')}: {error}") from error
+            place = recipe.place("rewards", i, "gate", "on")
+            raise ConfigError(f"{place}: {error}") from error
 
 
 def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
