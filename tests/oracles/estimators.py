@@ -13,7 +13,8 @@ def _std(values):
     if len(values) < 2:
         return 0.0
     mean = _mean(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    return std if std > 1e-12 else 0.0  # less is the rounding of these loops
 
 
 def _standardized(values, epsilon):
@@ -103,6 +104,7 @@ def _batch_standardized(groups, counts=None):
         mean = math.fsum(a * n for a, n in weighted) / max(tokens, 1)
         squares = math.fsum(n * (a - mean) ** 2 for a, n in weighted)
         std = math.sqrt(squares / (tokens - 1)) if tokens > 1 else 0.0
+        std = std if std > 1e-12 else 0.0
         flat = [None if a is None else ((a - mean) / std if std > 0 else 0.0) for a in flat]
     return _filled([flat[i : i + size] for i in range(0, len(flat), size)])
 

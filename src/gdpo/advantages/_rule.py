@@ -15,7 +15,7 @@ from jaxtyping import Real
 from gdpo._naming import did_you_mean
 from gdpo.advantages._constrained import DualAscent
 from gdpo.advantages._registry import ESTIMATORS, check_advantages, resolve_estimator
-from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights
+from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number
 from gdpo.errors import ConfigError, GdpoError
 
 Options = Mapping[str, Any]
@@ -188,7 +188,8 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
     targets = _by_name("targets", options.pop("targets", {}), names)
     if not isinstance(targets, list) or len(cast("list[Any]", targets)) != len(names):
         raise ConfigError(f"targets needs one number per reward: {', '.join(names)}")
-    return DualAscent(cast("list[Any]", targets), **options)
+    checked = [number("targets", target) for target in cast("list[Any]", targets)]
+    return DualAscent(checked, **options)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
