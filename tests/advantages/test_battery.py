@@ -31,3 +31,14 @@ def test_what_the_soak_run_found(name):
     plain = {key: np.asarray(value).tolist() for key, value in given.items()}
     wanted = oracle(CANCEL.tolist(), [1.0, 1.0], **plain)
     np.testing.assert_allclose(estimator(CANCEL, [1.0, 1.0], **given), wanted, atol=1e-9)
+
+
+def test_a_sample_at_the_mean_pulls_nowhere_in_whatever_unit():
+    """Found by the soak run: after a shift, rounding gave it a sign, and so a conflict."""
+    r = np.zeros((2, 6, 3))
+    r[0, :, 0] = [-1, 0, 0, 0, 0, 1]
+    r[0, 1, 1] = -1
+    changed = r.copy()
+    changed[..., 0] = 1e-3 * r[..., 0] + 1
+    hard = SUBJECTS["gd2po_hard"][0]
+    np.testing.assert_allclose(hard(changed, np.ones(3)), hard(r, np.ones(3)), atol=1e-5)

@@ -258,7 +258,8 @@ def _gd2po(rewards, weights, drops):
 
 def _conflicting(pulls, threshold):
     signed = [((w > 0) - (w < 0)) * z for w, z in pulls]
-    return any(p > threshold for p in signed) and any(p < -threshold for p in signed)
+    enough = threshold + 1e-12  # less is the rounding of these loops
+    return any(p > enough for p in signed) and any(p < -enough for p in signed)
 
 
 def gd2po_hard(rewards, weights, threshold=0.0):

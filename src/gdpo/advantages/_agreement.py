@@ -333,7 +333,8 @@ def _opposed(z: Rounded, weights: Any, threshold: Number) -> Any:
     """Rollouts with one reward that pulls up by more than the threshold and one that pulls down."""
     xp = array_namespace(z.values)
     pull = xp.sign(weights) * xp.where(xp.isnan(z.values), 0.0, z.values)
-    return xp.any(pull > threshold, axis=-1) & xp.any(pull < -threshold, axis=-1)
+    enough = threshold + z.error  # what is no larger than its rounding error has no sign
+    return xp.any(pull > enough, axis=-1) & xp.any(pull < -enough, axis=-1)
 
 
 def _standardized_kept(total: Rounded, keep: Any) -> Rounded:

@@ -235,7 +235,7 @@ def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
     if size < 3:
         return xp.zeros_like(x.values)
     others = [j for i in range(size) for j in range(size) if j != i]
-    index = xp.asarray(others, dtype=xp.int64, device=device(x.values))
+    index = xp.asarray(others, device=device(x.values))
     values = xp.reshape(xp.take(x.values, index, axis=SAMPLES), (prompts, size, size - 1, count))
     error = xp.max(x.error, axis=SAMPLES, keepdims=True)[:, None, :, :]
     return spread(centre(Rounded(values, error, x.complete), over=2), over=2)[:, :, 0, :]
