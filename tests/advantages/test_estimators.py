@@ -66,11 +66,10 @@ def test_numpy_computes_in_float64_whatever_comes_in(name):
 @ALL
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rewards_keep_their_signal(name, dtype):
-    if "token" in name:
-        return  # its options are made with NumPy, which has no bfloat16
     r = torch.tensor([[[0.9], [1.0]], [[0.5], [0.5]]], dtype=dtype)
     estimator, _, _, options = SUBJECTS[name]
-    a = estimator(r, torch.ones(1), **(options(np.zeros((2, 2, 1))) if callable(options) else {}))
+    like = np.zeros((2, 2, 1))  # NumPy has no bfloat16
+    a = estimator(r, torch.ones(1), **(options(like) if callable(options) else options))
     assert a.dtype == dtype
     assert a[0, 0] < a[0, 1]
 
@@ -143,10 +142,7 @@ def test_a_reward_of_weight_zero_lends_no_rounding_error():
 
 
 def test_rewards_or_advantages_out_of_range_are_an_error():
-    with (
-        pytest.raises(DataError, match=r"leave the range of torch\.float16"),
-        np.errstate(all="ignore"),
-    ):
+    with pytest.raises(DataError, match=r"leave the range of torch\.float16"):
         grpo_no_std(torch.tensor([[[6e4], [-6e4]]], dtype=torch.float16), [2])
     with pytest.raises(DataError, match="too large for statistics"):
         gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32).repeat(1, 4, 1), [1])
@@ -268,13 +264,13 @@ def test_a_reward_that_varies_rarely_has_its_full_say_with_per_reward_batch_std(
     rarely[4:] = 0.5  # varies in 4 groups of 100
     r = np.stack([often, rarely], axis=-1)
 
-    def energy(a, column):
+    def energy(a):
         return np.sum(a[:4] ** 2) / np.sum(a**2)
 
-    assert energy(per_reward_batch_std(r, [0.0, 1.0]), 1) == 1
+    assert energy(per_reward_batch_std(r, [0.0, 1.0])) == 1
     even = per_reward_batch_std(r, [1, 1])
-    assert 0.45 < energy(even, 1) < 0.6
-    assert energy(gdpo(r, [1, 1]), 1) < 0.1
+    assert 0.45 < energy(even) < 0.6
+    assert energy(gdpo(r, [1, 1])) < 0.1
 
 
 def test_decorrelation_gives_rewards_that_move_together_the_influence_of_one():

@@ -84,7 +84,11 @@ def test_what_is_punished_is_not_learnt():
 
 def test_the_weight_of_the_format_reaches_the_estimator():
     seen = []
-    zero = lambda rewards, weights: seen.append(weights) or np.zeros(rewards.shape[:2])  # noqa: E731
+
+    def zero(rewards, weights):
+        seen.append(weights)
+        return np.zeros(rewards.shape[:2])
+
     steps_to_learn(zero, 0, steps=1, **TOY | {"format_weight": 3.0})
     assert seen == [(3.0, 1.0)]
 
@@ -167,7 +171,6 @@ def test_censored_seeds_are_counted_and_shown_as_beyond_the_last_step():
 def test_the_command_prints_a_row_per_estimator_and_draws_the_picture(
     tmp_path, monkeypatch, capsys
 ):
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "escape.png"
     options = "--estimators gdpo,constrained_grpo --seeds 2 --steps 3 --prompts 4 --output"
     monkeypatch.setattr("sys.argv", ["escape_bandit.py", *options.split(), str(picture)])

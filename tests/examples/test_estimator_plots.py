@@ -87,7 +87,6 @@ def test_the_weights_share_and_the_largest_advantage_are_reported():
 def test_the_command_prints_the_estimator_beside_grpo_and_gdpo_and_draws_it_alone(
     tmp_path, monkeypatch, capsys
 ):
-    pytest.importorskip("matplotlib")
     options = ["--only", "gdpo_leave_one_out", "--output", str(tmp_path / "new")]
     monkeypatch.setattr("sys.argv", ["estimator_plots.py", *options])
     main()
@@ -140,7 +139,6 @@ def test_a_recipe_takes_what_a_page_says(page, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_trl_config_takes_what_a_page_says(page, tmp_path):
-    pytest.importorskip("trl")
     from gdpo.integrations.trl import GDPOConfig
 
     for block in blocks(page, "python"):

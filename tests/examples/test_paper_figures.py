@@ -66,7 +66,6 @@ def test_a_row_that_is_too_short_ends_in_dashes():
 
 
 def test_the_command_prints_the_tables_and_draws_the_picture(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "figures.png"
     monkeypatch.setattr("sys.argv", ["paper_figures.py", "--output", str(picture)])
     main()

@@ -16,7 +16,6 @@ from gdpo.advantages.arrays import (
     finish,
     floors,
     in_range,
-    number,
     per_reward,
     positive,
     prepare,
@@ -120,7 +119,6 @@ class DualAscent:
         positive("step_size", self.step_size)
         positive("maximum", self.maximum)
         in_range("start", self.start, 0, self.maximum)
-        self.targets = [number("targets", target) for target in self.targets]
         if any(isinf(target) for target in self.targets):
             raise ConfigError(f"targets must be finite, or NaN for no constraint: {self.targets}")
         if all(isnan(target) for target in self.targets):

@@ -214,7 +214,7 @@ def _completed(given: Any, declared: Sequence[Number]) -> Any:
     if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):
         return given  # the estimator says what is wrong with it
     pairs = zip(cast("list[Any]", given), declared, strict=True)
-    return [known if value is None or value != value else value for value, known in pairs]
+    return [known if value != value else value for value, known in pairs]
 
 
 def _without(values: Any, names: Sequence[str]) -> list[str]:

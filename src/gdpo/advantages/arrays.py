@@ -21,7 +21,8 @@ Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
 """Importance of each reward. Dimensionless; 0 leaves a reward out."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
-"""An option with one number per reward, each in the unit of its reward. NaN or None: not given."""
+"""An option with one number per reward, each in the unit of its reward. NaN: not given; None:
+none is."""
 
 Advantages: TypeAlias = Float[Any, "prompt sample"]
 """What the policy gradient of each rollout is multiplied with."""
@@ -98,6 +99,7 @@ def finish(
 
     Raises:
         ConfigError: A `max_advantage` that is not positive.
+        DataError: The advantages leave the range of the caller's dtype.
     """
     xp = array_namespace(rewards)
     values = advantages.values
@@ -138,7 +140,7 @@ def per_reward(values: PerReward, rewards: Rewards, *, name: str) -> Float[Any, 
     xp = array_namespace(rewards)
     count = rewards.shape[-1]
     if isinstance(values, list | tuple):
-        values = [nan if value is None else number(name, value) for value in values]
+        values = [number(name, value) for value in values]
     array = xp.asarray(
         [nan] * count if values is None else values,
         dtype=_precision(xp, rewards.dtype)[0],

@@ -1,7 +1,7 @@
 """`GDPOConfig`: TRL's `GRPOConfig` with an estimator by name."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trl.trainer.grpo_config import GRPOConfig
 
@@ -34,7 +34,7 @@ class GDPOConfig(GRPOConfig):
     `advantage` does, and setting them is an error rather than silently without effect.
     """
 
-    _VALID_DICT_FIELDS = [  # noqa: RUF012 (as TRL declares it, unannotated: no dataclass field)
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
         *GRPOConfig._VALID_DICT_FIELDS,  # pyright: ignore[reportPrivateUsage]
         "advantage_options",
         "gates",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from gdpo.advantages import AdvantageRule
 
@@ -19,26 +19,12 @@ class RuleState(TrainerCallback):
     def __init__(self, rule: AdvantageRule) -> None:
         self.rule = rule
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,  # noqa: ARG002 (transformers passes all of them)
-        state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
-        **kwargs: Any,  # noqa: ARG002
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Take over the state of the checkpoint that training goes on from, if it does."""
-        saved: Any = state.stateful_callbacks or {}
-        self.rule.restore(saved.get(KEY, {}))
+        self.rule.restore(state.stateful_callbacks.get(KEY, {}))
 
-    def on_step_end(
-        self,
-        args: TrainingArguments,  # noqa: ARG002
-        state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
-        **kwargs: Any,  # noqa: ARG002
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Leave it where the next checkpoint takes it from."""
-        kept: Any = state.stateful_callbacks
         now = self.rule.state()
         if now:
-            kept[KEY] = now
+            state.stateful_callbacks[KEY] = now
