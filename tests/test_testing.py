@@ -152,9 +152,9 @@ def test_the_offending_text_is_shortened():
 
 def test_hypothesis_finds_what_the_fixed_texts_do_not():
     def fragile(completion, reference):
-        return 1 / (completion != "0") and tagged(completion, reference)
+        return 1 / (max(completion, default="") < "\U00010000") and tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"division by zero.*of 1 characters: '0'"):
+    with pytest.raises(RewardError, match=r"division by zero.*of 1 characters: '\U00010000'"):
         check_reward(with_function(fragile), texts=1000)
 
 
@@ -163,3 +163,32 @@ def test_hostile_texts_are_the_same_every_time():
     assert texts == list(hostile_texts(GOOD, 50))
     assert texts != list(hostile_texts(GOOD, 50, seed=1))
     assert len(set(texts[-50:])) > 25
+
+
+TOKENS = Reward(
+    "short",
+    lambda num_tokens, _: float(num_tokens <= 100),
+    0,
+    1,
+    (Example(100, {}, 1.0), Example(101, {}, 0.0)),
+    of="tokens",
+)
+
+
+def test_a_reward_of_the_number_of_tokens_is_tried_on_numbers():
+    check_reward(TOKENS)
+    with pytest.raises(RewardError, match=r"too large to convert.*completion: 9223372036854775808"):
+        check_reward(replace(TOKENS, function=lambda n, _: float(len(range(n)) <= 100)))
+
+
+def test_a_coroutine_function_is_waited_for():
+    async def judge(completion, reference):
+        return tagged(completion, reference)
+
+    check_reward(with_function(judge))
+
+    async def broken(completion, reference):
+        return 2.0 * tagged(completion, reference)
+
+    with pytest.raises(RewardError, match=r"'tagged' returned 2\.0"):
+        check_reward(with_function(broken))

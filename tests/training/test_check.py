@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
-from gdpo.rewards import Reward
+from gdpo.rewards import Reward, Scorer
 from gdpo.tasks import TASKS, Sample, Task
 from gdpo.training import Verdict, check, load_recipe, train
 from gdpo.training._models import locate_model
@@ -87,13 +87,13 @@ SAMPLES = [Sample([], {"answer": "right"}), Sample([], {"answer": "wrong in the 
 
 def test_a_gold_answer_that_falls_short_names_its_row():
     reward = Reward("exact", lambda completion, _: float(completion == "right"), low=0, high=1)
-    finding, _ = check_rewards(task_with(reward), [reward], SAMPLES)
+    finding, _ = check_rewards(task_with(reward), Scorer([reward]), SAMPLES)
     assert "gold answer of row 2 gets 0, not the maximum 1" in str(finding.mistake)
 
 
 def test_a_bad_answer_that_gets_everything_is_a_mistake():
     reward = Reward("generous", lambda completion, _: float(completion != ""), low=0, high=1)
-    findings = list(check_rewards(task_with(reward), [reward], SAMPLES))
+    findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
     assert "row 1: a bad answer ('bad') gets the maximum of every reward" in findings[1].text
     assert findings[1].mistake is not None
 
@@ -103,7 +103,7 @@ def test_a_reward_that_does_not_apply_everywhere_says_where():
         return 1.0 if reference["answer"] == "right" and completion == "right" else None
 
     reward = Reward("some", judge, low=0, high=1)
-    finding, *_ = check_rewards(task_with(reward), [reward], SAMPLES)
+    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), SAMPLES)
     assert finding.mistake is None
     assert "maximum on 1 of 1 gold answers (it applies to 1 of 2 rows)" in finding.text
 
@@ -111,7 +111,7 @@ def test_a_reward_that_does_not_apply_everywhere_says_where():
 def test_a_task_that_cannot_write_a_gold_answer_names_the_row():
     reward = TASKS["gsm8k"].rewards[0]
     task = task_with(reward)
-    finding, *_ = check_rewards(task, [reward], [Sample([], {})])
+    finding, *_ = check_rewards(task, Scorer([reward]), [Sample([], {})])
     assert "cannot write the gold answer of row 1: KeyError" in str(finding.mistake)
 
 

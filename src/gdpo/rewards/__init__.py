@@ -2,14 +2,17 @@
 
 from gdpo.rewards._gating import Gate, apply_gates, check_gates, closed_gates, declared_ranges
 from gdpo.rewards._reward import Example, Reference, Reward
-from gdpo.rewards._scorer import Failure, Scores, check_distinct, score, score_one
+from gdpo.rewards._scorer import OnError, Scorer, check_distinct, score
+from gdpo.rewards._scores import Failure, Scores, score_one
 
 __all__ = [
     "Example",
     "Failure",
     "Gate",
+    "OnError",
     "Reference",
     "Reward",
+    "Scorer",
     "Scores",
     "apply_gates",
     "check_distinct",

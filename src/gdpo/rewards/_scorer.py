@@ -1,125 +1,258 @@
-"""Scores a batch: rewards x rollouts -> reward array.
+"""The scorer: rewards x rollouts -> reward array.
 
-A reward that fails costs its own entry and nothing else.
+A reward that fails costs its own entry and nothing else, unless asked otherwise.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+import pickle
+from collections import Counter as Counts
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
 
-from gdpo.errors import ConfigError
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError, DataError, RewardError
+from gdpo.rewards._judges import Judges
+from gdpo.rewards._progress import Bar, Counter, Told
 from gdpo.rewards._reward import Reference, Reward
+from gdpo.rewards._scores import SHOWN, Call, Failure, Result, Scores, score_one
+from gdpo.rewards._workers import Workers
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 200
-"""Characters of a completion, or of an exception's text, that a message shows."""
+OnError = Literal["missing", "worst", "raise"]
+"""What a failure becomes: NaN, the lowest value of its reward, or the end of the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A reward that broke its contract on one rollout."""
+class Scorer:
+    """Scores batches of completions with some rewards, and outlives what goes wrong in them.
 
-    reward: str
-    index: int
-    """Place of the rollout in the batch."""
-    kind: str
-    """`raised <Exception>`, `not a number`, or `out of range`."""
-    message: str
+    Quick rewards run where they are called. Those with a deadline run in worker processes, which
+    are killed when it is over; the slow rewards of one completion run in one process, one after the
+    other, so that they can share what they compute. Coroutine functions wait side by side in one
+    event loop. What was written twice for the same reference is scored once.
 
+    A reward that raises, returns something other than a number or `None`, leaves its range, takes
+    longer than its deadline or takes its process down has failed on that rollout. The first failure
+    of each kind is logged with the completion that caused it.
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The reward array of a batch, and what went wrong on the way."""
-
-    values: Float[np.ndarray, "rollout reward"]
-    """float64; NaN where a reward does not apply or failed."""
-    failures: tuple[Failure, ...]
-
-    def failed(self, reward: str) -> int:
-        """Number of rollouts on which the reward of this name failed."""
-        return sum(failure.reward == reward for failure in self.failures)
-
-
-def score(
-    rewards: Sequence[Reward], completions: Sequence[str], references: Sequence[Reference]
-) -> Scores:
-    """Score every completion with every reward.
-
-    A reward that raises, returns something other than a number or `None`, or leaves its range gives
-    NaN for that rollout: the estimators leave it out of every statistic. The first failure of each
-    kind is logged with the completion that caused it.
+    Use it in a `with`, or `close` it; its processes end with this one in any case.
 
     Args:
         rewards: Rewards with distinct names.
-        completions: What the model wrote, one text per rollout.
-        references: What each completion is judged against, in the same order.
-
-    Returns:
-        The array `[rollout, reward]`, in the order given, and the failures.
+        workers: Processes for the rewards with a deadline; started when they are first needed.
+        on_error: What a failure becomes. `missing`: NaN, which estimators leave out of every
+            statistic. `worst`: the reward's lowest value, for failures that only a bad completion
+            causes. `raise`: a RewardError.
+        concurrency: Coroutines that may wait at the same time.
+        retries: Further attempts of a coroutine after an exception or a time-out, 1, 2, 4, ...
+            seconds apart.
+        worker_memory_gb: GiB of data that a worker process may hold; None: no limit.
+        progress: Called with (done, all) while a batch takes longer than two seconds; left out: a
+            bar on the terminal, or lines in the log.
 
     Raises:
-        ConfigError: Two rewards share a name, or the two sequences differ in length.
+        ConfigError: Two rewards share a name, or an argument is out of its range.
     """
-    check_distinct([reward.name for reward in rewards])
-    if len(completions) != len(references):
-        raise ConfigError(
-            f"{len(completions)} completions but {len(references)} references: one of each per "
-            f"rollout"
-        )
-    values = np.full((len(completions), len(rewards)), np.nan)
-    failures: list[Failure] = []
-    for k, reward in enumerate(rewards):
-        for i, (completion, reference) in enumerate(zip(completions, references, strict=True)):
-            result = score_one(reward, completion, reference, i)
-            if isinstance(result, Failure):
-                failures.append(result)
-            elif result is not None:
-                values[i, k] = result
-    _log_first_of_each_kind(failures, completions)
-    return Scores(values, tuple(failures))
+
+    def __init__(
+        self,
+        rewards: Sequence[Reward],
+        *,
+        workers: int = 2,
+        on_error: OnError = "missing",
+        concurrency: int = 16,
+        retries: int = 2,
+        worker_memory_gb: float | int | None = 8,
+        progress: Told | None = None,
+    ) -> None:
+        check_distinct([reward.name for reward in rewards])
+        _check_arguments(on_error, workers, concurrency, retries, worker_memory_gb)
+        self.rewards = tuple(rewards)
+        self.progress: Told = progress or Bar()
+        self._on_error: OnError = on_error
+        self._count, self._memory = workers, worker_memory_gb
+        self._concurrency, self._retries = concurrency, retries
+        self._workers: Workers | None = None
+        self._judges: Judges | None = None
+
+    @classmethod
+    def from_options(
+        cls, rewards: Sequence[Reward], options: Mapping[str, Any], *, progress: Told | None = None
+    ) -> "Scorer":
+        """A scorer with its options by name, as recipes and trainers hold them.
+
+        Raises:
+            ConfigError: As for the scorer itself, and for a name that is no option.
+        """
+        allowed = set(signature(cls).parameters) - {"rewards", "progress"}
+        for name in options:
+            if name not in allowed:
+                raise ConfigError(f"unknown option {name!r}: {did_you_mean(name, allowed)}")
+        return cls(rewards, **options, progress=progress)
+
+    def score(
+        self,
+        completions: Sequence[str],
+        references: Sequence[Reference],
+        *,
+        num_tokens: Sequence[int] | None = None,
+        only: Sequence[Reward] | None = None,
+    ) -> Scores:
+        """Score every completion with every reward.
+
+        Args:
+            completions: What the model wrote, one text per rollout.
+            references: What each completion is judged against, in the same order.
+            num_tokens: Tokens of each completion, the one that ends it included; for the rewards
+                that judge them.
+            only: Some of the scorer's rewards, in its order; left out: all of them.
+
+        Returns:
+            The array `[rollout, reward]`, in the order given, and the failures.
+
+        Raises:
+            ConfigError: The sequences differ in length, or tokens are wanted and not given.
+            RewardError: A reward failed, and `on_error` is `raise`; or a worker does not start.
+        """
+        places = [k for k, r in enumerate(self.rewards) if only is None or r in only]
+        chosen = {k: self.rewards[k] for k in places}
+        batch = _Batch(chosen, completions, references, num_tokens)
+        results = self._results(batch)
+        values = np.full((len(completions), len(places)), np.nan)
+        failures: list[Failure] = []
+        for column, (k, reward) in enumerate(chosen.items()):
+            for i, first in enumerate(batch.firsts[reward.of]):
+                result = results[k, first]
+                if isinstance(result, Failure):
+                    failures.append(Failure(reward.name, i, result.kind, result.message))
+                    values[i, column] = reward.low if self._on_error == "worst" else np.nan
+                elif result is not None:
+                    values[i, column] = result
+        self._tell(failures, completions)
+        return Scores(values, tuple(failures))
+
+    def close(self) -> None:
+        """End the worker processes and the event loop; they start again if they are needed."""
+        for part in (self._workers, self._judges):
+            if part is not None:
+                part.close()
+        self._workers = self._judges = None
+
+    def __enter__(self) -> "Scorer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _results(self, batch: "_Batch") -> dict[tuple[int, int], Result]:
+        """By reward and rollout, for the first of equal rollouts."""
+        quick, slow, waiting = batch.calls()
+        slow = _by_rollout(slow)
+        counter = Counter(len(slow) + len(waiting), self.progress)
+        results = {_key_of(call): _score_here(call) for call in quick}
+        try:
+            if slow:
+                parts = self._start_workers().score(slow, done=counter.advance)
+                for calls, part in zip(slow, parts, strict=True):
+                    results |= zip(map(_key_of, calls), part, strict=True)
+            if waiting:
+                part = self._start_judges().score(waiting, done=counter.advance)
+                results |= zip(map(_key_of, waiting), part, strict=True)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            counter.finish()
+        return results
+
+    def _start_workers(self) -> Workers:
+        if self._workers is None:
+            self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
+        return self._workers
+
+    def _start_judges(self) -> Judges:
+        if self._judges is None:
+            self._judges = Judges(concurrency=self._concurrency, retries=self._retries, pause=1.0)
+        return self._judges
+
+    def _tell(self, failures: Sequence[Failure], completions: Sequence[str]) -> None:
+        if failures and self._on_error == "raise":
+            first = failures[0]
+            raise RewardError(
+                f"reward {first.reward!r} failed on {len(failures)} scores in this batch, and "
+                f"on_error is 'raise'. The first: {first.kind}: {first.message}; completion "
+                f"{first.index}: {completions[first.index][:SHOWN]!r}"
+            )
+        became = "their lowest value" if self._on_error == "worst" else "missing"
+        _log_first_of_each_kind(failures, completions, became)
 
 
-def score_one(
-    reward: Reward, completion: str, reference: Reference, index: int = 0
-) -> float | Failure | None:
-    """The reward's value, `None` where it does not apply, or what went wrong."""
-    try:
-        value = reward.function(completion, reference)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a reward is users' code: its failure is data
-        return Failure(reward.name, index, f"raised {type(error).__name__}", str(error)[:_SHOWN])
-    if value is None:
-        return None
-    number = _as_number(value)
-    if number is None:
-        kind = "not a number"
-        message = f"returned a {type(value).__name__}; allowed: a number, or None"
-        return Failure(reward.name, index, kind, message)
-    if not reward.low <= number <= reward.high:
-        kind = "not a number" if np.isnan(number) else "out of range"
-        allowed = f"allowed: [{reward.low}, {reward.high}], or None where it does not apply"
-        return Failure(reward.name, index, kind, f"returned {number}; {allowed}")
-    return number
+class _Batch:
+    """What is scored, and which rollouts are the same to which rewards."""
+
+    def __init__(
+        self,
+        rewards: Mapping[int, Reward],
+        completions: Sequence[str],
+        references: Sequence[Reference],
+        num_tokens: Sequence[int] | None,
+    ) -> None:
+        _check_lengths(completions, references, num_tokens)
+        kinds = {reward.of: reward.name for reward in rewards.values()}
+        if "tokens" in kinds and num_tokens is None:
+            raise ConfigError(
+                f"reward {kinds['tokens']!r} judges the number of tokens: give num_tokens, one per "
+                "completion"
+            )
+        self._rewards = rewards
+        self._references = references
+        self._judged: dict[str, Any] = {"text": completions, "tokens": num_tokens}
+        keys = [_key(reference, i) for i, reference in enumerate(references)]
+        self.firsts = {kind: _first_places(self._judged[kind], keys) for kind in kinds}
+        """By what is judged: for each rollout, the first one that is the same."""
+
+    def calls(self) -> tuple[list[Call], list[Call], list[Call]]:
+        """What has to run, on the first of equal rollouts: quick, slow, and waiting elsewhere."""
+        quick: list[Call] = []
+        slow: list[Call] = []
+        waiting: list[Call] = []
+        for k, reward in self._rewards.items():
+            kind = waiting if reward.asks_elsewhere else quick if reward.deadline is None else slow
+            judged = self._judged[reward.of]
+            kind += [
+                Call(k, reward, judged[i], self._references[i], i)
+                for i in sorted(set(self.firsts[reward.of]))
+            ]
+        return quick, slow, waiting
 
 
-def _as_number(value: object) -> float | None:
-    # float() reads some text, which is no number all the same; and on an array or a tensor it runs
-    # its library's code, which raises what it likes.
-    if isinstance(value, (str, bytes, bytearray)):
-        return None
-    try:
-        return float(value)  # pyright: ignore[reportArgumentType]
-    except Exception:  # noqa: BLE001
-        return None
+def score(
+    rewards: Sequence[Reward],
+    completions: Sequence[str],
+    references: Sequence[Reference],
+    *,
+    num_tokens: Sequence[int] | None = None,
+    on_error: OnError = "missing",
+) -> Scores:
+    """Score one batch: `Scorer.score` with a scorer of its own.
+
+    For batch after batch keep a `Scorer`, which keeps its worker processes.
+
+    Raises:
+        ConfigError: Two rewards share a name, the sequences differ in length, or tokens are wanted
+            and not given.
+        RewardError: A reward failed, and `on_error` is `raise`.
+    """
+    with Scorer(rewards, on_error=on_error) as scorer:
+        return scorer.score(completions, references, num_tokens=num_tokens)
 
 
 def check_distinct(names: Sequence[str]) -> None:
     """Raise a ConfigError if two rewards share a name."""
-    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    repeated = sorted(name for name, count in Counts(names).items() if count > 1)
     if repeated:
         raise ConfigError(
             f"reward names must differ, because weights, metrics and files go by them; repeated: "
@@ -127,17 +260,81 @@ def check_distinct(names: Sequence[str]) -> None:
         )
 
 
-def _log_first_of_each_kind(failures: Sequence[Failure], completions: Sequence[str]) -> None:
-    seen: Counter[tuple[str, str]] = Counter((f.reward, f.kind) for f in failures)
+def _check_arguments(
+    on_error: object, workers: object, concurrency: object, retries: object, memory: object
+) -> None:
+    if not isinstance(on_error, str) or on_error not in get_args(OnError):
+        raise ConfigError(
+            f"on_error {on_error!r} is none: {did_you_mean(str(on_error), get_args(OnError))}"
+        )
+    for name, count, least in (
+        ("workers", workers, 1),
+        ("concurrency", concurrency, 1),
+        ("retries", retries, 0),
+    ):
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise ConfigError(f"{name} must be a whole number, {least} or more, got {count!r}")
+    number = memory if isinstance(memory, int | float) and not isinstance(memory, bool) else 0
+    if memory is not None and not number > 0:
+        raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
+
+
+def _check_lengths(
+    completions: Sequence[str], references: Sequence[Reference], num_tokens: Sequence[int] | None
+) -> None:
+    for what, given in (("references", references), ("numbers of tokens", num_tokens)):
+        if given is not None and len(given) != len(completions):
+            raise ConfigError(
+                f"{len(completions)} completions but {len(given)} {what}: one of each per rollout"
+            )
+
+
+def _key(reference: Reference, index: int) -> bytes:
+    """Equal for equal references."""
+    try:
+        return pickle.dumps(reference)
+    except Exception as error:
+        raise DataError(
+            f"the reference of rollout {index} holds what cannot be sent to another process "
+            f"({type(error).__name__}: {str(error)[:SHOWN]}): use text, numbers, lists and dicts"
+        ) from error
+
+
+def _first_places(judged: Sequence[str] | Sequence[int], keys: Sequence[bytes]) -> list[int]:
+    seen: dict[tuple[str | int, bytes], int] = {}
+    pairs = zip(judged, keys, strict=True)
+    return [seen.setdefault(pair, i) for i, pair in enumerate(pairs)]
+
+
+def _by_rollout(calls: Sequence[Call]) -> list[list[Call]]:
+    groups: dict[int, list[Call]] = {}
+    for call in calls:
+        groups.setdefault(call.index, []).append(call)
+    return list(groups.values())
+
+
+def _key_of(call: Call) -> tuple[int, int]:
+    return call.place, call.index
+
+
+def _score_here(call: Call) -> Result:
+    return score_one(call.reward, call.completion, call.reference, call.index)
+
+
+def _log_first_of_each_kind(
+    failures: Sequence[Failure], completions: Sequence[str], became: str
+) -> None:
+    seen: Counts[tuple[str, str]] = Counts((f.reward, f.kind) for f in failures)
     for failure in failures:
         count = seen.pop((failure.reward, failure.kind), 0)
         if count:
             logger.warning(
-                "reward %r failed on %d of %d rollouts (%s: %s); counted as missing. The first: %r",
+                "reward %r failed on %d of %d rollouts (%s: %s); counted as %s. The first: %r",
                 failure.reward,
                 count,
                 len(completions),
                 failure.kind,
                 failure.message,
-                completions[failure.index][:_SHOWN],
+                became,
+                completions[failure.index][:SHOWN],
             )

@@ -15,6 +15,9 @@ _SHOWN = 300
 
 _PIECE = re.compile(r"</?\w+>|\w+|\s+|.", re.DOTALL)
 
+_COUNTS = (0, 1, 2, 10**3, 10**4, 10**6, 2**31, 2**63)
+"""Numbers of tokens, for rewards that judge them."""
+
 _ODD = (
     "\x00\x01\x07\x1b[31m",
     "\ud800",  # a lone surrogate: what a cut byte sequence decodes to
@@ -35,6 +38,8 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
     example, it must return a number in `[low, high]` or `None`, the same one again when it is asked
     again, without changing the reference, in time. The texts are long, deeply nested, full of
     control characters, and made of pieces of the examples; with hypothesis installed, its own too.
+    A reward of the number of tokens is tried on numbers instead. The reward runs in this process,
+    also if it has a deadline.
 
     Args:
         reward: With at least one example, for its reference.
@@ -57,9 +62,11 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
                 f"completion: {_shown(example.completion)}; reference: {_shown(example.reference)}"
             )
     references = _distinct_references(reward)
-    for text in hostile_texts(reward, texts):
+    for completion in _COUNTS if reward.of == "tokens" else hostile_texts(reward, texts):
         for reference in references:
-            _score(reward, text, reference, seconds)
+            _score(reward, completion, reference, seconds)
+    if reward.asks_elsewhere:
+        return  # enough for one that may cost
     _check_with_hypothesis(reward, references, texts, seconds)
 
 
@@ -71,15 +78,22 @@ def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[s
         count: How many texts of that kind.
         seed: Of the choices among the pieces.
     """
-    tags = sorted({tag for e in reward.examples for tag in re.findall(r"</?\w+>", e.completion)})
+    examples = _texts(reward)
+    tags = sorted({tag for text in examples for tag in re.findall(r"</?\w+>", text)})
     yield from ("", " \n\t", *_ODD)
     for tag in tags:
         yield from (tag, tag * 10_000, tag + "[" * 100_000, tag + '{"a":' * 100_000)
     yield "x" * 1_000_000
     rng = random.Random(seed)
-    pieces = [*_ODD, *(piece for e in reward.examples for piece in _PIECE.findall(e.completion))]
+    pieces = [*_ODD, *(piece for text in examples for piece in _PIECE.findall(text))]
     for _ in range(count):
-        yield _edited(rng.choice(reward.examples).completion, pieces, rng)
+        yield _edited(rng.choice(examples), pieces, rng)
+
+
+def _texts(reward: Reward) -> list[str]:
+    return [
+        example.completion for example in reward.examples if isinstance(example.completion, str)
+    ]
 
 
 def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
@@ -101,7 +115,7 @@ def _check_with_hypothesis(
         from hypothesis import strategies as st
     except ImportError:  # hypothesis is a convenience here: it finds the shortest offender
         return
-    pieces = sorted({piece for e in reward.examples for piece in _PIECE.findall(e.completion)})
+    pieces = sorted({piece for text in _texts(reward) for piece in _PIECE.findall(text)})
     characters = st.text(st.characters(exclude_categories=()))
     # An example whose completion is empty has no pieces.
     joined = st.lists(st.sampled_from([*pieces, "\n"]) | characters).map("".join)
@@ -114,20 +128,25 @@ def _check_with_hypothesis(
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.nested_given],
         report_multiple_bugs=False,
     )
-    @given(characters | joined, st.sampled_from(references))
-    def check(text: str, reference: Reference) -> None:
-        _score(reward, text, reference, seconds)
+    @given(
+        st.integers(0, 2**31) if reward.of == "tokens" else characters | joined,
+        st.sampled_from(references),
+    )
+    def check(completion: str | int, reference: Reference) -> None:
+        _score(reward, completion, reference, seconds)
 
     check()
 
 
-def _score(reward: Reward, text: str, reference: Reference, seconds: float) -> float | None:
+def _score(
+    reward: Reward, completion: str | int, reference: Reference, seconds: float
+) -> float | None:
     """The reward's value, or a RewardError that says which part of the contract is broken."""
     before = deepcopy(reference)
     start = perf_counter()
-    got = score_one(reward, text, reference)
+    got = score_one(reward, completion, reference)
     took = perf_counter() - start
-    again = score_one(reward, text, reference)
+    again = score_one(reward, completion, reference)
     for broken, what in (
         (isinstance(got, Failure), got.message if isinstance(got, Failure) else ""),
         (got != again, f"gives {got}, and {again} when it is asked again"),
@@ -136,8 +155,8 @@ def _score(reward: Reward, text: str, reference: Reference, seconds: float) -> f
     ):
         if broken:
             raise RewardError(
-                f"reward {reward.name!r} {what}; completion of {len(text):,} characters: "
-                f"{_shown(text)}; reference: {_shown(reference)}"
+                f"reward {reward.name!r} {what}; completion{_size(completion)}: "
+                f"{_shown(completion)}; reference: {_shown(reference)}"
             )
     return None if isinstance(got, Failure) else got
 
@@ -148,6 +167,10 @@ def _distinct_references(reward: Reward) -> list[Reference]:
         if example.reference not in references:
             references.append(example.reference)
     return references
+
+
+def _size(completion: str | int) -> str:
+    return f" of {len(completion):,} characters" if isinstance(completion, str) else ""
 
 
 def _shown(value: Any) -> str:

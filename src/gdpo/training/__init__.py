@@ -3,7 +3,8 @@
 from gdpo.training._cache import cache_folder, cached
 from gdpo.training._preflight import Finding, Verdict, check
 from gdpo.training._progress import RunView, show
-from gdpo.training._recipe import DataConfig, Recipe, RewardConfig, load_recipe
+from gdpo.training._read_recipe import load_recipe
+from gdpo.training._recipe import DataConfig, Recipe, RewardConfig
 from gdpo.training._run_directory import RunDirectory
 from gdpo.training._smollm2 import SMOLLM2, convert_smollm2
 from gdpo.training._summary import RewardChange, summary_table

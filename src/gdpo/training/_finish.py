@@ -16,7 +16,7 @@ from gdpo.training._curves import draw_curves
 from gdpo.training._environment import now
 from gdpo.training._preflight import Job
 from gdpo.training._progress import number
-from gdpo.training._recipe import gates_of
+from gdpo.training._resolve import gates_of
 from gdpo.training._run_directory import Checkpoint, RunDirectory, write_whole
 from gdpo.training._summary import RewardChange, readme, reward_changes
 

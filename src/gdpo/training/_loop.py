@@ -39,6 +39,10 @@ class Loop:
             if self.display is not None:
                 self.display.update()
 
+    def scored(self, done: int, count: int) -> None:
+        """Show how far the scoring of a batch is that takes long."""
+        self.view.scoring = f"scored {done:,} of {count:,}" if done < count else ""
+
     def should_stop(self, step: int) -> bool:
         """Whether to stop here: asked for in any process, and between two generations."""
         asked = self.stop.requested

@@ -22,7 +22,8 @@ from gdpo.training._models import (
     longest_prompt,
 )
 from gdpo.training._noise import quiet
-from gdpo.training._recipe import DataConfig, Recipe, find_rewards, find_task, resolve
+from gdpo.training._recipe import DataConfig, Recipe
+from gdpo.training._resolve import find_rewards, find_task, resolve, scorer_of
 from gdpo.training._reward_checks import check_rewards
 from gdpo.training._run_directory import RunDirectory, refuse_runs_dir
 from gdpo.training._smollm2 import SMOLLM2
@@ -186,13 +187,14 @@ class _Inspection:
     def _check_rewards(
         self, task: Task, rewards: Sequence[Reward], samples: Sequence[Sample]
     ) -> None:
-        for finding in check_rewards(task, rewards, samples[: self.rows]):
-            if finding.mistake is None:
-                self._tell(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
-            elif self.stop_at_first:
-                raise finding.mistake
-            else:
-                self._tell(Verdict.WRONG, str(finding.mistake))
+        with scorer_of(self.recipe, rewards, on_error="missing") as scorer:
+            for finding in check_rewards(task, scorer, samples[: self.rows]):
+                if finding.mistake is None:
+                    self._tell(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
+                elif self.stop_at_first:
+                    raise finding.mistake
+                else:
+                    self._tell(Verdict.WRONG, str(finding.mistake))
 
     def _trainer(self) -> "GDPOConfig":
         config = build_config(self.recipe)

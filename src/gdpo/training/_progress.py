@@ -37,6 +37,8 @@ class RunView:
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The metrics so far, one per logged step."""
     note: str = ""
+    scoring: str = ""
+    """How far the scoring of a batch is; empty unless it takes long."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -108,6 +110,8 @@ def dashboard(view: RunView) -> RenderableType:
     parts: list[RenderableType] = [_bar(view), _reward_table(view)]
     if view.rows:
         parts.append(Text(_rest(view), style="dim"))
+    if view.scoring:
+        parts.append(Text(view.scoring, style="dim"))
     if view.note:
         parts.append(Text(view.note, style="yellow"))
     return Group(*parts)

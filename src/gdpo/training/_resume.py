@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gdpo.errors import ConfigError
-from gdpo.training._recipe import Recipe, differences, load_recipe
+from gdpo.training._read_recipe import load_recipe
+from gdpo.training._recipe import Recipe, differences
 from gdpo.training._run_directory import RunDirectory
 
 MAY_CHANGE = (

@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 
-from gdpo.errors import RewardError
-from gdpo.rewards import Failure, Reference, Reward
-from gdpo.rewards import score_one as score_completion
+from gdpo.errors import GdpoError, RewardError
+from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.tasks import Sample, Task
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
 """Completions that a model may well write; every reward must return on them."""
 
+_ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
+"""Numbers of tokens that a completion may have."""
+
 _ODD_ROWS = 8
 """Rows on which they are tried."""
+
+_ASKED_ROWS = 2
+"""Rows on which a reward that asks something elsewhere is tried: an answer may cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,53 +28,63 @@ class RewardFinding:
     text: str
     doubtful: bool = False
     """Allowed, but probably not meant."""
-    mistake: RewardError | None = None
+    mistake: GdpoError | None = None
 
 
-def check_rewards(
-    task: Task, rewards: Sequence[Reward], samples: Sequence[Sample]
-) -> Iterator[RewardFinding]:
-    """One finding per reward, then one about the bad answer.
+def check_rewards(task: Task, scorer: Scorer, samples: Sequence[Sample]) -> Iterator[RewardFinding]:
+    """What the rewards need, then one finding per reward, then one about the bad answer.
 
     A reward of the task must reach its maximum on the gold answer of every row that it applies to.
     A reward of the user's own need not (a gold answer may be long where brevity is rewarded), but
     where it never does that is told. None may raise, or return what is no number or out of its
-    range.
+    range, or take longer than its deadline.
 
     Args:
         task: Knows the gold answers and a bad one.
-        rewards: What the recipe rewards.
+        scorer: Runs what the recipe rewards; failures are missing values to it.
         samples: The rows to try.
     """
-    for reward in rewards:
+    missing: set[str] = set()
+    for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
         try:
-            yield _check_one(task, reward, samples)
-        except RewardError as error:
+            yield RewardFinding(need())
+        except GdpoError as error:
+            missing |= {r.name for r in scorer.rewards if r.needs is need}
             yield RewardFinding(str(error), mistake=error)
-    own = [reward for reward in rewards if task.reward(reward.name) is reward]
+    for reward in scorer.rewards:
+        if reward.name not in missing:
+            try:
+                yield _check_one(task, reward, scorer, samples)
+            except RewardError as error:
+                yield RewardFinding(str(error), mistake=error)
+    own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
-        yield _check_bad_answer(task, own, samples)
+        yield _check_bad_answer(task, own, scorer, samples)
 
 
-def _check_one(task: Task, reward: Reward, samples: Sequence[Sample]) -> RewardFinding:
-    applies = reached = 0
-    for number, sample in enumerate(samples, 1):
-        gold = _gold(task, sample, number)
-        value = _score(reward, gold, sample.reference, f"the gold answer of row {number}")
-        applies += value is not None
-        reached += value == reward.high
-        if value is not None and value != reward.high and task.reward(reward.name) is reward:
-            raise RewardError(
-                f"reward {reward.name!r}: the gold answer of row {number} gets {value:g}, not the "
-                f"maximum {reward.high:g}: {gold[:200]!r}. Either the row's answer is wrong, or "
-                "the reward is"
-            )
-    for number, sample in enumerate(samples[:_ODD_ROWS], 1):
-        for text in (*_ODD, task.bad_completion):
-            _score(reward, text, sample.reference, f"the text {text[:20]!r} and row {number}")
-    everywhere = (
-        "" if applies == len(samples) else f" (it applies to {applies:,} of {len(samples):,} rows)"
-    )
+def _check_one(
+    task: Task, reward: Reward, scorer: Scorer, samples: Sequence[Sample]
+) -> RewardFinding:
+    if reward.of == "tokens":
+        return _check_counts(reward, scorer, samples)
+    if reward.asks_elsewhere:
+        samples = samples[:_ASKED_ROWS]
+    golds = [_gold(task, sample, number) for number, sample in enumerate(samples, 1)]
+    scores = scorer.score(golds, [sample.reference for sample in samples], only=[reward])
+    _refuse_failure(reward, scores, [f"the gold answer of row {i + 1}" for i in range(len(golds))])
+    values = scores.values[:, 0].tolist()
+    if task.reward(reward.name) is reward:
+        _refuse_less_than_all(reward, golds, values)
+    odd = [(n, s, t) for n, s in enumerate(samples[:_ODD_ROWS], 1) for t in _texts(task)]
+    scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
+    _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
+    return _told(reward, values, len(samples))
+
+
+def _told(reward: Reward, values: Sequence[float], rows: int) -> RewardFinding:
+    applies = sum(not isnan(value) for value in values)
+    reached = values.count(reward.high)
+    everywhere = "" if applies == rows else f" (it applies to {applies:,} of {rows:,} rows)"
     told = (
         f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: maximum on {reached:,} of "
         f"{applies:,} gold answers{everywhere}"
@@ -76,21 +92,37 @@ def _check_one(task: Task, reward: Reward, samples: Sequence[Sample]) -> RewardF
     return RewardFinding(told, doubtful=reached == 0)
 
 
+def _check_counts(reward: Reward, scorer: Scorer, samples: Sequence[Sample]) -> RewardFinding:
+    tried = [(sample, count) for sample in samples[:_ODD_ROWS] for count in _ODD_COUNTS]
+    scores = scorer.score(
+        [""] * len(tried),
+        [sample.reference for sample, _ in tried],
+        num_tokens=[count for _, count in tried],
+        only=[reward],
+    )
+    _refuse_failure(reward, scores, [f"{count:,} tokens" for _, count in tried])
+    values = ", ".join(
+        f"{count:,}: {value:g}"
+        for count, value in zip(_ODD_COUNTS, scores.values[:, 0].tolist(), strict=False)
+    )
+    return RewardFinding(
+        f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by the number of tokens: "
+        f"{values}"
+    )
+
+
 def _check_bad_answer(
-    task: Task, rewards: Sequence[Reward], samples: Sequence[Sample]
+    task: Task, rewards: Sequence[Reward], scorer: Scorer, samples: Sequence[Sample]
 ) -> RewardFinding:
-    for number, sample in enumerate(samples, 1):
-        values = [
-            (reward, value)
-            for reward in rewards
-            if isinstance(
-                value := score_completion(reward, task.bad_completion, sample.reference), float
-            )
-        ]
-        if values and all(value == reward.high for reward, value in values):
+    judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
+    bad = [task.bad_completion] * len(samples)
+    values = scorer.score(bad, [sample.reference for sample in samples], only=judged).values
+    for number, row in enumerate(values.tolist(), 1):
+        pairs = [(r, v) for r, v in zip(judged, row, strict=True) if not isnan(v)]
+        if pairs and all(value == reward.high for reward, value in pairs):
             told = (
                 f"row {number}: a bad answer ({task.bad_completion[:60]!r}) gets the maximum of "
-                f"every reward that applies ({', '.join(reward.name for reward, _ in values)})"
+                f"every reward that applies ({', '.join(reward.name for reward, _ in pairs)})"
             )
             if len(rewards) == len(task.rewards):
                 return RewardFinding(told, mistake=RewardError(told))
@@ -101,6 +133,30 @@ def _check_bad_answer(
     return RewardFinding("rewards: a bad answer falls short on every row")
 
 
+def _refuse_less_than_all(reward: Reward, golds: Sequence[str], values: Sequence[float]) -> None:
+    for number, (gold, value) in enumerate(zip(golds, values, strict=True), 1):
+        if not isnan(value) and value != reward.high:
+            raise RewardError(
+                f"reward {reward.name!r}: the gold answer of row {number} gets {value:g}, not the "
+                f"maximum {reward.high:g}: {gold[:200]!r}. Either the row's answer is wrong, or "
+                "the reward is"
+            )
+
+
+def _refuse_failure(reward: Reward, scores: Scores, where: Sequence[str]) -> None:
+    if scores.failures:
+        first = scores.failures[0]
+        raise RewardError(
+            f"reward {reward.name!r} failed on {where[first.index]}: {first.kind}: "
+            f"{first.message}. A reward returns a number in [{reward.low:g}, {reward.high:g}], or "
+            "None where it does not apply, whatever a model writes"
+        )
+
+
+def _texts(task: Task) -> tuple[str, ...]:
+    return (*_ODD, task.bad_completion)
+
+
 def _gold(task: Task, sample: Sample, number: int) -> str:
     try:
         return task.gold_completion(sample.reference)
@@ -109,14 +165,3 @@ def _gold(task: Task, sample: Sample, number: int) -> str:
             f"task {task.name!r} cannot write the gold answer of row {number}: "
             f"{type(error).__name__}: {error}"
         ) from error
-
-
-def _score(reward: Reward, completion: str, reference: Reference, where: str) -> float | None:
-    value = score_completion(reward, completion, reference)
-    if isinstance(value, Failure):
-        raise RewardError(
-            f"reward {reward.name!r} failed on {where}: {value.kind}: {value.message}. A reward "
-            f"returns a number in [{reward.low:g}, {reward.high:g}], or None where it does not "
-            "apply, whatever a model writes"
-        )
-    return value

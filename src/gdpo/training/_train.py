@@ -18,7 +18,8 @@ from gdpo.training._models import load_tokenizer, make_ready
 from gdpo.training._noise import quiet
 from gdpo.training._preflight import Job, prepare
 from gdpo.training._progress import RunView, duration, show
-from gdpo.training._recipe import Recipe, resolve
+from gdpo.training._recipe import Recipe
+from gdpo.training._resolve import resolve
 from gdpo.training._resume import find_run, refuse_other_circumstances, resume_command
 from gdpo.training._run_directory import (
     Checkpoint,
@@ -184,7 +185,9 @@ def _train(loop: Loop, trainer: Any, start: Checkpoint | None, console: Console 
     with (
         show(loop.view, console) as loop.display,
         stop_on_signal(loop.stop, loop.display.stopping),
+        trainer.scorer,
     ):
+        trainer.scorer.progress = loop.scored
         trainer.train(resume_from_checkpoint=str(start.path) if start else None)
 
 

@@ -11,7 +11,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, GdpoError, MissingExtraError
-from gdpo.training._recipe import Recipe, find_rewards, find_task, gates_of
+from gdpo.training._recipe import Recipe
+from gdpo.training._resolve import find_rewards, find_task, gates_of
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
@@ -21,6 +22,7 @@ _TOKEN = "a token in a recipe would be written to disk; set the environment vari
 ELSEWHERE: Mapping[str, str] = {
     "advantage": "it is `advantage:` of the recipe",
     "advantage_options": "it is `advantage_options:` of the recipe",
+    "scorer": "it is `scorer:` of the recipe",
     "gates": "give entries of `rewards:` their `gate:`",
     "reward_weights": "give each entry of `rewards:` its `weight:`",
     "multi_objective_aggregation": "choose `advantage:` of the recipe (gdpo, grpo, …)",
@@ -207,6 +209,7 @@ def _owned(recipe: Recipe) -> dict[str, Any]:
         "advantage": recipe.advantage,
         "advantage_options": recipe.advantage_options or None,
         "gates": _gates(recipe),
+        "scorer": recipe.scorer or None,
         "output_dir": str(recipe.run_dir / "checkpoints"),
         "rollouts_dir": str(recipe.run_dir / "rollouts"),
         "reward_weights": [reward.weight for reward in recipe.rewards],

@@ -24,6 +24,9 @@ class GDPOConfig(GRPOConfig):
         gates (`dict[str, dict]`, *optional*):
             Rewards that count only where another is reached, by name:
             `{"length": {"on": "correctness", "at_least": 1}}`. Elsewhere they are 0.
+        scorer (`dict[str, Any]`, *optional*):
+            Options of the `gdpo.rewards.Scorer` that runs `gdpo.Reward` objects, e.g.
+            `{"workers": 8, "on_error": "worst"}`.
         reward_weights (`list[float]` or `dict[str, float]`, *optional*):
             Weights in the order of the reward functions, or by reward name (a reward that is not
             named weighs 1).
@@ -38,6 +41,7 @@ class GDPOConfig(GRPOConfig):
         *GRPOConfig._VALID_DICT_FIELDS,  # pyright: ignore[reportPrivateUsage]
         "advantage_options",
         "gates",
+        "scorer",
     ]
 
     advantage: str = field(
@@ -59,6 +63,13 @@ class GDPOConfig(GRPOConfig):
         metadata={
             "help": "Rewards that count only where another is reached: "
             '{"length": {"on": "correctness", "at_least": 1}}. Elsewhere they are 0.'
+        },
+    )
+    scorer: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Options of the scorer that runs gdpo.Reward objects: workers, on_error, "
+            "concurrency, retries, worker_memory_gb."
         },
     )
     rollouts_dir: str | None = field(

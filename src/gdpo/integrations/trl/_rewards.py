@@ -12,29 +12,36 @@ from typing import Any, TypeAlias
 from trl.trainer.utils import get_callable_name, get_config_model_id, is_async_callable
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards import Gate, Reward, check_distinct, score
+from gdpo.rewards import Gate, Reward, Scorer, Scores, check_distinct
 
 RewardFunction: TypeAlias = Callable[..., Any]
 """`(prompts, completions, completion_ids, **columns) -> list[float | None]`, possibly async: TRL's
 own signature."""
 
 
-def as_reward_functions(reward_funcs: Any) -> list[Any]:
+def as_reward_functions(
+    reward_funcs: Any, scorer: Mapping[str, Any] | None = None
+) -> tuple[list[Any], Scorer]:
     """What TRL's trainer takes, made of what ours takes.
 
     Args:
         reward_funcs: One or a list of: `Reward`, a function with TRL's signature (sync or async), a
             reward model or its name. The last two go through as they are.
+        scorer: Options of the scorer that runs the `Reward` objects.
+
+    Returns:
+        The functions, and that scorer.
 
     Raises:
-        ConfigError: Two rewards share a name.
+        ConfigError: Two rewards share a name, or an option of the scorer is wrong.
     """
-    if reward_funcs is None:
-        return []
     sequence: list[Any] = list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
-    functions = [_adapt(reward) for reward in sequence]
+    sequence = [reward for reward in sequence if reward is not None]
+    rewards = [reward for reward in sequence if isinstance(reward, Reward)]
+    shared = _SharedScores(Scorer.from_options(rewards, scorer or {}))
+    functions = [_adapt(reward, shared) for reward in sequence]
     check_distinct(reward_names(functions))
-    return functions
+    return functions, shared.scorer
 
 
 def reward_names(functions: Sequence[Any]) -> list[str]:
@@ -76,17 +83,43 @@ def _is_function(reward: Any) -> bool:
     return callable(reward) and not hasattr(reward, "forward")  # a reward model is an nn.Module
 
 
-def _adapt(reward: Any) -> Any:
+def _adapt(reward: Any, shared: "_SharedScores") -> Any:
     if isinstance(reward, Reward):
-        return _from_reward(reward)
+        return _from_reward(reward, shared)
     if not _is_function(reward):
         return reward
     return _checked_async(reward) if is_async_callable(reward) else _checked(reward)
 
 
-def _from_reward(reward: Reward) -> RewardFunction:
+class _SharedScores:
+    """Scores each batch once, with all rewards, though TRL asks for one reward after the other."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self._completions: list[Any] | None = None
+        self._scores: Scores | None = None
+
+    def of(
+        self, completions: list[Any], completion_ids: list[Any], references: list[Any]
+    ) -> Scores:
+        """The scores of this batch: TRL passes the very same list for each reward."""
+        if self._scores is None or completions is not self._completions:
+            self._scores = self.scorer.score(
+                [completion_text(completion) for completion in completions],
+                references,
+                num_tokens=[len(ids) for ids in completion_ids],
+            )
+            self._completions = completions
+        return self._scores
+
+
+def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
     def function(
-        *, completions: list[Any], log_metric: Callable[[str, float], None], **columns: Any
+        *,
+        completions: list[Any],
+        completion_ids: list[Any],
+        log_metric: Callable[[str, float], None],
+        **columns: Any,
     ) -> list[float | None]:
         if "reference" not in columns:
             names = ", ".join(sorted(k for k, v in columns.items() if isinstance(v, list)))
@@ -94,10 +127,14 @@ def _from_reward(reward: Reward) -> RewardFunction:
                 f"reward {reward.name!r} needs the dataset column 'reference' (a dict per row); "
                 f"the columns are: {names}"
             )
-        texts = [completion_text(completion) for completion in completions]
-        scores = score([reward], texts, columns["reference"])
-        log_metric(f"rewards/{reward.name}/failed", scores.failed(reward.name) / len(texts))
-        return [None if math.isnan(value) else float(value) for value in scores.values[:, 0]]
+        scores = shared.of(completions, completion_ids, columns["reference"])
+        count = len(completions)
+        log_metric(f"rewards/{reward.name}/failed", scores.failed(reward.name) / count)
+        for kind, failed in scores.kinds(reward.name).items():
+            slug = kind.lower().replace(" ", "_")
+            log_metric(f"rewards/{reward.name}/failed_{slug}", failed / count)
+        values = scores.values[:, shared.scorer.rewards.index(reward)].tolist()
+        return [None if math.isnan(value) else value for value in values]
 
     function.__name__ = reward.name
     return function

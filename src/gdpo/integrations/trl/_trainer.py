@@ -62,7 +62,7 @@ class GDPOTrainer(GRPOTrainer):
     - `rewards/<name>/dead_groups`: share of the groups in which it does not vary, and so teaches
       nothing;
     - `rewards/<name>/failed`: share of rollouts on which a `gdpo.Reward` failed (they count as
-      missing);
+      missing); `rewards/<name>/failed_<kind>`: the same for each kind of failure that occurs;
     - `rewards/<name>/gate_closed`: share of rollouts in which its gate made it 0, for a gated one
       (its mean and spread are those of what is left, which is what trains);
     - `rewards/<name>/multiplier`: of a constraint of `constrained_grpo`;
@@ -107,7 +107,8 @@ class GDPOTrainer(GRPOTrainer):
                 f"args must be a GDPOConfig, got {type(args).__name__}: write GDPOConfig(...) with "
                 f"the same arguments"
             )
-        functions = as_reward_functions(reward_funcs)
+        scorer_options: Any = args.scorer
+        functions, self.scorer = as_reward_functions(reward_funcs, scorer_options)
         names = reward_names(functions)
         options: Any = args.advantage_options
         gates: Any = args.gates

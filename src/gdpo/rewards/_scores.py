@@ -1,0 +1,132 @@
+"""What scoring gives: a value, `None`, or a failure that is counted."""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from gdpo.rewards._reward import Reference, Reward
+
+SHOWN = 200
+"""Characters of a completion, or of an exception's text, that a message shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reward that broke its contract on one rollout."""
+
+    reward: str
+    index: int
+    """Place of the rollout in the batch."""
+    kind: str
+    """`raised <Exception>`, `not a number`, `out of range`, `timed out`, or `worker died`."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The reward array of a batch, and what went wrong on the way."""
+
+    values: Float[np.ndarray, "rollout reward"]
+    """float64; NaN where a reward does not apply or failed."""
+    failures: tuple[Failure, ...]
+
+    def failed(self, reward: str) -> int:
+        """Number of rollouts on which the reward of this name failed."""
+        return sum(failure.reward == reward for failure in self.failures)
+
+    def kinds(self, reward: str) -> Mapping[str, int]:
+        """Number of rollouts on which the reward of this name failed, by kind of failure."""
+        return Counter(failure.kind for failure in self.failures if failure.reward == reward)
+
+
+Result: TypeAlias = float | Failure | None
+"""What one reward gives for one rollout; `None` where it does not apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One reward to run on one rollout."""
+
+    place: int
+    """Of the reward among the scorer's."""
+    reward: Reward
+    completion: str | int
+    """The text, or the number of its tokens: what the reward judges."""
+    reference: Reference
+    index: int
+    """Place of the rollout in the batch."""
+
+    def timed_out(self, seconds: float) -> Failure:
+        """The failure of a call that took longer than this."""
+        return Failure(self.reward.name, self.index, "timed out", f"took more than {seconds:g} s")
+
+
+def score_one(
+    reward: Reward, completion: str | int, reference: Reference, index: int = 0
+) -> Result:
+    """The reward's value, `None` where it does not apply, or what went wrong.
+
+    Runs where it is called and takes as long as it takes: the deadline is a scorer's business.
+
+    Args:
+        reward: Of the text, or of the number of tokens.
+        completion: What the reward judges: the text or that number.
+        reference: What it is judged against.
+        index: Place of the rollout in its batch, for the failure.
+    """
+    try:
+        value: Any = reward.function(completion, reference)
+        if inspect.isawaitable(value):
+            value = _wait_for(value)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a reward is users' code: its failure is data
+        return raised(reward, index, error)
+    return checked(reward, index, value)
+
+
+def checked(reward: Reward, index: int, value: object) -> Result:
+    """What a reward returned, as a float in its range, `None`, or a failure."""
+    if value is None:
+        return None
+    number = _as_number(value)
+    if number is None:
+        kind = "not a number"
+        message = f"returned a {type(value).__name__}; allowed: a number, or None"
+        return Failure(reward.name, index, kind, message)
+    if not reward.low <= number <= reward.high:
+        kind = "not a number" if np.isnan(number) else "out of range"
+        allowed = f"allowed: [{reward.low}, {reward.high}], or None where it does not apply"
+        return Failure(reward.name, index, kind, f"returned {number}; {allowed}")
+    return number
+
+
+def raised(reward: Reward, index: int, error: BaseException) -> Failure:
+    """The failure of a reward that raised. The error's own text may fail as well."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001
+        text = ""
+    return Failure(reward.name, index, f"raised {type(error).__name__}", text[:SHOWN])
+
+
+def _as_number(value: object) -> float | None:
+    # float() reads some text, which is no number all the same; and on an array or a tensor it runs
+    # its library's code, which raises what it likes.
+    if isinstance(value, (str, bytes, bytearray)):
+        return None
+    try:
+        return float(value)  # pyright: ignore[reportArgumentType]
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _wait_for(coroutine: Any) -> Any:
+    """The result of a coroutine, in a thread of its own: this one may have a loop that runs."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

@@ -1,0 +1,136 @@
+"""Finds what a recipe names: its task, estimator, rewards, gates and the options of each."""
+
+from collections.abc import Sequence
+
+from gdpo._naming import find
+from gdpo.advantages import AdvantageRule, resolve_estimator
+from gdpo.errors import ConfigError
+from gdpo.rewards import Gate, OnError, Reward, Scorer, check_distinct, check_gates, declared_ranges
+from gdpo.tasks import Task, resolve_task
+from gdpo.training._recipe import Recipe, RewardConfig
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """The recipe with its rewards written out, after its task, estimator and rewards were found.
+
+    Raises:
+        ConfigError: One of them does not exist, or two rewards share a name.
+    """
+    task = find_task(recipe)
+    try:
+        resolve_estimator(recipe.advantage)
+    except ConfigError as error:
+        raise ConfigError(f"{recipe.place('advantage')}: {error}") from error
+    written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
+    recipe = recipe.model_copy(update={"rewards": written_out})
+    rewards = find_rewards(recipe, task)
+    _check_gates(recipe, rewards)
+    _check_options(recipe, rewards)
+    scorer_of(recipe, rewards)
+    return recipe
+
+
+def scorer_of(
+    recipe: Recipe, rewards: Sequence[Reward], *, on_error: OnError | None = None
+) -> Scorer:
+    """The scorer that the recipe describes. It starts nothing before it scores.
+
+    Args:
+        recipe: Whose `scorer` is meant.
+        rewards: What the recipe rewards.
+        on_error: Instead of the recipe's.
+
+    Raises:
+        ConfigError: An option of it is wrong.
+    """
+    instead = {} if on_error is None else {"on_error": on_error}
+    try:
+        return Scorer.from_options(rewards, {**recipe.scorer, **instead})
+    except ConfigError as error:
+        named = [name for name in recipe.scorer if name in str(error)]
+        raise ConfigError(f"{recipe.place('scorer', *named[:1])}: {error}") from error
+
+
+def gates_of(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
+    """The gates of the recipe, by the name of the gated reward."""
+    pairs = zip(recipe.rewards, rewards, strict=True)
+    gated = ((reward.name, entry.gate) for entry, reward in pairs if entry.gate is not None)
+    return {name: Gate(gate.on, gate.at_least) for name, gate in gated}
+
+
+def _check_options(recipe: Recipe, rewards: Sequence[Reward]) -> None:
+    low, high = declared_ranges(rewards, gated=gates_of(recipe, rewards))
+    try:
+        AdvantageRule(
+            recipe.advantage,
+            [reward.name for reward in rewards],
+            recipe.advantage_options,
+            low=low,
+            high=high,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{_place_of(recipe, str(error))}: {error}") from error
+
+
+def _place_of(recipe: Recipe, message: str) -> str:
+    """Where the option was given that the message is about, or all of them."""
+    named = [name for name in recipe.advantage_options if name in message]
+    return recipe.place("advantage_options", *named[:1])
+
+
+def _check_gates(recipe: Recipe, rewards: Sequence[Reward]) -> None:
+    by_name = {reward.name: reward for reward in rewards}
+    for i, (entry, reward) in enumerate(zip(recipe.rewards, rewards, strict=True)):
+        if entry.gate is None:
+            continue
+        try:
+            gate = Gate(entry.gate.on, entry.gate.at_least)
+            check_gates(list(by_name), {reward.name: gate})
+            _refuse_constant_gate(gate, by_name[gate.on])
+        except ConfigError as error:
+            place = recipe.place("rewards", i, "gate", "on")
+            raise ConfigError(f"{place}: {error}") from error
+
+
+def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
+    if not on.low < gate.at_least <= on.high:
+        state = "always open" if gate.at_least <= on.low else "never open"
+        raise ConfigError(
+            f"a gate at {gate.on} >= {gate.at_least:g} is {state}: {gate.on} ranges from "
+            f"{on.low:g} to {on.high:g}"
+        )
+
+
+def find_task(recipe: Recipe) -> Task:
+    """The task that the recipe names."""
+    try:
+        return resolve_task(recipe.task)
+    except ConfigError as error:
+        raise ConfigError(f"{recipe.place('task')}: {error}") from error
+
+
+def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
+    """The rewards that the recipe names, in its order.
+
+    Raises:
+        ConfigError: One does not exist, is no `Reward`, or two share a name.
+    """
+    found: list[Reward] = []
+    for i, entry in enumerate(recipe.rewards):
+        place = recipe.place("rewards", i, "name")
+        try:
+            found.append(_find_reward(entry.name, task))
+            check_distinct([reward.name for reward in found])
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from error
+    return tuple(found)
+
+
+def _find_reward(name: str, task: Task) -> Reward:
+    reward = find(name, {reward.name: reward for reward in task.rewards}, "reward")
+    if not isinstance(reward, Reward):
+        raise ConfigError(
+            f"reward {name!r} is a {type(reward).__name__}; it must be a gdpo.Reward, "
+            f"as in: mine = Reward('mine', function, low=0, high=1)"
+        )
+    return reward

@@ -1,0 +1,197 @@
+"""Rewards with a deadline: in processes that can be killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gdpo.errors import ConfigError, RewardError
+from gdpo.rewards import Reward, Scorer
+from gdpo.rewards._scores import Call
+from gdpo.rewards._workers import Workers
+
+
+def loop():
+    while True:
+        pass
+
+
+def fail():
+    raise ValueError("the text")
+
+
+DOES = {
+    "loop": loop,
+    "loop in C": lambda: float(10 ** (10**9) % 7),
+    "exit": lambda: os._exit(0),
+    "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "print": lambda: sys.stdout.write("[0.9]\n") and None,
+    "memory": lambda: float(len(bytearray(2**32)) > 0),
+    "raise": fail,
+    "pid": os.getpid,
+    "many": lambda: 2.0,
+}
+
+
+def obedient(completion, reference):
+    """Does what the completion says."""
+    value = DOES[completion]() if completion in DOES else None
+    return reference.get("value", 0.5) if value is None else value
+
+
+SLOW = Reward("slow", obedient, 0, 1, deadline=1.5)
+QUICK = Reward("quick", lambda completion, _: float(completion == "fine"), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("completion", "kind"),
+    [
+        ("loop", "timed out"),
+        ("loop in C", "timed out"),
+        ("exit", "worker died"),
+        ("crash", "worker died"),
+        ("memory", "raised MemoryError"),
+        ("raise", "raised ValueError"),
+        ("many", "out of range"),
+    ],
+)
+def test_what_goes_wrong_costs_its_own_entry_only(completion, kind):
+    texts = ["fine", completion, "also fine", "\ud800 too", "print"]
+    with Scorer([SLOW, QUICK], workers=1, worker_memory_gb=2) as scorer:
+        scores = scorer.score(texts, [{}, {}, {"value": 0.25}, {"value": None}, {}])
+    wanted = [[0.5, 1], [np.nan, 0], [0.25, 0], [np.nan, 0], [0.5, 0]]
+    np.testing.assert_array_equal(scores.values, wanted)
+    assert [(f.reward, f.index, f.kind) for f in scores.failures] == [("slow", 1, kind)]
+    assert scores.kinds("slow") == {kind: 1}
+
+
+def test_a_deadline_costs_little_more_than_itself():
+    with Scorer([SLOW], workers=2) as scorer:
+        scorer.score(["warm", "up"], [{}, {}])
+        start = time.monotonic()
+        scores = scorer.score(["loop", "fine", "loop", "fine too"], [{}, {}, {"a": 1}, {}])
+        took = time.monotonic() - start
+    assert [f.kind for f in scores.failures] == ["timed out"] * 2
+    assert scores.values[:, 0].tolist()[1::2] == [0.5, 0.5]
+    assert took < 10
+
+
+def test_on_error_worst_gives_the_lowest_value_and_raise_names_the_rollout():
+    low = Reward("low", obedient, -1, 1, deadline=1.5)
+    with Scorer([low], on_error="worst") as scorer:
+        assert scorer.score(["raise", "x"], [{}, {}]).values.tolist() == [[-1], [0.5]]
+    with (
+        Scorer([low], on_error="raise") as scorer,
+        pytest.raises(RewardError, match=r"'low'.*raised ValueError: the text; completion 1"),
+    ):
+        scorer.score(["x", "raise"], [{}, {}])
+
+
+def test_a_process_is_replaced_when_it_is_worn_out():
+    pid = Reward("pid", obedient, 0, 2**40, deadline=20)
+    workers = Workers([pid], count=1, memory=None, recycle_after=3)
+    calls = [[Call(0, pid, "pid", {}, i)] for i in range(7)]
+    pids = [result for (result,) in workers.score(calls, done=lambda: None)]
+    workers.close()
+    assert [len(set(pids[a:b])) for a, b in ((0, 3), (3, 6), (6, 7))] == [1, 1, 1]
+    assert len(set(pids)) == 3
+
+
+def first(completion, reference):
+    os.environ["GDPO_SEEN"] = completion
+    return 0.0
+
+
+def second(completion, reference):
+    return float(os.environ.get("GDPO_SEEN") == completion)
+
+
+def test_the_slow_rewards_of_one_completion_run_in_one_process_one_after_the_other():
+    both = [Reward("a", first, 0, 1, deadline=20), Reward("b", second, 0, 1, deadline=20)]
+    with Scorer(both, workers=2) as scorer:
+        scores = scorer.score([str(i) for i in range(20)], [{}] * 20)
+    assert scores.values[:, 1].tolist() == [1.0] * 20
+
+
+def test_closing_ends_the_processes_and_scoring_starts_them_again():
+    pid = Reward("pid", obedient, 0, 2**40, deadline=20)
+    scorer = Scorer([pid], workers=1)
+    for _ in range(2):
+        process = int(scorer.score(["pid"], [{}]).values[0, 0])
+        os.kill(process, 0)
+        scorer.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_a_reward_that_cannot_be_sent_to_a_process_is_refused_with_a_remedy():
+    lock = threading.Lock()
+    reward = Reward("locked", lambda *_: float(lock.locked()), 0, 1, deadline=1)
+    with Scorer([reward]) as scorer, pytest.raises(ConfigError, match="inside the function"):
+        scorer.score(["a"], [{}])
+
+
+def run_script(tmp_path, text, **kwargs):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(text))
+    return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, **kwargs)
+
+
+def test_a_script_that_does_not_guard_its_main_part_is_not_run_again(tmp_path):
+    text = """
+        from gdpo.rewards import Reward, Scorer
+        print("main")
+        mine = Reward("mine", lambda completion, _: len(completion) / 10, 0, 1, deadline=20)
+        print(Scorer([mine]).score(["ab"], [{}]).values.tolist())
+    """
+    out, _ = run_script(tmp_path, text).communicate(timeout=60)
+    assert out.split() == ["main", "[[0.2]]"]
+
+
+def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(tmp_path):
+    text = """
+        import os, time
+        from gdpo.rewards import Reward, Scorer
+        def forever(completion, _):
+            print(os.getpid(), flush=True)
+            while True: pass
+        Scorer([Reward("forever", forever, 0, 1, deadline=2)], workers=1).score(["a"], [{}])
+    """
+    script = run_script(tmp_path, text)
+    worker = int(script.stdout.readline())
+    script.kill()
+    script.communicate()
+    for _ in range(100):
+        time.sleep(0.1)
+        if not os.path.exists(f"/proc/{worker}"):  # noqa: PTH110
+            return
+    os.kill(worker, signal.SIGKILL)
+    raise AssertionError("the worker was left behind")
+
+
+def test_an_interrupt_ends_the_batch_at_once(tmp_path):
+    text = """
+        import time
+        from gdpo.rewards import Reward, Scorer
+        def forever(completion, _):
+            print("began", flush=True)
+            while True: pass
+        scorer = Scorer([Reward("forever", forever, 0, 1, deadline=60)], workers=2)
+        try:
+            scorer.score(list("abcdef"), [{}] * 6)
+        except KeyboardInterrupt:
+            print("stopped")
+    """
+    script = run_script(tmp_path, text)
+    assert script.stdout.readline() == "began\n"
+    start = time.monotonic()
+    script.send_signal(signal.SIGINT)
+    out, _ = script.communicate(timeout=30)
+    assert out.split()[-1] == "stopped"
+    assert time.monotonic() - start < 10
