@@ -9,6 +9,8 @@ from tests.integrations.arms import WEIGHTS, bytes_written, digits, make, settin
 
 from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.rewards import Scorer
+from gdpo.rewards.length import token_limit
 from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -120,6 +122,52 @@ def test_a_reward_object_that_fails_is_missing_and_counted(tiny_policy, tmp_path
     assert 0 < failed < 1
     assert "ZeroDivisionError" in caplog.text
     assert logged(trainer, "rewards/odd/mean") == [1.0]
+
+
+def test_all_reward_objects_score_a_batch_once_with_its_text_and_its_tokens(
+    tiny_policy, tmp_path, monkeypatch
+):
+    batches = []
+
+    def watched(self, completions, references, *, num_tokens=None, only=None):
+        batches.append((list(completions), list(num_tokens)))
+        return original(self, completions, references, num_tokens=num_tokens, only=only)
+
+    original = Scorer.score
+    monkeypatch.setattr(Scorer, "score", watched)
+    trainer = GDPOTrainer(
+        str(tiny_policy),
+        [Reward("has_answer", has_answer, 0.0, 1.0), digits, token_limit(4)],
+        GDPOConfig(**settings(tmp_path, reward_weights=None, max_steps=2)),
+        train_dataset=answers(),
+    )
+    trainer.train()
+    assert len(batches) == 2
+    shares = [sum(n <= 4 for n in tokens) / len(tokens) for _, tokens in batches]
+    assert logged(trainer, "rewards/length/mean") == pytest.approx(shares)
+    assert all(len(texts) == len(tokens) == 12 for texts, tokens in batches)
+
+
+def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(tiny_policy, tmp_path):
+    def fails(completion, reference):
+        raise KeyError("x")
+
+    trainer = GDPOTrainer(
+        str(tiny_policy),
+        [Reward("bad", fails, -2.0, 1.0), digits],
+        GDPOConfig(
+            **settings(tmp_path, reward_weights=None, max_steps=1, scorer={"on_error": "worst"})
+        ),
+        train_dataset=answers(),
+    )
+    trainer.train()
+    assert logged(trainer, "rewards/bad/failed") == [1.0]
+    assert logged(trainer, "rewards/bad/failed_raised_keyerror") == [1.0]
+    assert logged(trainer, "rewards/bad/mean") == [-2.0]
+    with pytest.raises(ConfigError, match="unknown option 'worker'"):
+        GDPOTrainer(
+            str(tiny_policy), digits, GDPOConfig(**settings(tmp_path, scorer={"worker": 2}))
+        )
 
 
 def test_a_missing_reference_column_is_named(tiny_policy, tmp_path):

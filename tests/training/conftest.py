@@ -24,6 +24,9 @@ raises = Reward("raises", lambda completion, reference: 1 / len(completion), low
 not_a_number = Reward("not_a_number", lambda completion, reference: float("nan"), low=0, high=1)
 too_high = Reward("too_high", lambda completion, reference: 2.0, low=0, high=1)
 no_reward = share_of_vowels
+
+def short_or(most=10, *, name="short"):
+    return Reward(name, lambda n, _: float(n <= most), low=0, high=1, of="tokens")
 """
 
 

@@ -4,8 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from gdpo.errors import ConfigError
+from gdpo.tasks import TASKS
 from gdpo.training import DataConfig, Recipe, load_recipe
 from gdpo.training._recipe import differences
+from gdpo.training._resolve import find_rewards
 
 MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 
@@ -176,3 +178,55 @@ def test_a_recipe_made_in_python_needs_no_file():
 def test_a_limit_that_no_list_can_have_is_told(recipe_file):
     with pytest.raises(ConfigError, match=r"data.limit should be less than or equal to"):
         load_recipe(recipe_file, [f"data.limit={10**30}"])
+
+
+def with_reward(load, entry):
+    return load(MINIMAL + f"rewards: [{entry}]\n")
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "value"),
+    [
+        ("{name: token_limit, options: {limit: 5}}", "length", 0.0),
+        ("{name: token_limit, options: {limit: 7, name: brief}}", "brief", 1.0),
+        ("{name: 'own_rewards:short_or', options: {most: 5}}", "short", 0.0),
+        ("{name: 'own_rewards:short_or'}", "short", 1.0),
+    ],
+)
+def test_a_reward_may_be_made_by_a_function_with_options(load, own_rewards, entry, name, value):
+    (reward,) = find_rewards(with_reward(load, entry), TASKS["gsm8k"])
+    assert (reward.name, reward.function(7, {})) == (name, value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{name: token_limit}", r"recipe.yaml:5: .*missing a required argument: 'limit'"),
+        ("{name: token_limit, options: {limits: 5}}", r"token_limit\(limit: int.*'limit'"),
+        ("{name: token_limit, options: {limit: 0}}", "recipe.yaml:5: .* 1 or more, got 0"),
+        ("{name: correctness, options: {limit: 1}}", "takes no options"),
+        ("{name: 'math:pi'}", r"is a float; it must be a gdpo.Reward"),
+        ("{name: 'math:gcd'}", r"is a int; it must be a gdpo.Reward"),
+        ("{name: 'own_rewards:no_reward'}", "it must be a gdpo.Reward, or a function that returns"),
+        ("{name: token_limt}", "did you mean 'token_limit'"),
+        ("{name: corectness}", "did you mean 'correctness'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_with_the_place(load, own_rewards, entry, message):
+    with pytest.raises(ConfigError, match=message):
+        with_reward(load, entry)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "message"),
+    [
+        ("{worker: 2}", "recipe.yaml:5: unknown option 'worker': did you mean 'workers'"),
+        ("{workers: 0}", "workers must be a whole number, 1 or more, got 0"),
+        ("{retries: true}", "retries must be a whole number, 0 or more, got True"),
+        ("{on_error: mising}", "on_error 'mising' is none: did you mean 'missing'"),
+        ("{worker_memory_gb: '8'}", "worker_memory_gb must be a number above 0, or None, got '8'"),
+    ],
+)
+def test_wrong_options_of_the_scorer_are_refused(load, scorer, message):
+    with pytest.raises(ConfigError, match=message):
+        load(MINIMAL + f"scorer: {scorer}\n")

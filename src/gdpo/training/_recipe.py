@@ -71,7 +71,8 @@ class RewardConfig(Config):
     """One reward and how much it counts."""
 
     name: str
-    """One of the task's rewards, or `module:attribute` of a `gdpo.Reward`."""
+    """One of the task's rewards, one of gdpo's own (`token_limit`, ...), or `module:attribute` of a
+    `gdpo.Reward` or of a function that makes one."""
     weight: float = 1.0
     """Importance, applied after each reward is normalized, or before by estimators that add the
     rewards up first. Dimensionless, finite.
@@ -79,6 +80,8 @@ class RewardConfig(Config):
 
     gate: GateConfig | None = None
     """Counts only where another reward is reached; always if left out."""
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Arguments of the function that makes the reward, by name: `{limit: 4000}`."""
 
     @field_validator("weight")
     @classmethod

@@ -1,11 +1,22 @@
 """Finds what a recipe names: its task, estimator, rewards, gates and the options of each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any
 
 from gdpo._naming import find
 from gdpo.advantages import AdvantageRule, resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.rewards import Gate, OnError, Reward, Scorer, check_distinct, check_gates, declared_ranges
+from gdpo.rewards import (
+    BUILT_IN,
+    Gate,
+    OnError,
+    Reward,
+    Scorer,
+    check_distinct,
+    check_gates,
+    declared_ranges,
+)
 from gdpo.tasks import Task, resolve_task
 from gdpo.training._recipe import Recipe, RewardConfig
 
@@ -119,18 +130,40 @@ def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
     for i, entry in enumerate(recipe.rewards):
         place = recipe.place("rewards", i, "name")
         try:
-            found.append(_find_reward(entry.name, task))
+            found.append(_find_reward(entry, task))
             check_distinct([reward.name for reward in found])
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from error
     return tuple(found)
 
 
-def _find_reward(name: str, task: Task) -> Reward:
-    reward = find(name, {reward.name: reward for reward in task.rewards}, "reward")
+def _find_reward(entry: RewardConfig, task: Task) -> Reward:
+    name = entry.name
+    of_task = {reward.name: reward for reward in task.rewards}
+    if name in BUILT_IN and name not in of_task:
+        reward = find(BUILT_IN[name], {}, "reward")
+    else:
+        reward = find(name, dict.fromkeys(BUILT_IN) | of_task, "reward")
+    if callable(reward) and not isinstance(reward, Reward):
+        reward = _made(name, reward, entry.options)
+    elif entry.options:
+        raise ConfigError(f"reward {name!r} takes no options: it is made already")
     if not isinstance(reward, Reward):
         raise ConfigError(
-            f"reward {name!r} is a {type(reward).__name__}; it must be a gdpo.Reward, "
-            f"as in: mine = Reward('mine', function, low=0, high=1)"
+            f"reward {name!r} is a {type(reward).__name__}; it must be a gdpo.Reward, as in: "
+            f"mine = Reward('mine', function, low=0, high=1), or a function that returns one"
         )
     return reward
+
+
+def _made(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """What a function makes of the options of a reward."""
+    try:
+        signature(function).bind(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"reward {name!r}: it must be a gdpo.Reward, or a function that returns one; "
+            f"{getattr(function, '__name__', 'this one')}{signature(function)} does not take the "
+            f"options {dict(options)}: {error}"
+        ) from error
+    return function(**options)
