@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 from tests.advantages.claims import CLAIMS, SUBJECTS
 
-from gdpo.advantages import ESTIMATORS
+from gdpo.advantages import ESTIMATORS, arrays
 from gdpo.testing import check_estimator
 
 
@@ -18,6 +18,16 @@ def test_it_keeps_the_contract(name):
     estimator, oracle, claims, options = SUBJECTS[name]
     examples = settings().max_examples
     check_estimator(estimator, options=options, oracle=oracle, claims=claims, examples=examples)
+
+
+@pytest.mark.parametrize("name", sorted(SUBJECTS))
+def test_it_keeps_the_contract_where_torch_computes_itself(name, monkeypatch):
+    """As for tensors that are large, or not in the machine's memory."""
+    monkeypatch.setattr(arrays, "_SMALL", 0)
+    estimator, oracle, claims, options = SUBJECTS[name]
+    check_estimator(
+        estimator, options=options, oracle=oracle, claims=claims, examples=1, libraries=("torch",)
+    )
 
 
 # Two rewards that cancel in the only live group: what is left of their sum is rounding.

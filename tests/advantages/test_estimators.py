@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.advantages.claims import SUBJECTS
 
+from gdpo.advantages import arrays as edge
 from gdpo.advantages import (
     constrained_grpo,
     corr_grpo,
@@ -145,7 +146,8 @@ def test_rewards_or_advantages_out_of_range_are_an_error():
     with pytest.raises(DataError, match=r"leave the range of torch\.float16"):
         grpo_no_std(torch.tensor([[[6e4], [-6e4]]], dtype=torch.float16), [2])
     with pytest.raises(DataError, match="too large for statistics"):
-        gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32).repeat(1, 4, 1), [1])
+        gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32).repeat(9000, 1, 1), [1])
+    assert gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32), [1])[0, 0] > 0
 
 
 # GDPO and GRPO
@@ -409,8 +411,9 @@ def test_an_option_out_of_range_is_an_error_that_names_it(call, message):
 @pytest.mark.parametrize("low", [0.7, 1 / 3, -0.1])
 def test_rewards_at_their_lowest_value_are_not_below_it(low):
     assert np.count_nonzero(saw(np.full((3, 5, 1), low), [1], low=[low])) == 0
-    single = torch.full((3, 5, 1), low, dtype=torch.float32)
-    assert torch.count_nonzero(saw(single, [1], low=[low])) == 0
+    for prompts in (3, 3000):  # computed in float64, and in their own precision
+        single = torch.full((prompts, 5, 1), low, dtype=torch.float32)
+        assert torch.count_nonzero(saw(single, [1], low=[low])) == 0
 
 
 def test_a_reward_of_weight_zero_may_lie_below_its_range():
@@ -420,3 +423,22 @@ def test_a_reward_of_weight_zero_may_lie_below_its_range():
 def test_a_mean_below_the_declared_range_is_an_error():
     with pytest.raises(DataError, match="reward 1 has a mean below its declared lowest value 0"):
         saw(np.array([[[0.0, -1.0], [1.0, -2.0]]]), [1, 1], low=[0, 0])
+
+
+def test_a_small_tensor_gives_what_a_large_one_gives(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    r = torch.rand(16, 8, 3, generator=generator)
+    small = gdpo(r, torch.ones(3))
+    assert small.dtype == torch.float32
+    monkeypatch.setattr(edge, "_SMALL", 0)
+    torch.testing.assert_close(gdpo(r, torch.ones(3)), small, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("small", [0, 8192])
+def test_tensors_keep_their_dtype_and_advantages_are_constants(small, monkeypatch):
+    monkeypatch.setattr(edge, "_SMALL", small)
+    r = torch.rand(4, 8, 2, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        assert gdpo(r.to(dtype), [1, 1]).dtype == dtype
+    assert gdpo((10 * r).to(torch.int64), [1, 1]).dtype == torch.float32
+    assert not gdpo(r.requires_grad_(), torch.ones(2, requires_grad=True)).requires_grad

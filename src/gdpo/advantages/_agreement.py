@@ -7,8 +7,6 @@ the size of an advantage.
 
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from gdpo.advantages.arrays import (
     Advantages,
     Number,
@@ -31,6 +29,7 @@ from gdpo.advantages.stages import (
     decorrelated,
     divide,
     mean,
+    namespace,
     scale,
     soft_minimum,
     spread,
@@ -92,10 +91,10 @@ def corr_grpo(
         array([[-0.7071,  0.    ,  0.    ,  0.7071]])
     """
     positive("epsilon", epsilon)
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
+    xp = namespace(r.values)
     c = centre(r, over=SAMPLES)
-    z = scale(c, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
     together = spread(weighted_sum(z, xp.sign(w)), over=SAMPLES)
     a = divide(weighted_sum(c, w), xp.sqrt(together * together + epsilon))
     return finish(a, rewards, max_advantage=max_advantage)
@@ -152,7 +151,7 @@ def gd2po_hard(
     """
     in_range("threshold", threshold, 0, float("inf"))
     r, w = prepare(rewards, weights)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     opposed = _opposed(z, w, threshold)
     a = _standardized_kept(weighted_sum(z, w), ~opposed)
     return finish(a, rewards, max_advantage=max_advantage)
@@ -199,9 +198,9 @@ def gd2po_snr(
         array([[-1.1619, -0.3873,  0.3873,  1.1619]])
     """
     in_range("threshold", threshold, 0, 1)
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    xp = namespace(r.values)
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(z, w)
     force = xp.sum(xp.abs(w) * xp.where(xp.isnan(z.values), 0.0, xp.abs(z.values)), axis=-1)
     cancels = below(xp.abs(total.values), threshold * force, size=force)
@@ -262,7 +261,7 @@ def gdpo_decorrelated(
     in_range("power", power, 0, 1)
     in_range("shrinkage", shrinkage, 1e-6, 1)
     r, w = prepare(rewards, weights)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(z, _decorrelated(z, w, power=power, shrinkage=shrinkage))
     return finish(standardize(total, over=BATCH), rewards, max_advantage=max_advantage)
 
@@ -318,20 +317,20 @@ def rvpo(
         array([[-0.7758, -0.3466, -0.3466,  1.469 ]])
     """
     in_range("sharpness", sharpness, 0.01, 1000)
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
+    xp = namespace(r.values)
     if bool(xp.any(w < 0)):
         raise ConfigError(
             "rvpo takes no negative weight: turn the reward around, so that more is better"
         )
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     a = standardize(soft_minimum(z, w, sharpness=sharpness), over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)
 
 
 def _opposed(z: Rounded, weights: Any, threshold: Number) -> Any:
     """Rollouts with one reward that pulls up by more than the threshold and one that pulls down."""
-    xp = array_namespace(z.values)
+    xp = namespace(z.values)
     pull = xp.sign(weights) * xp.where(xp.isnan(z.values), 0.0, z.values)
     enough = threshold + z.error  # what is no larger than its rounding error has no sign
     return xp.any(pull > enough, axis=-1) & xp.any(pull < -enough, axis=-1)
@@ -339,7 +338,7 @@ def _opposed(z: Rounded, weights: Any, threshold: Number) -> Any:
 
 def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
     """Over what is kept, after each group was multiplied with its share of it."""
-    xp = array_namespace(total.values)
+    xp = namespace(total.values)
     kept = Rounded(xp.where(keep, total.values, xp.nan), xp.where(keep, total.error, 0.0))
     present = xp.where(xp.isnan(total.values), xp.nan, xp.astype(keep, total.values.dtype))
     share = mean(present, over=SAMPLES)
@@ -348,7 +347,7 @@ def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
 
 def _decorrelated(z: Rounded, weights: Any, *, power: Number, shrinkage: Number) -> Any:
     """A reward of weight 0 is absent: it neither gets a weight nor takes from the others."""
-    xp = array_namespace(weights)
+    xp = namespace(weights)
     used = weights != 0
     known = Rounded(xp.where(used, z.values, 0.0), z.error)
     c = correlation(known, shrinkage=shrinkage)

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from math import isinf, isnan, nan
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from gdpo.advantages.arrays import (
     Advantages,
     Number,
@@ -21,7 +19,7 @@ from gdpo.advantages.arrays import (
     prepare,
     rounded,
 )
-from gdpo.advantages.stages import BATCH, SAMPLES, mean, standardize, times, weighted_sum
+from gdpo.advantages.stages import BATCH, SAMPLES, mean, namespace, standardize, times, weighted_sum
 from gdpo.errors import ConfigError, DataError
 
 
@@ -70,12 +68,12 @@ def constrained_grpo(
         >>> constrained_grpo(r, [1, 1], multipliers=[np.nan, 2]).round(4)
         array([[ 0.7071, -0.7071]])
     """
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
-    duals = per_reward(multipliers, rewards, name="multipliers")
+    xp = namespace(r.values)
+    duals = per_reward(multipliers, r.values, name="multipliers")
     if bool(xp.any(duals < 0)):
         raise ConfigError("multipliers must be 0 or more, or NaN for a reward without constraint")
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(times(z, xp.where(xp.isnan(duals), 1.0, duals)), w)
     return finish(total, rewards, max_advantage=max_advantage)
 
@@ -136,8 +134,8 @@ class DualAscent:
         """
         if rewards.shape[-1] != len(self.targets):
             raise DataError(f"{rewards.shape[-1]} rewards, but {len(self.targets)} targets")
-        xp = array_namespace(rewards)
-        means = xp.reshape(mean(rounded(rewards).values, over=BATCH), (-1,))
+        r = rounded(rewards)
+        means = namespace(r.values).reshape(mean(r.values, over=BATCH), (-1,))
         for k, target in enumerate(self.targets):
             reached = float(means[k])
             if not isnan(target) and not isnan(reached):

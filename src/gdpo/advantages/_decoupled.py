@@ -7,7 +7,6 @@ the size of an advantage.
 
 from typing import Any
 
-from array_api_compat import array_namespace
 from jaxtyping import Real
 
 from gdpo.advantages.arrays import (
@@ -26,6 +25,7 @@ from gdpo.advantages.stages import (
     SAMPLES,
     centre,
     divide,
+    namespace,
     present_in,
     scale,
     spread_of_others,
@@ -75,7 +75,7 @@ def mo_grpo(
                [-1.4142,  1.4142]])
     """
     r, w = prepare(rewards, weights)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     return finish(weighted_sum(z, w), rewards, max_advantage=max_advantage)
 
 
@@ -134,9 +134,9 @@ def gdpo(
                [-1.0954,  1.0954]])
     """
     r, w = prepare(rewards, weights)
-    total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards)), w)
+    total = weighted_sum(standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values)), w)
     tokens = (
-        None if token_counts is None else per_rollout(token_counts, rewards, name="token_counts")
+        None if token_counts is None else per_rollout(token_counts, r.values, name="token_counts")
     )
     a = standardize(total, over=BATCH, counts=tokens)
     return finish(a, rewards, max_advantage=max_advantage)
@@ -189,10 +189,10 @@ def gdpo_leave_one_out(
     """
     r, w = prepare(rewards, weights)
     c, n = centre(r, over=SAMPLES), present_in(r, over=SAMPLES)
-    xp = array_namespace(n)
+    xp = namespace(n)
     difference = times(c, n / xp.where(n > 1, n - 1, 1.0))
     std = spread_of_others(c)
-    floor = floors(noise_floor, rewards)
+    floor = floors(noise_floor, r.values)
     std = std if floor is None else xp.maximum(std, floor)
     z = divide(difference, xp.where(std > 0, std, 1.0))
     return finish(standardize(weighted_sum(z, w), over=BATCH), rewards, max_advantage=max_advantage)
@@ -237,5 +237,5 @@ def per_reward_batch_std(
                [-2.0908,  2.0908]])
     """
     r, w = prepare(rewards, weights)
-    z = scale(centre(r, over=SAMPLES), over=BATCH, floor=floors(noise_floor, rewards))
+    z = scale(centre(r, over=SAMPLES), over=BATCH, floor=floors(noise_floor, r.values))
     return finish(weighted_sum(z, w), rewards, max_advantage=max_advantage)

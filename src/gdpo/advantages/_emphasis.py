@@ -7,8 +7,6 @@ the size of an advantage.
 
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from gdpo.advantages.arrays import (
     Advantages,
     Number,
@@ -28,6 +26,7 @@ from gdpo.advantages.stages import (
     centre,
     divide,
     mean,
+    namespace,
     rounding_of,
     scale,
     spread,
@@ -81,10 +80,10 @@ def dvao(
         array([[-0.7071,  0.7071],
                [ 0.3536, -0.3536]])
     """
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
+    xp = namespace(r.values)
     c = centre(r, over=SAMPLES)
-    z = scale(c, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
     std = spread(c, over=SAMPLES)
     total = weighted_sum(times(z, std), w)
     bound = xp.sum(xp.abs(w) * std, axis=-1)
@@ -141,12 +140,12 @@ def sa_mrpo(
         array([[-1.2659,  0.8013, -0.3367,  0.8013]])
     """
     in_range("gamma", gamma, 0, float("inf"))
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
-    bottom, width = _declared_range(low, high, rewards)
+    xp = namespace(r.values)
+    bottom, width = _declared_range(low, high, r.values)
     saturation = (mean(r.values, over=BATCH) - bottom) / width
     room = xp.where(xp.isnan(saturation), 1.0, 1 - xp.clip(saturation, 0.0, 1.0))
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(times(z, room**gamma), w)
     return finish(standardize(total, over=BATCH), rewards, max_advantage=max_advantage)
 
@@ -198,16 +197,17 @@ def saw(
         >>> saw(r, [1, 1], low=[0, 0]).round(4)
         array([[ 0.    ,  1.4142, -0.7071, -0.7071]])
     """
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
-    bottom = _declared(low, rewards, "low")
-    above = _above(mean(r.values, over=BATCH), bottom, w)
+    xp = namespace(r.values)
+    bottom = _declared(low, r.values, "low")
+    error = xp.max(r.error, axis=BATCH, keepdims=True)
+    above = _above(mean(r.values, over=BATCH), bottom, w, error)
     std = spread(centre(r, over=BATCH), over=BATCH)
     cv = xp.where(std > 0, std / xp.where(above > 0, above, 1.0), 0.0)
     used = xp.where(w != 0, cv, 0.0)
     largest = xp.max(used)
     relative = used / xp.where(largest > 0, largest, 1.0)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(times(z, relative), w)
     return finish(standardize(total, over=BATCH), rewards, max_advantage=max_advantage)
 
@@ -263,7 +263,7 @@ def dara_symmetric(
     r, w = prepare(rewards, weights)
     c = centre(r, over=SAMPLES)
     boost = _boost(c, w, max_boost)
-    z = scale(c, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
     a = standardize(weighted_sum(times(z, boost), w), over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)
 
@@ -311,27 +311,27 @@ def dara_asymmetric(
                [-1.0613,  1.1658]])
     """
     in_range("max_boost", max_boost, 1, float("inf"))
-    xp = array_namespace(rewards)
     r, w = prepare(rewards, weights)
+    xp = namespace(r.values)
     c = centre(r, over=SAMPLES)
     boost = _boost(c, w, max_boost)
-    z = scale(c, over=SAMPLES, floor=floors(noise_floor, rewards))
+    z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
     boosted = times(z, xp.where(w * z.values > 0, boost, 1.0))
     a = standardize(weighted_sum(boosted, w), over=BATCH)
     return finish(a, rewards, max_advantage=max_advantage)
 
 
 def _boost(c: Rounded, weights: Any, max_boost: Number) -> Any:
-    xp = array_namespace(c.values)
+    xp = namespace(c.values)
     varies = (spread(c, over=SAMPLES) > 0) & (weights != 0)
     live = xp.sum(xp.astype(varies, c.values.dtype), axis=BATCH)
     ratio = xp.sqrt(xp.max(live) / xp.where(live > 0, live, 1.0))
     return xp.clip(ratio, 1.0, max_boost)
 
 
-def _declared(values: PerReward, rewards: Rewards, name: str) -> Any:
-    xp = array_namespace(rewards)
-    array = per_reward(values, rewards, name=name)
+def _declared(values: PerReward, beside: Rewards, name: str) -> Any:
+    xp = namespace(beside)
+    array = per_reward(values, beside, name=name)
     if bool(xp.any(xp.isnan(array))):
         raise ConfigError(
             f"this estimator needs the range of every reward, but {name} is not given for reward "
@@ -340,19 +340,20 @@ def _declared(values: PerReward, rewards: Rewards, name: str) -> Any:
     return array
 
 
-def _declared_range(low: PerReward, high: PerReward, rewards: Rewards) -> tuple[Any, Any]:
-    xp = array_namespace(rewards)
-    bottom, top = _declared(low, rewards, "low"), _declared(high, rewards, "high")
+def _declared_range(low: PerReward, high: PerReward, beside: Rewards) -> tuple[Any, Any]:
+    xp = namespace(beside)
+    bottom, top = _declared(low, beside, "low"), _declared(high, beside, "high")
     if not bool(xp.all(top > bottom)):
         raise ConfigError("high must be above low for every reward")
     return bottom, top - bottom
 
 
-def _above(means: Any, low: Any, weights: Any) -> Any:
+def _above(means: Any, low: Any, weights: Any, error: Any) -> Any:
     """How far each reward's mean lies above its lowest value; rounding does not take it below."""
-    xp = array_namespace(means)
+    xp = namespace(means)
     above = means - low
-    rounding = rounding_of(xp.abs(means) + xp.abs(low), float(xp.finfo(means.dtype).eps))
+    size = xp.abs(means) + xp.abs(low)
+    rounding = error + rounding_of(size, float(xp.finfo(means.dtype).eps))
     below = xp.reshape((above < -rounding) & (weights != 0), (-1,))
     if bool(xp.any(below)):
         k = int(xp.nonzero(below)[0][0])

@@ -5,14 +5,13 @@ advantage. Each reward is centred before the sum; without missing values that is
 and with them a missing reward counts as average.
 """
 
-from array_api_compat import array_namespace
-
 from gdpo.advantages.arrays import Advantages, Rewards, Weights, finish, prepare
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
     centre,
     divide,
+    namespace,
     present_in,
     scale,
     spread,
@@ -137,7 +136,7 @@ def rloo(rewards: Rewards, weights: Weights) -> Advantages:
     r, w = prepare(rewards, weights)
     total = weighted_sum(centre(r, over=SAMPLES), w)
     n = present_in(total, over=SAMPLES)
-    xp = array_namespace(n)
+    xp = namespace(n)
     return finish(times(total, n / xp.where(n > 1, n - 1, 1.0)), rewards)
 
 

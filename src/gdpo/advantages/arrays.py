@@ -4,13 +4,14 @@ The array library is the caller's (NumPy, torch, JAX, anything that array-api-co
 """
 
 from collections.abc import Sequence
-from math import inf, isfinite, nan
+from functools import cache
+from math import inf, isfinite, nan, prod
 from typing import Any, TypeAlias
 
-from array_api_compat import array_namespace, device, is_numpy_namespace
+from array_api_compat import device, is_numpy_namespace, is_torch_array
 from jaxtyping import Float, Real
 
-from gdpo.advantages.stages import SAMPLES, Number, Rounded, mean, rounding_of
+from gdpo.advantages.stages import SAMPLES, Number, Rounded, mean, namespace, rounding_of
 from gdpo.errors import ConfigError, DataError
 
 Rewards: TypeAlias = Real[Any, "prompt sample reward"]
@@ -28,6 +29,10 @@ Advantages: TypeAlias = Float[Any, "prompt sample"]
 """What the policy gradient of each rollout is multiplied with."""
 
 
+_SMALL = 8192
+"""Numbers up to which a tensor is computed faster by NumPy, in float64, than by torch."""
+
+
 def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " reward"]]:
     """Check an estimator's input and bring it into the dtype of the statistics.
 
@@ -39,8 +44,10 @@ def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " r
         ConfigError: A weight too many or too few, or one that is not finite.
     """
     r = rounded(rewards)
-    xp = array_namespace(rewards)
-    weights_array = xp.asarray(weights, dtype=r.values.dtype, device=device(rewards))
+    xp = namespace(r.values)
+    if is_torch_array(weights):
+        weights = weights.detach() if is_torch_array(r.values) else weights.tolist()
+    weights_array = xp.asarray(weights, dtype=r.values.dtype, device=device(r.values))
     _check_weights(weights_array, rewards.shape[-1])
     return r, weights_array
 
@@ -50,12 +57,13 @@ def rounded(rewards: Rewards) -> Rounded:
 
     NumPy computes in float64, whatever comes in. Other libraries compute in the dtype of the
     rewards, in float32 at least (not every device has float64), and for whole numbers in their own
-    default.
+    default. A small tensor in the machine's memory becomes a NumPy array: torch takes longer to
+    call than such a batch takes to compute.
 
     Raises:
         DataError: Not three axes, an empty one, or an infinite reward.
     """
-    xp = array_namespace(rewards)
+    xp = namespace(rewards)
     if rewards.ndim != 3:
         raise DataError(
             f"rewards must have the axes [prompt, sample, reward], got the shape "
@@ -67,7 +75,8 @@ def rounded(rewards: Rewards) -> Rounded:
             "nothing to compare"
         )
     dtype, eps = _precision(xp, rewards.dtype)
-    values = _rewards_apart(xp.astype(rewards, dtype, copy=False))
+    values = _rewards_apart(_in_its_precision(rewards, dtype))
+    xp = namespace(values)
     size = xp.abs(values)
     typical = xp.sum(size, axis=SAMPLES, keepdims=True) / rewards.shape[SAMPLES]
     if isfinite(float(xp.max(typical))):  # neither NaN nor infinity
@@ -79,9 +88,18 @@ def rounded(rewards: Rewards) -> Rounded:
     return Rounded(values, rounding_of(xp.where(xp.isnan(typical), 0.0, typical), eps))
 
 
+def _in_its_precision(rewards: Any, dtype: Any) -> Any:
+    """The rewards in the dtype of the statistics; a small tensor as NumPy's float64."""
+    if not is_torch_array(rewards):
+        return namespace(rewards).astype(rewards, dtype, copy=False)
+    if rewards.device.type == "cpu" and prod(rewards.shape) <= _SMALL:
+        return rewards.detach().double().numpy()
+    return rewards.detach().to(dtype)
+
+
 def _rewards_apart(rewards: Any) -> Any:
     """The same array, with the samples of one prompt and reward side by side in memory."""
-    xp = array_namespace(rewards)
+    xp = namespace(rewards)
     prompts, samples, count = rewards.shape
     turned = xp.reshape(xp.permute_dims(rewards, (2, 0, 1)), (-1,))
     return xp.permute_dims(xp.reshape(turned, (count, prompts, samples)), (1, 2, 0))
@@ -101,25 +119,24 @@ def finish(
         ConfigError: A `max_advantage` that is not positive.
         DataError: The advantages leave the range of the caller's dtype.
     """
-    xp = array_namespace(rewards)
     values = advantages.values
+    xp = namespace(values)
     if not advantages.complete:
         values = xp.where(xp.isnan(values), 0.0, values)
     if max_advantage is not None:
         positive("max_advantage", max_advantage)
         values = xp.clip(values, -max_advantage, max_advantage)
-    floating = xp.isdtype(rewards.dtype, "real floating")
-    values = xp.astype(values, rewards.dtype) if floating else values
-    if not isfinite(float(xp.sum(values))) and not bool(xp.all(xp.isfinite(values))):
+    dtype, largest = _result_dtype(namespace(rewards), rewards.dtype)
+    if not float(xp.max(xp.abs(values))) <= largest:  # neither infinity nor NaN is
         raise DataError(
-            f"the advantages leave the range of {values.dtype}: use smaller rewards or weights"
+            f"the advantages leave the range of {dtype}: use smaller rewards or weights"
         )
-    return values
+    return namespace(rewards).asarray(values, dtype=dtype)
 
 
 def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
     """Raise a DataError that names the first infinite reward and its place. NaN is allowed."""
-    xp = array_namespace(rewards)
+    xp = namespace(rewards)
     infinite = xp.isinf(rewards)
     if not bool(xp.any(infinite)):
         return
@@ -131,20 +148,20 @@ def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
     )
 
 
-def per_reward(values: PerReward, rewards: Rewards, *, name: str) -> Float[Any, " reward"]:
+def per_reward(values: PerReward, beside: Rewards, *, name: str) -> Float[Any, " reward"]:
     """An option with one number per reward, as an array beside the rewards; None: all NaN.
 
     Raises:
         ConfigError: A number too many or too few, or an infinite one.
     """
-    xp = array_namespace(rewards)
-    count = rewards.shape[-1]
+    xp = namespace(beside)
+    count = beside.shape[-1]
     if isinstance(values, list | tuple):
         values = [number(name, value) for value in values]
     array = xp.asarray(
         [nan] * count if values is None else values,
-        dtype=_precision(xp, rewards.dtype)[0],
-        device=device(rewards),
+        dtype=beside.dtype,
+        device=device(beside),
     )
     if array.shape != (count,):
         raise ConfigError(
@@ -156,7 +173,7 @@ def per_reward(values: PerReward, rewards: Rewards, *, name: str) -> Float[Any, 
     return array
 
 
-def floors(noise_floor: PerReward, rewards: Rewards) -> Float[Any, " reward"] | None:
+def floors(noise_floor: PerReward, beside: Rewards) -> Float[Any, " reward"] | None:
     """The noise floor of each reward, 0 where none is given; None if there is none at all.
 
     Raises:
@@ -164,27 +181,27 @@ def floors(noise_floor: PerReward, rewards: Rewards) -> Float[Any, " reward"] | 
     """
     if noise_floor is None:
         return None
-    xp = array_namespace(rewards)
-    array = per_reward(noise_floor, rewards, name="noise_floor")
+    xp = namespace(beside)
+    array = per_reward(noise_floor, beside, name="noise_floor")
     if bool(xp.any(array < 0)):
         raise ConfigError(f"noise_floor must not be negative, got {[float(v) for v in array]}")
     return xp.where(xp.isnan(array), 0.0, array)
 
 
 def per_rollout(
-    counts: Real[Any, "prompt sample"], rewards: Rewards, *, name: str
+    counts: Real[Any, "prompt sample"], beside: Rewards, *, name: str
 ) -> Float[Any, "prompt sample"]:
     """An option with one count per rollout, as an array beside the rewards.
 
     Raises:
         ConfigError: It has another shape than the rollouts, or a value below 0, infinite or NaN.
     """
-    xp = array_namespace(rewards)
-    array = xp.asarray(counts, dtype=_precision(xp, rewards.dtype)[0], device=device(rewards))
-    if tuple(array.shape) != tuple(rewards.shape[:2]):
+    xp = namespace(beside)
+    array = xp.asarray(counts, dtype=beside.dtype, device=device(beside))
+    shape = tuple(beside.shape[:2])
+    if tuple(array.shape) != shape:
         raise ConfigError(
-            f"{name} must have the shape {tuple(rewards.shape[:2])} [prompt, sample], got "
-            f"{tuple(array.shape)}"
+            f"{name} must have the shape {shape} [prompt, sample], got {tuple(array.shape)}"
         )
     if not bool(xp.all(xp.isfinite(array) & (array >= 0))):
         raise ConfigError(f"{name} must be counts, 0 or more, without NaN")
@@ -211,7 +228,7 @@ def in_range(name: str, value: Number, low: Number, high: Number) -> None:
 
 
 def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
-    xp = array_namespace(weights)
+    xp = namespace(weights)
     if weights.shape != (count,):
         raise ConfigError(
             f"one weight per reward is needed: {count} rewards, but weights of shape "
@@ -221,6 +238,15 @@ def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
         raise ConfigError(f"weights must be finite numbers, got {[float(w) for w in weights]}")
 
 
+@cache
+def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
+    """The dtype of the advantages of rewards of this dtype, and its largest number."""
+    if not xp.isdtype(dtype, "real floating"):
+        dtype, _ = _precision(xp, dtype)
+    return dtype, float(xp.finfo(dtype).max)
+
+
+@cache
 def _precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """The dtype to compute in, and the relative rounding error that the input carries.
 

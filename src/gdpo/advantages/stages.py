@@ -44,6 +44,17 @@ A spread just above its noise would give scores that are all error; the sum of t
 inherit it, and the batch step take the other rewards for noise as well."""
 
 
+_namespaces: dict[type, Any] = {}
+
+
+def namespace(array: Any) -> Any:
+    """The library that an array belongs to, as array-api-compat sees it, remembered by type."""
+    found = _namespaces.get(type(array))
+    if found is None:
+        found = _namespaces[type(array)] = array_namespace(array)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """An array, and a bound on the rounding error of its values."""
@@ -67,7 +78,7 @@ def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
         over: The axes of the mean.
         counts: How often each value counts in the mean; left out: once.
     """
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     centred, divisor = _centred(x, over, counts)
     return times(centred, xp.astype(xp.isfinite(divisor), centred.values.dtype))
 
@@ -84,7 +95,7 @@ def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -
         floor: A spread that is noise or too small to matter, in the unit of `x`: what varies less
             is divided by it, and so not blown up to unit size.
     """
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     std = spread(x, over=over, counts=counts)
     return _over(x, xp.where(std > 0, std, xp.inf), floor)
 
@@ -96,7 +107,7 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
         In the unit of `x`, with the axes `over` kept at length 1; exactly 0 for fewer than two
         values, and where it is no larger than the rounding error beneath it.
     """
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     present = _present(x, xp)
     values = _filled(x.values, present, xp)
     size = _total(xp.abs(values), over, counts, xp) / _count(x.values, present, over, counts)
@@ -113,19 +124,19 @@ def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = N
 
 def times(x: Rounded, factor: Any) -> Rounded:
     """Multiply with an exact factor of a shape that fits."""
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     return Rounded(x.values * factor, x.error * xp.abs(factor), x.complete)
 
 
 def divide(x: Rounded, divisor: Any) -> Rounded:
     """Divide by an exact spread of a shape that fits; a spread of 0 gives exactly 0."""
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     return _over(x, xp.where(divisor > 0, divisor, xp.inf))
 
 
 def below(values: Any, bound: Any, *, size: Any) -> Any:
     """Where a sum is below the bound by more than rounding, for terms of this total size."""
-    xp = array_namespace(values)
+    xp = namespace(values)
     return values + _SAFETY * rounding_of(size, _eps(xp, values.dtype)) < bound
 
 
@@ -134,7 +145,7 @@ def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
 
     A reward with weight 0 is as good as absent. Where no reward applies, the sum is missing.
     """
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
     terms = weights * _filled(x.values, applies, xp)
     rounding = rounding_of(xp.sum(xp.abs(terms), axis=-1), _eps(xp, terms.dtype))
@@ -165,7 +176,7 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
     The weighted mean as $\kappa \to 0$, the minimum as $\kappa \to \infty$; exactly 0 where all are
     0. The weights must not be negative.
     """
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     applies = ~xp.isnan(x.values) & (weights != 0)
     present = xp.any(applies, axis=-1)
     exponents = xp.where(applies, -sharpness * x.values, -xp.inf)
@@ -184,13 +195,13 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
 
 def present_in(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     """Number of values that are there, at least 1, with the axes `over` kept at length 1."""
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     return _count(x.values, ~xp.isnan(x.values), over, None)
 
 
 def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
     """Mean of the values that are there, with the axes `over` kept at length 1; NaN if none is."""
-    xp = array_namespace(x)
+    xp = namespace(x)
     present = ~xp.isnan(x)
     total = xp.sum(xp.where(present, x, 0.0), axis=over, keepdims=True)
     return xp.where(
@@ -207,7 +218,7 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
         z: Standardized in each group.
         shrinkage: $\lambda$ of $(1 - \lambda) C + \lambda I$, which has no eigenvalue below it.
     """
-    xp = array_namespace(z.values)
+    xp = namespace(z.values)
     columns = xp.reshape(xp.where(xp.isnan(z.values), 0.0, z.values), (-1, z.values.shape[-1]))
     length = xp.sqrt(xp.sum(columns * columns, axis=0))
     unit = columns / xp.where(length > 0, length, 1.0)
@@ -219,7 +230,7 @@ def decorrelated(
     weights: Float[Any, " reward"], correlations: Float[Any, "reward reward"], *, power: Number
 ) -> Float[Any, " reward"]:
     r"""Weights that undo correlation: $w' = C^{-\alpha} w$, for a positive definite $C$."""
-    xp = array_namespace(correlations)
+    xp = namespace(correlations)
     values, vectors = xp.linalg.eigh(correlations)
     rotated = xp.matmul(weights, vectors)
     return xp.matmul(vectors, values**-power * rotated)
@@ -230,7 +241,7 @@ def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
 
     Needs memory for the rewards as many times as a group has samples.
     """
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     prompts, size, count = x.values.shape
     if size < 3:
         return xp.zeros_like(x.values)
@@ -243,7 +254,7 @@ def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
 
 def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
     """The values without their mean, and their spread."""
-    xp = array_namespace(x.values)
+    xp = namespace(x.values)
     present = _present(x, xp)
     count = _count(x.values, present, over, counts)
     values = _filled(x.values - _one_of(x.values, present, over, xp), present, xp)
@@ -264,7 +275,7 @@ def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
 def _over(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
     """An infinite divisor stands for no spread: it gives exactly 0."""
     if floor is not None:
-        divisor = array_namespace(divisor).maximum(divisor, floor)
+        divisor = namespace(divisor).maximum(divisor, floor)
     return Rounded(x.values / divisor, x.error / divisor, x.complete)
 
 
@@ -320,7 +331,7 @@ def _count(values: Any, present: Any, over: Axis, counts: Counts, *, less: int =
     axes = (over,) if isinstance(over, int) else over
     if present is None and counts is None:
         return max(1, prod(values.shape[axis] for axis in axes) - less)
-    xp = array_namespace(values)
+    xp = namespace(values)
     there = xp.ones_like(values) if present is None else xp.astype(present, values.dtype)
     count = _total(there, over, counts, xp) - less
     return xp.where(count > 0, count, 1.0)

@@ -85,7 +85,8 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
     _check_names(names, r)
     weights = weights_by_name(names, _floats(weights))
     batch = _Batch.of(r, weights)
-    bounds = _bounds(low, "low", names, r), _bounds(high, "high", names, r)
+    x = batch.values
+    bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
     _check_range(*bounds, names)
     if advantages is None:
         a = _advantages(r, batch.weights, estimator, names, bounds)
