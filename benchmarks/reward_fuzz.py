@@ -1,0 +1,124 @@
+"""Every built-in reward on many texts that nobody would think of.
+
+    python benchmarks/reward_fuzz.py [--texts 100000] [--only NAME ...] [--workers 2]
+
+A long run, for now and then: random text, examples cut up and put together anew, deep nesting,
+megabytes, control characters, lone surrogates; numbers for the rewards that judge tokens. Each
+score is taken as a scorer takes it: rewards with a deadline run in worker processes (code rewards
+in sandboxes inside them). Prints a Markdown table: failures, the 99.9th percentile and the largest
+time of one score, and how many took longer than their deadline. Exits with 1 if a reward failed.
+"""
+
+import argparse
+import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
+
+import numpy as np
+
+from gdpo.rewards import Failure, score_one
+from gdpo.rewards._scores import Call
+from gdpo.rewards._workers import Workers
+from gdpo.rewards.code import no_bug, pass_all, pass_rate
+from gdpo.rewards.length import soft_overlong, token_limit, token_range
+from gdpo.rewards.maths import maths_answer
+from gdpo.tasks import TASKS
+from gdpo.testing import hostile_texts
+
+EVERY = 1000
+"""One text of so many is a megabyte, or nested a hundred thousand deep."""
+
+HUGE = ("x", "[", '{"a":', "\\boxed{", "<think>", "(", "9", "\\frac{1}{", "\ud800", "\n", "def f(")
+
+
+def rewards():
+    yield from ((f"{task}: {r.name}", r) for task in TASKS for r in TASKS[task].rewards)
+    for reward in (token_limit(1000), soft_overlong(1000, 200), token_range(100, 500, width=50)):
+        yield reward.function.func.__name__.strip("_"), reward
+    for extract in ("boxed", "answer_tag", "last_number"):
+        yield f"maths_answer: {extract}", maths_answer(extract)
+    yield from ((r.name, r) for r in (pass_rate, pass_all, no_bug))
+
+
+def random_text(rng):
+    highest = rng.choice((0x7F, 0x2FFF, 0x10FFFF))
+    return "".join(chr(rng.randrange(highest)) for _ in range(rng.randrange(200)))
+
+
+def completions(reward, count, seed):
+    rng = random.Random(seed)
+    if reward.of == "tokens":
+        return [rng.randrange(10 ** rng.randrange(1, 12)) for _ in range(count)]
+    edited = hostile_texts(reward, count, seed)
+    texts = [random_text(rng) if i % 5 == 0 else text for i, text in enumerate(edited)]
+    for i in range(0, count, EVERY):
+        texts[i] = rng.choice(HUGE) * rng.choice((100_000, 1_000_000))
+    return list(islice(texts, count))
+
+
+def timed(reward, count, seed, workers):
+    """Results and seconds of each score; the order does not matter."""
+    rng = random.Random(seed)
+    references = [example.reference for example in reward.examples]
+    calls = [
+        Call(0, reward, text, rng.choice(references), i)
+        for i, text in enumerate(completions(reward, count, seed))
+    ]
+    if reward.deadline is None:
+        return [here(call) for call in calls]
+    shares = [calls[first::workers] for first in range(workers)]
+    with ThreadPoolExecutor(workers) as threads:
+        return list(chain.from_iterable(threads.map(in_a_worker, shares)))
+
+
+def in_a_worker(calls):
+    """Includes the way to the process and back; not its start."""
+    pool = Workers([calls[0].reward], count=1, memory=8)
+    pool.score([calls[:1]], done=lambda: None)
+    measured = []
+    for call in calls:
+        start = time.perf_counter()
+        ((result,),) = pool.score([[call]], done=lambda: None)
+        measured.append((result, time.perf_counter() - start))
+    pool.close()
+    return measured
+
+
+def here(call):
+    start = time.perf_counter()
+    result = score_one(call.reward, call.completion, call.reference, call.index)
+    return result, time.perf_counter() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--texts", type=int, default=100_000)
+    parser.add_argument("--only", nargs="*", default=[], help="names of rewards; default: all")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print("| reward | scores | failed | median | 99.9 % | largest |")
+    print("|---|---|---|---|---|---|")
+    broken = 0
+    for name, reward in rewards():
+        if options.only and not any(part in name for part in options.only):
+            continue
+        measured = timed(reward, options.texts, options.seed, options.workers)
+        failures = [result for result, _ in measured if isinstance(result, Failure)]
+        seconds = np.array([taken for _, taken in measured]) * 1e3
+        middle, high, largest = (*np.quantile(seconds, (0.5, 0.999)), seconds.max())
+        kinds = ", ".join(sorted({failure.kind for failure in failures}))
+        told = f"{len(failures)} ({kinds})" if failures else "0"
+        print(
+            f"| {name} | {len(measured):,} | {told} | {middle:.3g} ms | {high:.3g} ms | "
+            f"{largest:.3g} ms |",
+            flush=True,
+        )
+        broken += len(failures)
+    sys.exit(bool(broken))
+
+
+if __name__ == "__main__":
+    main()
