@@ -32,7 +32,7 @@ check: lint types test  ## Lint, types and tests: what a change must pass
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "gdpo needs Python 3.11 or newer, and none was found on the path"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,plots,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,math,code,plots,dev]'
 	@touch $@
 
 clean:  ## Remove the environment and caches; runs stay

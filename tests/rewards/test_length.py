@@ -1,0 +1,134 @@
+"""Rewards of the number of tokens."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdpo.errors import ConfigError
+from gdpo.rewards import Gate, apply_gates, score
+from gdpo.rewards.length import soft_overlong, token_limit, token_range
+from gdpo.testing import check_reward
+
+REWARDS = [
+    token_limit(1),
+    token_limit(4000, name="short"),
+    soft_overlong(100, 20),
+    soft_overlong(100, 100),
+    soft_overlong(100, 0),
+    soft_overlong(1, 1),
+    token_range(100, 200, width=50),
+    token_range(0, 0, width=1),
+    token_range(20, 30, width=500),
+]
+lengths = st.integers(0, 20_000)
+
+
+def values(reward, *num_tokens):
+    return [reward.function(n, {}) for n in num_tokens]
+
+
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda r: f"{r.name} {r.function.keywords}")
+def test_reward_keeps_its_contract(reward):
+    check_reward(reward)
+
+
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda r: f"{r.name} {r.function.keywords}")
+def test_reward_judges_tokens_and_can_be_sent_to_another_process(reward):
+    assert reward.of == "tokens"
+    copy = pickle.loads(pickle.dumps(reward))
+    assert values(copy, 0, 1, 99, 10_000) == values(reward, 0, 1, 99, 10_000)
+
+
+def test_the_limit_itself_is_allowed():
+    assert values(token_limit(4000), 0, 1, 3999, 4000, 4001, 10**9) == [1, 1, 1, 1, 0, 0]
+
+
+def test_the_punishment_is_full_at_the_maximum_and_nothing_before_the_buffer():
+    assert values(soft_overlong(100, 20), 0, 80, 81, 85, 90, 99, 100, 101, 10**9) == [
+        *(0, 0, -0.05, -0.25, -0.5, -0.95, -1, -1, -1),
+    ]
+
+
+def test_without_a_buffer_the_punishment_is_a_step_after_the_maximum():
+    assert values(soft_overlong(100, 0), 99, 100, 101) == [0, 0, -1]
+
+
+@given(st.data(), st.integers(1, 10_000), lengths)
+def test_soft_overlong_is_dapos_equation_13(data, maximum, n):
+    buffer = data.draw(st.integers(1, maximum))
+    if n <= maximum - buffer:
+        expected = 0
+    elif n <= maximum:
+        expected = ((maximum - buffer) - n) / buffer
+    else:
+        expected = -1
+    assert values(soft_overlong(maximum, buffer), n) == [expected]
+
+
+@pytest.mark.parametrize(("maximum", "buffer"), [(100, 20), (100, 100), (100, 0), (7, 3), (1, 1)])
+def test_soft_overlong_gives_trls_numbers(maximum, buffer):
+    from trl.rewards import get_soft_overlong_punishment
+
+    num_tokens = range(2 * maximum + 1)
+    theirs = get_soft_overlong_punishment(maximum, buffer)([[0] * n for n in num_tokens])
+    assert values(soft_overlong(maximum, buffer), *num_tokens) == theirs
+
+
+def test_a_range_falls_on_both_sides_over_its_width():
+    reward = token_range(100, 200, width=50)
+    assert values(reward, 0, 50, 51, 75, 99, 100, 150, 200, 201, 225, 249, 250, 10**9) == [
+        *(0, 0, 0.02, 0.5, 0.98, 1, 1, 1, 0.98, 0.5, 0.02, 0, 0),
+    ]
+
+
+def test_a_range_of_width_one_is_a_step():
+    assert values(token_range(5, 5, width=1), 4, 5, 6) == [0, 1, 0]
+
+
+def test_an_empty_completion_keeps_what_the_ramp_has_not_taken():
+    assert values(token_range(20, 30, width=80), 0) == [0.75]
+
+
+@given(lengths, lengths, st.integers(1, 5000), lengths, lengths)
+def test_a_range_never_rises_away_from_it(low, high, width, n, further):
+    low, high = sorted((low, high))
+    nearer, farther = sorted((n, further), key=lambda m: max(low - m, m - high))
+    reward = token_range(low, high, width=width)
+    assert values(reward, nearer) >= values(reward, farther)
+
+
+def test_a_scorer_gives_it_the_tokens_and_not_the_characters():
+    completions, tokens = ["a" * 50, "b", "a" * 50], [3, 5, 4]
+    scores = score([token_limit(4)], completions, [{}] * 3, num_tokens=tokens)
+    assert scores.values[:, 0].tolist() == [1, 0, 1]
+
+
+def test_gated_on_correctness_it_is_the_papers_conditioned_length():
+    correct, length = np.array([1.0, 1.0, 0.0, 0.0]), np.array(values(token_limit(9), 9, 10, 9, 10))
+    rewards = np.stack([correct, length], axis=-1)
+    gated = apply_gates(rewards, ["correctness", "length"], {"length": Gate("correctness", 1)})
+    np.testing.assert_array_equal(gated[:, 1], correct * length)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: token_limit(0), "token_limit: limit must be .* 1 or more, got 0"),
+        (lambda: token_limit(4000.0), "token_limit: limit .* got 4000.0"),
+        (lambda: token_limit(True), "token_limit: limit .* got True"),
+        (lambda: token_limit("4000"), "token_limit: limit .* got '4000'"),
+        (lambda: soft_overlong(0, 0), "soft_overlong: maximum .* 1 or more, got 0"),
+        (lambda: soft_overlong(10, -1), "soft_overlong: buffer .* 0 or more, got -1"),
+        (lambda: soft_overlong(10, 11), r"buffer must be at most maximum \(10\), got 11"),
+        (lambda: token_range(-1, 5, width=1), "token_range: low .* 0 or more, got -1"),
+        (lambda: token_range(0, None, width=1), "token_range: high .* got None"),
+        (lambda: token_range(6, 5, width=1), r"low must be at most high \(5\), got 6"),
+        (lambda: token_range(1, 5, width=0), "token_range: width .* 1 or more, got 0"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
