@@ -1,0 +1,93 @@
+"""The process that grades: the only one in the sandbox that knows the tests."""
+
+import hashlib
+import json
+import marshal
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ._confine import address_space
+from ._frames import read_frame, write_frame
+from ._judge import judge_asserts, judge_calls, judge_check
+from ._process import BadTests, Failure, Process
+from ._record import Record
+from ._seccomp import die_with_parent
+from ._stdio import judge_stdio
+
+_LONGEST_ORDER = 1 << 16
+_LONGEST_TESTS = 1 << 30
+_TO_JUDGE = 1.0
+"""Seconds beyond a program's limit until its grader is taken for hung."""
+_RECURSIONS = 1000
+_LONGEST_MESSAGE = 500
+_OWN_MEMORY = 2 << 30
+_JUDGES = {"asserts": judge_asserts, "check": judge_check, "calls": judge_calls}
+
+
+def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
+    """Turn this fresh process into the grader of some jobs: read the tests, run them, say so.
+
+    Args:
+        jobs: Pipe from the host, at a job's tests when the server says so.
+        verdicts: Pipe to the host.
+        control: Where the server says so, and takes orders.
+    """
+    die_with_parent()
+    memory = address_space() + _OWN_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    while order := control.recv(_LONGEST_ORDER):
+        process = Process(control, marshal.loads(order))
+        # Comparing what a program made up can take forever, in C, where nothing but a signal's
+        # default, which is death, comes through.
+        signal.setitimer(signal.ITIMER_REAL, process.limits["wall"] + _TO_JUDGE)
+        verdict = _grade_one(jobs, process)
+        process.close()
+        write_frame(verdicts, json.dumps(verdict).encode())
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        control.send(b"D")
+    os._exit(0)
+
+
+def _grade_one(jobs: int, process: Process) -> dict[str, Any]:
+    if process.limits["functions"]:
+        process.spawn()
+    job = marshal.loads(read_frame(jobs, _LONGEST_TESTS))
+    # The tests' random numbers are the same every time, and unknown to the program.
+    random.seed(hashlib.sha256(job["plan"]).digest())
+    sys.setrecursionlimit(_RECURSIONS)
+    return {"nonce": job["nonce"], **_grade(marshal.loads(job["plan"]), process)}
+
+
+def _grade(plan: Mapping[str, Any], process: Process) -> dict[str, Any]:
+    record = Record(process)
+    lost = None
+    try:
+        if plan["kind"] == "stdio":
+            judge_stdio(plan, process, record)
+        else:
+            _JUDGES[plan["kind"]](plan, process, record)
+    except BadTests as error:
+        return {"bad": str(error)}
+    except BaseException as error:  # noqa: BLE001  too large a value, too deep a one: the program's
+        lost = f"{type(error).__name__}: {error}"
+        record.first = record.first or Failure("killed", "killed", "its answers cannot be graded")
+        record.outcomes.append("killed")
+    first = record.first
+    return {
+        "outcomes": record.outcomes,
+        "bug": first.bug if first else None,
+        "message": _printable(first.message if first else record.wrong),
+        "seconds": time.monotonic() - process.started,
+        "lost": lost,
+    }
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:_LONGEST_MESSAGE])

@@ -1,0 +1,134 @@
+"""Runs the tests of functions against a program."""
+
+import builtins
+import sys
+import types
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from ._output import same_value
+from ._process import BadTests, Ended, Failure, Process, Stub
+from ._record import Record, TooManyTests
+
+RECORD = "__record__"
+"""What the tests' rewritten code calls the record of its outcomes."""
+
+_TRUSTED = frozenset(
+    {"bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools"}
+    | {"heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string"}
+    | {"sys", "typing"}
+)
+"""Modules that tests may use without an import, by `module.name`: never through the program."""
+
+_Plan = Mapping[str, Any]
+_Namespace = dict[str, Any]
+
+
+def judge_asserts(plan: _Plan, process: Process, record: Record) -> None:
+    """Each statement is one test."""
+    namespace = _prepare(plan, process, record)
+    for statement in plan["statements"]:
+        with record.one():
+            exec(statement, namespace)
+
+
+def judge_check(plan: _Plan, process: Process, record: Record) -> None:
+    """Each assert that `check` reaches is one test."""
+    namespace = _prepare(plan, process, record)
+    candidate = _entry(plan["entry"], process)
+    try:
+        exec(plan["code"], namespace)
+        check = namespace["check"]
+    except Exception as error:
+        raise BadTests(f"the tests' code raises {type(error).__name__}: {error}") from error
+    with suppress(TooManyTests), record.block(plan["asserts"]):
+        check(candidate)
+    if not record.outcomes:
+        # A check without asserts of its own passes by ending; one whose asserts never ran does not.
+        record.add(AssertionError() if plan["asserts"] else None)
+
+
+def judge_calls(plan: _Plan, process: Process, record: Record) -> None:
+    """Each call is one test."""
+    process.load()
+    function = _entry(plan["entry"], process)
+    for arguments, expected in plan["cases"]:
+        with record.one():
+            assert same_value(function(*arguments), expected)
+
+
+def _prepare(plan: _Plan, process: Process, record: Record) -> _Namespace:
+    """A namespace with the setup's names, and the program's where the tests use them."""
+    module = types.ModuleType("tests")
+    sys.modules["tests"] = module
+    namespace = module.__dict__
+    namespace[RECORD] = record
+    finished = _run_setup(plan["setup"], namespace)
+    for name in _TRUSTED & set(plan["modules"]) - set(namespace):
+        namespace[name] = import_module(name)
+    process.classes = _classes(namespace)
+    process.load()
+    wanted = [n for n in plan["names"] if n not in namespace and not hasattr(builtins, n)]
+    wanted += plan["subjects"]
+    found = _take(wanted, process)
+    record.missing = frozenset(wanted) - found.keys()
+    namespace.update(found)
+    if not finished:
+        _run_late_setup(plan["setup"], namespace, process)
+    return namespace
+
+
+def _run_setup(setup: types.CodeType | None, namespace: _Namespace) -> bool:
+    """Whether the setup ran to its end without the program's names."""
+    if setup is None:
+        return True
+    try:
+        exec(setup, namespace)
+    except NameError:
+        return False
+    except Exception as error:
+        raise BadTests(f"the tests' setup raises {type(error).__name__}: {error}") from error
+    return True
+
+
+def _run_late_setup(setup: types.CodeType, namespace: _Namespace, process: Process) -> None:
+    """Run a setup that builds on the program's names, and may fail for the program's faults."""
+    try:
+        exec(setup, namespace)
+    except Exception as error:  # noqa: BLE001
+        if process.not_loaded is None:
+            process.not_loaded = error
+            words = f"the tests' setup fails on the program: {type(error).__name__}"
+            process.raised = error, Failure("error", "runtime", words)
+    except Ended:
+        pass
+    process.classes = _classes(namespace)
+
+
+def _classes(namespace: _Namespace) -> dict[str, type]:
+    return {
+        x.__name__: x
+        for x in namespace.values()
+        if isinstance(x, type) and x.__module__ == namespace["__name__"]
+    }
+
+
+def _take(names: list[str], process: Process) -> _Namespace:
+    """What the program calls by these names."""
+    try:
+        found = process.ask("names", names) if names else {}
+    except (Exception, Ended):  # noqa: BLE001
+        found = {name: Stub(process, 0) for name in names}
+    return {name: found[name] for name in names if name in found} if type(found) is dict else {}
+
+
+def _entry(expression: str, process: Process) -> Any:
+    try:
+        return process.ask("evaluate", expression)
+    except Exception as error:  # noqa: BLE001  every test that calls it will raise it again
+        process.not_loaded = error
+    except Ended:
+        pass
+    return Stub(process, 0)

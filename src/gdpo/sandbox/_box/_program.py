@@ -1,0 +1,211 @@
+"""The process that runs what nobody trusts.
+
+Nothing here guards anything once the program runs: it may rewrite all of it. The walls are the
+process's limits, its system calls and its box; and the grader believes nothing that it says.
+"""
+
+import atexit
+import gc
+import json
+import marshal
+import os
+import sys
+import types
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from ._confine import REPLIES, REQUESTS, confine
+from ._frames import Closed, read_frame, write_frame
+from ._reader import Reader
+from ._writer import TooMuch, Writer
+
+_LONGEST_REQUEST = 1 << 28
+_NO_MEMORY = b'["raise","MemoryError","MemoryError","memory"]'
+_SHOWN = 500
+_FILE = "<program>"
+
+_Namespace = dict[str, Any]
+
+
+def become_program(
+    job: bytearray, limits: Mapping[str, Any], fds: list[int], seccomp: bytes
+) -> NoReturn:
+    """Turn this fresh process into the program's: confine it, run it, answer the grader.
+
+    Args:
+        job: `{"source": str, "setup": bytes of marshalled code, or None}`, marshalled.
+        limits: See `confine`; `answer` is the length of the longest answer, in bytes.
+        fds: See `confine`: four of them mean a whole program with its input and output, two mean
+            functions that the grader calls.
+        seccomp: The filter to install.
+    """
+    content = marshal.loads(job)
+    confine(limits, fds, seccomp)
+    whole = len(fds) > 2
+    module = types.ModuleType("__main__" if whole else "program")
+    for name in ("__spec__", "__loader__", "__package__"):
+        del module.__dict__[name]
+    sys.modules[module.__name__] = module
+    sys.argv[:] = [_FILE]
+    if whole:
+        os._exit(_run_whole(module.__dict__, content))
+    _serve(module.__dict__, content, limits["answer"])
+    os._exit(0)
+
+
+def _run_whole(namespace: _Namespace, content: dict[str, Any]) -> int:
+    """Run a program as Python runs a script; the exit status."""
+    failure = _load(namespace, content)
+    if failure is None:
+        try:
+            # What the interpreter does at its end; another way to it there is not.
+            if "threading" in sys.modules:
+                sys.modules["threading"]._shutdown()
+            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+            # Files that the program left open are written when they go.
+            namespace.clear()
+            gc.collect()
+            for stream in (sys.stdout, sys.__stdout__):
+                if stream is not None:
+                    stream.flush()
+        except BaseException as error:  # noqa: BLE001
+            failure = _failure(error)
+    if failure is not None:
+        _reply(failure)
+    return failure is not None
+
+
+def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
+    """Run the trusted setup and the program; what the program raised, if it did."""
+    if content["setup"] is not None:
+        # One that builds on the program's names is run later, by the grader.
+        with suppress(NameError):
+            exec(marshal.loads(content["setup"]), namespace)
+    try:
+        code = compile(content["source"], _FILE, "exec", dont_inherit=True)
+    except MemoryError as error:
+        return _failure(error)
+    except BaseException as error:  # noqa: BLE001
+        return [*_failure(error)[:3], "syntax"]
+    try:
+        exec(code, namespace)
+    except SystemExit as error:
+        whole = namespace["__name__"] == "__main__"
+        return None if whole and not error.code else _failure(error)
+    except BaseException as error:  # noqa: BLE001
+        return _failure(error)
+    return None
+
+
+def _serve(namespace: _Namespace, content: dict[str, Any], longest: int) -> None:
+    """Load the program, then answer the grader until it hangs up."""
+    program = Program(namespace, longest)
+    failure = _load(namespace, content)
+    try:
+        _reply(["ok", [None, []], None] if failure is None else failure)
+        while True:
+            _send(program.answer(read_frame(REQUESTS, _LONGEST_REQUEST)))
+    except Closed:
+        return
+
+
+class Program:
+    """A loaded program, asked for values and calls.
+
+    Args:
+        namespace: What the program defines.
+        longest: The longest answer, in bytes.
+    """
+
+    def __init__(self, namespace: _Namespace, longest: int) -> None:
+        self._namespace = namespace
+        self._longest = longest
+        self._opaque: list[Any] = []
+        self._classes: dict[str, type] = {}
+
+    def answer(self, request: bytes) -> bytes:
+        """The reply to one request, whatever happens in the program."""
+        try:
+            return self._answer(*json.loads(request))
+        except MemoryError:
+            return _NO_MEMORY
+        except BaseException as error:  # noqa: BLE001
+            return json.dumps(_failure(error)).encode()
+
+    def _answer(self, what: str, classes: list[str], message: Any) -> bytes:
+        reader = Reader(
+            {name: self._namespace.get(name, object) for name in classes}, self._opaque.__getitem__
+        )
+        request = reader.read(message)
+        result = getattr(self, f"_do_{what}")(*request)
+        reply: list[Any] = ["ok", self._writer(classes).write(result), None]
+        if what == "call" and result is None:
+            changed = self._writer(classes).write(request, reader.objects)
+            if changed != message:
+                reply[2] = changed
+        return json.dumps(reply, separators=(",", ":")).encode()
+
+    def _writer(self, classes: list[str]) -> Writer:
+        return Writer(classes, self._number, self._longest)
+
+    def _number(self, x: Any) -> int:
+        for i, known in enumerate(self._opaque):
+            if known is x:
+                return i
+        self._opaque.append(x)
+        return len(self._opaque) - 1
+
+    def _do_names(self, names: list[str]) -> dict[str, Any]:
+        return {name: self._namespace[name] for name in names if name in self._namespace}
+
+    def _do_evaluate(self, expression: str) -> Any:
+        return eval(expression, self._namespace)
+
+    def _do_call(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return function(*arguments, **named)
+
+    def _do_get(self, thing: Any, name: str) -> Any:
+        return getattr(thing, name)
+
+    def _do_set(self, thing: Any, name: str, value: Any) -> None:
+        setattr(thing, name, value)
+
+
+def _reply(content: list[Any]) -> None:
+    _send(json.dumps(content).encode())
+
+
+def _send(reply: bytes) -> None:
+    write_frame(REPLIES, reply)
+
+
+def _failure(error: BaseException) -> list[Any]:
+    """What the grader is told of an exception: its nearest builtin type, its words, the bug."""
+    try:
+        kinds = (k for k in type(error).__mro__ if k.__module__ == "builtins")
+        words, line = str(error)[:_SHOWN], _line(error)
+        text = f"{type(error).__name__}: {words}" if words else type(error).__name__
+        told = f"line {line}: {text}" if line else text
+        return ["raise", next(kinds, BaseException).__name__, told, _bug(error)]
+    except BaseException:  # noqa: BLE001  an exception may be as hostile as any object
+        return ["raise", "RuntimeError", "an exception that cannot be described", "runtime"]
+
+
+def _bug(error: BaseException) -> str:
+    for kind, bug in ((ImportError, "import"), (MemoryError, "memory"), (TooMuch, "output")):
+        if isinstance(error, kind):
+            return bug
+    return "runtime"
+
+
+def _line(error: BaseException) -> int | None:
+    """The program's line where it was raised."""
+    if isinstance(error, SyntaxError) and error.filename == _FILE:
+        return error.lineno
+    line, step = None, error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == _FILE:
+            line = step.tb_lineno
+        step = step.tb_next
+    return line

@@ -1,0 +1,122 @@
+"""What became of each test, written down as the tests run.
+
+The tests' code has been rewritten by the host: every assert stands in `with tests.one():`, every
+loop's body and the whole of `check` in `with tests.block(n):`, and `tests.settle()` stands before
+every statement. So a test that fails keeps none of the others from running.
+"""
+
+from types import TracebackType
+from typing import Any
+
+from ._process import BadTests, Failure, Process
+
+_MOST = 100_000
+"""Tests in one job: a loop whose failures are caught, and which never ends, ends here."""
+
+
+class TooManyTests(BaseException):
+    """The tests do not end."""
+
+
+class Record:
+    """What became of each test so far.
+
+    Args:
+        process: The program under test.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._end_told = False
+        self.missing: frozenset[str] = frozenset()
+        """Names that the tests take from the program, and that it does not define."""
+        self.outcomes: list[str] = []
+        self.first: Failure | None = None
+        """The first bug of the program."""
+        self.wrong: str = ""
+        """The first wrong answer."""
+
+    def settle(self) -> None:
+        """See `Process.settle`; called by the tests before each statement."""
+        self._process.settle()
+
+    def one(self) -> "Guard":
+        """Around one assert: it is one test."""
+        return Guard(self, 1)
+
+    def block(self, tests: int) -> "Guard":
+        """Around statements with so many asserts: if they end early, the rest of those count."""
+        return Guard(self, tests, whole=False)
+
+    def add(self, error: BaseException | None) -> None:
+        """Write down one more test, which passed if there is no error."""
+        if len(self.outcomes) >= _MOST:
+            raise TooManyTests
+        self.outcomes.append(self._outcome(error))
+
+    def add_case(self, failure: Failure | None, *, right: bool) -> None:
+        """Write down one run of a whole program."""
+        if failure is not None:
+            self.first = self.first or failure
+            self.outcomes.append(failure.outcome)
+        else:
+            self.outcomes.append("passed" if right else self._wrong(""))
+
+    def add_missed(self, tests: int) -> None:
+        """Write down tests that were never reached."""
+        for _ in range(tests):
+            self.outcomes.append("not run")
+
+    def _outcome(self, error: BaseException | None) -> str:
+        failure = self._failure(error)
+        if failure is not None:
+            self.first = self.first or failure
+            return failure.outcome
+        if error is None and self._process.failure is None:
+            return "passed"
+        if self._process.failure is not None:
+            return "not run"
+        return self._wrong("" if isinstance(error, AssertionError) else type(error).__name__)
+
+    def _wrong(self, kind: str) -> str:
+        if not self.wrong:
+            place = f"test {len(self.outcomes) + 1}: wrong answer"
+            self.wrong = f"{place}, on which the test raised {kind}" if kind else place
+        return "failed"
+
+    def _failure(self, error: BaseException | None) -> Failure | None:
+        """The program's failure in this test; None if the program did not fail."""
+        process = self._process
+        if process.failure is not None:
+            told, self._end_told = self._end_told, True
+            return None if told else process.failure
+        if process.raised and (process.not_loaded or error is process.raised[0]):
+            return process.raised[1]
+        if isinstance(error, NameError) and error.name in self.missing:
+            return Failure("error", "runtime", f"NameError: name {error.name!r} is not defined")
+        return None
+
+
+class Guard:
+    """Catches what goes wrong in a test, or between tests, and writes it down."""
+
+    def __init__(self, record: Record, tests: int, *, whole: bool = True) -> None:
+        self._record = record
+        self._tests = tests
+        self._whole = whole
+
+    def __enter__(self) -> None:
+        self._before = len(self._record.outcomes)
+
+    def __exit__(
+        self, kind: Any, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, (BadTests, TooManyTests)):
+            return False
+        if self._whole:
+            self._record.add(error)
+        elif error is not None:
+            seen = len(self._record.outcomes) - self._before
+            self._record.add(error)
+            self._record.add_missed(self._tests - seen - 1)
+        return True

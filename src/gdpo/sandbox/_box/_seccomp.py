@@ -1,0 +1,171 @@
+"""The system calls that a program may not make: a seccomp filter, installed in its own process.
+
+What is not listed is allowed, because Python and its threads need a great deal; a call that is
+newer than the list does not exist. The filter is the second wall: the first is the box around all
+processes, which the unsafe backend lacks.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from contextlib import suppress
+
+from ._syscalls import ASKED, FORBIDDEN, NEWEST
+
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+_REFUSE = 0x00050000 | errno.EPERM
+_UNKNOWN = 0x00050000 | errno.ENOSYS
+
+# Classic BPF: load a word, compare, test bits, mask, return.
+_LOAD, _EQUAL, _ABOVE, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06
+_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16
+_FOREIGN_ABI = 0x40000000 - 1
+
+_CLONE_THREAD = 0x00010000
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SCHED_CORE = 1, 4, 62
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_F_SETLK, _F_SETLKW, _F_OFD_SETLK, _F_OFD_SETLKW = 6, 7, 37, 38
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
+_FS_IOC_SETFLAGS = 0x40086602
+_FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
+
+_PLACEHOLDER = 0x7E57ED1D
+"""Where the filter compares with the program's own process, whose number is known later."""
+
+_Step = tuple[int, int, int, int]
+
+
+def program_filter() -> bytes:
+    """The filter for this machine, to be finished by `install`.
+
+    Raises:
+        OSError: The machine is neither x86_64 nor aarch64.
+    """
+    if platform.machine() not in _MACHINES:
+        raise OSError(
+            errno.ENOSYS,
+            f"no system call table for {platform.machine()!r}; there is one for "
+            f"{', '.join(_MACHINES)}",
+        )
+    column, audit = _MACHINES[platform.machine()]
+    steps: list[_Step] = [
+        (_LOAD, 0, 0, _MACHINE),
+        (_EQUAL, 1, 0, audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_ABOVE, 0, 1, _FOREIGN_ABI),
+        (_RETURN, 0, 0, _KILL),
+        (_ABOVE, 0, 1, NEWEST),
+        (_RETURN, 0, 0, _UNKNOWN),
+    ]
+    for name, numbers in ASKED.items():
+        question = _QUESTIONS[name]
+        steps += [(_EQUAL, 0, len(question), numbers[column]), *question]
+    for numbers in FORBIDDEN.values():
+        number = numbers[column]
+        if number is not None:
+            steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
+    steps.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def install(template: bytes) -> None:
+    """Put this process and its threads under the filter, for good.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    own = struct.pack("=I", os.getpid())
+    code = template.replace(struct.pack("=I", _PLACEHOLDER), own)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, None)
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that forked it ends."""
+    _prctl(_PR_SET_PDEATHSIG, 9, None)
+
+
+def keep_private() -> None:
+    """Have the kernel let no other process look into this one's memory, nor into its children's."""
+    # sandlock refuses, because its supervisor looks; in its box there is no /proc to look through.
+    with suppress(PermissionError):
+        _prctl(_PR_SET_DUMPABLE, 0, None)
+
+
+def _prctl(option: int, value: int, pointer: bytes | None) -> None:
+    if _libc.prctl(option, value, pointer, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = [
+    ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_ulong,
+]  # fmt: skip
+
+
+def _argument(index: int) -> _Step:
+    # The low half: all arguments asked about are of 32 bits, and both machines are little-endian.
+    return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
+
+
+def _only(index: int, *allowed: int) -> list[_Step]:
+    """Allowed with these values of an argument, refused with others."""
+    tests = [(_EQUAL, len(allowed) - i, 0, value) for i, value in enumerate(allowed)]
+    return [_argument(index), *tests, (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _not(index: int, *refused: int) -> list[_Step]:
+    """Refused with these values of an argument, allowed with others."""
+    tests = [(_EQUAL, len(refused) - i, 0, value) for i, value in enumerate(refused)]
+    return [_argument(index), *tests, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
+
+
+_QUESTIONS: dict[str, list[_Step]] = {
+    "clone": [
+        _argument(0),
+        (_ANY_BIT, 1, 0, _CLONE_THREAD),
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
+    ],
+    # Its flags lie behind a pointer, where a filter cannot look: the C library falls back to clone.
+    "clone3": [(_RETURN, 0, 0, _UNKNOWN)],
+    "kill": _only(0, _PLACEHOLDER),
+    "tgkill": _only(0, _PLACEHOLDER),
+    "prctl": _not(0, _PR_SET_PDEATHSIG, _PR_SCHED_CORE),
+    "prlimit64": _only(0, 0, _PLACEHOLDER),
+    # A file's owner gets signals from the kernel, whoever it is; and a lock on a file that is only
+    # read is one for the whole machine.
+    "fcntl": _not(
+        1,
+        _F_SETLK,
+        _F_SETLKW,
+        _F_SETOWN,
+        _F_SETSIG,
+        _F_SETOWN_EX,
+        _F_OFD_SETLK,
+        _F_OFD_SETLKW,
+        _F_SETLEASE,
+        _F_NOTIFY,
+    ),
+    "ioctl": _not(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX, _FS_IOC_SETFLAGS),
+    # asyncio wakes itself through a pair of streams; a pair of datagrams could send elsewhere.
+    "socketpair": [
+        _argument(0),
+        (_EQUAL, 0, 4, _AF_UNIX),
+        _argument(1),
+        (_MASK, 0, 0, _SOCK_TYPE_MASK),
+        (_EQUAL, 0, 1, _SOCK_STREAM),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE),
+    ],
+}

