@@ -28,7 +28,7 @@ from gdpo.tasks import TASKS
 from gdpo.testing import hostile_texts
 
 EVERY = 1000
-"""One text of so many is a megabyte, or nested a hundred thousand deep."""
+"""One text of so many has a hundred thousand or a million characters, of one piece repeated."""
 
 HUGE = ("x", "[", '{"a":', "\\boxed{", "<think>", "(", "9", "\\frac{1}{", "\ud800", "\n", "def f(")
 
@@ -54,7 +54,7 @@ def completions(reward, count, seed):
     edited = hostile_texts(reward, count, seed)
     texts = [random_text(rng) if i % 5 == 0 else text for i, text in enumerate(edited)]
     for i in range(0, count, EVERY):
-        texts[i] = rng.choice(HUGE) * rng.choice((100_000, 1_000_000))
+        texts[i] = (rng.choice(HUGE) * 1_000_000)[: rng.choice((100_000, 1_000_000))]
     return list(islice(texts, count))
 
 

@@ -1,15 +1,17 @@
 """What is found before anything is trained."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
 from gdpo.rewards import Reward, Scorer
+from gdpo.rewards.length import token_limit
 from gdpo.tasks import TASKS, Sample, Task
 from gdpo.training import Verdict, check, load_recipe, train
 from gdpo.training._models import locate_model
-from gdpo.training._reward_checks import check_rewards
+from gdpo.training._reward_checks import RewardFinding, check_rewards
 
 
 def told(findings, verdict=None) -> str:
@@ -259,3 +261,49 @@ def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"gdpo\[train\]"):
         locate_model(load_recipe(recipe_file, ["model=Qwen/Qwen2.5-1.5B-Instruct"]))
+
+
+def needing(found):
+    def needs():
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    reward = TASKS["gsm8k"].rewards[0]
+    return replace(reward, needs=needs)
+
+
+def test_what_a_reward_needs_of_the_machine_is_told():
+    reward = needing("sandbox: bwrap works here")
+    findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
+    assert findings[0] == RewardFinding("sandbox: bwrap works here")
+    assert len(findings) == 3
+
+
+def test_a_reward_whose_need_is_not_met_is_a_mistake_and_is_not_run():
+    reward = needing(ConfigError("no sandbox works; install one: apt-get install bubblewrap"))
+    (finding,) = check_rewards(task_with(reward), Scorer([reward]), SAMPLES)
+    assert isinstance(finding.mistake, ConfigError)
+    assert "apt-get install" in finding.text
+
+
+def test_a_reward_of_the_number_of_tokens_shows_what_some_counts_get():
+    reward = token_limit(100)
+    finding, *_ = check_rewards(task_with(TASKS["gsm8k"].rewards[0]), Scorer([reward]), SAMPLES)
+    assert finding.mistake is None
+    assert "0: 1, 1: 1, 7: 1, 512: 0, 1,000,000: 0" in finding.text
+
+
+def test_a_judge_is_asked_about_a_few_rows_only():
+    asked = []
+
+    async def judge(completion, reference):
+        asked.append(completion)
+        return 1.0
+
+    reward = Reward("judge", judge, 0, 1)
+    samples = [Sample([], {"answer": str(i)}) for i in range(50)]
+    with Scorer([reward]) as scorer:
+        finding, *_ = check_rewards(TASKS["gsm8k"], scorer, samples)
+    assert "maximum on 2 of 2 gold answers" in finding.text
+    assert len(asked) < 20
