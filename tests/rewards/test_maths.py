@@ -528,3 +528,9 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'gdpo\[math\]'"):
         maths_answer()
+
+
+def test_the_answer_is_looked_for_in_the_last_hundred_thousand_characters():
+    reward = maths_answer("boxed")
+    for filler, value in ((99_000, 1.0), (101_000, 0.0)):
+        assert reward.function(r"\boxed{72}" + "x" * filler, {"answer": "72"}) == value

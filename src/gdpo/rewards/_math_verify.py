@@ -29,6 +29,9 @@ _READING = LatexExtractionConfig(
     ),
 )
 
+_SEARCHED = 100_000
+"""Characters at the end of a completion in which its answer is looked for."""
+
 _LONGEST = 300
 """Characters of an answer; the longest of MATH has 159."""
 
@@ -60,7 +63,7 @@ def correctness(
     if not _read_gold(gold):
         return None
     _, thought, rest = completion.partition("</think>")
-    answer = extract(rest if thought else completion)
+    answer = extract((rest if thought else completion)[-_SEARCHED:])
     return 0.0 if answer is None else float(_equal(answer, gold))
 
 

@@ -65,7 +65,7 @@ def maths_answer(
     completion of the row wrong.
 
     What stands before the first `</think>` is no part of the answer; where the thinking was cut
-    off, all is looked at. A completion without an answer gets 0.
+    off, all is looked at, up to the last 100,000 characters. A completion without an answer gets 0.
 
     Most comparisons take milliseconds; a few that a model can write take forever, as
     $(x+1)^{9999}$ against a polynomial. Hence the deadline: a `Scorer` makes the comparison in a

@@ -7,9 +7,11 @@ and a loop's body in a `with record.block(n):`, so that what fails keeps the oth
 import ast
 import builtins
 import marshal
+import os
 import symtable
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from threading import Lock
 from typing import Any, TypeVar
 
 from gdpo.errors import ConfigError, DataError
@@ -30,15 +32,30 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
         DataError: The tests do not compile, there is none, or they hold what cannot travel.
         ConfigError: The entry point is no expression.
     """
-    match tests:
-        case Asserts():
-            return _plan_asserts(tests.statements, tests.setup)
-        case Check():
-            return _plan_check(tests.code, tests.entry_point, tests.setup)
-        case Calls():
-            return _plan_calls(tests)
-        case Stdio():
-            return _plan_stdio(tests)
+    with _parsing:
+        match tests:
+            case Asserts():
+                return _plan_asserts(tests.statements, tests.setup)
+            case Check():
+                return _plan_check(tests.code, tests.entry_point, tests.setup)
+            case Calls():
+                return _plan_calls(tests)
+            case Stdio():
+                return _plan_stdio(tests)
+
+
+_parsing = Lock()
+"""CPython before 3.12.2 counts the depth of what it parses for all threads together (its issue
+106905), and now and then fails when two of them parse."""
+
+
+def _parse_afresh() -> None:
+    """A process that is forked while another thread parses would wait for it forever."""
+    global _parsing
+    _parsing = Lock()
+
+
+os.register_at_fork(after_in_child=_parse_afresh)
 
 
 @lru_cache(maxsize=_KEPT)

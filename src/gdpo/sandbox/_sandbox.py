@@ -42,11 +42,6 @@ class Sandbox:
     Raises:
         ConfigError: An argument is out of range.
         SandboxError: The backend does not work on this machine.
-
-    Example:
-        >>> from gdpo.sandbox import Asserts, Sandbox
-        >>> with Sandbox(workers=1) as sandbox:  # doctest: +SKIP
-        ...     sandbox.run("def add(a, b): return a + b", Asserts(("assert add(1, 2) == 3",)))
     """
 
     def __init__(

