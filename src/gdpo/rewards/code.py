@@ -57,6 +57,9 @@ _MARGIN = 20.0
 _KEPT = 4096
 """Verdicts that are remembered: a batch, because it is scored reward by reward."""
 
+_SEARCHED = 100_000
+"""Characters at the end of an answer in which its program is looked for."""
+
 _PYTHON = ("python", "python3", "py")
 _MARKS = ("```", "~~~")
 
@@ -71,7 +74,8 @@ def extract_code(completion: str) -> str:
     many of the same marks, and nothing else, closes it; one that is never closed holds everything
     that follows, because a model may stop before it. A block of nothing but whitespace does not
     count. Lines of an indented block lose as much indentation as its fence has. Backticks within a
-    line are no fence. What stands before the first `</think>` is no part of the answer.
+    line are no fence. What stands before the first `</think>` is no part of the answer, of which
+    the last 100,000 characters are looked at.
 
     Args:
         completion: Any text; the time is linear in its length.
@@ -81,7 +85,7 @@ def extract_code(completion: str) -> str:
         'print(1)'
     """
     _, closed, rest = completion.partition("</think>")
-    answer = rest if closed else completion
+    answer = (rest if closed else completion)[-_SEARCHED:]
     any_block = python_block = None
     for language, lines in _blocks(answer.split("\n")):
         block = "\n".join(lines)

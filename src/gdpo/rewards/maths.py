@@ -18,7 +18,7 @@ Where it departs from math-verify:
   matter.
 - An inequality is equal to its interval, whichever of the two the row has.
 
-Where a reader may differ (`tests/rewards/test_maths.py` has the table):
+Where a reader may differ (`tests/rewards/test_maths_equality.py`):
 
 - A decimal equals a fraction or a root to 6 places: 0.333333 is 1/3, 0.33 is not. To a fraction
   below 0.0000005, so does 0.0.
