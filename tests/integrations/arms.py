@@ -86,13 +86,20 @@ def settings(folder, **changed):
     }
 
 
+SAMPLED_BY_TRL = {"fast_generation": False}
+"""Ours samples other tokens from the same seed."""
+
 ARMS = {
-    "ours": (Ours, GDPOConfig, {"advantage": "gdpo"}),
+    "ours": (Ours, GDPOConfig, {"advantage": "gdpo", **SAMPLED_BY_TRL}),
     "theirs": (Theirs, GRPOConfig, {"multi_objective_aggregation": "normalize_then_sum"}),
-    "ours_grpo": (Ours, GDPOConfig, {"advantage": "grpo"}),
+    "ours_grpo": (Ours, GDPOConfig, {"advantage": "grpo", **SAMPLED_BY_TRL}),
     "theirs_grpo": (Theirs, GRPOConfig, {}),
-    "ours_grpo_no_std": (Ours, GDPOConfig, {"advantage": "grpo_no_std"}),
-    "ours_grpo_batch_std": (Ours, GDPOConfig, {"advantage": "grpo_batch_std"}),
+    "ours_grpo_no_std": (Ours, GDPOConfig, {"advantage": "grpo_no_std", **SAMPLED_BY_TRL}),
+    "ours_grpo_batch_std": (
+        Ours,
+        GDPOConfig,
+        {"advantage": "grpo_batch_std", **SAMPLED_BY_TRL},
+    ),
     "theirs_grpo_batch_std": (Theirs, GRPOConfig, {"scale_rewards": "batch"}),
     "theirs_grpo_no_std": (Theirs, GRPOConfig, {"scale_rewards": "none"}),
 }

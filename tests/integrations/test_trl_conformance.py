@@ -1,14 +1,9 @@
 """Our advantages against TRL's own on the same rollouts, and both against the formula."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tests.integrations.arms import SAMPLES, WEIGHTS, make, train
+from tests.integrations.two_ranks import launched
 from tests.oracles import estimators as by_hand
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -61,18 +56,26 @@ def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(tiny_policy, t
         assert np.ptp(our["advantages"]) > 1
 
 
+def advantages_of_a_rank(policy, folder):
+    """6 rollouts on each rank."""
+    half = {"per_device_train_batch_size": 6}
+    rollouts = str(folder / "ours" / "rollouts")
+    return {
+        "ours": train("ours", policy, folder / "ours", rollouts_dir=rollouts, **half),
+        "theirs": train("theirs", policy, folder / "theirs", **half),
+    }
+
+
 def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_policy, tmp_path):
     """Each rank holds 6 of 12 rollouts, a group has 4: the second group straddles the ranks."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    module = ["-m", "tests.integrations.two_ranks", str(tiny_policy), str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(launch + module, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ranks_of = launched(
+        "tests.integrations.test_trl_conformance:advantages_of_a_rank", tiny_policy, tmp_path
+    )
     for arm, formula, epsilon in (
         ("ours", by_hand.gdpo, 0.0),
         ("theirs", by_hand.gdpo, TRL_EPSILON),
     ):
-        ranks = [json.loads((tmp_path / f"{arm}_{rank}.json").read_text()) for rank in (0, 1)]
+        ranks = [rank[arm] for rank in ranks_of]
         assert len(ranks[0]) == 3
         for first, second in zip(*ranks, strict=True):
             assert len(first["advantages"]) == len(second["advantages"]) == 6

@@ -50,6 +50,7 @@ _REFUSED: Mapping[str, tuple[Any, str]] = {
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
+    "filter_groups": ("off", "any_reward_varies", "advantage_nonzero"),
     "vllm_mode": ("colocate", "server"),
     "vllm_importance_sampling_mode": (
         "token_truncate",
@@ -76,6 +77,7 @@ _POSITIVE = (
     "steps_per_generation",
     "generation_batch_size",
     "num_iterations",
+    "max_filter_rounds",
     "max_completion_length",
     "num_generations_eval",
     "num_train_epochs",

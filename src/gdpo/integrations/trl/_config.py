@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trl.trainer.grpo_config import GRPOConfig
 
+from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
+
+FILTERS = ("off", "any_reward_varies", "advantage_nonzero")
+"""What `filter_groups` can be."""
 
 
 @dataclass
@@ -32,6 +36,25 @@ class GDPOConfig(GRPOConfig):
             named weighs 1).
         rollouts_dir (`str`, *optional*):
             Folder for the rollout records, one parquet file per step. `None`: no record is written.
+        pack_micro_batches (`bool`, *optional*, defaults to `True`):
+            Leave rollouts that cannot contribute out of the micro-batches of an optimizer step,
+            order the rest by length, and trim the padding. The gradient stays TRL's
+            (`gdpo.integrations.trl._packing` says how, and where it does not apply).
+        completion_only_head (`bool`, *optional*, defaults to `True`):
+            On a CPU, compute log-probabilities from the logits of completions alone, in place of
+            TRL's head for GPUs.
+        fast_generation (`bool`, *optional*):
+            Where TRL would call `generate`, read each prompt once for its whole group, and take
+            completions out of the batch as they end; the distribution stays. `None`: on the CPU.
+            `True`: on every device. Where it does not apply, TRL generates, and the log says why
+            (`gdpo.integrations.trl._generation`).
+        filter_groups (`str`, *optional*, defaults to `"off"`):
+            Replace groups that teach nothing by groups of further prompts: those in which no reward
+            with a weight varies (`"any_reward_varies"`), or in which every advantage is 0
+            (`"advantage_nonzero"`). `"off"`: groups stay as they are
+            (`gdpo.integrations.trl._filtering` says what is drawn, logged and recorded).
+        max_filter_rounds (`int`, *optional*, defaults to `3`):
+            Rounds of further generation for one batch, at most; dead groups left then are trained.
 
     TRL's `multi_objective_aggregation` and `scale_rewards` choose among TRL's own rules; here
     `advantage` does, and setting them is an error rather than silently without effect.
@@ -80,6 +103,40 @@ class GDPOConfig(GRPOConfig):
         },
     )
 
+    pack_micro_batches: bool = field(
+        default=True,
+        metadata={
+            "help": "Leave rollouts that cannot contribute out of the micro-batches of an "
+            "optimizer step, order the rest by length, and trim the padding. The gradient stays "
+            "TRL's."
+        },
+    )
+    completion_only_head: bool = field(
+        default=True,
+        metadata={
+            "help": "On a CPU, compute log-probabilities from the logits of completions alone, in "
+            "place of TRL's head for GPUs."
+        },
+    )
+    fast_generation: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Where TRL would call generate, read each prompt once for its whole group, and "
+            "take completions out of the batch as they end. None: on the CPU."
+        },
+    )
+    filter_groups: str = field(
+        default="off",
+        metadata={
+            "help": "Replace groups that teach nothing by groups of further prompts: "
+            "'any_reward_varies', 'advantage_nonzero' or 'off'."
+        },
+    )
+    max_filter_rounds: int = field(
+        default=3,
+        metadata={"help": "Rounds of further generation for one batch, at most."},
+    )
+
     if TYPE_CHECKING:
         # At run time the field stays TRL's: its argument parser allows no such union.
         reward_weights: list[float] | dict[str, float] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -87,6 +144,15 @@ class GDPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         resolve_estimator(self.advantage)
+        if self.filter_groups not in FILTERS:
+            raise ConfigError(
+                f"filter_groups={self.filter_groups!r}: {did_you_mean(self.filter_groups, FILTERS)}"
+            )
+        if self.max_filter_rounds < 1:
+            raise ConfigError(
+                f"max_filter_rounds must be 1 or more, got {self.max_filter_rounds}; to keep dead "
+                "groups, set filter_groups='off'"
+            )
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ConfigError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r} has no effect "

@@ -7,11 +7,11 @@ made, and the advantages are replaced when TRL has made its own.
 import copy
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
 from gdpo.advantages import (
@@ -23,6 +23,11 @@ from gdpo.advantages import (
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
+from gdpo.integrations.trl._filtering import FilteredGroups
+from gdpo.integrations.trl._generation import fast_rollouts
+from gdpo.integrations.trl._groups import Groups
+from gdpo.integrations.trl._logprobs import CompletionOnlyHead
+from gdpo.integrations.trl._packing import PackedMicroBatches
 from gdpo.integrations.trl._rewards import (
     as_gates,
     as_reward_functions,
@@ -52,7 +57,7 @@ _LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/dead_groups", "/silent_groups")
 """What a diagnosis holds that stands in the log already, under `rewards/` and TRL's own names."""
 
 
-class GDPOTrainer(GRPOTrainer):
+class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     """TRL's GRPO with any multi-reward estimator, and metrics per reward.
 
     Takes the arguments of `trl.GRPOTrainer`. `reward_funcs` may hold `gdpo.Reward` objects beside
@@ -66,6 +71,7 @@ class GDPOTrainer(GRPOTrainer):
     - `rewards/<name>/gate_closed`: share of rollouts in which its gate made it 0, for a gated one
       (its mean and spread are those of what is left, which is what trains);
     - `rewards/<name>/multiplier`: of a constraint of `constrained_grpo`;
+    - `filter/rounds`, `filter/replaced`, `filter/generated`: of `filter_groups`, where it is set;
     - `diagnostics/<name>/...`, `diagnostics/...`: the numbers of `gdpo.diagnostics.diagnose`: the
       influence that each reward has on the advantages, conflict among them, and more. A warning
       among its findings that holds for five batches in a row is logged once, with what to do.
@@ -125,10 +131,10 @@ class GDPOTrainer(GRPOTrainer):
         super().__init__(model, functions, args, *others, **kwargs)
         check_distinct(self.reward_func_names)  # an environment may have added its own
         self.add_callback(RuleState(self._rule))
+        if fast := fast_rollouts(self, wanted=args.fast_generation):
+            self.rollout_func = fast
         self._warned_of_one_group = False
-        self._gathered_rewards: torch.Tensor | None = None
-        self._token_counts: torch.Tensor | None = None
-        self._closed_gates: dict[str, float] = {}
+        self._scored: Groups | None = None
         folder = args.rollouts_dir
         self._rollout_log = RolloutLog(Path(folder), args.run_name or "") if folder else None
 
@@ -154,38 +160,47 @@ class GDPOTrainer(GRPOTrainer):
     ) -> torch.Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         names = self.reward_func_names
-        self._closed_gates = closed_gates(rewards, names, self._gates)
-        rewards = apply_gates(rewards, names, self._gates) if self._gates else rewards
-        self._gathered_rewards = rewards
-        if self._rule.wants_token_counts:
-            lengths = torch.tensor([len(ids) for ids in completion_ids_list], device=rewards.device)
-            gathered: Any = self.accelerator.gather(lengths)
-            self._token_counts = gathered
-        if self._rollout_log is not None:
-            self._rollout_log.collect(
-                inputs, prompts, completions, completion_ids_list, self._ends_of_text()
-            )
-        return rewards
+        gated = apply_gates(rewards, names, self._gates) if self._gates else rewards
+        self._scored = Groups(
+            rewards=gated.view(-1, self._samples(), len(names)),
+            token_counts=self._count_tokens(completion_ids_list),
+            closed_gates=closed_gates(rewards, names, self._gates),
+            rollouts=(inputs, prompts, completions, completion_ids_list),
+        )
+        return gated
+
+    def _count_tokens(self, completion_ids: Any) -> torch.Tensor | None:
+        if not self._rule.wants_token_counts:
+            return None
+        lengths = [len(ids) for ids in completion_ids]
+        here = torch.tensor(lengths, device=self.accelerator.device)
+        gathered: Any = self.accelerator.gather(here)
+        return gathered.view(-1, self._samples())
+
+    def _samples(self) -> int:
+        training = bool(self.model and self.model.training)
+        return (self.num_generations if training else self.num_generations_eval) or 1
+
+    def _generate_groups(self, inputs: Any) -> Groups:
+        output = super()._generate_and_score_completions(inputs)
+        assert self._scored is not None, "TRL scored no rewards before it made advantages"
+        self._scored.output = output
+        return self._scored
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        output = super()._generate_and_score_completions(inputs)
-        assert self._gathered_rewards is not None, "TRL scored no rewards before it made advantages"
-        training = bool(self.model and self.model.training)
-        mode, samples = (
-            ("train", self.num_generations) if training else ("eval", self.num_generations_eval)
-        )
-        rewards = self._gathered_rewards.view(-1, samples or 1, len(self.reward_funcs))
-        tokens = None if self._token_counts is None else self._token_counts.view(rewards.shape[:2])
-        advantages = self.compute_advantages(rewards, tokens)
-        output["advantages"] = self._local_part(advantages, output["advantages"])
-        self._warn_of_one_group(mode, rewards)
-        self._log_advantages(advantages)
-        self._log_diagnosis(mode, self._diagnose(rewards, advantages))
-        if self._rollout_log is not None:
-            self._record(mode, rewards, advantages)
-        if training:
-            self._rule.update(rewards)
-        return output
+        mode = "train" if self.model and self.model.training else "eval"
+        generated = self._generate_live_groups(inputs)
+        batch = self._trained(generated)
+        advantages = self.compute_advantages(batch.rewards, batch.token_counts)
+        batch.output["advantages"] = self._local_part(advantages, batch.output["advantages"])
+        self._warn_of_one_group(mode, batch.rewards)
+        self._log_advantages(generated[0].their_own(advantages))
+        self._log_diagnosis(mode, self._diagnose(batch.rewards, advantages), batch.closed_gates)
+        for groups in generated:
+            self._record(mode, groups, groups.their_own(advantages))
+        if mode == "train":
+            self._rule.update(generated[0].rewards)
+        return batch.output
 
     def _local_part(self, advantages: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
         """This process's rollouts; a group may straddle two of them."""
@@ -203,12 +218,14 @@ class GDPOTrainer(GRPOTrainer):
             high=self._high,
         )
 
-    def _log_diagnosis(self, mode: str, diagnosis: Diagnosis) -> None:
+    def _log_diagnosis(
+        self, mode: str, diagnosis: Diagnosis, closed_gates: Mapping[str, float]
+    ) -> None:
         metrics = self._metrics[mode]
         for reward in diagnosis.rewards:
             metrics[f"rewards/{reward.name}/group_std"].append(_number(reward.group_std))
             metrics[f"rewards/{reward.name}/dead_groups"].append(_number(reward.dead_groups))
-        for name, share in self._closed_gates.items():
+        for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names).items():
             metrics[key].append(value)
@@ -228,12 +245,14 @@ class GDPOTrainer(GRPOTrainer):
             shown.pop()
         shown.extend(flat)
 
-    def _record(self, mode: str, rewards: torch.Tensor, advantages: torch.Tensor) -> None:
-        assert self._rollout_log is not None
+    def _record(self, mode: str, groups: Groups, advantages: torch.Tensor) -> None:
+        if self._rollout_log is None or groups.rollouts is None:
+            return
+        self._rollout_log.collect(*groups.rollouts, self._ends_of_text())
         self._rollout_log.write(
             mode=mode,
             step=self.state.global_step + (mode == "train"),
-            rewards=rewards,
+            rewards=groups.rewards,
             advantages=advantages,
             weights=dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True)),
             is_main_process=self.accelerator.is_main_process,

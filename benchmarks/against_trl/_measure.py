@@ -1,0 +1,115 @@
+"""Arms in turn, their CPU seconds, and what each adds to the memory of a process of its own."""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+from transformers.utils import logging
+
+THEIRS = "TRL"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table.
+
+    Args:
+        title: What is measured.
+        unit: What the seconds are for.
+        settings: By their names in the table.
+        arms: TRL, then the others, of which the last one is enough.
+        prepare: Makes an arm ready in a folder: `(arm, setting, folder) -> work`; the work returns
+            its CPU seconds.
+    """
+
+    title: str
+    unit: str
+    settings: Mapping[str, Any]
+    arms: tuple[str, ...]
+    prepare: Callable[[str, Any, str], Callable[[], float]]
+
+
+class Clock(TrainerCallback):
+    """CPU seconds of each optimizer step, with what is generated for it."""
+
+    def __init__(self):
+        self.seconds = []
+
+    def on_step_begin(self, *_, **__):
+        self.start = time.process_time()
+
+    def on_step_end(self, *_, **__):
+        self.seconds.append(time.process_time() - self.start)
+
+
+def quiet():
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def once(part, arm, name):
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        return part.prepare(arm, part.settings[name], folder)()
+
+
+def compare(part, name, arms, rounds):
+    """One row for each arm."""
+    seconds = {arm: [] for arm in arms}
+    for i in range(rounds):
+        for arm in arms if i % 2 == 0 else reversed(arms):
+            seconds[arm].append(once(part, arm, name))
+    for arm in arms:
+        ratios = np.array(seconds[THEIRS]) / seconds[arm]
+        yield {
+            "setting": name,
+            "arm": arm,
+            "CPU s": f"{np.median(seconds[arm]):.3g}",
+            "TRL / it": f"{np.median(ratios):.2f}",
+            "95 % interval": "" if arm == THEIRS else "{:.2f} to {:.2f}".format(*interval(ratios)),
+            "peak memory, MB": peak_apart(part, arm, name),
+        }
+
+
+def interval(ratios):
+    draws = np.random.default_rng(0).choice(ratios, (10_000, len(ratios)))
+    return np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+
+
+def resident(field):
+    """Megabytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(f"{field}:")[1].split()[0]) / 1024
+
+
+def peak(part, arm, name):
+    """What the work adds to this process at its peak."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        work = part.prepare(arm, part.settings[name], folder)
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        work()
+        return resident("VmHWM") - before
+
+
+def peak_apart(part, arm, name):
+    if not Path("/proc/self/clear_refs").exists():
+        return ""
+    command = [sys.executable, "-m", "benchmarks.against_trl", part.title, "--peak-of", arm]
+    done = subprocess.run([*command, "--only", name], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
+    return f"{json.loads(done.stdout.splitlines()[-1]):.0f}"

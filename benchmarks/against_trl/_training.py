@@ -1,0 +1,130 @@
+"""The training phase alone: a rollout function returns prepared completions in no time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from benchmarks.against_trl._measure import THEIRS, Clock, Part
+from benchmarks.against_trl._policies import (
+    BYTES,
+    END,
+    byte_tokenizer,
+    log_normal,
+    small_llama,
+)
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+
+MEAN, LONGEST = 126, 513
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained on; `dead` groups of those there are have rewards that do not vary."""
+
+    rollouts: int = 64
+    micro_batches: int = 8
+    samples: int = 4
+    dead: int = 0
+    equal_lengths: bool = False
+    vocabulary: int = BYTES + 1
+    iterations: int = 1
+    beta: float = 0.0
+
+
+SETTINGS = {
+    "nothing dead": Setting(),
+    "half dead": Setting(dead=8),
+    "81 % dead": Setting(dead=13),
+    "nothing dead, with a KL term": Setting(beta=0.04),
+    "nothing dead, 2 iterations": Setting(iterations=2),
+    "nothing dead, vocabulary of 49,152": Setting(vocabulary=49_152),
+    "all lengths equal": Setting(equal_lengths=True),
+    "one group in one micro-batch": Setting(rollouts=8, micro_batches=1, samples=8),
+    "one group, equal lengths": Setting(8, 1, 8, equal_lengths=True),
+}
+
+OFF = {"advantage": "grpo_no_std", "pack_micro_batches": False, "completion_only_head": False}
+OURS = {
+    "all off": OFF,
+    "head": {**OFF, "completion_only_head": True},
+    "packed": {**OFF, "pack_micro_batches": True},
+    "both": {"advantage": "grpo_no_std"},
+}
+
+
+def lengths(setting):
+    if setting.equal_lengths:
+        return [MEAN] * setting.rollouts
+    return log_normal(MEAN, LONGEST, setting.rollouts)
+
+
+def rollouts_of(setting):
+    def rollout(prompts, trainer):
+        generator = torch.Generator().manual_seed(1)
+        return {
+            "prompt_ids": [trainer.processing_class(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": [
+                [*torch.randint(1, BYTES, [length - 1], generator=generator).tolist(), END]
+                for length in lengths(setting)
+            ],
+            "logprobs": None,
+        }
+
+    return rollout
+
+
+def rewards_of(setting):
+    def reward(completion_ids, **_):
+        dead = setting.dead * setting.samples
+        return [1.0 if i < dead else float(i % 2) for i in range(len(completion_ids))]
+
+    return reward
+
+
+def prepare(arm, setting, folder):
+    clock = Clock()
+    config_class = GRPOConfig if arm == THEIRS else GDPOConfig
+    config = config_class(
+        output_dir=folder,
+        per_device_train_batch_size=setting.rollouts // setting.micro_batches,
+        gradient_accumulation_steps=setting.micro_batches,
+        num_generations=setting.samples,
+        max_completion_length=LONGEST,
+        max_steps=setting.iterations,
+        num_iterations=setting.iterations,
+        beta=setting.beta,
+        seed=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+        activation_checkpointing=False,
+        logging_strategy="no",
+        **({"scale_rewards": "none"} if arm == THEIRS else OURS[arm]),
+    )
+    model, tokenizer = small_llama(setting.vocabulary), byte_tokenizer()
+    model.save_pretrained(folder)  # a KL term needs the model from a folder
+    tokenizer.save_pretrained(folder)
+    trainer = (GRPOTrainer if arm == THEIRS else GDPOTrainer)(
+        type(model).from_pretrained(folder),
+        [rewards_of(setting)],
+        config,
+        train_dataset=Dataset.from_dict({"prompt": ["?" * (5 + 3 * i % 16) for i in range(64)]}),
+        processing_class=tokenizer,
+        rollout_func=rollouts_of(setting),
+        callbacks=[clock],
+    )
+
+    def work():
+        trainer.train()
+        return float(np.mean(clock.seconds))
+
+    return work
+
+
+TRAINING = Part("training", "an optimizer step", SETTINGS, (THEIRS, *OURS), prepare)

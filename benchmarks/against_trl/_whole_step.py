@@ -1,0 +1,123 @@
+"""Whole optimizer steps: generation, three rewards, old log-probabilities, training."""
+
+import numpy as np
+import torch
+from benchmarks.against_trl._generation import prompt_ids, smollm2
+from benchmarks.against_trl._measure import THEIRS, Clock, Part
+from benchmarks.against_trl._policies import (
+    byte_tokenizer,
+    log_normal,
+    numbered_tokenizer,
+    small_llama,
+    with_given_lengths,
+)
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+
+STEPS, WARM_UP = 4, 1
+SWITCHES = ("pack_micro_batches", "completion_only_head", "fast_generation")
+
+
+def letters(completions, **_):
+    return [sum(c.isalpha() for c in text) / 32 for text in completions]
+
+
+def digits(completions, **_):
+    return [float(any(c.isdigit() for c in text)) for text in completions]
+
+
+def short(completion_ids, **_):
+    return [float(i % 3) + len(ids) / 1000 for i, ids in enumerate(completion_ids)]
+
+
+def trainer_of(arm, folder, **kwargs):
+    torch.manual_seed(0)
+    own = {"multi_objective_aggregation": "normalize_then_sum"}
+    if arm != THEIRS:
+        own = {} if arm == "ours" else dict.fromkeys(SWITCHES, False)
+        own["rollouts_dir"] = f"{folder}/rollouts" if "records" in arm else None
+    settings = kwargs.pop("settings")
+    config = (GRPOConfig if arm == THEIRS else GDPOConfig)(
+        output_dir=folder,
+        num_generations=8,
+        seed=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+        activation_checkpointing=False,
+        logging_strategy="no",
+        **settings,
+        **own,
+    )
+    trainer = GRPOTrainer if arm == THEIRS else GDPOTrainer
+    return trainer(reward_funcs=[letters, digits, short], args=config, **kwargs)
+
+
+def prepare_overhead(arm, rows, folder):
+    clock = Clock()
+    trainer = trainer_of(
+        arm,
+        folder,
+        model=small_llama(257),
+        train_dataset=Dataset.from_dict({"prompt": [f"prompt {i}" for i in range(64)]}),
+        processing_class=byte_tokenizer(),
+        callbacks=[clock],
+        settings={
+            "per_device_train_batch_size": rows,
+            "max_completion_length": 32,
+            "max_steps": WARM_UP + STEPS,
+        },
+    )
+
+    def work():
+        trainer.train()
+        return float(np.mean(clock.seconds[WARM_UP:]))
+
+    return work
+
+
+def prepare_smollm2(arm, lengths, folder):
+    clock = Clock()
+    model = with_given_lengths(smollm2(), lengths)
+    prompts = [" ".join(f"<{i}>" for i in ids) for ids in prompt_ids()]
+    trainer = trainer_of(
+        arm,
+        folder,
+        model=model,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        processing_class=numbered_tokenizer(model.config.vocab_size),
+        callbacks=[clock],
+        settings={
+            "per_device_train_batch_size": 8,
+            "gradient_accumulation_steps": 8,
+            "max_completion_length": max(lengths),
+            "max_steps": 1,
+        },
+    )
+
+    def work():
+        trainer.train()
+        return clock.seconds[0]
+
+    return work
+
+
+STEP = Part(
+    "step",
+    "an optimizer step",
+    {"SmolLM2-135M, 8 x 8, up to 256 tokens": log_normal(64, 256)},
+    (THEIRS, "ours"),
+    prepare_smollm2,
+)
+OVERHEAD = Part(
+    "overhead",
+    "an optimizer step",
+    {"4 x 256, 64 rollouts of up to 32 tokens": 64},
+    (THEIRS, "all off", "all off, with records"),
+    prepare_overhead,
+)

@@ -1,0 +1,176 @@
+"""Groups that were generated together, and which of them are trained. No trainer."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gdpo.diagnostics import dead_groups
+from gdpo.integrations.trl._micro_batches import MicroBatch, join, take, widened
+
+
+@dataclass
+class Groups:
+    """Groups that were generated and scored together, on all ranks.
+
+    Args:
+        rewards: `[prompt, sample, reward]`, gates applied.
+        token_counts: `[prompt, sample]`, where the estimator asks for them.
+        closed_gates: Share of rollouts in which a reward's gate made it 0.
+        rollouts: What the rollout record is told of this process's part; None: of a batch that is
+            put together, whose parts are recorded.
+        output: This process's part as TRL's loss takes it.
+        places: Where in the batch that is trained each group stands; None: nowhere. At first they
+            are that batch.
+    """
+
+    rewards: torch.Tensor
+    token_counts: torch.Tensor | None
+    closed_gates: Mapping[str, float]
+    rollouts: tuple[Any, Any, Any, Any] | None
+    output: MicroBatch = field(default_factory=dict[str, Any])
+    places: list[int | None] = field(default_factory=list[int | None])
+
+    def __post_init__(self) -> None:
+        self.places = list(range(len(self.rewards)))
+
+    def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
+        """Their advantages out of those of the batch that is trained; 0 where they are not in it.
+
+        Args:
+            advantages: `[prompt, sample]`.
+        """
+        own = torch.zeros_like(self.rewards[..., 0], dtype=advantages.dtype)
+        for group, place in enumerate(self.places):
+            if place is not None:
+                own[group] = advantages[place]
+        return own
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How many processes there are, and which of them this is."""
+
+    count: int
+    this: int
+
+    def own(self, items: Sequence[Any]) -> Sequence[Any]:
+        """This one's share of what all of them have, in the order of the ranks."""
+        size = len(items) // self.count
+        return items[self.this * size : (self.this + 1) * size]
+
+
+def which_vary(groups: Groups, weights: Sequence[float]) -> list[bool]:
+    """Of each group, whether any reward with a weight varies in it, beyond rounding."""
+    return [
+        any(
+            weight != 0 and dead == 0
+            for weight, dead in zip(weights, dead_groups(group[None]).tolist(), strict=True)
+        )
+        for group in groups.rewards.cpu()
+    ]
+
+
+def replace_dead(
+    first: Groups,
+    *,
+    more: Callable[[int], Groups],
+    are_alive: Callable[[Groups], list[bool]],
+    ranks: Ranks,
+    rounds: int,
+) -> list[Groups]:
+    """Generate until none of the first groups is dead, or rounds are over.
+
+    Args:
+        first: Their places are given to groups that are alive, of the same rank.
+        more: Generates a number of groups on every rank.
+        are_alive: The same on every rank.
+        ranks: Each holds an equal share of the groups.
+        rounds: Of further generation, at most.
+
+    Returns:
+        The first ones, then those of each round.
+    """
+    generated = [first]
+    size = len(first.places) // ranks.count
+    dead = [place for place, alive in enumerate(are_alive(first)) if not alive]
+    while dead and len(generated) <= rounds:
+        of_rank = [
+            [place for place in dead if place // size == rank] for rank in range(ranks.count)
+        ]
+        count = max(len(places) for places in of_rank)
+        new = more(count)
+        new.places = [None] * len(new.places)
+        alive = are_alive(new)
+        for rank, places in enumerate(of_rank):
+            able = (group for group in range(rank * count, (rank + 1) * count) if alive[group])
+            for place, group in zip(places, able, strict=False):
+                first.places[place], new.places[group] = None, place
+        generated.append(new)
+        dead = [place for place in dead if first.places[place] is not None]
+    return generated
+
+
+def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
+    """The batch that is trained: every group at its place.
+
+    `num_items_in_batch` is that of the first groups: it takes all ranks to count.
+
+    Args:
+        generated: Between them they fill every place once.
+        ranks: Each holds an equal share of the groups of every generation.
+        padding: The tokenizer's padding token.
+    """
+    sources = [(i, group) for _, i, group in sorted(_places(generated))]
+    counts = [groups.token_counts for groups in generated]
+    return Groups(
+        rewards=torch.stack([generated[i].rewards[group] for i, group in sources]),
+        token_counts=_stacked(counts, sources),
+        closed_gates=generated[0].closed_gates,
+        rollouts=None,
+        output=_rows(generated, ranks.own(sources), ranks, padding),
+    )
+
+
+def further_rows(dataset: Any, count: int, seed: Sequence[int]) -> list[dict[str, Any]]:
+    """Rows drawn at random, none twice unless there are too few.
+
+    Args:
+        dataset: Rows by number.
+        count: How many.
+        seed: The same one draws the same rows.
+    """
+    length = len(dataset)
+    places = np.random.default_rng(seed).choice(length, count, replace=count > length)
+    return [dict(dataset[int(place)]) for place in places]
+
+
+def _places(generated: Sequence[Groups]) -> Iterator[tuple[int, int, int]]:
+    for i, groups in enumerate(generated):
+        for group, place in enumerate(groups.places):
+            if place is not None:
+                yield place, i, group
+
+
+def _stacked(
+    counts: Sequence[torch.Tensor | None], sources: Sequence[tuple[int, int]]
+) -> torch.Tensor | None:
+    known = [count for count in counts if count is not None]
+    return torch.stack([known[i][group] for i, group in sources]) if known else None
+
+
+def _rows(
+    generated: Sequence[Groups], sources: Sequence[tuple[int, int]], ranks: Ranks, padding: int
+) -> MicroBatch:
+    """This process's rows of the groups `(generation, group)`, one after the other."""
+    outputs = widened([groups.output for groups in generated], padding)
+    starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
+    samples = generated[0].rewards.shape[1]
+    rows: list[int] = []
+    for i, group in sources:
+        before = ranks.this * len(generated[i].places) // ranks.count
+        start = starts[i] + (group - before) * samples
+        rows += range(start, start + samples)
+    return take(join(outputs), rows)

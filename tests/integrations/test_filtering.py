@@ -1,0 +1,312 @@
+"""Dead groups make way for groups of further prompts, and are told by each reward alone."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from tests.integrations.arms import PROMPTS, SAMPLES, settings
+from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
+from tests.integrations.two_ranks import launched
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gdpo import ConfigError
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.integrations.trl._groups import Groups, Ranks, further_rows, replace_dead
+from gdpo.rollouts import read_rollouts, rollout_file
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+
+class Filtered(GDPOTrainer):
+    """Keeps every batch as it goes into training, before it is shuffled."""
+
+    batches: list
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        mask = output["completion_mask"].bool()
+        prompts = output["prompt_mask"].bool()
+        self.batches.append(
+            {
+                "completions": [
+                    ids[m].tolist() for ids, m in zip(output["completion_ids"], mask, strict=True)
+                ],
+                "prompts": [
+                    self.processing_class.decode(ids[m])
+                    for ids, m in zip(output["prompt_ids"], prompts, strict=True)
+                ],
+                "advantages": output["advantages"].tolist(),
+                "tokens": int(output["num_items_in_batch"]),
+                "old": None
+                if "old_per_token_logps" not in output
+                else (output["old_per_token_logps"] != 0).sum(1).tolist(),
+            }
+        )
+        return output
+
+
+def make(policy, folder, *, rewards=(half_dead,), rows=24, rollout_func=prepared, **changed):
+    torch.manual_seed(0)
+    wanted = {
+        "filter_groups": "any_reward_varies",
+        "max_completion_length": LONGEST,
+        "advantage": "grpo_no_std",
+        "reward_weights": None,
+        "max_steps": 2,
+    }
+    trainer = Filtered(
+        AutoModelForCausalLM.from_pretrained(policy),
+        list(rewards),
+        GDPOConfig(**settings(folder, **{**wanted, **changed})),
+        train_dataset=Dataset.from_dict({"prompt": [PROMPTS[i % 6] for i in range(rows)]}),
+        eval_dataset=Dataset.from_dict({"prompt": list(DEAD)}),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+        rollout_func=rollout_func,
+    )
+    trainer.batches = []
+    return trainer
+
+
+def filtered(policy, folder, **changed):
+    trainer = make(policy, folder, **changed)
+    trainer.train()
+    return trainer
+
+
+def logged(trainer, key):
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def groups_of(values):
+    return [values[i : i + SAMPLES] for i in range(0, len(values), SAMPLES)]
+
+
+def assert_consistent(batch):
+    """Every rollout has the advantage of its own completion among those of its prompt."""
+    rewards = half_dead(batch["completions"], batch["prompts"])
+    parts = (groups_of(part) for part in (rewards, batch["prompts"], batch["advantages"]))
+    for values, prompts, advantages in zip(*parts, strict=True):
+        assert len(set(prompts)) == 1
+        expected = np.array(values) - np.mean(values)
+        np.testing.assert_allclose(advantages, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["any_reward_varies", "advantage_nonzero"])
+def test_dead_groups_are_replaced(rule, tiny_policy, tmp_path):
+    run = filtered(tiny_policy, tmp_path, filter_groups=rule, max_filter_rounds=6, num_iterations=2)
+    assert sum(logged(run, "filter/rounds")) > 0
+    for batch in run.batches:
+        assert len(batch["advantages"]) == 12
+        assert_consistent(batch)
+        assert all(any(group) for group in groups_of(batch["advantages"]))
+        assert not set(batch["prompts"]) & set(DEAD)
+        lengths = [len(ids) for ids in batch["completions"]]
+        assert batch["tokens"] == sum(lengths)
+        assert batch["old"] == lengths
+    assert logged(run, "frac_reward_zero_std") == [0.0]
+
+
+def test_live_groups_stay_where_they_are(tiny_policy, tmp_path):
+    changed = {"per_device_train_batch_size": 24, "max_filter_rounds": 6, "max_steps": 1}
+    plain = filtered(tiny_policy, tmp_path, **{**changed, "filter_groups": "off"})
+    run = filtered(tiny_policy, tmp_path, **changed)
+    before, after = (groups_of(r.batches[0]["completions"]) for r in (plain, run))
+    alive = [any(group) for group in groups_of(plain.batches[0]["advantages"])]
+    assert 0 < sum(alive) < len(alive)
+    assert [a == b for a, b in zip(before, after, strict=True)] == alive
+    assert logged(run, "filter/replaced") == [alive.count(False) / len(alive)]
+
+
+def test_generation_ends_after_so_many_rounds(tiny_policy, tmp_path):
+    run = filtered(tiny_policy, tmp_path, rewards=[constant], max_filter_rounds=2)
+    assert run.calls == 2 * 3
+    assert logged(run, "filter/rounds") == [2.0, 2.0]
+    assert logged(run, "filter/replaced") == [0.0, 0.0]
+    assert logged(run, "filter/generated") == [3.0, 3.0]
+    assert logged(run, "frac_reward_zero_std") == [1.0, 1.0]
+    plain = filtered(tiny_policy, tmp_path, rewards=[constant], filter_groups="off", max_steps=1)
+    assert run.batches[0] == plain.batches[0]
+
+
+def up(completion_ids, **columns):
+    return [float(i % 2) for i in range(len(completion_ids))]
+
+
+def twice_down(completion_ids, **columns):
+    return [-2 * value for value in up(completion_ids)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "any_varies", "nonzero"),
+    [([1.0, 0.5], 0, 0), ([1.0, 1.0], 0, 2), ([0.0, 0.0], 2, 2)],
+)
+def test_a_group_is_judged_by_each_reward_and_not_by_their_sum(
+    weights, any_varies, nonzero, tiny_policy, tmp_path
+):
+    """With weights of 1 and 1/2 the sum is constant, and what is normalized first is not."""
+    for rule, rounds in (("any_reward_varies", any_varies), ("advantage_nonzero", nonzero)):
+        run = filtered(
+            tiny_policy,
+            tmp_path,
+            rewards=[up, twice_down],
+            reward_weights=weights,
+            advantage="gdpo",
+            filter_groups=rule,
+            max_filter_rounds=2,
+            max_steps=1,
+        )
+        assert logged(run, "filter/rounds") == [rounds]
+
+
+def test_a_closed_gate_makes_a_reward_dead(tiny_policy, tmp_path):
+    gates = {"half_dead": {"on": "constant", "at_least": 2}}
+    run = filtered(tiny_policy, tmp_path, rewards=[half_dead, constant], gates=gates, max_steps=1)
+    assert logged(run, "filter/rounds") == [3.0]
+    assert logged(run, "rewards/half_dead/gate_closed") == [1.0]
+
+
+def test_what_trl_logs_is_that_of_the_first_generation(tiny_policy, tmp_path):
+    changed = {"max_steps": 1, "max_filter_rounds": 6, "log_completions": False}
+    plain = filtered(tiny_policy, tmp_path, **{**changed, "filter_groups": "off"})
+    run = filtered(tiny_policy, tmp_path, **changed)
+    assert logged(run, "filter/rounds")[0] > 0
+    for key in ("rewards/half_dead/mean", "reward_std", "completions/mean_length"):
+        assert logged(run, key) == logged(plain, key)
+    assert logged(run, "num_tokens") > logged(plain, "num_tokens")
+    for key in ("prompt", "completion"):
+        assert list(run._logs[key]) == list(plain._logs[key])
+    assert list(run._logs["advantages"]) == plain.batches[0]["advantages"]
+
+
+def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, tmp_path):
+    folder = tmp_path / "rollouts"
+    run = filtered(tiny_policy, tmp_path, max_filter_rounds=6, rollouts_dir=str(folder))
+    for step, batch in enumerate(run.batches, start=1):
+        rollouts = read_rollouts(rollout_file(folder, step))
+        assert len(rollouts) == 12 * logged(run, "filter/generated")[step - 1]
+        for rollout in rollouts:
+            assert rollout.advantage == 0 or rollout.prompt not in DEAD
+        recorded = sorted(r.advantage for r in rollouts if r.advantage)
+        assert recorded == sorted(a for a in batch["advantages"] if a)
+        groups = {r.group_id: r.prompt for r in rollouts}
+        assert all(r.prompt == groups[r.group_id] for r in rollouts)
+
+
+def test_an_estimator_learns_from_the_first_generation(tiny_policy, tmp_path):
+    seen = []
+    trainer = make(tiny_policy, tmp_path, max_filter_rounds=6, max_steps=1)
+    trainer._rule.update = lambda rewards: seen.append(rewards)
+    trainer.train()
+    plain = filtered(tiny_policy, tmp_path, filter_groups="off", max_steps=1)
+    assert seen[0].flatten().tolist() == half_dead(
+        plain.batches[0]["completions"], plain.batches[0]["prompts"]
+    )
+
+
+def test_an_evaluation_is_of_its_own_prompts(tiny_policy, tmp_path):
+    trainer = make(tiny_policy, tmp_path, per_device_eval_batch_size=12)
+    trainer.evaluate()
+    assert trainer.calls == 1
+    assert set(trainer.batches[0]["prompts"]) == set(DEAD)
+
+
+def test_token_counts_go_with_their_groups(tiny_policy, tmp_path):
+    run = filtered(
+        tiny_policy,
+        tmp_path,
+        advantage="gdpo",
+        advantage_options={"token_counts": True},
+        max_filter_rounds=6,
+        max_steps=1,
+    )
+    batch = run.batches[0]
+    rewards = np.array(half_dead(batch["completions"], batch["prompts"])).reshape(-1, SAMPLES, 1)
+    tokens = np.array([len(ids) for ids in batch["completions"]]).reshape(-1, SAMPLES)
+    from gdpo import gdpo
+
+    expected = gdpo(rewards, [1.0], token_counts=tokens)
+    np.testing.assert_allclose(np.ravel(expected), batch["advantages"], atol=1e-5)
+
+
+def test_further_prompts_are_drawn_alike_from_the_same_seed_only():
+    rows = [{"prompt": str(i)} for i in range(100)]
+    first = further_rows(rows, 10, (7, 1, 500))
+    assert first == further_rows(rows, 10, (7, 1, 500))
+    assert first != further_rows(rows, 10, (7, 1, 501))
+    assert len({row["prompt"] for row in first}) == 10
+    assert len(further_rows(rows[:3], 10, (7, 1, 500))) == 10
+    first[0]["prompt"] = "changed"
+    assert all(row["prompt"] != "changed" for row in rows)
+
+
+def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
+    def groups(alive):
+        return Groups(torch.tensor(alive).view(-1, 1, 1), None, {}, None)
+
+    asked = []
+
+    def more(count):
+        asked.append(count)
+        return groups([1.0, 0.0, 0.0, 1.0, 0.0, 1.0] if count == 3 else [0.0, 0.0] * count)
+
+    generated = replace_dead(
+        groups([0.0, 0.0, 0.0, 1.0, 0.0, 1.0]),
+        more=more,
+        are_alive=lambda g: [bool(value) for value in g.rewards.flatten()],
+        ranks=Ranks(2, 0),
+        rounds=2,
+    )
+    assert asked == [3, 2]
+    assert generated[0].places == [None, 1, 2, 3, None, 5]
+    assert generated[1].places == [0, None, None, 4, None, None]
+    assert generated[2].places == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"filter_groups": "any_reward_vary"}, "did you mean 'any_reward_varies'"),
+        ({"max_filter_rounds": 0}, "must be 1 or more, got 0; .*filter_groups='off'"),
+    ],
+)
+def test_wrong_settings_are_told(changed, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        GDPOConfig(**settings(tmp_path, **changed))
+
+
+def test_data_without_numbered_rows_is_refused(tiny_policy, tmp_path):
+    with pytest.raises(ConfigError, match="drawn by number"):
+        GDPOTrainer(
+            AutoModelForCausalLM.from_pretrained(tiny_policy),
+            [constant],
+            GDPOConfig(
+                **settings(tmp_path, reward_weights=None), filter_groups="advantage_nonzero"
+            ),
+            train_dataset=Dataset.from_dict({"prompt": PROMPTS}).to_iterable_dataset(),
+            processing_class=AutoTokenizer.from_pretrained(tiny_policy),
+        )
+
+
+def batches_of_a_rank(policy, folder):
+    run = filtered(
+        policy,
+        folder / "run",
+        per_device_train_batch_size=8,
+        max_filter_rounds=6,
+        rollouts_dir=str(folder / "rollouts"),
+    )
+    return run.batches
+
+
+def test_two_processes_replace_their_own_groups(tiny_policy, tmp_path):
+    ranks = launched("tests.integrations.test_filtering:batches_of_a_rank", tiny_policy, tmp_path)
+    for step, (first, second) in enumerate(zip(*ranks, strict=True), start=1):
+        for batch in (first, second):
+            assert len(batch["advantages"]) == 8
+            assert_consistent(batch)
+            assert not set(batch["prompts"]) & set(DEAD)
+        both = first["completions"] + second["completions"]
+        assert first["tokens"] == second["tokens"] == sum(map(len, both))
+        rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", step))
+        recorded = sorted(r.advantage for r in rollouts if r.advantage)
+        assert recorded == sorted(a for b in (first, second) for a in b["advantages"] if a)

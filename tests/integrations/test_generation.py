@@ -1,0 +1,193 @@
+"""The decoding loop gives the tokens of `generate`, its distribution, and none of its waste."""
+
+import collections
+
+import numpy as np
+import pytest
+import torch
+from tests.integrations.generating import (
+    LONGEST,
+    MODELS,
+    SHAPE,
+    TOKENS,
+    by_generate,
+    by_loop,
+    config_of,
+    lengths,
+    model_of,
+    parting,
+    ragged,
+)
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicLayer
+
+from gdpo.integrations.trl._generation_cache import RoomyLayer
+from gdpo.integrations.trl._generation_coverage import COVERED_SETTINGS
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", MODELS)
+def test_greedy_tokens_are_those_of_generate(kind, seed):
+    """Ragged prompts, several ends, rows that end at once and rows that never do."""
+    model, prompts = model_of(kind, seed), ragged(8, seed)
+    rows = np.random.default_rng(seed).permutation(np.repeat(np.arange(8), 4)).tolist()
+    for watched in (model, parting(model)):
+        expected = by_generate(watched, prompts, rows)
+        torch.testing.assert_close(by_loop(watched, prompts, rows), expected, rtol=0, atol=0)
+    found = lengths(expected, max(map(len, prompts)))
+    assert len(set(found)) > 3
+    assert min(found) <= LONGEST // 2
+    assert max(found) == LONGEST
+
+
+@pytest.mark.parametrize("samples", [1, 8])
+def test_one_row_or_eight_for_each_prompt_are_those_of_generate(samples):
+    model, prompts = parting(model_of("llama")), ragged(5)
+    rows = np.repeat(np.arange(5), samples).tolist()
+    expected = by_generate(model, prompts, rows)
+    torch.testing.assert_close(by_loop(model, prompts, rows), expected, rtol=0, atol=0)
+
+
+def test_prompts_of_one_length_need_no_mask():
+    model, prompts = parting(model_of("llama")), [[5, 6, 7], [8, 9, 10]]
+    expected = by_generate(model, prompts, [0, 0, 1, 1])
+    torch.testing.assert_close(by_loop(model, prompts, [0, 0, 1, 1]), expected, rtol=0, atol=0)
+
+
+def test_a_batch_whose_rows_all_end_at_once_is_one_token_long():
+    model = model_of("llama")
+    found = by_loop(model, [[5, 6], [8, 9, 10]], [0, 1, 0], suppress_tokens=list(range(1, TOKENS)))
+    assert found.tolist() == [[0, 5, 6, 0], [8, 9, 10, 0], [0, 5, 6, 0]]
+
+
+SETTINGS = {
+    "max_length": {"max_length": 30, "max_new_tokens": None},
+    "max_new_tokens": {"max_new_tokens": 5},
+    "min_length": {"min_length": 20},
+    "min_new_tokens": {"min_new_tokens": 9},
+    "do_sample": {"do_sample": True},
+    "temperature": {"do_sample": True, "temperature": 0.7},
+    "top_k": {"do_sample": True, "top_k": 5},
+    "top_p": {"do_sample": True, "top_p": 0.8},
+    "min_p": {"do_sample": True, "min_p": 0.2},
+    "top_h": {"do_sample": True, "top_h": 0.5},
+    "typical_p": {"do_sample": True, "typical_p": 0.7},
+    "epsilon_cutoff": {"do_sample": True, "epsilon_cutoff": 0.05},
+    "eta_cutoff": {"do_sample": True, "eta_cutoff": 0.05},
+    "repetition_penalty": {"repetition_penalty": 1.5},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "bad_words_ids": {"bad_words_ids": [[3], [4, 5]]},
+    "sequence_bias": {"sequence_bias": [[[3], 5.0], [[4, 5], -9.0]]},
+    "suppress_tokens": {"suppress_tokens": [3, 4, 5]},
+    "begin_suppress_tokens": {"begin_suppress_tokens": [3, 4, 5]},
+    "forced_eos_token_id": {"forced_eos_token_id": 7},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (5, 1.2)},
+    "remove_invalid_values": {"remove_invalid_values": True},
+    "renormalize_logits": {"renormalize_logits": True},
+    "eos_token_id": {"eos_token_id": [3, 4, 5, 6]},
+    "bos_token_id": {"bos_token_id": 1},
+    "pad_token_id": {"pad_token_id": 9},
+}
+
+
+def test_every_setting_that_counts_as_covered_is_tested():
+    assert set(SETTINGS) == COVERED_SETTINGS
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_is_sampled_from_is_what_generate_samples_from(setting):
+    """Scores after all processors, of every row in every step that the row is open."""
+    prompts, rows = ragged(4, seed=3), [0, 3, 1, 1, 2, 0, 3, 3, 2, 1, 0, 2]
+    expected, found = {}, {}
+    a = by_generate(parting(model_of("llama"), watch=expected), prompts, rows, **SETTINGS[setting])
+    b = by_loop(parting(model_of("llama"), watch=found), prompts, rows, **SETTINGS[setting])
+    torch.testing.assert_close(b, a, rtol=0, atol=0)
+    assert set(found) <= set(expected)  # generate goes on with rows that have ended
+    for place, scores in found.items():
+        torch.testing.assert_close(scores, expected[place], rtol=1e-5, atol=1e-5)
+    start = max(map(len, prompts))
+    ends = config_of(**SETTINGS[setting]).eos_token_id
+    for row, length in zip(a, lengths(a, start, ends), strict=True):
+        assert {(int(row[start]), start + step) for step in range(1, length)} <= set(found)
+
+
+SAMPLING = {
+    "plain": ({"top_k": 0}, {"top_k": 0, "temperature": 1.15}),
+    "temperature": ({"top_k": 0, "temperature": 0.6}, {"top_k": 0, "temperature": 0.67}),
+    "top_k": ({"top_k": 3}, {"top_k": 4}),
+    "top_p": ({"top_k": 0, "top_p": 0.7}, {"top_k": 0, "top_p": 0.75}),
+    "min_p": ({"top_k": 0, "min_p": 0.15}, {"top_k": 0, "min_p": 0.3}),
+    "repetition_penalty": (
+        {"top_k": 0, "repetition_penalty": 1.6},
+        {"top_k": 0, "repetition_penalty": 1.3},
+    ),
+}
+
+
+@pytest.mark.parametrize("way", SAMPLING)
+def test_sampled_completions_have_the_distribution_of_those_of_generate(way):
+    """Completions of up to 2 of 6 tokens, 5,000 of each of 2 prompts; and another way has not."""
+    setting, other = SAMPLING[way]
+    expected = counted(by_generate, 20, setting)
+    assert deviation(counted(by_loop, 40, setting), expected) < 3.5
+    assert deviation(counted(by_loop, 41, other), expected) > 6
+
+
+def counted(generate, seed, setting):
+    torch.manual_seed(1)
+    shape = {**SHAPE, "vocab_size": 6, "initializer_range": 0.3, "eos_token_id": 0}
+    model = LlamaForCausalLM(LlamaConfig(**shape)).double().eval()
+    setting = {"do_sample": True, "max_new_tokens": 2, "eos_token_id": 0, **setting}
+    torch.manual_seed(seed)
+    sequences = generate(model, [[1, 2, 3], [4]], [0, 1] * 5000, **setting)
+    return collections.Counter(map(tuple, sequences.tolist()))
+
+
+def deviation(first, second):
+    """Of the chi-square of two counts from its mean, in its standard deviations."""
+    often = [key for key in first | second if first[key] + second[key] >= 10]
+    cells = np.array([[count[key] for key in often] for count in (first, second)])
+    freedom = len(often) - 2
+    assert freedom > 3
+    chi_square = ((cells[0] - cells[1]) ** 2 / cells.sum(axis=0)).sum()
+    return (chi_square - freedom) / np.sqrt(2 * freedom)
+
+
+def test_a_prompt_is_read_once_and_rows_that_have_ended_leave():
+    """Tokens that pass the model: each distinct prompt once, then few rows that have ended."""
+    model, prompts = parting(model_of("llama")), ragged(4)
+    rows = np.repeat(np.arange(4), 8).tolist()
+    passed = []
+    model.model.embed_tokens.register_forward_pre_hook(
+        lambda _, given: passed.append(given[0].shape)
+    )
+    sequences = by_loop(model, prompts, rows)
+    start = max(map(len, prompts))
+    open_rows = [sum(length > i for length in lengths(sequences, start)) for i in range(1, LONGEST)]
+    assert passed[0] == (len(prompts), start)
+    assert [shape[1] for shape in passed[1:]] == [1] * (LONGEST - 1)
+    for (batch, _), still_open in zip(passed[1:], open_rows, strict=True):
+        assert still_open <= batch <= still_open / 0.9
+    assert passed[-1][0] < len(rows) / 2
+
+
+def test_a_layer_with_room_holds_what_a_layer_holds_and_no_more_than_it_may():
+    draw = torch.Generator().manual_seed(0)
+    plain, filled = DynamicLayer(), DynamicLayer()
+    prompts = torch.rand(2, 3, 2, 5, 4, generator=draw)
+    plain.update(*prompts)
+    filled.update(*prompts)
+    rows = torch.tensor([2, 0, 0, 1, 2, 2])
+    roomy = RoomyLayer(filled, rows, longest=120)
+    assert filled.keys is None  # or the prompts would be kept twice
+    plain.batch_select_indices(rows)
+    for step in range(115):
+        if step in (3, 40, 41):
+            keep = torch.arange(len(plain.keys))[torch.arange(len(plain.keys)) != 1]
+            plain.batch_select_indices(keep)
+            roomy.batch_select_indices(keep)
+        new = torch.rand(2, len(plain.keys), 2, 1, 4, generator=draw)
+        for ours, theirs in zip(roomy.update(*new), plain.update(*new), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+            assert ours.untyped_storage().nbytes() <= ours[..., :1, :].numel() * 4 * 120
+        assert roomy.get_seq_length() == plain.get_seq_length() == 6 + step

@@ -1,0 +1,375 @@
+"""Generation without waste in TRL: completions, training and logs stay, or TRL's own takes over."""
+
+import logging
+import warnings
+
+import pytest
+import torch
+from datasets import Dataset
+from tests.integrations.arms import bytes_written, digits, settings
+from tests.integrations.generating import GPT2, SHAPE, TOKENS, model_of, parting, ragged
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CLIPVisionConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    MambaConfig,
+    MambaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.integrations.trl._generation import complete, fast_rollouts
+from gdpo.integrations.trl._generation_coverage import model_not_covered
+from gdpo.rollouts import read_rollouts
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+
+def trainer_of(model, tiny_policy, folder, *, ours=False, **changed):
+    """TRL's trainer, or ours without its rollout_func."""
+    trainer_class, config_class = (GDPOTrainer, GDPOConfig) if ours else (GRPOTrainer, GRPOConfig)
+    model.train()  # as Trainer.train leaves it while TRL samples
+    trainer = trainer_class(
+        model,
+        [bytes_written, digits],
+        config_class(**settings(folder, **{"reward_weights": None, **changed})),
+        train_dataset=Dataset.from_dict({"prompt": ["count", "say hi", "what"] * 8}),
+        eval_dataset=Dataset.from_dict({"prompt": ["go", "name a bird"]}),
+        processing_class=AutoTokenizer.from_pretrained(tiny_policy),
+    )
+    trainer.rollout_func = None
+    return trainer
+
+
+def policy(tiny_policy, **changed):
+    return AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float64, **changed)
+
+
+def test_completions_are_those_of_trl_in_the_order_of_the_prompts(tiny_policy, tmp_path):
+    greedy = {"generation_kwargs": {"do_sample": False}, "max_completion_length": 20}
+    trainer = trainer_of(model_of("qwen2"), tiny_policy, tmp_path, **greedy)
+    prompts = [[5, 6], [0, 0, 9], [5, 6, 7], [0, 9], [9]]  # padding is 0, and so is an end
+    batch = [prompts[i] for i in (3, 0, 1, 1, 4, 0, 2, 3, 4, 4)]
+    expected, _ = trainer._generate_single_turn(batch, None, {}, trainer.num_generations)
+    assert complete(batch, trainer) == expected
+    assert len({len(ids) for ids in expected}) > 1
+
+
+@pytest.mark.parametrize("own", [{"eos_token_id": [5]}, {"eos_token_id": [5], "pad_token_id": 3}])
+def test_completions_are_cut_where_trl_cuts_them(tiny_policy, tmp_path, own):
+    """An end that TRL does not know of leaves TRL's padding behind; here, too."""
+    kwargs = {"generation_kwargs": {"do_sample": False, **own}, "max_completion_length": 20}
+    trainer = trainer_of(parting(model_of("llama")), tiny_policy, tmp_path, **kwargs)
+    batch = ragged(12)
+    expected, _ = trainer._generate_single_turn(batch, None, {}, trainer.num_generations)
+    assert complete(batch, trainer) == expected
+
+
+@pytest.mark.parametrize("multiple", [None, 8])
+def test_prompts_are_read_once_and_padded_as_trl_pads_them(tiny_policy, tmp_path, multiple):
+    greedy = {"generation_kwargs": {"do_sample": False}, "pad_to_multiple_of": multiple}
+    trainer = trainer_of(model_of("llama"), tiny_policy, tmp_path, **greedy)
+    passed = []
+    hook = trainer.model.model.embed_tokens.register_forward_pre_hook
+    hook(lambda _, given: passed.append(tuple(given[0].shape)))
+    complete([[5, 6, 7], [5], [5, 6, 7]], trainer)
+    assert passed[0] == (2, multiple or 3)  # two distinct prompts
+
+
+CONVERSATION = [{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("prompt", ["hi", CONVERSATION])
+def test_prompts_are_tokenized_by_trl(tiny_policy, tmp_path, prompt):
+    """Texts as they are, conversations with the trainer's template and its arguments."""
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+    trainer.chat_template = "{{ tone }}{{ messages[1]['content'] }}"
+    trainer.chat_template_kwargs = {"tone": "softly "}
+    found = fast_rollouts(trainer)([prompt] * 4, trainer)
+    assert set(found) == {"prompt_ids", "completion_ids", "logprobs"}
+    text = "hi" if prompt == "hi" else "softly hi"
+    assert found["prompt_ids"] == [trainer.processing_class(text)["input_ids"]] * 4
+    assert len(found["completion_ids"]) == 4
+    assert all(1 <= len(ids) <= 12 for ids in found["completion_ids"])
+    assert found["logprobs"] is None
+
+
+def trained(tiny_policy, folder, *, fast, **changed):
+    """Greedy rows that part ways, so that both generations must give the very same training."""
+    model = parting(policy(tiny_policy))
+    model.generation_config.eos_token_id = list(range(0, 260, 7))
+    changed = {"generation_kwargs": {"do_sample": False}, "learning_rate": 1e-3, **changed}
+    rollouts_dir = str(folder / f"rollouts-{fast}")
+    trainer = trainer_of(
+        model, tiny_policy, folder, ours=True, rollouts_dir=rollouts_dir, **changed
+    )
+    if fast:
+        trainer.rollout_func = fast_rollouts(trainer)
+        assert trainer.rollout_func is not None
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2},
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "num_iterations": 2},
+        {"gradient_checkpointing": True, "beta": 0.1, "log_completions": True},
+    ],
+    ids=["eval", "accumulation", "checkpointing"],
+)
+def test_training_logs_and_records_are_those_with_trls_generation(tiny_policy, tmp_path, changed):
+    fast = trained(tiny_policy, tmp_path, fast=True, **changed)
+    plain = trained(tiny_policy, tmp_path, fast=False, **changed)
+    timed = ("runtime", "per_second", "step_time")
+    for ours, theirs in zip(fast.state.log_history, plain.state.log_history, strict=True):
+        assert set(ours) == set(theirs)
+        for key in [key for key in ours if not key.endswith(timed)]:
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-6, nan_ok=True), key
+    lengths_logged = [entry.get("completions/mean_length", 12) for entry in fast.state.log_history]
+    assert min(lengths_logged) < 12
+    for column in ("prompt", "completion"):
+        assert list(fast._logs[column]) == list(plain._logs[column])
+    ours, theirs = (recorded(tmp_path / f"rollouts-{way}") for way in (True, False))
+    assert ours
+    assert ours == theirs
+
+
+def recorded(folder):
+    return {
+        file.relative_to(folder): [
+            (r.prompt, r.completion, r.num_tokens, r.finish_reason) for r in read_rollouts(file)
+        ]
+        for file in folder.rglob("*.parquet")
+    }
+
+
+def test_sampled_training_takes_steps_and_evaluates(tiny_policy, tmp_path):
+    """And nothing is said of an experimental feature."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = policy(tiny_policy)
+        trainer = trainer_of(model, tiny_policy, tmp_path, ours=True, num_generations_eval=2)
+        trainer.rollout_func = fast_rollouts(trainer)
+        trainer.train()
+        metrics = trainer.evaluate()
+    assert not [w for w in said if "rollout_func" in str(w.message)]
+    assert len([entry for entry in trainer.state.log_history if "loss" in entry]) == 3
+    assert 1 <= metrics["eval_completions/mean_length"] <= 12
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(tiny_policy, tmp_path, training):
+    """Its mode as TRL has it, and gradient checkpointing off only while it generates."""
+    model = policy(tiny_policy)
+    kwargs = {"use_reentrant": True}
+    trainer = trainer_of(model, tiny_policy, tmp_path, gradient_checkpointing_kwargs=kwargs)
+    model.gradient_checkpointing_enable(kwargs)
+    model.train(training)
+    seen = set()
+    model.model.embed_tokens.register_forward_pre_hook(
+        lambda *_: seen.add((model.training, model.is_gradient_checkpointing))
+    )
+    complete([[5, 6], [7]], trainer)
+    assert seen == {(training, False)}
+    assert model.training == training
+    assert model.is_gradient_checkpointing
+    assert model.model._gradient_checkpointing_func.keywords == kwargs
+    assert model.generation_config.do_sample is not True
+
+
+def said_of(trainer, caplog, wanted=None):
+    with caplog.at_level(logging.WARNING):
+        assert fast_rollouts(trainer, wanted=wanted) is None
+    (record,) = [r for r in caplog.records if r.name.startswith("gdpo.")]
+    return record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"num_beams": 2}, "the generation setting num_beams=2"),
+        ({"penalty_alpha": 0.6, "do_sample": False}, "the generation setting penalty_alpha=0.6"),
+        ({"prompt_lookup_num_tokens": 3}, "the generation setting prompt_lookup_num_tokens=3"),
+        ({"use_mtp": True}, "the generation setting use_mtp=True"),
+        ({"max_time": 3.0}, "the generation setting max_time=3.0"),
+        ({"stop_strings": ["x"]}, "the generation setting stop_strings=['x']"),
+        ({"encoder_repetition_penalty": 1.5}, "setting encoder_repetition_penalty=1.5"),
+        ({"guidance_scale": 2.0}, "the generation setting guidance_scale=2.0"),
+        ({"use_cache": False}, "generation without a cache (use_cache=False)"),
+        ({"cache_implementation": "static"}, "setting cache_implementation='static'"),
+    ],
+)
+@pytest.mark.parametrize("place", ["trainer", "model"])
+def test_a_setting_that_is_not_covered_is_left_to_trl(
+    tiny_policy, tmp_path, caplog, setting, said, place
+):
+    """Also one that the model brings, with which `generate` fills what TRL leaves open."""
+    model = policy(tiny_policy)
+    if place == "model":
+        for name, value in setting.items():
+            setattr(model.generation_config, name, value)
+    given = {"generation_kwargs": setting} if place == "trainer" else {}
+    if place == "model" and "do_sample" in setting:
+        given = {"generation_kwargs": {"do_sample": False}}
+    trainer = trainer_of(model, tiny_policy, tmp_path, **given)
+    message = said_of(trainer, caplog)
+    assert message.startswith("fast_generation is off, and TRL generates: ")
+    assert message.endswith(said)
+
+
+NEUTRAL = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "guidance_scale": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "penalty_alpha": 0.0,
+    "use_cache": True,
+    "cache_implementation": "dynamic",
+    "length_penalty": 2.0,
+    "early_stopping": True,
+    "num_assistant_tokens": 20,
+    "max_cache_len": 100,
+    "return_dict_in_generate": False,
+}
+
+
+def test_settings_that_change_nothing_are_no_obstacle(tiny_policy, tmp_path):
+    model = policy(tiny_policy)
+    model.generation_config.num_beams = 2  # the trainer's goes before
+    trainer = trainer_of(model, tiny_policy, tmp_path, generation_kwargs=NEUTRAL)
+    assert fast_rollouts(trainer) is not None
+
+
+def dropout_gpt2():
+    return GPT2LMHeadModel(GPT2Config(**{**GPT2, "attn_pdrop": 0.1}))
+
+
+def dropout_llama():
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, attention_dropout=0.2))
+
+
+def mamba():
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    return MambaForCausalLM(MambaConfig(vocab_size=TOKENS, pad_token_id=0, eos_token_id=0, **shape))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (dropout_gpt2, "transformer.h.0.attn.attn_dropout.p is 0.1, and TRL samples with dropout"),
+        (dropout_llama, "config.attention_dropout is 0.2, and TRL samples with dropout on"),
+        (mamba, "the cache of MambaForCausalLM has layers of kind LinearAttentionLayer"),
+    ],
+)
+def test_a_model_that_is_not_covered_is_left_to_trl(tiny_policy, tmp_path, caplog, make, said):
+    assert said in said_of(trainer_of(make(), tiny_policy, tmp_path), caplog)
+
+
+def t5():
+    shape = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    return T5ForConditionalGeneration(T5Config(vocab_size=TOKENS, **shape))
+
+
+def llava():
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    vision = CLIPVisionConfig(**shape, num_attention_heads=2, image_size=4, patch_size=2)
+    return LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=vision, text_config=LlamaConfig(**SHAPE))
+    )
+
+
+def with_own_generate():
+    model = model_of("llama")
+    model.__class__ = type("Own", (LlamaForCausalLM,), {"generate": lambda self: None})
+    return model
+
+
+def on_two_devices():
+    model = model_of("llama")
+    model.lm_head.to("meta")
+    return model
+
+
+def from_elsewhere():
+    model = model_of("llama")
+    model.__class__ = type(
+        "Elsewhere", (LlamaForCausalLM,), {"_auto_class": "AutoModelForCausalLM"}
+    )
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (t5, "T5ForConditionalGeneration is an encoder-decoder"),
+        (llava, "LlavaForConditionalGeneration is multimodal"),
+        (with_own_generate, "Own generates with code of its own"),
+        (from_elsewhere, "Elsewhere generates with code of its own"),
+        (on_two_devices, "LlamaForCausalLM lies on several devices"),
+    ],
+)
+def test_a_model_that_reads_or_generates_differently_is_not_covered(make, said):
+    assert model_not_covered(make()) == said
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"is_deepspeed_enabled": True}, "under DeepSpeed and FSDP"),
+        ({"is_fsdp_enabled": True}, "under DeepSpeed and FSDP"),
+        ({"_is_vlm": True}, "prompts may hold images"),
+    ],
+)
+def test_a_trainer_that_is_not_covered_is_left_to_trl(tiny_policy, tmp_path, caplog, changed, said):
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+    vars(trainer).update(changed)
+    assert said in said_of(trainer, caplog)
+
+
+def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(tiny_policy, tmp_path, caplog):
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+    trainer.processing_class.model_input_names = ["input_ids", "token_type_ids"]
+    assert "makes more than ids: token_type_ids" in said_of(trainer, caplog)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"rollout_func": print}, "the trainer has a rollout_func"),
+        ({"use_vllm": True}, "use_vllm is set"),
+        ({"use_transformers_continuous_batching": True}, "continuous_batching is set"),
+        ({"tools": [print]}, "completions call tools"),
+        ({"environment_factories": {}}, "completions call tools"),
+    ],
+)
+def test_another_generator_stays_and_is_named_only_if_this_one_was_asked_for(
+    tiny_policy, tmp_path, caplog, changed, said
+):
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+    vars(trainer).update(changed)
+    assert fast_rollouts(trainer) is None
+    assert not caplog.records
+    assert said in said_of(trainer, caplog, wanted=True)
+
+
+def test_it_can_be_switched_off(tiny_policy, tmp_path, caplog):
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+    assert fast_rollouts(trainer, wanted=False) is None
+    assert fast_rollouts(trainer, wanted=True) is fast_rollouts(trainer) is not None
+    assert not caplog.records
+
+
+def test_dropout_that_trl_switches_off_is_no_obstacle(tiny_policy, tmp_path):
+    trainer = trainer_of(dropout_gpt2(), tiny_policy, tmp_path, disable_dropout=True)
+    assert fast_rollouts(trainer) is not None

@@ -1,0 +1,173 @@
+"""The head for CPUs gives what TRL's gives, and leaves to TRL what it does not cover."""
+
+import pytest
+import torch
+from datasets import Dataset
+from tests.integrations.prepared import constant, gap, options, ours, theirs
+from tests.integrations.test_packing import accumulated
+from transformers import (
+    AutoTokenizer,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+from trl import GRPOTrainer
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _logprobs
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+ROWS, PROMPT, COMPLETION = 5, 4, 7
+
+
+class WithoutChoice(LlamaForCausalLM):
+    """Its forward says nothing of leaving out positions."""
+
+    def forward(self, input_ids=None, attention_mask=None, **kwargs):
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+
+
+def llama(kind=LlamaForCausalLM, vocabulary=260):
+    torch.manual_seed(2)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        initializer_range=0.5,
+    )
+    return kind(config)
+
+
+def capped():
+    config = Gemma2Config(
+        vocab_size=260,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    assert config.final_logit_softcapping
+    return Gemma2ForCausalLM(config)
+
+
+def trainer_with(model, policy, folder, **changed):
+    return GDPOTrainer(
+        model,
+        [constant],
+        GDPOConfig(**options(folder, **changed)),
+        train_dataset=Dataset.from_dict({"prompt": ["x"] * 4}),
+        processing_class=AutoTokenizer.from_pretrained(policy),
+    )
+
+
+def batch():
+    """Prompts padded on the left, completions on the right, one of them wholly masked."""
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(4, 260, (ROWS, PROMPT + COMPLETION), generator=generator)
+    mask = torch.ones_like(ids)
+    for row in range(ROWS):
+        mask[row, : row % PROMPT] = 0
+        mask[row, PROMPT + COMPLETION - row :] = 0
+    mask[0, PROMPT:] = 0
+    return ids, mask, COMPLETION
+
+
+def scores(method, trainer, *, loss="both", **how):
+    """Log-probabilities, entropies, and the gradient of a random sum of them."""
+    trainer.model.zero_grad()
+    logps, entropies, _ = method(trainer, trainer.model, *batch(), compute_entropy=True, **how)
+    generator = torch.Generator().manual_seed(4)
+    for_logps, for_entropies = torch.randn(2, ROWS, COMPLETION, generator=generator)
+    total = (for_logps * logps).sum() if loss in ("both", "logps") else 0
+    total += (for_entropies * entropies).sum() if loss in ("both", "entropies") else 0
+    total.backward()
+    gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+    return logps.detach(), entropies.detach(), gradient
+
+
+OURS = GDPOTrainer._get_per_token_logps_and_entropies
+TRLS = GRPOTrainer._get_per_token_logps_and_entropies
+
+
+@pytest.mark.parametrize("loss", ["both", "logps", "entropies"])
+@pytest.mark.parametrize("block", [1, 260 * 3, 2**21])
+def test_scores_and_gradients_are_trls(loss, block, tiny_policy, tmp_path, monkeypatch):
+    monkeypatch.setattr(_logprobs, "_BLOCK", block)
+    trainer = trainer_with(llama(), tiny_policy, tmp_path, temperature=0.6)
+    found, expected = (scores(method, trainer, loss=loss) for method in (OURS, TRLS))
+    for ours_, trls in zip(found, expected, strict=True):
+        assert float((ours_ - trls).norm() / trls.norm()) < 1e-6
+    assert not torch.equal(found[2], expected[2])  # it is not TRL's head
+
+
+def test_chunks_of_a_batch_and_what_is_not_asked_for(tiny_policy, tmp_path):
+    trainer = trainer_with(llama(), tiny_policy, tmp_path)
+    whole = scores(OURS, trainer)
+    parts = scores(OURS, trainer, batch_size=2)
+    for a, b in zip(whole, parts, strict=True):
+        torch.testing.assert_close(a, b)
+    with torch.no_grad():
+        logps, *others = OURS(trainer, trainer.model, *batch(), batch_size=2)
+    torch.testing.assert_close(logps, whole[0])
+    assert others == [None, None]
+
+
+def test_in_bfloat16_it_is_as_near_to_float32_as_trls(tiny_policy, tmp_path):
+    exact = scores(TRLS, trainer_with(llama(), tiny_policy, tmp_path))
+    rounded = trainer_with(llama(), tiny_policy, tmp_path, bf16=True)
+    found, trls = (scores(method, rounded) for method in (OURS, TRLS))
+    for values, theirs_, truth in zip(found, trls, exact, strict=True):
+        error, allowed = float((values - truth).norm()), float((theirs_ - truth).norm())
+        assert 0 < error < 1.2 * allowed
+
+
+@pytest.mark.parametrize("changed", [{}, {"temperature": 0.7}, {"entropy_coef": 0.1}])
+def test_a_training_keeps_its_gradients(changed, tiny_policy, tmp_path):
+    windows = accumulated("windows across generations, 2 iterations")
+    trl = theirs(tiny_policy, tmp_path, beta=0.1, **windows, **changed)
+    head = ours(tiny_policy, tmp_path, beta=0.1, pack_micro_batches=False, **windows, **changed)
+    assert max(gap(head, trl)) < 1e-5
+    assert not torch.equal(head.gradients[0], trl.gradients[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "changed", "reason"),
+    [
+        (capped, {}, "the model caps its logits"),
+        (lambda: llama(WithoutChoice), {}, "WithoutChoice.forward has no logits_to_keep"),
+        (llama, {"cast_lm_head_to_fp32": True}, "cast_lm_head_to_fp32 is set"),
+        (lambda: llama(vocabulary=8 * 2**15), {}, "more memory than TRL's buffers"),
+    ],
+)
+def test_what_it_does_not_cover_is_trls_and_said_once(
+    model, changed, reason, tiny_policy, tmp_path, caplog
+):
+    trainer = trainer_with(model(), tiny_policy, tmp_path, **changed)
+    found, again, expected = (scores(method, trainer) for method in (OURS, OURS, TRLS))
+    for a, b, c in zip(found, again, expected, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+    assert caplog.text.count("completion_only_head: TRL's head is used") == 1
+    assert reason in caplog.text
+
+
+def test_losses_of_experts_are_left_to_trl(tiny_policy, tmp_path, caplog):
+    trainer = trainer_with(llama(), tiny_policy, tmp_path)
+    reason = trainer._not_here_because(trainer.model, (1, 2, 1), {"compute_aux_loss": True})
+    assert "experts" in reason
+    assert trainer._not_here_because(trainer.model, (1, 2, 1), {"compute_aux_loss": False}) is None
+    image = {"pixel_values": torch.zeros(1)}
+    assert "multimodal" in trainer._not_here_because(trainer.model, (1, 2, 1), image)
+
+
+def test_switched_off_it_is_trls(tiny_policy, tmp_path, caplog):
+    trainer = trainer_with(llama(), tiny_policy, tmp_path, completion_only_head=False)
+    for a, b in zip(scores(OURS, trainer), scores(TRLS, trainer), strict=True):
+        assert torch.equal(a, b)
+    assert not caplog.text

@@ -1,0 +1,358 @@
+"""Packed micro-batches give TRL's gradient, with less to compute."""
+
+import logging
+
+import pytest
+import torch
+from tests.integrations.prepared import (
+    alive,
+    constant,
+    gap,
+    half_dead,
+    ours,
+    theirs,
+    with_tools,
+)
+from tests.integrations.two_ranks import launched
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+STEPS = {"cispo": {"epsilon_high": 1.0, "learning_rate": 1.0}, "luspo": {"learning_rate": 0.05}}
+"""Where clipping at 1 % or such large steps leave nothing to compare."""
+
+WINDOWS = {
+    "one micro-batch": (1, 1, 1),
+    "accumulation": (3, 3, 1),
+    "generation below accumulation": (4, 2, 1),
+    "generation above accumulation": (2, 4, 1),
+    "windows across generations, 2 iterations": (2, 3, 2),
+}
+
+
+def accumulated(name):
+    steps, generation, iterations = WINDOWS[name]
+    return {
+        "gradient_accumulation_steps": steps,
+        "steps_per_generation": generation,
+        "num_iterations": iterations,
+    }
+
+
+def assert_same(policy, folder, **changed):
+    trl = theirs(policy, folder, **changed)
+    packed = ours(policy, folder, **changed)
+    gradients, parameters = gap(packed, trl)
+    assert gradients < 1e-5
+    assert parameters < 1e-5
+    return trl, packed
+
+
+def tokens(run):
+    return sum(b["prompt_ids"].numel() + b["completion_ids"].numel() for b in run.micro_batches)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_every_loss_type_keeps_its_gradient(loss_type, beta, tiny_policy, tmp_path):
+    trl, packed = assert_same(
+        tiny_policy,
+        tmp_path,
+        loss_type=loss_type,
+        beta=beta,
+        **accumulated("windows across generations, 2 iterations"),
+        **STEPS.get(loss_type, {}),
+    )
+    assert tokens(packed) < (0.95 if beta else 0.75) * tokens(trl)
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_every_kind_of_window_keeps_its_gradient(loss_type, windows, tiny_policy, tmp_path):
+    assert_same(tiny_policy, tmp_path, loss_type=loss_type, **accumulated(windows))
+
+
+def test_the_short_window_at_the_end_of_an_epoch_is_one_of_its_own(tiny_policy, tmp_path):
+    """9 micro-batches an epoch in windows of 5 and 4, generations of 3."""
+    trl, _ = assert_same(
+        tiny_policy,
+        tmp_path,
+        loss_type="bnpo",
+        how={"rows": 9, "reward": alive},
+        gradient_accumulation_steps=5,
+        steps_per_generation=3,
+    )
+    assert len(trl.micro_batches) == 5 + 4 + 5 + 4 + 5
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"how": {"rollout_func": with_tools}, "loss_type": "bnpo"},
+        {"importance_sampling_level": "sequence"},
+        {"mask_truncated_completions": True},
+        {"pad_to_multiple_of": 5},
+        {"delta": 1.02, "off_policy_mask_threshold": 1e-4},
+        {"temperature": 0.7},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_belongs_to_a_rollout_travels_with_it(changed, tiny_policy, tmp_path):
+    windows = accumulated("windows across generations, 2 iterations")
+    _, packed = assert_same(tiny_policy, tmp_path, **{"loss_type": "grpo", **windows, **changed})
+    multiple = changed.get("pad_to_multiple_of", 1)
+    assert {b["completion_ids"].shape[1] % multiple for b in packed.micro_batches} == {0}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_rollouts_that_teach_nothing_are_not_computed(masked, tiny_policy, tmp_path):
+    windows = accumulated("accumulation")
+    packed = ours(tiny_policy, tmp_path, mask_truncated_completions=masked, **windows)
+    for batch in packed.micro_batches:
+        assert (batch["advantages"] != 0).all()
+        assert batch["completion_mask"].any(1).all()
+        assert batch["completion_mask"].any(0).all()
+        assert batch["prompt_mask"].any(0).all()
+    for i in range(0, len(packed.micro_batches), 3):
+        window = packed.micro_batches[i : i + 3]
+        sizes = [len(batch["advantages"]) for batch in window]
+        assert max(sizes) - min(sizes) <= 1
+        assert sizes == sorted(sizes)
+        longest = [batch["completion_mask"].sum(1).max() for batch in window]
+        shortest = [batch["completion_mask"].sum(1).min() for batch in window]
+        assert all(a >= b for a, b in zip(shortest, longest[1:], strict=False))
+
+
+def test_the_old_policy_and_the_reference_do_not_score_padding_either(tiny_policy, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    masks = []
+
+    def watch(module, args, kwargs):
+        if not torch.is_grad_enabled():
+            masks.append(kwargs["attention_mask"])
+
+    model.register_forward_pre_hook(watch, with_kwargs=True)
+    windows = accumulated("generation above accumulation")
+    ours(tiny_policy, tmp_path, how={"model": model}, max_steps=2, **windows)
+    assert [len(mask) for mask in masks] == [4] * 4
+    assert all(mask.any(0).all() for mask in masks)
+
+
+def test_an_evaluation_is_trls(tiny_policy, tmp_path):
+    runs = [arm(tiny_policy, tmp_path, max_steps=1, beta=0.1) for arm in (theirs, ours)]
+    trl, packed = (run.trainer.evaluate(run.trainer.train_dataset) for run in runs)
+    assert packed["eval_loss"] == pytest.approx(trl["eval_loss"], rel=1e-4)
+    assert packed["eval_kl"] == pytest.approx(trl["eval_kl"], rel=1e-3)
+
+
+def test_a_batch_without_any_signal_keeps_one_rollout_for_each_micro_batch(tiny_policy, tmp_path):
+    how = {"reward": constant}
+    packed = ours(tiny_policy, tmp_path, how=how, **accumulated("accumulation"))
+    assert [len(batch["advantages"]) for batch in packed.micro_batches] == [1] * 15
+    assert all(torch.count_nonzero(gradient) == 0 for gradient in packed.gradients)
+
+
+def test_a_kl_term_keeps_every_rollout(tiny_policy, tmp_path):
+    packed = ours(tiny_policy, tmp_path, beta=0.1, **accumulated("accumulation"))
+    assert [len(batch["advantages"]) for batch in packed.micro_batches] == [4] * 15
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"loss_type": "bnpo", "beta": 0.1}, "loss_type='bnpo' averages the KL term"),
+        ({"entropy_coef": 0.1}, "entropy bonus"),
+        ({"use_adaptive_entropy": True, "entropy_coef": 0.1}, "entropy bonus"),
+        ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
+    ],
+)
+def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(
+    changed, reason, tiny_policy, tmp_path, caplog
+):
+    windows = accumulated("generation above accumulation")
+    with caplog.at_level(logging.WARNING, logger="gdpo"):
+        trl, packed = assert_same(tiny_policy, tmp_path, **windows, **changed)
+    assert caplog.text.count("micro-batches are only trimmed") == 1
+    assert reason in caplog.text
+    assert tokens(packed) < tokens(trl)
+    for key in ("entropy", "clip_ratio/region_mean", "clip_ratio/high_max"):
+        assert packed.logged(key) == pytest.approx(trl.logged(key), rel=1e-4)
+
+
+def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
+    def model():
+        torch.manual_seed(2)
+        config = MixtralConfig(
+            vocab_size=260,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            num_local_experts=4,
+            pad_token_id=0,
+            output_router_logits=True,
+            router_aux_loss_coef=0.5,
+        )
+        return MixtralForCausalLM(config)
+
+    windows = accumulated("accumulation")
+    trl, packed = (
+        arm(tiny_policy, tmp_path, how={"model": model()}, **windows) for arm in (theirs, ours)
+    )
+    assert gap(packed, trl) < (1e-5, 1e-5)
+    assert "the experts' loads are balanced" in caplog.text
+    assert packed.logged("aux_loss") == pytest.approx(trl.logged("aux_loss"), rel=1e-5)
+
+
+def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(tiny_policy, tmp_path):
+    def model():
+        torch.manual_seed(2)
+        config = GPT2Config(
+            vocab_size=260,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            n_positions=64,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+        return GPT2LMHeadModel(config)
+
+    windows = accumulated("generation above accumulation")
+    trl, packed = (
+        arm(tiny_policy, tmp_path, how={"model": model()}, **windows) for arm in (theirs, ours)
+    )
+    gradients, parameters = gap(packed, trl)
+    assert gradients < 1e-5
+    assert parameters < 1e-5
+    assert any(not batch["prompt_mask"].any(0).all() for batch in packed.micro_batches)
+
+
+class OwnLoss:
+    def _compute_loss(self, model, inputs):
+        return super()._compute_loss(model, inputs)
+
+
+def test_a_loss_of_ones_own_gets_trls_micro_batches(tiny_policy, tmp_path, caplog, monkeypatch):
+    from tests.integrations import prepared as module
+
+    class Own(OwnLoss, module.GDPOTrainer):
+        pass
+
+    monkeypatch.setattr(module, "GDPOTrainer", Own)
+    run = ours(tiny_policy, tmp_path, **accumulated("accumulation"))
+    assert [len(batch["advantages"]) for batch in run.micro_batches] == [4] * 15
+    assert "has a loss of its own" in caplog.text
+
+
+@pytest.mark.parametrize("generated", ["prepared", "by TRL"])
+def test_switched_off_it_is_trl_bit_for_bit(generated, tiny_policy, tmp_path):
+    changed = {"beta": 0.1, **accumulated("windows across generations, 2 iterations")}
+    if generated == "by TRL":
+        changed["how"] = {"rollout_func": None}
+    off = ("pack_micro_batches", "completion_only_head", "fast_generation")
+    trl = theirs(tiny_policy, tmp_path, **changed)
+    plain = ours(tiny_policy, tmp_path, **changed, **dict.fromkeys(off, False))
+    assert torch.equal(plain.parameters, trl.parameters)
+    for a, b in zip(plain.gradients, trl.gradients, strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(plain.micro_batches, trl.micro_batches, strict=True):
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    assert any(batch is plain.micro_batches[-1] for batch in plain.trainer._buffered_inputs)
+
+
+@pytest.mark.parametrize(
+    "on_cpu",
+    [
+        True,
+        pytest.param(
+            False,
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, tiny_policy, tmp_path):
+    how = {**accumulated("accumulation"), "use_cpu": on_cpu, "how": {"reward": alive}}
+    trl, exact = (theirs(tiny_policy, tmp_path, bf16=bf16, **how) for bf16 in (True, False))
+    packed = ours(tiny_policy, tmp_path, bf16=True, **how)
+    found, allowed = (run.gradients[0] - exact.gradients[0] for run in (packed, trl))
+    assert 0 < found.norm() < 1.5 * allowed.norm()
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_logged_means_are_those_of_one_large_micro_batch(level, tiny_policy, tmp_path):
+    """24 rollouts in 6 micro-batches of ours and in one of TRL's; the second step clips."""
+    how = {"how": {"reward": alive}, "max_steps": 2, "num_iterations": 2, "beta": 0.1}
+    how |= {"loss_type": "grpo", "importance_sampling_level": level}
+    one = theirs(tiny_policy, tmp_path, per_device_train_batch_size=24, **how)
+    many = ours(tiny_policy, tmp_path, gradient_accumulation_steps=6, **how)
+    assert len(many.micro_batches) == 12
+    assert one.logged("clip_ratio/region_mean")[1] > 0.1
+    for key in ("entropy", "kl", "clip_ratio/region_mean", "clip_ratio/high_mean"):
+        assert many.logged(key) == pytest.approx(one.logged(key), rel=1e-3, abs=1e-8)
+
+
+def test_after_an_interruption_windows_begin_anew(tiny_policy, tmp_path):
+    windows = {"gradient_accumulation_steps": 3, "steps_per_generation": 4, "num_iterations": 1}
+    assert_same(tiny_policy, tmp_path, how={"interrupted": True}, **windows)
+
+
+ON_TWO_RANKS = [
+    ({"loss_type": "grpo", "gradient_accumulation_steps": 2, "steps_per_generation": 4}, half_dead),
+    ({"loss_type": "bnpo", "gradient_accumulation_steps": 3, "steps_per_generation": 2}, half_dead),
+    (
+        {
+            "loss_type": "dapo",
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 3,
+            "num_iterations": 2,
+            "beta": 0.1,
+        },
+        alive,
+    ),
+]
+
+
+def gaps_of_a_rank(policy, folder):
+    found = []
+    for changed, reward in ON_TWO_RANKS:
+        how = {"reward": reward}
+        trl, packed = (arm(policy, folder, how=how, **changed) for arm in (theirs, ours))
+        gradients, parameters = gap(packed, trl)
+        found.append(
+            {
+                "gradients": gradients,
+                "parameters": parameters,
+                "rows": [len(batch["advantages"]) for batch in packed.micro_batches],
+                "alive": [int((b["advantages"] != 0).sum()) for b in packed.micro_batches],
+                "rows_of_trl": [len(batch["advantages"]) for batch in trl.micro_batches],
+            }
+        )
+    return found
+
+
+def test_two_processes_stay_in_step_and_keep_the_gradient(tiny_policy, tmp_path):
+    ranks = launched("tests.integrations.test_packing:gaps_of_a_rank", tiny_policy, tmp_path)
+    assert len(ranks[0]) == len(ON_TWO_RANKS)
+    for first, second in zip(*ranks, strict=True):
+        for rank in (first, second):
+            assert rank["gradients"] < 1e-5
+            assert rank["parameters"] < 1e-5
+        assert first["rows"] == second["rows"]
+        assert len(first["rows"]) == len(first["rows_of_trl"])
+    dropped = [sum(run["rows"]) < sum(run["rows_of_trl"]) for run in ranks[0]]
+    assert dropped == [True, True, False]
+    assert ranks[0][0]["alive"] != ranks[1][0]["alive"]  # so they had to agree
