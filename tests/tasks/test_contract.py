@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.rewards import score
+from gdpo.rewards import Scorer
 from gdpo.tasks import TASKS, load_rows, load_samples, resolve_task
 from gdpo.testing import check_reward
 
@@ -17,7 +17,20 @@ needs_data = pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
 
 TOOLS = "tools/rlla_sft.json.gz"
 MATHS = "gsm8k/train.jsonl.gz"
-REWARDS = [(name, reward.name) for name, task in TASKS.items() for reward in task.rewards]
+ROWS = {
+    "tool_calling": TOOLS,
+    "tool_calling_compatible": TOOLS,
+    "gsm8k": MATHS,
+    "gsm8k_compatible": MATHS,
+    "math_length": "math/math500.jsonl",
+    "coding": "code/mbpp.jsonl.gz",
+}
+REWARDS = [
+    (name, reward.name)
+    for name, task in TASKS.items()
+    for reward in task.rewards
+    if reward.needs is None  # those that run programs: tests/rewards/test_code.py
+]
 
 
 def real(path):
@@ -49,22 +62,32 @@ def test_order_of_the_rewards_is_the_published_one():
         "tool_calling_compatible": ("format", "correctness"),
         "gsm8k": ("correctness", "integer", "format"),
         "gsm8k_compatible": ("correctness", "integer", "format"),
+        "math_length": ("correctness", "length"),
+        "coding": ("pass_rate", "length", "no_bug"),
     }
 
 
 def scores_of(task, samples, completions):
-    result = score(task.rewards, completions, [sample.reference for sample in samples])
+    references = [sample.reference for sample in samples]
+    with Scorer(task.rewards, workers=2) as scorer:
+        result = scorer.score(completions, references, num_tokens=[100] * len(completions))
     assert not result.failures
     return result.values
 
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "path", "rows"), [("tool_calling", TOOLS, 400), ("gsm8k", MATHS, 7473)]
+    ("name", "path", "rows"),
+    [
+        ("tool_calling", TOOLS, 400),
+        ("gsm8k", MATHS, 7473),
+        ("math_length", "math/math500.jsonl", 500),
+        ("coding", "code/mbpp.jsonl.gz", 100),  # all of them: coding/test_real_programs.py
+    ],
 )
 def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, path, rows):
     task = TASKS[name]
-    samples = load_samples(task, real(path))
+    samples = load_samples(task, real(path), limit=rows + 1 if rows > 100 else rows)
     values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
     assert len(samples) == rows
     high = np.array([reward.high for reward in task.rewards])
@@ -75,7 +98,7 @@ def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, p
 @needs_data
 @pytest.mark.parametrize(
     ("name", "path"),
-    [(name, TOOLS if "tool" in name else MATHS) for name in TASKS],
+    ROWS.items(),
 )
 def test_the_bad_completion_misses_a_maximum_for_every_row(name, path):
     task = TASKS[name]
@@ -150,8 +173,8 @@ def test_your_own_task_is_found_by_module_and_attribute():
 
 
 def test_what_is_no_task_is_refused():
-    with pytest.raises(ConfigError, match=r"is a dict; it must be a gdpo\.tasks\.Task"):
-        resolve_task("gdpo.tasks:TASKS")
+    with pytest.raises(ConfigError, match=r"is a function; it must be a gdpo\.tasks\.Task"):
+        resolve_task("gdpo.tasks:load_rows")
 
 
 def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):

@@ -93,6 +93,27 @@ def test_a_gold_answer_that_falls_short_names_its_row():
     assert "gold answer of row 2 gets 0, not the maximum 1" in str(finding.mistake)
 
 
+def test_one_gold_answer_in_twenty_may_fall_short_and_is_named():
+    reward = Reward("exact", lambda completion, _: float(completion == "right"), low=0, high=1)
+    for more, mistaken in ((18, True), (19, False)):
+        samples = [*SAMPLES[1:], *SAMPLES[:1] * more]
+        finding, *_ = check_rewards(task_with(reward), Scorer([reward]), samples)
+        assert (finding.mistake is not None) == mistaken
+    assert "maximum on 19 of 20 gold answers; not on row 1: take out" in finding.text
+    assert finding.doubtful
+
+
+def test_rows_without_a_gold_answer_are_counted():
+    reward = Reward("exact", lambda completion, _: float(completion == "right"), low=0, high=1)
+    nothing = Sample([], {"answer": None})
+    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), [SAMPLES[0], nothing])
+    assert "maximum on 1 of 1 gold answers (1 of 2 rows bring none)" in finding.text
+    assert not finding.doubtful
+    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), [nothing])
+    assert "no row brings a gold answer to try it on" in finding.text
+    assert finding.doubtful
+
+
 def test_a_bad_answer_that_gets_everything_is_a_mistake():
     reward = Reward("generous", lambda completion, _: float(completion != ""), low=0, high=1)
     findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))

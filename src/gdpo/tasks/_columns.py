@@ -5,6 +5,8 @@ from typing import Any, cast
 
 from gdpo.errors import DataError
 
+_ROLES = ("system", "user", "assistant")
+
 _SHOWN = 60
 """Characters of a wrong value that a message shows."""
 
@@ -28,6 +30,33 @@ def text_at(row: Mapping[str, Any], *path: str) -> str:
     if not value.strip():
         raise DataError(f"column {place!r} is empty; it must hold text")
     return value
+
+
+def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
+    """The chat messages in a column.
+
+    Raises:
+        DataError: It holds no list of messages, or one has no role or content.
+    """
+    value = row.get(column)
+    if not isinstance(value, list) or not value:
+        raise DataError(
+            f"column {column!r} must hold a list of messages with role and content, "
+            f"got {describe(value)}"
+        )
+    return [_message(item, f"{column}[{i}]") for i, item in enumerate(cast("list[Any]", value))]
+
+
+def _message(value: Any, place: str) -> dict[str, str]:
+    fields = mapping_of(value, place)
+    role, content = fields.get("role"), fields.get("content")
+    if role not in _ROLES:
+        raise DataError(
+            f"column '{place}.role' must be one of {', '.join(_ROLES)}, got {describe(role)}"
+        )
+    if not isinstance(content, str):
+        raise DataError(f"column '{place}.content' must hold text, got {describe(content)}")
+    return {"role": role, "content": content}
 
 
 def mapping_of(value: Any, place: str) -> Mapping[str, Any]:

@@ -1,14 +1,43 @@
 """Tasks by name."""
 
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib import import_module
+
 from gdpo._naming import find
 from gdpo.errors import ConfigError
-from gdpo.tasks import gsm8k, tool_calling
 from gdpo.tasks._task import Task
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (tool_calling.TASK, tool_calling.COMPATIBLE, gsm8k.TASK, gsm8k.COMPATIBLE)
+_PLACES = {
+    "tool_calling": ("gdpo.tasks.tool_calling", "TASK"),
+    "tool_calling_compatible": ("gdpo.tasks.tool_calling", "COMPATIBLE"),
+    "gsm8k": ("gdpo.tasks.gsm8k", "TASK"),
+    "gsm8k_compatible": ("gdpo.tasks.gsm8k", "COMPATIBLE"),
+    "math_length": ("gdpo.tasks.math_length", "TASK"),
+    "coding": ("gdpo.tasks.coding", "TASK"),
 }
+
+
+class _Tasks(Mapping[str, Task]):
+    """Imports a task when it is asked for: some need an extra, and seconds."""
+
+    def __getitem__(self, name: str) -> Task:
+        return _imported(*_PLACES[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+@lru_cache
+def _imported(module: str, attribute: str) -> Task:
+    return getattr(import_module(module), attribute)
+
+
+TASKS: Mapping[str, Task] = _Tasks()
+"""gdpo's own, by name. `math_length` needs the extra `math`."""
 
 
 def resolve_task(name: str) -> Task:
@@ -19,6 +48,7 @@ def resolve_task(name: str) -> Task:
 
     Raises:
         ConfigError: There is no such task, or what is there is none.
+        MissingExtraError: It needs a package that is not installed.
     """
     task = find(name, TASKS, "task")
     if not isinstance(task, Task):

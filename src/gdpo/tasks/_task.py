@@ -34,8 +34,9 @@ class Task:
     """Raises DataError, naming the column, where a value of the row cannot be used."""
     rewards: tuple[Reward, ...]
     """In the order of the reward array."""
-    gold_completion: Callable[[Reference], str]
-    """A completion that gets the maximum of every reward that applies."""
+    gold_completion: Callable[[Reference], str | None]
+    """A completion that gets the maximum of every reward of the text that applies; None where the
+    row brings none."""
     bad_completion: str
     """A completion that gets less than the maximum of at least one reward, whatever the
     reference."""

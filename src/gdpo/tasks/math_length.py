@@ -1,0 +1,79 @@
+r"""Maths with a length limit: a right answer in `\boxed{}`, in few tokens.
+
+A completion is reasoning that ends in the answer in a box; a model that thinks in `<think>` puts
+the box after it. Rewards, in this order, each in {0, 1}:
+
+- **correctness**: the answer in the last box equals the row's, as mathematics
+  (`gdpo.rewards.maths.maths_answer`);
+- **length**: at most 4,000 tokens (`gdpo.rewards.length.token_limit`). Another limit, and a length
+  that counts only where the answer is right (the paper's Eq. 8), are the recipe's:
+
+```yaml
+rewards:
+  - {name: correctness}
+  - {name: token_limit, options: {limit: 2000}, gate: {on: correctness, at_least: 1}}
+```
+
+Rows are those of DeepScaleR, MATH, MATH-500, AIME and most others: `problem` with `answer`, or with
+a `solution` that holds the answer in its last box; `question` with `answer` is GSM8K's shape, whose
+answer stands after "####". Where the answer is missing (MATH has four such rows), or math-verify
+cannot read it, correctness does not apply; `gdpo check` counts them.
+
+The prompt is the problem and DeepSeek-R1's request for a box, and no system message: that is how
+the models of the paper's runs were made to be asked.
+
+It needs the extra `math`.
+
+References:
+    Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2.
+    DeepSeek-R1, https://github.com/deepseek-ai/DeepSeek-R1#usage-recommendations.
+"""
+
+from gdpo.errors import DataError
+from gdpo.rewards import Reference
+from gdpo.rewards.length import token_limit
+from gdpo.rewards.maths import boxed, maths_answer
+from gdpo.tasks._columns import describe, text_at
+from gdpo.tasks._task import Row, Sample, Task
+
+_REQUEST = r"Please reason step by step, and put your final answer within \boxed{}."
+
+
+def _read_row(row: Row) -> Sample:
+    column = "problem" if row.get("problem") is not None else "question"
+    content = f"{text_at(row, column).strip()}\n\n{_REQUEST}"
+    return Sample([{"role": "user", "content": content}], {"answer": _answer(row)})
+
+
+def _answer(row: Row) -> str | None:
+    answer = row.get("answer")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        return str(answer)
+    if answer is None and row.get("solution") is not None:
+        solved = boxed(text_at(row, "solution"))
+        if not solved:
+            raise DataError(
+                r"column 'solution' must hold the answer in \boxed{}, or the row a column "
+                f"'answer'; it ends in {describe(text_at(row, 'solution')[-40:])}"
+            )
+        return solved
+    if answer is None:
+        return None
+    text = text_at(row, "answer")
+    return (text.rpartition("####")[2] if "####" in text else text).strip()
+
+
+def _gold_completion(reference: Reference) -> str | None:
+    answer = reference["answer"]
+    return None if answer is None else rf"<think>worked out</think> \boxed{{{answer}}}"
+
+
+TASK = Task(
+    name="math_length",
+    columns=(("problem", "answer"), ("problem", "solution"), ("question", "answer")),
+    read_row=_read_row,
+    rewards=(maths_answer("boxed"), token_limit(4000)),
+    gold_completion=_gold_completion,
+    bad_completion="I would rather not say.",
+)
+"""Maths with a length limit."""

@@ -1,0 +1,64 @@
+"""Maths with a length limit: rows of every published shape, and what is asked."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gdpo.errors import DataError
+from gdpo.tasks import TASKS
+
+TASK = TASKS["math_length"]
+
+
+def read(**row):
+    sample = TASK.read_row(row)
+    return sample.prompt, sample.reference["answer"]
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ({"problem": "1+1?", "answer": "2", "solution": r"so \boxed{3}"}, "2"),
+        ({"problem": "1+1?", "solution": r"\boxed{1}, no: \boxed{\frac{4}{2}}"}, r"\frac{4}{2}"),
+        ({"problem": "1+1?", "answer": 2}, "2"),
+        ({"problem": "1+1?", "answer": 0.5}, "0.5"),
+        ({"question": "1+1?", "answer": "one and one #### 2 "}, "2"),
+        ({"question": "1+1?", "answer": r"\frac{1}{2}"}, r"\frac{1}{2}"),
+        ({"problem": "1+1?", "answer": None}, None),
+    ],
+)
+def test_the_answer_is_the_rows(row, answer):
+    prompt, read_answer = read(**row)
+    assert read_answer == answer
+    assert prompt[0]["content"].startswith("1+1?\n\n")
+    assert r"\boxed{}" in prompt[0]["content"]
+    assert [message["role"] for message in prompt] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"problem": "1+1?", "solution": "it is 2"}, r"column 'solution' must hold the answer in"),
+        ({"problem": "1+1?", "answer": True}, "column 'answer' must hold text, got bool True"),
+        ({"problem": " ", "answer": "2"}, "column 'problem' is empty"),
+        ({"problem": "1+1?", "answer": ["2"]}, "column 'answer' must hold text, got list"),
+    ],
+)
+def test_a_row_without_a_readable_answer_is_named(row, message):
+    with pytest.raises(DataError, match=message):
+        TASK.read_row(row)
+
+
+def test_a_row_without_an_answer_has_no_gold_completion_and_no_correctness():
+    sample = TASK.read_row({"problem": "1+1?", "answer": None})
+    assert TASK.gold_completion(sample.reference) is None
+    assert TASK.reward("correctness").function(r"\boxed{2}", sample.reference) is None
+
+
+def test_other_tasks_do_not_load_what_it_needs():
+    code = (
+        "import sys; from gdpo.tasks import TASKS; TASKS['gsm8k']; "
+        "assert not {'sympy', 'math_verify'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
