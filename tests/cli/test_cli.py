@@ -145,3 +145,22 @@ def test_a_terminal_that_knows_ascii_only_gets_no_traceback(tmp_path):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "? recipe: task gsm8k" in done.stdout
+
+
+def test_recipes_are_listed_shown_and_copied(gdpo_says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = gdpo_says("recipes", "ls")
+    assert code == 0
+    assert "math_length_7b" in out
+    code, out, _ = gdpo_says("recipes", "show", "gsm8k")
+    assert code == 0
+    assert "Expect" in out
+    assert "task: gsm8k" in out
+    assert gdpo_says("recipes", "copy", "gsm8k")[0] == 0
+    assert (tmp_path / "gsm8k" / "recipe.yaml").is_file()
+    code, _, err = gdpo_says("recipes", "copy", "gsm8k")
+    assert code == 2
+    assert "nothing is overwritten" in err
+    code, _, err = gdpo_says("check", "math_lenght")
+    assert code == 2
+    assert "gdpo recipes ls" in err

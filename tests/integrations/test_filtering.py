@@ -186,8 +186,9 @@ def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, t
         assert len(rollouts) == 12 * logged(run, "filter/generated")[step - 1]
         for rollout in rollouts:
             assert rollout.advantage == 0 or rollout.prompt not in DEAD
-        recorded = sorted(r.advantage for r in rollouts if r.advantage)
-        assert recorded == sorted(a for a in batch["advantages"] if a)
+        recorded = sorted(r.advantage for r in rollouts if r.trained)
+        assert recorded == sorted(batch["advantages"])
+        assert all(r.advantage == 0 for r in rollouts if not r.trained)
         groups = {r.group_id: r.prompt for r in rollouts}
         assert all(r.prompt == groups[r.group_id] for r in rollouts)
 
@@ -266,7 +267,13 @@ def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
     ("changed", "message"),
     [
         ({"filter_groups": "any_reward_vary"}, "did you mean 'any_reward_varies'"),
-        ({"max_filter_rounds": 0}, "must be 1 or more, got 0; .*filter_groups='off'"),
+        ({"filter_groups": False}, "filter_groups=False: .*Allowed: advantage_nonzero"),
+        ({"max_filter_rounds": 0}, "=0: it must be a whole number, 1 or more; .*='off'"),
+        ({"max_filter_rounds": 1.5}, "=1.5: it must be a whole number"),
+        ({"max_filter_rounds": True}, "=True: it must be a whole number"),
+        ({"pack_micro_batches": "off"}, "pack_micro_batches='off': it must be True or False"),
+        ({"completion_only_head": None}, "completion_only_head=None: it must be True or False"),
+        ({"fast_generation": "auto"}, "fast_generation='auto': it must be None or True or False"),
     ],
 )
 def test_wrong_settings_are_told(changed, message, tmp_path):

@@ -337,6 +337,11 @@ def test_a_trainer_that_is_not_covered_is_left_to_trl(tiny_policy, tmp_path, cap
     assert said in said_of(trainer, caplog)
 
 
+def test_noise_on_embeddings_is_not_shared_by_the_rows_of_a_prompt(tiny_policy, tmp_path, caplog):
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path, neftune_noise_alpha=5.0)
+    assert "neftune_noise_alpha is set" in said_of(trainer, caplog)
+
+
 def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(tiny_policy, tmp_path, caplog):
     trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     trainer.processing_class.model_input_names = ["input_ids", "token_type_ids"]
@@ -361,6 +366,18 @@ def test_another_generator_stays_and_is_named_only_if_this_one_was_asked_for(
     assert fast_rollouts(trainer) is None
     assert not caplog.records
     assert said in said_of(trainer, caplog, wanted=True)
+
+
+def test_a_subclass_that_generates_in_a_way_of_its_own_does_so(tiny_policy, tmp_path, caplog):
+    class Own(GRPOTrainer):
+        def _generate_single_turn(self, *args):
+            return super()._generate_single_turn(*args)
+
+    trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
+    trainer.__class__ = Own
+    assert fast_rollouts(trainer) is None
+    assert not caplog.records
+    assert "Own generates in a way of its own" in said_of(trainer, caplog, wanted=True)
 
 
 def test_it_can_be_switched_off(tiny_policy, tmp_path, caplog):

@@ -11,6 +11,8 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
 )
 from trl import GRPOTrainer
 
@@ -54,6 +56,31 @@ def capped():
     )
     assert config.final_logit_softcapping
     return Gemma2ForCausalLM(config)
+
+
+def recurrent():
+    config = RecurrentGemmaConfig(
+        vocab_size=260,
+        hidden_size=8,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        head_dim=8,
+        lru_width=8,
+        block_types=["recurrent"],
+    )
+    assert config.logits_soft_cap
+    return RecurrentGemmaForCausalLM(config)
+
+
+class TwoHeads(LlamaForCausalLM):
+    """Its logits are made by more than one matrix."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.lm_head = torch.nn.Sequential(
+            torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 260, bias=False)
+        )
 
 
 def trainer_with(model, policy, folder, **changed):
@@ -139,7 +166,8 @@ def test_a_training_keeps_its_gradients(changed, tiny_policy, tmp_path):
 @pytest.mark.parametrize(
     ("model", "changed", "reason"),
     [
-        (capped, {}, "the model caps its logits"),
+        (capped, {}, r"the model caps its logits (final_logit_softcapping)"),
+        (recurrent, {}, r"the model caps its logits (logits_soft_cap)"),
         (lambda: llama(WithoutChoice), {}, "WithoutChoice.forward has no logits_to_keep"),
         (llama, {"cast_lm_head_to_fp32": True}, "cast_lm_head_to_fp32 is set"),
         (lambda: llama(vocabulary=8 * 2**15), {}, "more memory than TRL's buffers"),
@@ -155,6 +183,12 @@ def test_what_it_does_not_cover_is_trls_and_said_once(
         assert torch.equal(a, c)
     assert caplog.text.count("completion_only_head: TRL's head is used") == 1
     assert reason in caplog.text
+
+
+def test_a_head_that_is_more_than_a_product_is_left_to_trl(tiny_policy, tmp_path):
+    trainer = trainer_with(llama(TwoHeads), tiny_policy, tmp_path)
+    reason = trainer._not_here_because(trainer.model, (1, 2, 1), {})
+    assert reason == "the head of TwoHeads is more than a product"
 
 
 def test_losses_of_experts_are_left_to_trl(tiny_policy, tmp_path, caplog):

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from tests.integrations import prepared
 from tests.integrations.prepared import (
     alive,
     constant,
@@ -242,16 +243,37 @@ class OwnLoss:
         return super()._compute_loss(model, inputs)
 
 
-def test_a_loss_of_ones_own_gets_trls_micro_batches(tiny_policy, tmp_path, caplog, monkeypatch):
-    from tests.integrations import prepared as module
+class OwnMask:
+    @staticmethod
+    def get_off_policy_mask(**tensors):
+        raise AssertionError("not called here")
 
-    class Own(OwnLoss, module.GDPOTrainer):
+
+class OwnColumn:
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        return {**output, "row": torch.arange(len(output["advantages"]))}
+
+
+@pytest.mark.parametrize(
+    ("own", "changed", "reason"),
+    [
+        (OwnLoss, {}, "has a loss of its own"),
+        (OwnMask, {}, "has a loss of its own"),
+        (OwnColumn, {}, "because they hold row"),
+        (object, {"neftune_noise_alpha": 5.0}, "the noise of neftune_noise_alpha"),
+    ],
+)
+def test_what_packing_does_not_know_gets_trls_micro_batches(
+    own, changed, reason, tiny_policy, tmp_path, caplog, monkeypatch
+):
+    class Own(*({own} - {object}), prepared.GDPOTrainer):
         pass
 
-    monkeypatch.setattr(module, "GDPOTrainer", Own)
-    run = ours(tiny_policy, tmp_path, **accumulated("accumulation"))
+    monkeypatch.setattr(prepared, "GDPOTrainer", Own)
+    run = ours(tiny_policy, tmp_path, **accumulated("accumulation"), **changed)
     assert [len(batch["advantages"]) for batch in run.micro_batches] == [4] * 15
-    assert "has a loss of its own" in caplog.text
+    assert caplog.text.count(reason) == 1
 
 
 @pytest.mark.parametrize("generated", ["prepared", "by TRL"])

@@ -33,6 +33,14 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert path.name == "step_000003.parquet"
 
 
+def test_a_record_that_does_not_say_what_was_trained_holds_what_was(tmp_path):
+    path = rollout_file(tmp_path, 3)
+    write_rollouts(path, [dataclasses.replace(ROLLOUT, trained=False), ROLLOUT])
+    assert [r.trained for r in read_rollouts(path)] == [False, True]
+    pq.write_table(pq.read_table(path).drop_columns("trained"), path)
+    assert all(r.trained for r in read_rollouts(path))
+
+
 def test_rewards_are_columns_that_other_tools_can_query(tmp_path):
     path = tmp_path / "a.parquet"
     write_rollouts(path, [ROLLOUT])

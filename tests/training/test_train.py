@@ -34,6 +34,26 @@ def repeatable(run: RunDirectory) -> list[dict]:
     ]
 
 
+def test_the_diagnosis_of_the_end_is_of_what_was_trained(recipe_file, own_rewards, tmp_path):
+    """Every other prompt's group is dead, and replaced; the record has both."""
+    (tmp_path / "own" / "half_dead.py").write_text(
+        "from gdpo import Reward\n"
+        "def of(completion, reference):\n"
+        "    return 0.5 if int(reference['answer']) % 4 else (len(completion) % 3) / 2\n"
+        "half_dead = Reward('half_dead', of, low=0, high=1)\n"
+    )
+    changes = [
+        "rewards=[{name: 'half_dead:half_dead'}]",
+        "trainer.filter_groups=any_reward_varies",
+        "trainer.max_filter_rounds=8",
+    ]
+    result = train(load_recipe(recipe_file, changes))
+    run = result.run
+    records = [r for file in run.rollouts.glob("*.parquet") for r in read_rollouts(file)]
+    assert not all(r.trained for r in records)
+    assert "groups without signal 0 %" in run.readme.read_text()
+
+
 def weights(run: RunDirectory) -> dict[str, torch.Tensor]:
     return load_file(run.model / "model.safetensors")
 

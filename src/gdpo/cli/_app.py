@@ -14,13 +14,14 @@ from gdpo import __version__
 from gdpo.cli._codes import INTERRUPTED, MISTAKE
 from gdpo.cli.check import check
 from gdpo.cli.demo import demo
+from gdpo.cli.recipes import recipes
 from gdpo.cli.train import train
 from gdpo.errors import GdpoError
 
 _HELP = """Train a language model on several rewards at once, so that none of them drowns.
 
-Start with `gdpo demo` (2 minutes, no GPU, nothing to download), then `gdpo check` and `gdpo train`
-a recipe.
+Start with `gdpo demo` (2 minutes, no GPU, nothing to download), then take a recipe (`gdpo recipes
+ls`), `gdpo check` it and `gdpo train` it.
 """
 
 app = App(
@@ -30,7 +31,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for _verb in (demo, check, train):
+for _verb in (demo, check, train, recipes):
     app.command(_verb)
 
 

@@ -45,6 +45,8 @@ class Rollout:
     """`stop`: the model ended it; `length`: it was cut at the limit."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Anything else, JSON-like: the reference that it was judged against, for one."""
+    trained: bool = True
+    """False: generated and scored, and then left out of the batch (`filter_groups`)."""
 
 
 def rollout_file(folder: Path, step: int) -> Path:
@@ -110,6 +112,7 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
             ("num_tokens", pa.int64()),
             ("finish_reason", pa.string()),
             ("extra", pa.string()),
+            ("trained", pa.bool_()),
         ]
     )
     return pa.Table.from_pylist([_to_row(rollout) for rollout in rollouts], schema=schema)
@@ -129,6 +132,7 @@ def _to_row(rollout: Rollout) -> dict[str, Any]:
         "num_tokens": rollout.num_tokens,
         "finish_reason": rollout.finish_reason,
         "extra": _storable(json.dumps(dict(rollout.extra), ensure_ascii=False, default=str)),
+        "trained": rollout.trained,
     }
 
 

@@ -3,9 +3,10 @@
 from gdpo.training._cache import cache_folder, cached
 from gdpo.training._preflight import Finding, Verdict, check
 from gdpo.training._progress import RunView, show
-from gdpo.training._read_recipe import load_recipe
+from gdpo.training._read_recipe import load_recipe, read_recipe
 from gdpo.training._recipe import DataConfig, Recipe, RewardConfig
 from gdpo.training._run_directory import RunDirectory
+from gdpo.training._shipped import copy_recipe, shipped_recipe, shipped_recipes
 from gdpo.training._smollm2 import SMOLLM2, convert_smollm2
 from gdpo.training._summary import RewardChange, summary_table
 from gdpo.training._train import RunResult, leave_processes, train
@@ -25,8 +26,12 @@ __all__ = [
     "cached",
     "check",
     "convert_smollm2",
+    "copy_recipe",
     "leave_processes",
     "load_recipe",
+    "read_recipe",
+    "shipped_recipe",
+    "shipped_recipes",
     "show",
     "summary_table",
     "train",

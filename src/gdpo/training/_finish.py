@@ -74,7 +74,8 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
 def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
     """What the rewards did in the last steps that were generated for, from their records."""
     files = [rollout_file(run.rollouts, step) for step in range(max(1, last - _LAST + 1), last + 1)]
-    rollouts = [rollout for file in files if file.exists() for rollout in read_rollouts(file)]
+    records = [rollout for file in files if file.exists() for rollout in read_rollouts(file)]
+    rollouts = [rollout for rollout in records if rollout.trained]
     if not rollouts:
         return None
     arrays = reward_arrays(rollouts)

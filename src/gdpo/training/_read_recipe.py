@@ -44,9 +44,26 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
     Raises:
         ConfigError: Anything is wrong. The message names the file, the line and the remedy.
+        MissingExtraError: Its task needs a package that is not installed.
     """
-    file = _recipe_file(Path(path))
-    document = read_yaml(file)
+    recipe = read_recipe(path, overrides)
+    folder = _recipe_file(Path(path)).parent
+    if resume and (folder / ENVIRONMENT_FILE).is_file():
+        recipe = _lying_in(folder, recipe, overrides)
+    return resolve(recipe)
+
+
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe; what it names is not looked up.
+
+    Args:
+        path: A YAML file, or a folder that holds a `recipe.yaml`.
+        overrides: `a.b=value`, as `--set` takes them.
+
+    Raises:
+        ConfigError: It is no YAML, or a key or a type is wrong.
+    """
+    document = read_yaml(_recipe_file(Path(path)))
     for assignment in overrides:
         document = override(document, assignment)
     try:
@@ -54,9 +71,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     except ValidationError as error:
         raise ConfigError(_explain(error, document)) from error
     recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
-    if resume and (file.parent / ENVIRONMENT_FILE).is_file():
-        recipe = _lying_in(file.parent, recipe, overrides)
-    return resolve(recipe)
+    return recipe
 
 
 def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
@@ -84,7 +99,10 @@ def _recipe_file(path: Path) -> Path:
         folder = path.parent
         beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
         near = f": {did_you_mean(path.name, beside)}" if beside else ""
-        raise ConfigError(f"there is no file or folder {path}{near}")
+        raise ConfigError(
+            f"there is no file or folder {path}{near}. The recipes that come with gdpo: gdpo "
+            "recipes ls"
+        )
     return path
 
 

@@ -12,6 +12,13 @@ from gdpo.errors import ConfigError
 FILTERS = ("off", "any_reward_varies", "advantage_nonzero")
 """What `filter_groups` can be."""
 
+_SWITCHES: dict[str, tuple[bool | None, ...]] = {
+    "pack_micro_batches": (True, False),
+    "completion_only_head": (True, False),
+    "fast_generation": (None, True, False),
+}
+"""What the switches can be."""
+
 
 @dataclass
 class GDPOConfig(GRPOConfig):
@@ -144,15 +151,7 @@ class GDPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         resolve_estimator(self.advantage)
-        if self.filter_groups not in FILTERS:
-            raise ConfigError(
-                f"filter_groups={self.filter_groups!r}: {did_you_mean(self.filter_groups, FILTERS)}"
-            )
-        if self.max_filter_rounds < 1:
-            raise ConfigError(
-                f"max_filter_rounds must be 1 or more, got {self.max_filter_rounds}; to keep dead "
-                "groups, set filter_groups='off'"
-            )
+        _check_switches(self)
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ConfigError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r} has no effect "
@@ -164,3 +163,19 @@ class GDPOConfig(GRPOConfig):
                 f"with advantage='grpo' (divides by the group's std), 'grpo_batch_std' (by the "
                 f"batch's) or 'grpo_no_std' (does not)"
             )
+
+
+def _check_switches(config: GDPOConfig) -> None:
+    for name, allowed in _SWITCHES.items():
+        value: Any = getattr(config, name)
+        if not any(value is each for each in allowed):
+            raise ConfigError(f"{name}={value!r}: it must be {' or '.join(map(repr, allowed))}")
+    filtered: Any = config.filter_groups
+    if not isinstance(filtered, str) or filtered not in FILTERS:
+        raise ConfigError(f"filter_groups={filtered!r}: {did_you_mean(str(filtered), FILTERS)}")
+    rounds: Any = config.max_filter_rounds
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ConfigError(
+            f"max_filter_rounds={rounds!r}: it must be a whole number, 1 or more; to keep dead "
+            "groups, set filter_groups='off'"
+        )

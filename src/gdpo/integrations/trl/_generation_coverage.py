@@ -7,6 +7,7 @@ from accelerate.utils import is_peft_model
 from torch import nn
 from transformers import GenerationMixin
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 ROW_BY_ROW = (DynamicLayer, DynamicSlidingWindowLayer)
 """Cache layers whose rows can be repeated and left out without an effect on the others."""
@@ -92,6 +93,9 @@ def generated_by_other(trainer: Any) -> str | None:
         return "use_transformers_continuous_batching is set"
     if trainer.tools or trainer.environment_factories is not None:
         return "completions call tools"
+    trls: Any = GRPOTrainer
+    if type(trainer)._generate_single_turn is not trls._generate_single_turn:
+        return f"{type(trainer).__name__} generates in a way of its own"
     return None
 
 
@@ -101,6 +105,8 @@ def not_covered(trainer: Any) -> str | None:
         return "under DeepSpeed and FSDP all processes must take the same number of steps"
     if trainer._is_vlm:
         return "prompts may hold images"
+    if trainer.args.neftune_noise_alpha is not None:
+        return "neftune_noise_alpha is set, and the rows of a prompt would share its noise"
     more = set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}
     if more:
         return f"the tokenizer makes more than ids: {', '.join(sorted(more))}"

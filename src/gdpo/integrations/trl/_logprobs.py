@@ -6,9 +6,9 @@ model for the logits of completion tokens and keeps them until the backward pass
 into their own gradient in place.
 
 TRL's own head is used on other devices, and, which the log says once, for multimodal batches, the
-load-balancing loss of experts, `cast_lm_head_to_fp32`, capped logits (`final_logit_softcapping`),
-models whose forward cannot leave out positions (`logits_to_keep`), under DeepSpeed and FSDP, and
-for a batch whose logits would take more memory than TRL's own buffers.
+load-balancing loss of experts, `cast_lm_head_to_fp32`, capped logits, heads that are more than a
+product, models whose forward cannot leave out positions (`logits_to_keep`), under DeepSpeed and
+FSDP, and for a batch whose logits would take more memory than TRL's own buffers.
 """
 
 import functools
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
+from torch import nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,9 @@ _BLOCK = 2**21
 
 _TRL_TOKENS, _TRL_VOCABULARY = 4096, 32768
 """Size of the blocks that TRL's head computes."""
+
+_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap", "softcap")
+"""What models call a bound on their logits, which TRL's head knows in part."""
 
 _TRL_BLOCKS = 4
 """As many of them are alive at once in TRL's head, at least."""
@@ -98,8 +102,10 @@ class CompletionOnlyHead(GRPOTrainer):
         text = base.config.get_text_config()
         if "logits_to_keep" not in inspect.signature(type(base).forward).parameters:
             return f"{type(base).__name__}.forward has no logits_to_keep"
-        if getattr(text, "final_logit_softcapping", None) is not None:
-            return "the model caps its logits (final_logit_softcapping)"
+        if cap := next((name for name in _CAPS if getattr(text, name, None) is not None), None):
+            return f"the model caps its logits ({cap})"
+        if not isinstance(base.get_output_embeddings(), nn.Linear):
+            return f"the head of {type(base).__name__} is more than a product"
         rows, width, keep = shape
         trls = min(rows * width, _TRL_TOKENS) * min(text.vocab_size, _TRL_VOCABULARY)
         if rows * keep * text.vocab_size > _TRL_BLOCKS * trls:

@@ -45,9 +45,9 @@ class Row:
     contributes: bool
 
 
-def is_known(batch: MicroBatch) -> bool:
-    """Whether it holds nothing but what the functions here know how to cut."""
-    return set(batch) <= {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH}
+def unknown_to_packing(batch: MicroBatch) -> list[str]:
+    """What it holds that the functions here do not know how to cut."""
+    return sorted(set(batch) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH})
 
 
 def join(batches: Sequence[MicroBatch]) -> MicroBatch:

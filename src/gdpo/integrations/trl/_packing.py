@@ -20,8 +20,8 @@ of probabilities, and what else depends on the advantage depends on its sign alo
 - Micro-batches stay TRL's and are only trimmed where a term is averaged over whatever shares a
   micro-batch: bnpo with a KL term, the entropy bonus (`entropy_coef`, `use_adaptive_entropy`), the
   choice of high-entropy tokens (`top_entropy_quantile`), the load-balancing loss of experts.
-- They stay untouched for multimodal models, under `torch_compile`, for vespo with vLLM's
-  importance sampling (it sums over the padding, too), and for a loss that is not TRL's.
+- They stay untouched for multimodal models, under `torch_compile`, with NEFTune's noise, for vespo
+  with vLLM's importance sampling (it sums over the padding, too), and for a loss that is not TRL's.
 - Prompts are trimmed where positions are relative (rotary); absolute ones would shift, and so
   would the virtual tokens of prompt tuning, which stand before the padding.
 
@@ -47,15 +47,18 @@ from gdpo.integrations.trl._micro_batches import (
     MicroBatch,
     Row,
     chunks,
-    is_known,
     join,
     last_places,
     rows_of,
     split,
     take,
+    unknown_to_packing,
 )
 
 logger = logging.getLogger(__name__)
+
+_OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
+"""What TRL's loss calls; a subclass that has its own may see that advantages are scaled."""
 
 _BY_ROWS = ("grpo", "dr_grpo", "luspo", "sapo")
 _BY_TOKENS = ("bnpo",)
@@ -119,7 +122,11 @@ class PackedMicroBatches(GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         inputs = super()._prepare_inputs(generation_batch)
-        if self._packing is None or not self._training() or not is_known(inputs):
+        if self._packing is None or not self._training():
+            return inputs
+        if unknown := unknown_to_packing(inputs):
+            self._packing = None
+            _say(self, f"micro-batches stay TRL's, because they hold {', '.join(unknown)}")
             return inputs
         if not self._packed:
             buffered: Any = self._buffered_inputs
@@ -241,12 +248,16 @@ def _say(trainer: GRPOTrainer, message: str) -> None:
 
 def _untouched_because(trainer: GRPOTrainer) -> str | None:
     own = type(trainer)._compute_loss is not PackedMicroBatches._compute_loss  # pyright: ignore[reportPrivateUsage]
-    if own or type(trainer).compute_loss is not GRPOTrainer.compute_loss:
+    parts = ("compute_loss", *_OF_THE_LOSS)
+    own = own or any(getattr(type(trainer), n) is not getattr(GRPOTrainer, n) for n in parts)
+    if own:
         return f"{type(trainer).__name__} has a loss of its own"
     if trainer.loss_type not in (*_BY_ROWS, *_BY_TOKENS, *_BY_GENERATION_BATCH):
         return f"the normalizer of loss_type={trainer.loss_type!r} is not known"
     if trainer._is_vlm:  # pyright: ignore[reportPrivateUsage]
         return "the model is multimodal"
+    if trainer.args.neftune_noise_alpha is not None:
+        return "the noise of neftune_noise_alpha depends on the width of a micro-batch"
     if trainer.args.torch_compile:
         return "torch_compile would compile the model again for every new shape"
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction

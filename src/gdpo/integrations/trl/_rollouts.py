@@ -56,6 +56,7 @@ class RolloutLog:
         rewards: torch.Tensor,
         advantages: torch.Tensor,
         weights: Mapping[str, float],
+        trained: Sequence[bool],
         is_main_process: bool,
     ) -> None:
         """Gather the rollouts of a generation batch and write the file of its step.
@@ -68,6 +69,7 @@ class RolloutLog:
             rewards: `[prompt, sample, reward]`, of all processes.
             advantages: `[prompt, sample]`, of all processes.
             weights: By reward name, in the order of the reward axis.
+            trained: Of each prompt's rollouts, whether they are in the batch that is trained.
             is_main_process: Whether this process writes.
         """
         facts: list[dict[str, Any]] = gather_object(self._local)
@@ -93,6 +95,7 @@ class RolloutLog:
                     },
                     weights=weights,
                     advantage=advantage,
+                    trained=trained[i // samples],
                     **fact,
                 )
             )

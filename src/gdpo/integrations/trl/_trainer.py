@@ -254,6 +254,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             step=self.state.global_step + (mode == "train"),
             rewards=groups.rewards,
             advantages=advantages,
+            trained=[place is not None for place in groups.places],
             weights=dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True)),
             is_main_process=self.accelerator.is_main_process,
         )

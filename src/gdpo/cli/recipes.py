@@ -1,0 +1,68 @@
+"""`gdpo recipes`."""
+
+from pathlib import Path
+
+from cyclopts import App
+
+recipes = App(name="recipes", help="List, show and copy the recipes that come with gdpo.")
+
+
+@recipes.command(name="ls")
+def list_recipes() -> int:
+    """List them: name, model, rewards, estimator."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from gdpo.training import read_recipe, shipped_recipes
+
+    table = Table("recipe", "model", "rewards", "advantage")
+    for name, folder in shipped_recipes().items():
+        recipe = read_recipe(folder)
+        rewards = ", ".join(reward.name for reward in recipe.rewards)
+        table.add_row(name, recipe.model, rewards, recipe.advantage)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        "gdpo recipes show NAME: what it needs and gives; gdpo recipes copy NAME: make it yours",
+        soft_wrap=True,
+    )
+    return 0
+
+
+@recipes.command
+def show(name: str, /) -> int:
+    """Print a recipe and its README.
+
+    Args:
+        name: As `gdpo recipes ls` has it.
+    """
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from gdpo.training import shipped_recipe
+
+    folder = shipped_recipe(name)
+    console = Console(highlight=False)
+    console.print(Markdown((folder / "README.md").read_text(encoding="utf-8")))
+    console.rule("recipe.yaml")
+    text = (folder / "recipe.yaml").read_text(encoding="utf-8")
+    console.print(text, markup=False, soft_wrap=True)
+    return 0
+
+
+@recipes.command
+def copy(name: str, folder: Path | None = None, /) -> int:
+    """Copy a recipe and its README into a folder of yours.
+
+    Args:
+        name: As `gdpo recipes ls` has it.
+        folder: Where to; it must not be there yet. Left out: the recipe's name.
+    """
+    from rich.console import Console
+
+    from gdpo.training import copy_recipe
+
+    copied = copy_recipe(name, folder or Path(name))
+    console = Console(highlight=False)
+    console.print(f"{copied}: gdpo check {copied}", markup=False, soft_wrap=True)
+    return 0
