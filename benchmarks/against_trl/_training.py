@@ -40,7 +40,7 @@ SETTINGS = {
     "81 % dead": Setting(dead=13),
     "nothing dead, with a KL term": Setting(beta=0.04),
     "nothing dead, 2 iterations": Setting(iterations=2),
-    "nothing dead, vocabulary of 49,152": Setting(vocabulary=49_152),
+    "16 rollouts, vocabulary of 49,152": Setting(16, 2, vocabulary=49_152),
     "all lengths equal": Setting(equal_lengths=True),
     "one group in one micro-batch": Setting(rollouts=8, micro_batches=1, samples=8),
     "one group, equal lengths": Setting(8, 1, 8, equal_lengths=True),

@@ -164,3 +164,34 @@ def test_recipes_are_listed_shown_and_copied(gdpo_says, tmp_path, monkeypatch):
     code, _, err = gdpo_says("check", "math_lenght")
     assert code == 2
     assert "gdpo recipes ls" in err
+
+
+def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n' * 3)
+    rows = ("--benchmarks", "gsm8k", "--data", "gsm8k=rows.jsonl")
+    code, out, _ = gdpo_says("evaluate", "gold", *rows)
+    assert code == 0
+    assert "1.000" in out
+    assert "0.438" in out
+    code, out, _ = gdpo_says("evaluate", "empty", *rows, "--baseline", "evaluations/gold")
+    assert code == 0
+    assert "-1.000" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--benchmarks", "gsm9k"), "did you mean 'gsm8k'"),
+        (("--benchmarks", ","), "--benchmarks names none"),
+        (("--benchmarks", "gsm8k", "--data", "rows.jsonl"), "write NAME=FILE"),
+        (("--benchmarks", "gsm8k", "--data", "mbpp=a"), "--data names mbpp, which"),
+        (("--benchmarks", "gsm8k", "--samples", "4"), "--samples above 1 needs a --temperature"),
+        (("--benchmarks", "gsm8k", "--top-p", "0"), "--top-p must be above 0"),
+        (("--benchmarks", "gsm8k", "--baseline", "no"), "no holds no results.json"),
+    ],
+)
+def test_evaluate_tells_what_is_wrong_before_it_begins(gdpo_says, arguments, message):
+    code, _, err = gdpo_says("evaluate", "gold", *arguments)
+    assert code == 2
+    assert message in err.replace("\n", " ")

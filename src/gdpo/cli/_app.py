@@ -14,6 +14,7 @@ from gdpo import __version__
 from gdpo.cli._codes import INTERRUPTED, MISTAKE
 from gdpo.cli.check import check
 from gdpo.cli.demo import demo
+from gdpo.cli.evaluate import evaluate
 from gdpo.cli.recipes import recipes
 from gdpo.cli.train import train
 from gdpo.errors import GdpoError
@@ -31,7 +32,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for _verb in (demo, check, train, recipes):
+for _verb in (demo, recipes, check, train, evaluate):
     app.command(_verb)
 
 

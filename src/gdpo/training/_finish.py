@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gdpo._files import write_whole
 from gdpo.diagnostics import Diagnosis, Severity, diagnose
 from gdpo.errors import MissingExtraError
 from gdpo.rewards import declared_ranges
@@ -17,7 +18,7 @@ from gdpo.training._environment import now
 from gdpo.training._preflight import Job
 from gdpo.training._progress import number
 from gdpo.training._resolve import gates_of
-from gdpo.training._run_directory import Checkpoint, RunDirectory, write_whole
+from gdpo.training._run_directory import Checkpoint, RunDirectory
 from gdpo.training._summary import RewardChange, readme, reward_changes
 
 _NO_SIGNAL = (

@@ -13,7 +13,6 @@ runs/<name>/
 """
 
 import json
-import math
 import os
 import re
 import shutil
@@ -23,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
+from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.training._recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 
@@ -217,37 +215,6 @@ def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
         f"{run.path} already holds a run ({recipe.place('name')}); it is never overwritten. "
         f"Continue it with --resume, or {other}"
     )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(
-            text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"
-        )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def to_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON that every reader takes: what is not finite becomes null."""
-    return json.dumps(
-        _finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str
-    )
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in cast("list[Any]", value)]
-    return value
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
+from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.training._batch import default_save_steps
 from gdpo.training._environment import describe_environment
@@ -21,14 +22,7 @@ from gdpo.training._progress import RunView, duration, show
 from gdpo.training._recipe import Recipe
 from gdpo.training._resolve import resolve
 from gdpo.training._resume import find_run, refuse_other_circumstances, resume_command
-from gdpo.training._run_directory import (
-    Checkpoint,
-    RunDirectory,
-    create_run,
-    refuse_existing,
-    to_json,
-    write_whole,
-)
+from gdpo.training._run_directory import Checkpoint, RunDirectory, create_run, refuse_existing
 from gdpo.training._summary import RewardChange
 
 if TYPE_CHECKING:

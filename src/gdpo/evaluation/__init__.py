@@ -1,0 +1,45 @@
+"""Evaluation: benchmarks, responses that are kept, and scores with intervals."""
+
+from gdpo.evaluation._benchmarks import (
+    BENCHMARKS,
+    Benchmark,
+    Measure,
+    Source,
+    find_benchmark,
+    measures,
+    rewards_of,
+)
+from gdpo.evaluation._evaluation import Result, Settings, evaluate, read_results, result_of
+from gdpo.evaluation._intervals import Estimate, difference, share
+from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
+from gdpo.evaluation._server import Server, ServerError
+from gdpo.evaluation._tables import differences_table, results_table
+from gdpo.evaluation._who import folder_of, responder_of
+
+__all__ = [
+    "BENCHMARKS",
+    "Benchmark",
+    "Estimate",
+    "Measure",
+    "Responder",
+    "Response",
+    "Result",
+    "Sampling",
+    "Server",
+    "ServerError",
+    "Settings",
+    "Source",
+    "check_sampling",
+    "difference",
+    "differences_table",
+    "evaluate",
+    "find_benchmark",
+    "folder_of",
+    "measures",
+    "read_results",
+    "responder_of",
+    "result_of",
+    "results_table",
+    "rewards_of",
+    "share",
+]

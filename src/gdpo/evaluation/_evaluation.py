@@ -1,0 +1,240 @@
+"""Evaluates: problems in parts, each answered, scored and kept before the next one begins."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdpo._files import to_json, write_whole
+from gdpo.errors import ConfigError
+from gdpo.evaluation._benchmarks import Benchmark, measures, problems, rewards_of
+from gdpo.evaluation._intervals import Estimate, share
+from gdpo.evaluation._responders import Responder, Sampling
+from gdpo.rewards import Reward, Scorer
+from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
+from gdpo.tasks import Sample
+
+_BOUNDS = ("mean", "low", "high")
+
+PART = 32
+"""Problems that are answered, scored and kept together."""
+
+Told = Callable[[str, int, int], None]
+"""Called with a benchmark's name, and how many of its problems are done of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What decides an evaluation, and must be the same when it goes on."""
+
+    model: str
+    sampling: Sampling
+    token_limit: int
+    rows: int | None = None
+    data: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Files of rows, by benchmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a benchmark says of a model."""
+
+    benchmark: str
+    problems: int
+    samples: int
+    estimates: dict[str, Estimate]
+    """By the name of the measure."""
+    of_problems: dict[str, list[float]]
+    """The mean over the samples of each problem, by measure; NaN: does not apply."""
+
+
+def evaluate(
+    settings: Settings,
+    benchmarks: Sequence[Benchmark],
+    responder: Callable[[Benchmark], Responder],
+    folder: Path,
+    told: Told = lambda *_: None,
+) -> list[Result]:
+    """Evaluate on each benchmark; what was done before in this folder is kept.
+
+    Args:
+        settings: What decides it.
+        benchmarks: In this order.
+        responder: Makes what answers a benchmark; called for those that are not done.
+        folder: Where responses (rollout records), settings and results lie.
+        told: Of the progress.
+
+    Raises:
+        ConfigError: The folder holds an evaluation with other settings.
+        DataError: Rows cannot be read; before anything is generated.
+    """
+    _open(folder, settings)
+    work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
+    results = [
+        _evaluate_one(settings, benchmark, samples, responder, folder, told)
+        for benchmark, samples in work
+    ]
+    write_whole(folder / "results.json", to_json([asdict(r) for r in results], indent=2))
+    return results
+
+
+def read_results(folder: Path) -> list[Result]:
+    """The results of an evaluation that is done.
+
+    Raises:
+        ConfigError: The folder holds none.
+    """
+    file = folder / "results.json"
+    if not file.is_file():
+        raise ConfigError(f"{folder} holds no results.json: it is there when an evaluation is done")
+    return [_from_plain(plain) for plain in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def _open(folder: Path, settings: Settings) -> None:
+    file = folder / "settings.json"
+    wanted = json.loads(json.dumps(asdict(settings)))
+    if file.is_file():
+        there = json.loads(file.read_text(encoding="utf-8"))
+        differing = [key for key in wanted if there.get(key) != wanted[key] and key != "data"]
+        if differing:
+            raise ConfigError(
+                f"{folder} holds an evaluation with other settings: "
+                + "; ".join(f"{key} is {there.get(key)}, not {wanted[key]}" for key in differing)
+                + ". Name another folder: --output"
+            )
+        wanted["data"] = {**there.get("data", {}), **wanted["data"]}
+    elif folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds something else; name another folder: --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(file, to_json(wanted, indent=2))
+
+
+def _evaluate_one(
+    settings: Settings,
+    benchmark: Benchmark,
+    samples: Sequence[Sample],
+    responder: Callable[[Benchmark], Responder],
+    folder: Path,
+    told: Told,
+) -> Result:
+    rewards = rewards_of(benchmark, settings.token_limit)
+    files = list(_parts(folder / benchmark.name, samples))
+    told(benchmark.name, sum(len(part) for _, part, file in files if file.exists()), len(samples))
+    answering: Responder | None = None
+    with Scorer(rewards, on_error="worst") as scorer:
+        for start, part, file in files:
+            if file.exists():
+                continue
+            answering = answering or responder(benchmark)
+            rollouts = _rollouts(settings, part, start, answering, scorer)
+            write_rollouts(file, rollouts)
+            told(benchmark.name, start + len(part), len(samples))
+    return result_of(
+        benchmark.name, rewards, [r for *_, file in files for r in read_rollouts(file)]
+    )
+
+
+def _parts(folder: Path, samples: Sequence[Sample]) -> Iterator[tuple[int, Sequence[Sample], Path]]:
+    for start in range(0, len(samples), PART):
+        yield start, samples[start : start + PART], folder / f"problems_{start:06d}.parquet"
+
+
+def _rollouts(
+    settings: Settings, part: Sequence[Sample], start: int, answering: Responder, scorer: Scorer
+) -> list[Rollout]:
+    # A part that is begun anew is answered as it would have been.
+    answered = answering.respond(part, settings.sampling.seed + start)
+    pairs = [
+        (number, sample_id, sample, response)
+        for number, (sample, responses) in enumerate(zip(part, answered, strict=True), start)
+        for sample_id, response in enumerate(responses)
+    ]
+    scores = scorer.score(
+        [response.text for *_, response in pairs],
+        [sample.reference for *_, sample, _ in pairs],
+        num_tokens=[response.num_tokens for *_, response in pairs],
+    )
+    names = [reward.name for reward in scorer.rewards]
+    failed = {(f.index, f.reward): f.kind for f in scores.failures}
+    return [
+        Rollout(
+            run=settings.model,
+            step=1,
+            group_id=number,
+            sample_id=sample_id,
+            prompt=sample.prompt,
+            completion=response.text,
+            rewards={
+                name: None if np.isnan(value) else value
+                for name, value in zip(names, values, strict=True)
+            },
+            weights=dict.fromkeys(names, 1.0),
+            advantage=0.0,
+            num_tokens=response.num_tokens,
+            finish_reason=response.finish_reason,
+            extra={
+                "reference": dict(sample.reference),
+                "failed": {name: failed[i, name] for name in names if (i, name) in failed},
+            },
+        )
+        for i, ((number, sample_id, sample, response), values) in enumerate(
+            zip(pairs, scores.values.tolist(), strict=True)
+        )
+    ]
+
+
+def result_of(benchmark: str, rewards: Sequence[Reward], rollouts: Sequence[Rollout]) -> Result:
+    """The estimates that recorded responses give.
+
+    Args:
+        benchmark: Its name.
+        rewards: What judged them.
+        rollouts: Of all problems.
+    """
+    by_problem: dict[int, list[Rollout]] = {}
+    for rollout in rollouts:
+        by_problem.setdefault(rollout.group_id, []).append(rollout)
+    of_problems: dict[str, list[float]] = {}
+    estimates: dict[str, Estimate] = {}
+    by_name = {reward.name: reward for reward in rewards}
+    for measure in measures(rewards):
+        reward = by_name[measure.reward]
+        low, high = reward.low, reward.high
+        means = [_mean([r.rewards[reward.name] for r in group]) for group in by_problem.values()]
+        if measure.inverted:
+            means = [(high - mean) / (high - low) for mean in means]
+            low, high = 0.0, 1.0
+        of_problems[measure.name] = means
+        estimates[measure.name] = share(means, low=low, high=high)
+    samples = max((len(group) for group in by_problem.values()), default=0)
+    return Result(benchmark, len(by_problem), samples, estimates, of_problems)
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else nan
+
+
+def _from_plain(plain: dict[str, Any]) -> Result:
+    return Result(
+        benchmark=plain["benchmark"],
+        problems=plain["problems"],
+        samples=plain["samples"],
+        estimates={
+            name: Estimate(*(_number(of[key]) for key in _BOUNDS), problems=of["problems"])
+            for name, of in plain["estimates"].items()
+        },
+        of_problems={
+            name: [_number(value) for value in values]
+            for name, values in plain["of_problems"].items()
+        },
+    )
+
+
+def _number(value: float | None) -> float:
+    """What is null was not a number."""
+    return nan if value is None else value

@@ -1,0 +1,171 @@
+"""What answers: a model in this process, a server, or, to try a benchmark, its gold answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gdpo.errors import ConfigError
+from gdpo.tasks import Sample, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How responses are drawn."""
+
+    samples: int = 1
+    """Responses to each problem."""
+    temperature: float = 0.0
+    """0: the likeliest token each time."""
+    top_p: float = 1.0
+    max_tokens: int = 1024
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer."""
+
+    text: str
+    num_tokens: int
+    finish_reason: str
+    """`stop` or `length`."""
+
+
+class Responder(Protocol):
+    """Answers problems."""
+
+    def respond(self, problems: Sequence[Sample], seed: int) -> list[list[Response]]:
+        """The responses to each problem; the same ones for the same seed where it can be had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Answers with what is there: to try a benchmark without a model.
+
+    Args:
+        task: Whose gold answers are meant.
+        samples: Responses to each problem.
+        gold: The row's own answer; False: nothing at all.
+    """
+
+    task: Task
+    samples: int
+    gold: bool
+
+    def respond(self, problems: Sequence[Sample], seed: int) -> list[list[Response]]:  # noqa: ARG002
+        """The gold answer, or nothing, as often as asked."""
+        texts = [self.task.gold_completion(p.reference) if self.gold else "" for p in problems]
+        return [[Response(text or "", 1, "stop")] * self.samples for text in texts]
+
+
+class LocalModel:
+    """A model of transformers, on the GPU if there is one.
+
+    Prompts are read once for all of their samples, and finished rows leave the batch, where the
+    model allows it (`gdpo.integrations.trl`).
+
+    Args:
+        model: What `from_pretrained` takes.
+        tokenizer: Its tokenizer, padding on the left, with a chat template.
+        sampling: How responses are drawn.
+        at_once: Responses that are generated together.
+    """
+
+    def __init__(self, model: str, tokenizer: Any, sampling: Sampling, *, at_once: int) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from gdpo.integrations.trl._generation_coverage import model_not_covered
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model)
+        self._model = loaded.to(device).eval()
+        self._tokenizer = tokenizer
+        self._sampling = sampling
+        self._at_once = at_once
+        self._fast = model_not_covered(loaded) is None
+
+    def respond(self, problems: Sequence[Sample], seed: int) -> list[list[Response]]:
+        """The responses to each problem."""
+        import torch
+
+        torch.manual_seed(seed)
+        size = max(1, self._at_once // self._sampling.samples)
+        answered: list[list[Response]] = []
+        for start in range(0, len(problems), size):
+            answered += self._together(problems[start : start + size])
+        return answered
+
+    def _together(self, problems: Sequence[Sample]) -> list[list[Response]]:
+        import torch
+
+        read = self._tokenizer.apply_chat_template(
+            [problem.prompt for problem in problems],
+            add_generation_prompt=True,
+            tokenize=True,
+            padding=True,
+            return_dict=True,
+            return_tensors="pt",
+        ).to(self._model.device)
+        samples = self._sampling.samples
+        with torch.inference_mode():
+            ids = self._model.generate(
+                input_ids=read["input_ids"],
+                attention_mask=read["attention_mask"],
+                max_new_tokens=self._sampling.max_tokens,
+                pad_token_id=self._tokenizer.pad_token_id,
+                **self._drawn(),
+                **self._rows(len(problems)),
+            )[:, read["input_ids"].shape[1] :]
+        responses = [self._response(row) for row in ids.tolist()]
+        return [responses[i : i + samples] for i in range(0, len(responses), samples)]
+
+    def _drawn(self) -> dict[str, Any]:
+        drawn = self._sampling
+        if drawn.temperature == 0:
+            return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        settings = {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": 0}
+        return {"do_sample": True, **settings}
+
+    def _rows(self, problems: int) -> dict[str, Any]:
+        """Which prompt each row of the batch continues."""
+        samples = self._sampling.samples
+        if not self._fast:
+            return {"num_return_sequences": samples}
+        import torch
+
+        from gdpo.integrations.trl._generation_loop import sample_rows
+
+        rows = torch.arange(problems, device=self._model.device).repeat_interleave(samples)
+        return {"custom_generate": sample_rows, "prompt_of_row": rows}
+
+    def _response(self, ids: list[int]) -> Response:
+        ends = self._model.generation_config.eos_token_id
+        ends = {*ends} if isinstance(ends, list) else {ends}
+        length = next((i + 1 for i, token in enumerate(ids) if token in ends), None)
+        kept = ids if length is None else ids[:length]
+        text = self._tokenizer.decode(kept, skip_special_tokens=True)
+        return Response(text, len(kept), "length" if length is None else "stop")
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Refuse what cannot be.
+
+    Raises:
+        ConfigError: A number is out of its range.
+    """
+    wrong = [
+        f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
+        for name, fine, allowed in (
+            ("samples", sampling.samples >= 1, "1 or more"),
+            ("temperature", 0 <= sampling.temperature < float("inf"), "0 or more"),
+            ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
+            ("max_tokens", sampling.max_tokens >= 1, "1 or more"),
+        )
+        if not fine
+    ]
+    if sampling.samples > 1 and sampling.temperature == 0:
+        wrong.append("--samples above 1 needs a --temperature: without one all are the same")
+    if wrong:
+        raise ConfigError("; ".join(wrong))

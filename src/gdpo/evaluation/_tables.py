@@ -1,0 +1,46 @@
+"""Results as tables for a terminal."""
+
+from collections.abc import Sequence
+from math import isnan
+
+from rich.table import Table
+
+from gdpo.evaluation._evaluation import Result
+from gdpo.evaluation._intervals import Estimate, difference
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    """One line per measure: mean and 95 % interval."""
+    table = Table("benchmark", "problems", "samples", "measure", "mean", "95 % interval")
+    for result in results:
+        for i, (name, estimate) in enumerate(result.estimates.items()):
+            first = (result.benchmark, f"{estimate.problems:,}", str(result.samples))
+            table.add_row(*(first if i == 0 else ("", "", "")), name, *_shown(estimate))
+        table.add_section()
+    return table
+
+
+def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:
+    """What differs from another evaluation on the problems that both have, problem by problem."""
+    table = Table("benchmark", "problems", "measure", f"difference to {name}", "95 % interval")
+    others = {result.benchmark: result for result in theirs}
+    for result in ours:
+        other = others.get(result.benchmark)
+        for measure, values in result.of_problems.items() if other else ():
+            assert other is not None
+            against = other.of_problems.get(measure, [])
+            count = min(len(values), len(against))
+            estimate = difference(values[:count], against[:count])
+            table.add_row(
+                result.benchmark, f"{estimate.problems:,}", measure, *_shown(estimate, "+.3f")
+            )
+        table.add_section()
+    return table
+
+
+def _shown(estimate: Estimate, form: str = ".3f") -> tuple[str, str]:
+    if isnan(estimate.mean):
+        return "does not apply", ""
+    if isnan(estimate.low):
+        return f"{estimate.mean:{form}}", "none: all problems alike"
+    return f"{estimate.mean:{form}}", f"{estimate.low:{form}} to {estimate.high:{form}}"

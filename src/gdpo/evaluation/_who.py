@@ -1,0 +1,79 @@
+"""Who answers: a run's model, a model by name, a server, the gold answers, or nobody."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from gdpo.errors import ConfigError
+from gdpo.evaluation._benchmarks import Benchmark
+from gdpo.evaluation._responders import LocalModel, Responder, Sampling, Written
+from gdpo.evaluation._server import Server
+from gdpo.tasks import resolve_task
+from gdpo.training import DataConfig, Recipe, RunDirectory
+from gdpo.training._models import load_tokenizer, locate_model, make_ready
+
+WRITTEN = ("gold", "empty")
+"""Names that are no models: the rows' own answers, and no answer."""
+
+
+def responder_of(
+    model: str, sampling: Sampling, *, server: str | None, at_once: int
+) -> Callable[[Benchmark], Responder]:
+    """What answers benchmarks; a model is loaded once, when it is first needed.
+
+    Args:
+        model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`;
+            with a server, what it calls the model.
+        sampling: How responses are drawn.
+        server: Its address, or None.
+        at_once: Responses that are generated together.
+
+    Raises:
+        ConfigError: There is no such model, or it has no chat template.
+    """
+    if server is not None:
+        asked = Server(server, model, sampling, at_once=at_once)
+        return lambda _: asked
+    if model in WRITTEN:
+        return lambda benchmark: Written(
+            resolve_task(benchmark.task), sampling.samples, gold=model == "gold"
+        )
+    recipe = _as_recipe(_model_of(model))
+    located = locate_model(recipe)
+    loaded: list[LocalModel] = []
+
+    def answering(_: Benchmark) -> Responder:
+        if not loaded:
+            make_ready(located, recipe)
+            tokenizer = load_tokenizer(located, recipe)
+            loaded.append(LocalModel(located.source, tokenizer, sampling, at_once=at_once))
+        return loaded[0]
+
+    return answering
+
+
+def folder_of(model: str) -> Path:
+    """Where an evaluation of this model lies, if nothing else is said."""
+    if RunDirectory(Path(model)).recipe.is_file():
+        return Path(model) / "evaluation"
+    return Path("evaluations") / re.sub(r"[^A-Za-z0-9._-]+", "_", model.strip("./~"))
+
+
+def _model_of(name: str) -> str:
+    """The trained model of a run, or the name as it is."""
+    run = RunDirectory(Path(name))
+    if not run.recipe.is_file():
+        return name
+    if not run.model.is_dir():
+        raise ConfigError(
+            f"the run {name} has no model yet: it is there when the run is finished. A checkpoint "
+            f"can be evaluated: {name}/checkpoints/checkpoint-…"
+        )
+    return str(run.model)
+
+
+def _as_recipe(model: str) -> Recipe:
+    """As much of a recipe as finding a model needs."""
+    recipe = Recipe(task="none", model=model, data=DataConfig(source="none"))
+    recipe._source = "gdpo evaluate"  # pyright: ignore[reportPrivateUsage]
+    return recipe

@@ -1,0 +1,29 @@
+"""Rows of small benchmarks."""
+
+import json
+
+import pytest
+
+
+def written(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def gsm8k_file(tmp_path):
+    rows = [{"question": f"{i}+{i}?", "answer": f"#### {2 * i}"} for i in range(70)]
+    return written(tmp_path / "gsm8k.jsonl", rows)
+
+
+@pytest.fixture
+def mbpp_file(tmp_path):
+    rows = [
+        {
+            "text": "Add one.",
+            "test_list": [f"assert f({i}) == {i + 1}"],
+            "code": "f = lambda x: x+1",
+        }
+        for i in range(3)
+    ]
+    return written(tmp_path / "mbpp.jsonl", rows)

@@ -1,0 +1,184 @@
+"""Evaluations: gold answers score 1, parts are kept, and a model answers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.evaluation.conftest import written
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.evaluation import (
+    Response,
+    Sampling,
+    Settings,
+    evaluate,
+    find_benchmark,
+    folder_of,
+    read_results,
+    responder_of,
+)
+from gdpo.rollouts import read_rollouts
+
+SETTINGS = Settings("gold", Sampling(), 4000)
+
+
+def run(folder, names, files, settings=SETTINGS, **options):
+    benchmarks = [find_benchmark(name, file) for name, file in zip(names, files, strict=True)]
+    answering = options.pop("answering", None) or responder_of(
+        settings.model, settings.sampling, server=None, at_once=8
+    )
+    return evaluate(settings, benchmarks, answering, folder, **options)
+
+
+def means(results):
+    return {r.benchmark: {name: e.mean for name, e in r.estimates.items()} for r in results}
+
+
+def test_gold_answers_score_1_and_nothing_0(gsm8k_file, mbpp_file, tmp_path):
+    names, files = ["gsm8k", "mbpp"], [gsm8k_file, mbpp_file]
+    assert means(run(tmp_path / "gold", names, files)) == {
+        "gsm8k": {"correct": 1, "integer": 1, "format": 1, "too long": 0},
+        "mbpp": {"all tests": 1, "tests passed": 1, "bug": 0, "too long": 0},
+    }
+    nothing = replace(SETTINGS, model="empty")
+    assert means(run(tmp_path / "empty", names, files, nothing)) == {
+        "gsm8k": {"correct": 0, "integer": 0, "format": 0, "too long": 0},
+        "mbpp": {"all tests": 0, "tests passed": 0, "bug": 1, "too long": 0},
+    }
+
+
+class Counting:
+    """Right on every other problem, and long there; fails at a part if asked to."""
+
+    def __init__(self, fail_at=None, samples=1):
+        self.asked, self.fail_at, self.samples = [], fail_at, samples
+
+    def respond(self, problems, seed):
+        if seed == self.fail_at:
+            raise KeyboardInterrupt
+        self.asked.append((seed, len(problems)))
+        answers = [p.reference["answer"] for p in problems]
+        return [
+            [
+                Response(f"<answer>{a}</answer>", 5000, "stop")
+                if int(a) % 4
+                else Response("no", 3, "length")
+            ]
+            * self.samples
+            for a in answers
+        ]
+
+
+def test_what_is_done_is_kept_and_the_rest_goes_on(gsm8k_file, tmp_path):
+    first, second, told = Counting(fail_at=32), Counting(), []
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: first)
+    results = run(
+        tmp_path / "e",
+        ["gsm8k"],
+        [gsm8k_file],
+        answering=lambda _: second,
+        told=lambda *news: told.append(news),
+    )
+    assert first.asked == [(0, 32)]
+    assert second.asked == [(32, 32), (64, 6)]
+    assert told == [("gsm8k", 32, 70), ("gsm8k", 64, 70), ("gsm8k", 70, 70)]
+    whole = run(tmp_path / "f", ["gsm8k"], [gsm8k_file], answering=lambda _: Counting())
+    assert results == whole
+    assert means(results)["gsm8k"] == {"correct": 0.5, "integer": 0.5, "format": 0, "too long": 0.5}
+    assert read_results(tmp_path / "e") == results
+    again = run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: pytest.fail("asked"))
+    assert again == results
+
+
+def test_every_response_is_a_rollout_record(gsm8k_file, tmp_path):
+    answering = Counting(samples=2)
+    run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: answering)
+    files = sorted((tmp_path / "e" / "gsm8k").iterdir())
+    records = [record for file in files for record in read_rollouts(file)]
+    assert [(r.group_id, r.sample_id) for r in records] == [
+        (i, s) for i in range(70) for s in (0, 1)
+    ]
+    assert records[2].completion == "<answer>2</answer>"
+    assert records[2].rewards == {"correctness": 1, "integer": 1, "format": 0, "length": 0}
+    assert (records[0].num_tokens, records[0].finish_reason) == (3, "length")
+    assert records[2].extra["reference"] == {"answer": "2"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model": "empty"}, "model is gold, not empty"),
+        ({"token_limit": 5}, "token_limit is 4000, not 5"),
+        ({"rows": 3}, "rows is None, not 3"),
+    ],
+)
+def test_an_evaluation_does_not_go_on_with_other_settings(changed, said, gsm8k_file, tmp_path):
+    run(tmp_path / "e", ["gsm8k"], [gsm8k_file])
+    with pytest.raises(ConfigError, match=said):
+        run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, **changed))
+
+
+def test_a_folder_with_something_else_is_left_alone(gsm8k_file, tmp_path):
+    with pytest.raises(ConfigError, match="holds something else"):
+        run(tmp_path, ["gsm8k"], [gsm8k_file])
+    with pytest.raises(ConfigError, match=r"holds no results\.json"):
+        read_results(tmp_path)
+
+
+def test_wrong_rows_are_told_before_anything_is_generated(gsm8k_file, tmp_path):
+    broken = written(tmp_path / "broken.jsonl", [{"question": "1?", "answer": "1"}])
+    with pytest.raises(DataError, match=r"benchmark 'mbpp': .*--data mbpp=FILE"):
+        run(tmp_path / "e", ["gsm8k", "mbpp"], [gsm8k_file, broken])
+    assert not (tmp_path / "e" / "gsm8k").exists()
+
+
+def test_benchmarks_are_found_by_name_or_are_tasks_with_a_file(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'math500'"):
+        find_benchmark("math50", None)
+    assert find_benchmark("gdpo.tasks.gsm8k:TASK", "rows.jsonl").task == "gdpo.tasks.gsm8k:TASK"
+    assert find_benchmark("humaneval", None).file().is_file()
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_model_answers(samples, tiny_policy, gsm8k_file, tmp_path):
+    sampling = Sampling(samples, 1.0 if samples > 1 else 0.0, max_tokens=6)
+    settings = Settings(str(tiny_policy), sampling, token_limit=3, rows=5)
+    one, two = (run(tmp_path / name, ["gsm8k"], [gsm8k_file], settings) for name in "ab")
+    assert one == two
+    (file,) = (tmp_path / "a" / "gsm8k").iterdir()
+    records = read_rollouts(file)
+    assert len(records) == 5 * samples
+    assert {r.finish_reason for r in records} <= {"stop", "length"}
+    assert all(1 <= r.num_tokens <= 6 for r in records)
+    assert all((r.num_tokens < 6) <= (r.finish_reason == "stop") for r in records)
+    (result,) = one
+    assert result.estimates["too long"].mean == pytest.approx(
+        sum(r.num_tokens > 3 for r in records) / len(records)
+    )
+    if samples > 1:
+        assert any(a.completion != b.completion for a, b in zip(*[iter(records)] * 2, strict=True))
+
+
+def test_a_run_is_evaluated_beside_itself(tmp_path):
+    run_folder = tmp_path / "run"
+    (run_folder / "model").mkdir(parents=True)
+    (run_folder / "recipe.yaml").write_text("")
+    assert folder_of(str(run_folder)) == run_folder / "evaluation"
+    assert str(folder_of("Qwen/Qwen2.5-1.5B")) == "evaluations/Qwen_Qwen2.5-1.5B"
+    (run_folder / "model").rmdir()
+    with pytest.raises(ConfigError, match="has no model yet"):
+        responder_of(str(run_folder), Sampling(), server=None, at_once=1)
+
+
+def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp_path):
+    import shutil
+
+    folder = tmp_path / "bare"
+    shutil.copytree(tiny_policy, folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="has no chat template"):
+        run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
