@@ -1,12 +1,17 @@
 """check_reward finds each way in which a reward can break its contract."""
 
+import asyncio
+import re
+import signal
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from gdpo.errors import RewardError
+from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Example, Reward
 from gdpo.testing import check_reward, hostile_texts
 
@@ -86,7 +91,10 @@ def test_a_reward_that_raises_on_a_mangled_example_is_found(check):
             completion.index("</answer>")
         return tagged(completion, reference)
 
-    with pytest.raises(RewardError, match="'tagged' substring not found"):
+    with pytest.raises(
+        RewardError,
+        match=r"'tagged' failed: raised ValueError: substring .*\(test_testing\.py:\d+\); ",
+    ):
         check(with_function(fragile))
 
 
@@ -106,7 +114,9 @@ def test_a_value_out_of_range_is_found(check):
     def long(completion, reference):
         return tagged(completion, reference) + len(completion) // 10_000
 
-    with pytest.raises(RewardError, match=r"'tagged' returned .*allowed: \[0, 1\]"):
+    with pytest.raises(
+        RewardError, match=r"'tagged' failed: out of range: returned .*allowed: \[0, 1\]"
+    ):
         check(with_function(long))
 
 
@@ -137,8 +147,91 @@ def test_a_slow_reward_is_found(check):
         time.sleep(0.2 if len(completion) > 500_000 else 0)
         return tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"takes 0\.\d s, more than the 0\.1 s allowed"):
+    with pytest.raises(RewardError, match=r"takes more than the 0\.1 s allowed"):
         check(with_function(slow), seconds=0.1)
+
+
+def ends_never(completion, reference):
+    while completion != "":
+        pass
+
+
+async def waits_long(completion, reference):
+    await asyncio.sleep(100)
+
+
+async def blocks_long(completion, reference):
+    time.sleep(3)
+
+
+def reads_badly(completion, reference):
+    re.match(r"(a|a)*$", "a" * 100 + "b")
+
+
+@pytest.mark.parametrize("function", [ends_never, waits_long, blocks_long, reads_badly])
+def test_a_reward_that_does_not_end_is_given_up(function):
+    start = time.monotonic()
+    reward = Reward("endless", function, 0, 1, (Example("a", {}, None),), deadline=1)
+    with pytest.raises(RewardError, match=r"takes more than the 0\.2 s allowed.*1 character: 'a'"):
+        check_reward(reward, seconds=0.2)
+    assert time.monotonic() - start < 2.5
+
+
+def test_a_reward_that_does_not_end_on_a_text_of_hypothesis_is_given_up_at_once():
+    def slow(completion, reference):
+        if max(completion, default="") >= "\U00010000":
+            time.sleep(100)
+        return tagged(completion, reference)
+
+    start = time.monotonic()
+    with pytest.raises(RewardError, match=r"takes more than the 0\.5 s allowed"):
+        check_reward(with_function(slow), texts=1000, seconds=0.5)
+    assert time.monotonic() - start < 30
+
+
+def test_in_another_thread_a_reward_that_does_not_end_is_left_behind():
+    ended = threading.Event()
+    reward = with_function(lambda *_: ended.wait(60) and 0)
+    with ThreadPoolExecutor(1) as thread:
+        checked = thread.submit(check_reward, reward, seconds=0.2)
+        with pytest.raises(RewardError, match=r"takes more than the 0\.2 s allowed"):
+            checked.result(timeout=10)
+    ended.set()
+
+
+def test_somebody_elses_alarm_still_rings():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(True))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        check_reward(GOOD, texts=1)
+        time.sleep(0.5)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert rung
+
+
+def test_two_answers_are_shown_as_they_are():
+    asked = []
+
+    def fickle(completion, reference):
+        asked.append(completion)
+        return 2 if len(asked) > 1 else 1.0
+
+    with pytest.raises(RewardError) as caught:
+        check_reward(with_function(fickle))
+    assert "gives 1.0, and out of range: returned 2.0; allowed" in str(caught.value)
+
+
+def test_what_a_reward_raised_is_the_cause():
+    with pytest.raises(RewardError) as caught:
+        check_reward(with_function(lambda *_: 1 / 0))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_plain_function_is_refused_with_the_remedy():
+    with pytest.raises(ConfigError, match=r"Wrap it: Reward\('tagged', tagged, low=0, high=1\)"):
+        check_reward(tagged)
 
 
 def test_the_offending_text_is_shortened():
@@ -154,7 +247,7 @@ def test_hypothesis_finds_what_the_fixed_texts_do_not():
     def fragile(completion, reference):
         return 1 / (max(completion, default="") < "\U00010000") and tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"division by zero.*of 1 characters: '\U00010000'"):
+    with pytest.raises(RewardError, match=r"division by zero.*of 1 character: '\U00010000'"):
         check_reward(with_function(fragile), texts=1000)
 
 
@@ -190,5 +283,5 @@ def test_a_coroutine_function_is_waited_for():
     async def broken(completion, reference):
         return 2.0 * tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"'tagged' returned 2\.0"):
+    with pytest.raises(RewardError, match=r"failed: out of range: returned 2\.0"):
         check_reward(with_function(broken))

@@ -46,16 +46,8 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
         raise ConfigError(f"{what} {name!r}: module:attribute needs the full name of a module")
     try:
         found: Any = import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{what} {name!r}: module {module_name!r} cannot be imported ({error}). It must lie on "
-            f"the Python path; the command line adds the folder that it is started in"
-        ) from error
     except (Exception, SystemExit) as error:  # a user's module: whatever it raises is its mistake
-        raise ConfigError(
-            f"{what} {name!r}: module {module_name!r} failed when it was imported, with "
-            f"{type(error).__name__}: {error} ({_last_line(error)})"
-        ) from error
+        raise ConfigError(f"{what} {name!r}: {_not_imported(module_name, error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(
@@ -64,6 +56,20 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
             )
         found = getattr(found, part)
     return found
+
+
+def _not_imported(module: str, error: BaseException) -> str:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{module}.".startswith(f"{missing}."):
+        return (
+            f"module {module!r} cannot be imported ({error}). It must lie on the Python path; the "
+            "command line adds the folder that it is started in"
+        )
+    remedy = ": install it or correct it" if isinstance(error, ImportError) else ""
+    return (
+        f"module {module!r} failed when it was imported, with {type(error).__name__}: {error} "
+        f"({_last_line(error)}){remedy}"
+    )
 
 
 def _last_line(error: BaseException) -> str:

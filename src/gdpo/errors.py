@@ -35,12 +35,13 @@ class MissingExtraError(GdpoError, ImportError):
 
     Args:
         package: The package that could not be imported.
-        extra: The extra of gdpo that brings it.
+        extra: The extra of gdpo that brings it; None: none does, and `package` says how it is had.
         purpose: What it is needed for, as the end of a sentence.
     """
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
+        how = f"pip install 'gdpo[{extra}]', or from a clone: pip install '.[{extra}]'"
         super().__init__(
-            f"{package} is needed {purpose}, and it is not installed. Install it with: "
-            f"pip install 'gdpo[{extra}]', or from a clone: pip install '.[{extra}]'"
+            f"{package} is needed {purpose}, and it is not installed"
+            + (f". Install it with: {how}" if extra else "")
         )

@@ -173,7 +173,7 @@ def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypa
     code, out, _ = gdpo_says("evaluate", "gold", *rows)
     assert code == 0
     assert "1.000" in out
-    assert "0.438" in out
+    assert "0.439" in out
     code, out, _ = gdpo_says("evaluate", "empty", *rows, "--baseline", "evaluations/gold")
     assert code == 0
     assert "-1.000" in out

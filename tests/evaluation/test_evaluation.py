@@ -136,7 +136,7 @@ def test_wrong_rows_are_told_before_anything_is_generated(gsm8k_file, tmp_path):
 def test_benchmarks_are_found_by_name_or_are_tasks_with_a_file(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'math500'"):
         find_benchmark("math50", None)
-    assert find_benchmark("gdpo.tasks.gsm8k:TASK", "rows.jsonl").task == "gdpo.tasks.gsm8k:TASK"
+    assert find_benchmark("gdpo.tasks.gsm8k:TASK", "rows.jsonl").task().name == "gsm8k"
     assert find_benchmark("humaneval", None).file().is_file()
 
 

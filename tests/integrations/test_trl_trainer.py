@@ -171,14 +171,13 @@ def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(tiny_poli
 
 
 def test_a_missing_reference_column_is_named(tiny_policy, tmp_path):
-    trainer = GDPOTrainer(
-        str(tiny_policy),
-        [Reward("has_answer", has_answer, 0.0, 1.0)],
-        GDPOConfig(**settings(tmp_path, reward_weights=None)),
-        train_dataset=answers("solution"),
-    )
     with pytest.raises(ConfigError, match=r"'reference'.*solution"):
-        trainer.train()
+        GDPOTrainer(
+            str(tiny_policy),
+            [Reward("has_answer", has_answer, 0.0, 1.0)],
+            GDPOConfig(**settings(tmp_path, reward_weights=None)),
+            train_dataset=answers("solution"),
+        ).train()
 
 
 def raises(completions, **columns):

@@ -2,13 +2,18 @@
 
 import asyncio
 import logging
+import os
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
-from gdpo.rewards import Reward, Scorer, _scorer
+from gdpo.errors import RewardError
+from gdpo.rewards import Example, Reward, Scorer, _scorer, score_one
 from gdpo.rewards._judges import Judges
+from gdpo.testing import check_reward
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +109,8 @@ def test_whatever_a_judge_raises_is_a_failure(function, kind):
     with Scorer([Reward("judge", function, 0, 1)], retries=0) as scorer:
         assert scorer.score(["a"], [{}]).kinds("judge") == {kind: 1}
         assert scorer.score(["a"], [{}]).kinds("judge") == {kind: 1}
+    for _ in range(2):  # the loop that runs it outlives it
+        assert score_one(Reward("judge", function, 0, 1), "a", {}).kind == kind
 
 
 def test_one_loop_serves_all_batches_so_that_a_client_stays_usable():
@@ -117,6 +124,124 @@ def test_one_loop_serves_all_batches_so_that_a_client_stays_usable():
         scorer.score(["a"], [{}])
         scorer.score(["b"], [{}])
     assert loops[0] is loops[1]
+
+
+class KeepsAlive(BaseHTTPRequestHandler):
+    """A judge that leaves its connections open, as HTTP/1.1 does, and says "0.5"."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "3")
+        self.end_headers()
+        self.wfile.write(b"0.5")
+
+    def log_message(self, *_):
+        pass
+
+
+class Client:
+    """Keeps its connection for the next request, like the clients that judges are asked with."""
+
+    def __init__(self, port):
+        self.port = port
+        self.opened = 0
+        self.streams = None
+
+    async def ask(self, text):
+        if self.streams is None:
+            self.streams = await asyncio.open_connection("127.0.0.1", self.port)
+            self.opened += 1
+        reader, writer = self.streams
+        body = text.encode("utf-8", "replace")
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+        writer.write(body)
+        await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+        return float(await reader.readexactly(3))
+
+    async def close(self, *_):
+        self.streams[1].close()
+        await self.streams[1].wait_closed()
+
+
+@pytest.fixture
+def client():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), KeepsAlive)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    client = Client(server.server_port)
+    yield client
+    score_one(Reward("close", client.close, 0, 1), "", {})
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_connection_that_a_judge_keeps_open_serves_every_call_of_the_process(client):
+    async def judged(completion, reference):
+        return await client.ask(completion)
+
+    reward = Reward("judged", judged, 0, 1, (Example("a", {}, 0.5),))
+    check_reward(reward, texts=5)
+    for _ in range(2):
+        with Scorer([reward], retries=0, concurrency=1) as scorer:
+            scores = scorer.score(["a", "b"], [{}, {}])
+        assert scores.failures == ()
+        assert scores.values.tolist() == [[0.5], [0.5]]
+    assert client.opened == 1
+
+
+def test_a_process_that_was_forked_has_a_loop_of_its_own():
+    reward = Reward("judge", Service().judge, 0, 1)
+    assert score_one(reward, "a", {}) == 0.5
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(score_one(reward, "a", {}) != 0.5))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+async def blocks(completion, reference):
+    if completion == "blocks":
+        time.sleep(0.3)
+    return 0.5
+
+
+def test_a_coroutine_that_blocks_beyond_its_deadline_has_timed_out():
+    with Scorer([Reward("judge", blocks, 0, 1, deadline=0.1)], retries=0) as scorer:
+        scores = scorer.score(["blocks"], [{}])
+        assert scorer.score(["a"], [{}]).values.tolist() == [[0.5]]
+    (failure,) = scores.failures
+    assert failure.kind == "timed out"
+    assert "blocked the event loop: nothing in a coroutine may block" in failure.message
+
+
+def test_after_a_coroutine_that_blocks_was_interrupted_the_next_one_runs():
+    ended = threading.Event()
+
+    async def endless(completion, reference):
+        ended.wait(60)
+        return 0.0
+
+    reward = Reward("endless", endless, 0, 1, (Example("a", {}, 0.0),))
+    with pytest.raises(RewardError, match=r"takes more than the 0\.1 s allowed"):
+        check_reward(reward, seconds=0.1)
+    assert score_one(Reward("judge", Service().judge, 0, 1), "a", {}) == 0.5
+    ended.set()
+
+
+def test_a_judge_that_waits_for_another_without_await_is_told_so():
+    other = Reward("other", Service().judge, 0, 1)
+
+    async def judge(completion, reference):
+        with Scorer([other]) as scorer:
+            return scorer.score([completion], [reference]).values[0, 0]
+
+    failure = score_one(Reward("judge", judge, 0, 1), "a", {})
+    assert failure.kind == "raised RewardError"
+    assert "waits for another reward without `await`" in failure.message
 
 
 def test_scoring_works_inside_a_loop_that_runs():

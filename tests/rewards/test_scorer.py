@@ -1,11 +1,14 @@
+import json
 import logging
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gdpo.errors import ConfigError
-from gdpo.rewards import Reward, check_distinct, score
+from gdpo.errors import ConfigError, RewardError
+from gdpo.rewards import Reward, Scorer, check_distinct, score
 from gdpo.rewards._scorer import score_one
 
 
@@ -93,6 +96,43 @@ def test_a_reward_that_raises_costs_its_own_entry_only():
     assert (result.failed("fragile"), result.failed("is_a")) == (1, 0)
 
 
+def reads_json(completion, _):
+    return json.loads(completion)["score"]
+
+
+def test_what_a_reward_raises_is_told_with_the_place_in_its_own_code():
+    reward = Reward("json", reads_json, 0, 1)
+    line = reads_json.__code__.co_firstlineno + 1
+    for completion in ("no json", "[]"):
+        assert score_one(reward, completion, {}).message.endswith(f" (test_scorer.py:{line})")
+
+
+def test_the_place_of_a_long_chain_of_calls_is_the_last_one_of_the_reward():
+    def deep(completion, _):
+        return 1 + deep(completion, _)
+
+    failure = score_one(Reward("deep", deep, 0, 1), "a", {})
+    assert failure.kind == "raised RecursionError"
+    assert "(test_scorer.py:" in failure.message
+
+
+def test_with_raise_the_cause_is_kept_and_otherwise_not():
+    reward = Reward("json", reads_json, 0, 1)
+    with pytest.raises(RewardError, match=r"raised TypeError: .*test_scorer") as caught:
+        score([reward], ["[]"], [{}], on_error="raise")
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert score([reward], ["[]"], [{}]).failures[0].error is None
+
+
+def test_what_is_no_reward_is_refused_with_the_remedy():
+    with pytest.raises(ConfigError, match=r"Wrap it: Reward\('length', length, low=0, high=1\)"):
+        Scorer([LENGTH, length])
+    with pytest.raises(ConfigError, match=r"a gdpo\.Reward is needed, got str 'length'"):
+        Scorer(["length"])
+    with pytest.raises(ConfigError, match="rewards must be a list, got one Reward"):
+        Scorer(LENGTH)
+
+
 def test_a_message_is_short_however_long_the_exceptions_text():
     def wordy(completion, _):
         raise ValueError("x" * 1_000_000)
@@ -136,3 +176,10 @@ def test_two_rewards_of_one_name_are_refused():
 def test_completions_and_references_of_unequal_number_are_refused():
     with pytest.raises(ConfigError, match="2 completions but 1 references"):
         score([IS_A], ["a", "b"], [{}])
+
+
+def test_the_example_of_the_reference_gives_what_it_says(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "rewards.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "rewards.md", "exec"), {})
+    assert capsys.readouterr().out.strip() == code.rpartition("  # ")[2].strip()

@@ -1,5 +1,6 @@
 """Rewards with a deadline: in processes that can be killed."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -82,13 +83,50 @@ def test_a_deadline_costs_little_more_than_itself():
     assert took < 10
 
 
+def loads(completion, reference):
+    if "GDPO_LOADED" not in os.environ or completion == "slow":
+        time.sleep(reference["load"])
+    os.environ["GDPO_LOADED"] = "1"
+    return 1.0
+
+
+def test_a_first_call_that_is_too_late_says_that_it_includes_what_is_loaded():
+    reward = Reward("loads", loads, 0, 1, deadline=1)
+    with Scorer([reward], workers=1) as scorer:
+        (first,) = scorer.score(["a"], [{"load": 60}]).failures
+        later = scorer.score(["b", "slow"], [{"load": 0}, {"load": 60}]).failures
+    assert "includes what the function itself imports and loads" in first.message
+    assert [failure.message for failure in later] == ["took more than 1 s"]
+
+
+MODULE = """
+import threading, time
+from gdpo.rewards import Reward
+time.sleep(1)
+lock = threading.Lock()
+def function(completion, reference):
+    return float(not lock.locked())
+reward = Reward("own", function, 0, 1, deadline=0.7)
+"""
+
+
+def test_what_a_module_loads_at_its_top_level_does_not_count(tmp_path, monkeypatch):
+    (tmp_path / "own_slow_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    reward = importlib.import_module("own_slow_module").reward
+    with Scorer([reward], workers=1) as scorer:
+        assert scorer.score(["a"], [{}]).values.tolist() == [[1.0]]
+
+
 def test_on_error_worst_gives_the_lowest_value_and_raise_names_the_rollout():
     low = Reward("low", obedient, -1, 1, deadline=1.5)
     with Scorer([low], on_error="worst") as scorer:
         assert scorer.score(["raise", "x"], [{}, {}]).values.tolist() == [[-1], [0.5]]
     with (
         Scorer([low], on_error="raise") as scorer,
-        pytest.raises(RewardError, match=r"'low'.*raised ValueError: the text; completion 1"),
+        pytest.raises(
+            RewardError, match=r"'low'.*raised ValueError: the text \(.*\); completion 1"
+        ),
     ):
         scorer.score(["x", "raise"], [{}, {}])
 
@@ -133,7 +171,10 @@ def test_closing_ends_the_processes_and_scoring_starts_them_again():
 def test_a_reward_that_cannot_be_sent_to_a_process_is_refused_with_a_remedy():
     lock = threading.Lock()
     reward = Reward("locked", lambda *_: float(lock.locked()), 0, 1, deadline=1)
-    with Scorer([reward]) as scorer, pytest.raises(ConfigError, match="inside the function"):
+    with (
+        Scorer([reward]) as scorer,
+        pytest.raises(ConfigError, match="put the function into a module"),
+    ):
         scorer.score(["a"], [{}])
 
 

@@ -369,6 +369,17 @@ def test_the_tests_random_numbers_are_unknown_to_the_program(run):
         (Calls("f(", (((), 1),)), ConfigError, "Calls.function"),
         (Calls("f", ()), DataError, "Calls.cases"),
         (Calls("f", (((object(),), 1),)), DataError, "Calls.cases"),
+        (
+            Calls("f", ((1, 1),)),
+            DataError,
+            r"Calls.cases\[0\]: the arguments must be a list, .* 1$",
+        ),
+        (
+            Calls("f", (("ab", 1),)),
+            DataError,
+            "the arguments must be a list, also of one, got 'ab'",
+        ),
+        (Calls("f", ("ab",)), DataError, r"Calls.cases\[0\]: a pair of what goes in"),
         (Stdio(()), DataError, "Stdio.cases"),
         (Stdio((("a", 1),)), DataError, r"Stdio.cases\[0\]"),  # pyright: ignore
     ],

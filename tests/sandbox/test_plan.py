@@ -1,8 +1,16 @@
 """Tests on their way into the sandbox."""
 
+import re
 import threading
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import get_args
 
-from gdpo.sandbox import Asserts
+import pytest
+
+from gdpo.errors import DataError
+from gdpo.sandbox import Asserts, Bug, Calls, Limits, Stdio
 from gdpo.sandbox._plan import plan
 
 
@@ -38,3 +46,42 @@ def test_several_threads_may_bring_tests_at_a_time():
     for thread in threads:
         thread.join()
     assert not failed
+
+
+@pytest.mark.parametrize(
+    ("listed", "tests"),
+    [
+        (Asserts(["assert f(1)"]), Asserts(("assert f(1)",))),
+        (Calls("f", [[[1], 1]]), Calls("f", (((1,), 1),))),
+        (Stdio([["1", "1"]]), Stdio((("1", "1"),))),
+    ],
+)
+def test_tests_may_stand_in_lists(listed, tests):
+    assert plan(listed)[2] == plan(tests)[2] == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Asserts, r"Asserts.statements must be a list with one entry per test, got 'assert"),
+        (partial(Calls, "f"), r"Calls.cases must be a list with one entry per test, got 'assert"),
+        (Stdio, r"Stdio.cases must be a list with one entry per test, got 'assert"),
+    ],
+)
+def test_one_text_is_no_list_of_tests(make, message):
+    with pytest.raises(DataError, match=message):
+        make("assert f(1) == 1")
+
+
+def test_a_statement_is_text():
+    with pytest.raises(DataError, match=r"Asserts.statements\[1\] must be text, got \('assert f"):
+        Asserts(["assert f(1)", ("assert f(2)",)])
+
+
+def test_the_reference_names_every_limit_with_its_default_and_every_bug():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "sandbox.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", page, re.MULTILINE))
+    assert {name: float(value) for name, value in told.items()} == asdict(Limits())
+    bugs = page.partition("| bug |")[2].partition("\n\n")[0]
+    named = [name for row in bugs.splitlines()[2:] for name in re.findall(r"`(\w+)`", row[:50])]
+    assert set(named) >= set(get_args(Bug))

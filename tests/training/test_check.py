@@ -1,6 +1,7 @@
 """What is found before anything is trained."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import TASKS, Sample, Task
-from gdpo.training import Verdict, check, load_recipe, train
+from gdpo.training import Verdict, _reward_checks, check, load_recipe, train
 from gdpo.training._models import locate_model
 from gdpo.training._reward_checks import RewardFinding, check_rewards
 
@@ -101,6 +102,40 @@ def test_one_gold_answer_in_twenty_may_fall_short_and_is_named():
         assert (finding.mistake is not None) == mistaken
     assert "maximum on 19 of 20 gold answers; not on row 1: take out" in finding.text
     assert finding.doubtful
+
+
+def test_where_no_gold_answer_is_enough_the_first_is_shown_with_its_score():
+    reward = Reward("boxed", lambda completion, _: 0.25 * ("boxed" not in completion), 0, 1)
+    finding, *_ = check_rewards(TASKS["gsm8k"], Scorer([reward]), [Sample([], {"answer": "4"})])
+    assert finding.doubtful
+    assert "maximum on 0 of 1 gold answers. The first, '" in finding.text
+    assert "gets 0.25: does the reward look for the answer where the task writes it" in finding.text
+
+
+def test_a_reward_that_takes_long_is_named_while_it_is_tried(monkeypatch, caplog):
+    monkeypatch.setattr(_reward_checks, "_PATIENCE_S", 0.1)
+    seen = []
+
+    def slow(completion, reference):
+        if not seen:
+            time.sleep(0.3)
+            seen.extend(caplog.messages)
+        return 1.0
+
+    reward = Reward("slow", slow, 0, 1)
+    list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
+    assert any("'slow' has been tried for 0.1 s, and goes on" in message for message in seen)
+    assert len(caplog.messages) == 1
+
+
+def test_a_reward_that_applies_to_no_row_is_asked_about_its_return():
+    def forgets(completion, reference):
+        float(len(completion))
+
+    reward = Reward("forgets", forgets, 0, 1)
+    finding, *_ = check_rewards(task_with(reward), Scorer([reward]), SAMPLES)
+    assert finding.doubtful
+    assert "it returned None on every row: is a `return` missing?" in finding.text
 
 
 def test_rows_without_a_gold_answer_are_counted():

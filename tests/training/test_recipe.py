@@ -72,6 +72,12 @@ def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
     ]
 
 
+@pytest.fixture
+def broken(own_rewards, tmp_path) -> None:
+    """A module of a user's own that imports what is not installed."""
+    (tmp_path / "own" / "broken.py").write_text("\nimport nothere\n")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -82,10 +88,18 @@ def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
         ("task=7", "task should be text, got 7"),
         ("advantage=gpdo2", "unknown estimator 'gpdo2'"),
         ("advantage=nowhere:estimator", "module 'nowhere' cannot be imported"),
+        (
+            "advantage=broken:f",
+            "'broken' failed when it was imported, with ModuleNotFoundError: No ",
+        ),
+        ("advantage=broken:f", "named 'nothere' ("),
+        ("advantage=broken:f", "broken.py, line 2): install it or correct it"),
+        ("advantage=broken.sub:f", "failed when it was imported"),
+        ("advantage=own_rewards.sub:f", "'own_rewards.sub' cannot be imported"),
         ("advantage=math:pi", "it must be a function"),
         ("rewards=[{name: formt}]", "unknown reward 'formt': did you mean 'format'"),
         ("rewards=[{name: 'math:pi'}]", "it must be a gdpo.Reward"),
-        ("rewards=[{name: 'own_rewards:no_reward'}]", "it must be a gdpo.Reward"),
+        ("rewards=[{name: 'own_rewards:no_reward'}]", "is a plain function. Wrap it: `Reward("),
         ("rewards=[{name: 'own_rewards:vowel'}]", "did you mean 'vowels'"),
         ("rewards=[{name: format}, {name: format}]", "repeated: format"),
         ("rewards=[{name: format, weight: .inf}]", "a weight must be a finite number"),
@@ -106,7 +120,29 @@ def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
         ("advantage_options={noise_floor: {format: -1}}", "noise_floor must not be negative"),
         ("advantage_options={max_advantage: much}", "options of estimator 'gdpo'"),
         ("rewards=[{name: format, gate: {on: format, at_least: 1}}]", "gated on itself"),
-        ("rewards=[{name: format, gate: {on: integer, at_least: 1}}]", "'integer', which is no"),
+        (
+            "rewards=[{name: format, gate: {on: integer, at_least: 1}}]",
+            "'integer', which this recipe ",
+        ),
+        (
+            "rewards=[{name: integer, gate: {on: pass_all, at_least: 1}}]",
+            "names 'pass_all', which this recipe does not reward; list it, with weight 0 if it "
+            "should only gate: {name: pass_all, weight: 0}. Rewarded: integer",
+        ),
+        (
+            "rewards=[{name: format, gate: {on: token_limit, at_least: 1}}, "
+            "{name: token_limit, options: {limit: 5}}]",
+            "names 'token_limit', which is called 'length' here: write `on: length`",
+        ),
+        (
+            "rewards=[{name: format, gate: {on: 'own_rewards:vowels', at_least: 1}}, "
+            "{name: 'own_rewards:vowels'}]",
+            "which is called 'vowels' here",
+        ),
+        (
+            "rewards=[{name: format, gate: {on: integr, at_least: 1}}]",
+            "'integr', which is no reward",
+        ),
         ("rewards=[{name: format, gate: {on: format}}]", "rewards.0.gate.at_least is missing"),
         ("rewards=[{name: format, gate: {onn: format}}]", "'rewards.0.gate.onn': did you mean"),
         ("rewards=[{name: format, gate: always}]", "mapping with the keys on, at_least"),
@@ -120,7 +156,9 @@ def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
         ),
     ],
 )
-def test_a_mistake_names_its_place_and_what_is_allowed(load, own_rewards, override, message):
+def test_a_mistake_names_its_place_and_what_is_allowed(
+    load, own_rewards, broken, override, message
+):
     with pytest.raises(ConfigError) as error:
         load(MINIMAL, override)
     assert message in str(error.value)
@@ -180,6 +218,27 @@ def test_a_limit_that_no_list_can_have_is_told(recipe_file):
         load_recipe(recipe_file, [f"data.limit={10**30}"])
 
 
+def test_a_module_that_is_broken_gets_no_advice_about_the_path(load, broken):
+    with pytest.raises(ConfigError) as error:
+        load(MINIMAL, "advantage=broken:f")
+    assert "Python path" not in str(error.value)
+
+
+PLAIN = """
+def trl_style(prompts, completions, **columns):
+    return [0.0] * len(completions)
+
+def fails(**columns):
+    return columns["scores"]
+"""
+
+
+@pytest.fixture
+def plain(own_rewards, tmp_path) -> None:
+    """A module with functions that are no rewards."""
+    (tmp_path / "own" / "plain.py").write_text(PLAIN)
+
+
 def with_reward(load, entry):
     return load(MINIMAL + f"rewards: [{entry}]\n")
 
@@ -205,14 +264,22 @@ def test_a_reward_may_be_made_by_a_function_with_options(load, own_rewards, entr
         ("{name: token_limit, options: {limits: 5}}", r"token_limit\(limit: int.*'limit'"),
         ("{name: token_limit, options: {limit: 0}}", "recipe.yaml:5: .* 1 or more, got 0"),
         ("{name: correctness, options: {limit: 1}}", "takes no options"),
-        ("{name: 'math:pi'}", r"is a float; it must be a gdpo.Reward"),
-        ("{name: 'math:gcd'}", r"is a int; it must be a gdpo.Reward"),
-        ("{name: 'own_rewards:no_reward'}", "it must be a gdpo.Reward, or a function that returns"),
+        ("{name: 'math:pi'}", r"is of type float; it must be a gdpo.Reward"),
+        (
+            "{name: 'math:gcd'}",
+            r"of type int, and it must be a function that returns a gdpo.Reward",
+        ),
+        (
+            "{name: 'own_rewards:no_reward'}",
+            r"'own_rewards:no_reward' is a plain function. Wrap it",
+        ),
+        ("{name: 'plain:trl_style'}", r"'plain:trl_style' is a plain function. Wrap it"),
+        ("{name: 'plain:fails'}", r"failed with KeyError: 'scores'.*it is a plain function"),
         ("{name: token_limt}", "did you mean 'token_limit'"),
         ("{name: corectness}", "did you mean 'correctness'"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_with_the_place(load, own_rewards, entry, message):
+def test_options_that_do_not_fit_are_refused_with_the_place(load, plain, entry, message):
     with pytest.raises(ConfigError, match=message):
         with_reward(load, entry)
 

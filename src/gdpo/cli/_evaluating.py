@@ -8,7 +8,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import (
+    BFCL,
     Settings,
+    bfcl_lines,
     check_sampling,
     differences_table,
     evaluate,
@@ -49,6 +51,7 @@ def run_evaluation(
         ConfigError: An argument is wrong; before a model is loaded.
     """
     check_sampling(settings.sampling)
+    names = [each for name in names for each in (BFCL if name == "bfcl" else (name,))]
     if not names:
         raise ConfigError("--benchmarks names none")
     if stray := set(settings.data) - set(names):
@@ -75,6 +78,8 @@ def run_evaluation(
             ),
         )
     console.print(results_table(results))
+    for line in bfcl_lines(results):
+        console.print(line)
     if compared is not None and baseline is not None:
         console.print(differences_table(results, compared, str(baseline)))
     console.print(f"responses and results: {folder}", markup=False, soft_wrap=True)

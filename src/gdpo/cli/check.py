@@ -18,9 +18,10 @@ def check(
 ) -> int:
     """Check everything about a recipe without training, and print what was checked.
 
-    The recipe's keys and types, the data row by row, every reward on each gold answer (it must
-    reach its maximum) and on a bad one (it must not), the trainer's fields, the arithmetic of the
-    batches, the model and its tokenizer. Exits with 0 if `gdpo train` can start, else with 1.
+    The recipe's keys and types, the data row by row, every reward on each gold answer (the task's
+    own must reach their maximum on 19 of 20) and on a bad one (they must not), the trainer's
+    fields, the arithmetic of the batches, the model and its tokenizer. Exits with 0 if `gdpo train`
+    can start, else with 1.
 
     Args:
         recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`.

@@ -34,7 +34,8 @@ def evaluate(
             server calls it. `gold` answers with the rows' own answers, and must score 1; `empty`
             with nothing.
         benchmarks: Names with commas: gsm8k, math500, aime24, amc23, minerva, humaneval, mbpp,
-            leetcode, tool_calling; or a task, with --data.
+            leetcode, tool_calling, bfcl_simple_python and the other single-turn categories of BFCL
+            (bfcl: all of them); or a task, with --data.
         data: NAME=FILE: rows of a benchmark from a file instead of the Hub; may be repeated.
         samples: Responses to each problem; more than one needs a temperature.
         temperature: 0: the likeliest token each time. The paper's maths: 0.6, with --top-p 0.95.

@@ -2,6 +2,7 @@
 
 from gdpo.evaluation._benchmarks import (
     BENCHMARKS,
+    BFCL,
     Benchmark,
     Measure,
     Source,
@@ -13,11 +14,12 @@ from gdpo.evaluation._evaluation import Result, Settings, evaluate, read_results
 from gdpo.evaluation._intervals import Estimate, difference, share
 from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
 from gdpo.evaluation._server import Server, ServerError
-from gdpo.evaluation._tables import differences_table, results_table
+from gdpo.evaluation._tables import bfcl_lines, differences_table, results_table
 from gdpo.evaluation._who import folder_of, responder_of
 
 __all__ = [
     "BENCHMARKS",
+    "BFCL",
     "Benchmark",
     "Estimate",
     "Measure",
@@ -29,6 +31,7 @@ __all__ = [
     "ServerError",
     "Settings",
     "Source",
+    "bfcl_lines",
     "check_sampling",
     "difference",
     "differences_table",

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
+from gdpo.evaluation._bfcl import CATEGORIES, bfcl_samples, bfcl_task
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
-from gdpo.tasks import Sample, load_samples, resolve_task
+from gdpo.tasks import Sample, Task, load_samples, resolve_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Source:
     """Where rows come from: a file, or a data set on the Hub."""
 
     name: str
-    subset: str | None = None
+    subset: str = ""
     split: str = "test"
 
 
@@ -27,10 +29,16 @@ class Benchmark:
     """Rows, and the task that makes prompts of them and judges the answers."""
 
     name: str
-    task: str
-    source: Source
+    task: Callable[[], Task]
+    source: Source | None
     file: Callable[[], Path | None] = lambda: None
     """A file that an installed package carries."""
+    read: Callable[[int | None], list[Sample]] | None = None
+    """Reads the rows, all or the first so many, where that takes more than a file."""
+
+
+def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
+    return Benchmark(name, partial(resolve_task, task), Source(*place), **where)
 
 
 def _humaneval() -> Path | None:
@@ -42,18 +50,30 @@ def _humaneval() -> Path | None:
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        Benchmark("gsm8k", "gsm8k", Source("openai/gsm8k", "main")),
-        Benchmark("math500", "math_length", Source("HuggingFaceH4/MATH-500")),
-        Benchmark("aime24", "math_length", Source("HuggingFaceH4/aime_2024", split="train")),
-        Benchmark("amc23", "math_length", Source("math-ai/amc23")),
-        Benchmark("minerva", "math_length", Source("math-ai/minervamath")),
-        Benchmark("humaneval", "coding", Source("openai/openai_humaneval"), _humaneval),
-        Benchmark("mbpp", "coding", Source("google-research-datasets/mbpp", "full")),
-        Benchmark("leetcode", "coding", Source("newfacade/LeetCodeDataset")),
-        Benchmark("tool_calling", "tool_calling", Source("RamAnanth1/toolrl-rlla4k")),
+        _of("gsm8k", "gsm8k", "openai/gsm8k", "main"),
+        _of("math500", "math_length", "HuggingFaceH4/MATH-500", ""),
+        _of("aime24", "math_length", "HuggingFaceH4/aime_2024", "", "train"),
+        _of("amc23", "math_length", "math-ai/amc23", ""),
+        _of("minerva", "math_length", "math-ai/minervamath", ""),
+        _of("humaneval", "coding", "openai/openai_humaneval", "", file=_humaneval),
+        _of("mbpp", "coding", "google-research-datasets/mbpp", "full"),
+        _of("leetcode", "coding", "newfacade/LeetCodeDataset", ""),
+        _of("tool_calling", "tool_calling", "RamAnanth1/toolrl-rlla4k", ""),
+        *(
+            Benchmark(
+                f"bfcl_{category}",
+                partial(bfcl_task, category),
+                source=None,
+                read=partial(bfcl_samples, category),
+            )
+            for category in CATEGORIES
+        ),
     )
 }
 """By name. `--data NAME=FILE` takes the rows from a file; any task and file make one more."""
+
+BFCL = tuple(f"bfcl_{category}" for category in CATEGORIES)
+"""The categories of BFCL that are here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +109,12 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
     """
     if name in BENCHMARKS:
         known = BENCHMARKS[name]
+        if file is not None and known.read is not None:
+            raise ConfigError(f"--data {name}={file}: its rows come with the package bfcl-eval")
         return known if file is None else Benchmark(name, known.task, Source(file))
     if file is not None:
         resolve_task(name)
-        return Benchmark(name, name, Source(file))
+        return _of(name, name, file)
     raise ConfigError(
         f"unknown benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}; a task of gdpo or yours is "
         f"one with --data {name}=FILE"
@@ -106,7 +128,7 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
         benchmark: Whose task is meant.
         limit: Tokens above which a response is too long.
     """
-    rewards = [r for r in resolve_task(benchmark.task).rewards if r.name != "length"]
+    rewards = [r for r in benchmark.task().rewards if r.name != "length"]
     if any(reward.name == "pass_rate" for reward in rewards):
         from gdpo.rewards.code import pass_all
 
@@ -124,17 +146,16 @@ def problems(benchmark: Benchmark, rows: int | None) -> list[Sample]:
     Raises:
         DataError: They cannot be found or read; the message says what to do.
     """
-    source, here = benchmark.source, benchmark.file()
-    task = resolve_task(benchmark.task)
+    if benchmark.read is not None:
+        return benchmark.read(rows)
+    task, source, here = benchmark.task(), benchmark.source, benchmark.file()
+    if here is not None and here.is_file():
+        return load_samples(task, here, limit=rows)
+    assert source is not None, "without a way to read them, rows have a source"
+    subset, split = source.subset or None, source.split
     try:
-        if here is not None and here.is_file():
-            samples = load_samples(task, here, limit=rows)
-        else:
-            samples = load_samples(
-                task, source.name, subset=source.subset, split=source.split, limit=rows
-            )
+        return load_samples(task, source.name, subset=subset, split=split, limit=rows)
     except DataError as error:
         raise DataError(
             f"benchmark {benchmark.name!r}: {error}. Rows of your own: --data {benchmark.name}=FILE"
         ) from error
-    return list(islice(samples, rows))

@@ -3,21 +3,36 @@
 from collections.abc import Sequence
 from math import isnan
 
-from rich.table import Table
+from rich.table import Column, Table
 
+from gdpo.evaluation._bfcl import bfcl_averages
 from gdpo.evaluation._evaluation import Result
 from gdpo.evaluation._intervals import Estimate, difference
 
 
 def results_table(results: Sequence[Result]) -> Table:
     """One line per measure: mean and 95 % interval."""
-    table = Table("benchmark", "problems", "samples", "measure", "mean", "95 % interval")
+    name = Column("benchmark", overflow="fold")
+    table = Table(name, "problems", "samples", "measure", "mean", "95 % interval")
     for result in results:
         for i, (name, estimate) in enumerate(result.estimates.items()):
             first = (result.benchmark, f"{estimate.problems:,}", str(result.samples))
             table.add_row(*(first if i == 0 else ("", "", "")), name, *_shown(estimate))
         table.add_section()
     return table
+
+
+def bfcl_lines(results: Sequence[Result]) -> list[str]:
+    """BFCL's averages over its categories, where all of them were evaluated."""
+    scores = {
+        result.benchmark.removeprefix("bfcl_"): (
+            result.estimates["correct"].mean,
+            result.problems,
+        )
+        for result in results
+        if result.benchmark.startswith("bfcl_")
+    }
+    return [f"BFCL {name}: {score:.3f}" for name, score in bfcl_averages(scores).items()]
 
 
 def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:

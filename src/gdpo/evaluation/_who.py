@@ -8,7 +8,6 @@ from gdpo.errors import ConfigError
 from gdpo.evaluation._benchmarks import Benchmark
 from gdpo.evaluation._responders import LocalModel, Responder, Sampling, Written
 from gdpo.evaluation._server import Server
-from gdpo.tasks import resolve_task
 from gdpo.training import DataConfig, Recipe, RunDirectory
 from gdpo.training._models import load_tokenizer, locate_model, make_ready
 
@@ -35,9 +34,8 @@ def responder_of(
         asked = Server(server, model, sampling, at_once=at_once)
         return lambda _: asked
     if model in WRITTEN:
-        return lambda benchmark: Written(
-            resolve_task(benchmark.task), sampling.samples, gold=model == "gold"
-        )
+        gold = model == "gold"
+        return lambda benchmark: Written(benchmark.task(), sampling.samples, gold=gold)
     recipe = _as_recipe(_model_of(model))
     located = locate_model(recipe)
     loaded: list[LocalModel] = []

@@ -7,6 +7,7 @@ import logging
 import pickle
 from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,7 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError, RewardError
 from gdpo.rewards._judges import Judges
 from gdpo.rewards._progress import Bar, Counter, Told
-from gdpo.rewards._reward import Reference, Reward
+from gdpo.rewards._reward import Reference, Reward, refuse_no_reward
 from gdpo.rewards._scores import SHOWN, Call, Failure, Result, Scores, score_one
 from gdpo.rewards._workers import Workers
 
@@ -32,7 +33,8 @@ class Scorer:
     Quick rewards run where they are called. Those with a deadline run in worker processes, which
     are killed when it is over; the slow rewards of one completion run in one process, one after the
     other, so that they can share what they compute. Coroutine functions wait side by side in one
-    event loop. What was written twice for the same reference is scored once.
+    event loop, which all scorers of this process share. What was written twice for the same
+    reference is scored once.
 
     A reward that raises, returns something other than a number or `None`, leaves its range, takes
     longer than its deadline or takes its process down has failed on that rollout. The first failure
@@ -54,7 +56,7 @@ class Scorer:
             bar on the terminal, or lines in the log.
 
     Raises:
-        ConfigError: Two rewards share a name, or an argument is out of its range.
+        ConfigError: One is no `Reward`, two share a name, or an argument is out of its range.
     """
 
     def __init__(
@@ -68,15 +70,14 @@ class Scorer:
         worker_memory_gb: float | int | None = 8,
         progress: Told | None = None,
     ) -> None:
-        check_distinct([reward.name for reward in rewards])
+        _check_rewards(rewards)
         _check_arguments(on_error, workers, concurrency, retries, worker_memory_gb)
         self.rewards = tuple(rewards)
         self.progress: Told = progress or Bar()
         self._on_error: OnError = on_error
         self._count, self._memory = workers, worker_memory_gb
-        self._concurrency, self._retries = concurrency, retries
         self._workers: Workers | None = None
-        self._judges: Judges | None = None
+        self._judges = Judges(concurrency=concurrency, retries=retries, pause=1.0)
 
     @classmethod
     def from_options(
@@ -127,7 +128,7 @@ class Scorer:
             for i, first in enumerate(batch.firsts[reward.of]):
                 result = results[k, first]
                 if isinstance(result, Failure):
-                    failures.append(Failure(reward.name, i, result.kind, result.message))
+                    failures.append(replace(result, index=i, error=self._kept(result.error)))
                     values[i, column] = reward.low if self._on_error == "worst" else np.nan
                 elif result is not None:
                     values[i, column] = result
@@ -135,11 +136,10 @@ class Scorer:
         return Scores(values, tuple(failures))
 
     def close(self) -> None:
-        """End the worker processes and the event loop; they start again if they are needed."""
-        for part in (self._workers, self._judges):
-            if part is not None:
-                part.close()
-        self._workers = self._judges = None
+        """End the worker processes; they start again if they are needed."""
+        if self._workers is not None:
+            self._workers.close()
+        self._workers = None
 
     def __enter__(self) -> "Scorer":
         return self
@@ -159,7 +159,7 @@ class Scorer:
                 for calls, part in zip(slow, parts, strict=True):
                     results |= zip(map(_key_of, calls), part, strict=True)
             if waiting:
-                part = self._start_judges().score(waiting, done=counter.advance)
+                part = self._judges.score(waiting, done=counter.advance)
                 results |= zip(map(_key_of, waiting), part, strict=True)
         except BaseException:
             self.close()
@@ -173,19 +173,18 @@ class Scorer:
             self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
         return self._workers
 
-    def _start_judges(self) -> Judges:
-        if self._judges is None:
-            self._judges = Judges(concurrency=self._concurrency, retries=self._retries, pause=1.0)
-        return self._judges
+    def _kept(self, error: BaseException | None) -> BaseException | None:
+        # Its traceback keeps alive whatever the reward had in hand.
+        return error if self._on_error == "raise" else None
 
     def _tell(self, failures: Sequence[Failure], completions: Sequence[str]) -> None:
         if failures and self._on_error == "raise":
             first = failures[0]
             raise RewardError(
                 f"reward {first.reward!r} failed on {len(failures)} scores in this batch, and "
-                f"on_error is 'raise'. The first: {first.kind}: {first.message}; completion "
-                f"{first.index}: {completions[first.index][:SHOWN]!r}"
-            )
+                f"on_error is 'raise'. The first: {first}; completion {first.index}: "
+                f"{completions[first.index][:SHOWN]!r}"
+            ) from first.error
         became = "their lowest value" if self._on_error == "worst" else "missing"
         _log_first_of_each_kind(failures, completions, became)
 
@@ -260,6 +259,14 @@ def check_distinct(names: Sequence[str]) -> None:
         )
 
 
+def _check_rewards(rewards: Sequence[Reward]) -> None:
+    if not isinstance(rewards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"rewards must be a list, got one {type(rewards).__name__}: put it in []")
+    for reward in rewards:
+        refuse_no_reward(reward)
+    check_distinct([reward.name for reward in rewards])
+
+
 def _check_arguments(
     on_error: object, workers: object, concurrency: object, retries: object, memory: object
 ) -> None:
@@ -329,12 +336,11 @@ def _log_first_of_each_kind(
         count = seen.pop((failure.reward, failure.kind), 0)
         if count:
             logger.warning(
-                "reward %r failed on %d of %d rollouts (%s: %s); counted as %s. The first: %r",
+                "reward %r failed on %d of %d rollouts (%s); counted as %s. The first: %r",
                 failure.reward,
                 count,
                 len(completions),
-                failure.kind,
-                failure.message,
+                failure,
                 became,
                 completions[failure.index][:SHOWN],
             )

@@ -1,16 +1,18 @@
 """What scoring gives: a value, `None`, or a failure that is counted."""
 
-import asyncio
 import inspect
+import sysconfig
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
+from gdpo.rewards._event_loop import wait_for
 from gdpo.rewards._reward import Reference, Reward
 
 SHOWN = 200
@@ -27,6 +29,11 @@ class Failure:
     kind: str
     """`raised <Exception>`, `not a number`, `out of range`, `timed out`, or `worker died`."""
     message: str
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+    """What the reward raised, if it did so in this process and `on_error` is `raise`."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +70,10 @@ class Call:
     index: int
     """Place of the rollout in the batch."""
 
-    def timed_out(self, seconds: float) -> Failure:
-        """The failure of a call that took longer than this."""
-        return Failure(self.reward.name, self.index, "timed out", f"took more than {seconds:g} s")
+    def timed_out(self, seconds: float, why: str = "") -> Failure:
+        """The failure of a call that took longer than this; why, as the end of a sentence."""
+        message = f"took more than {seconds:g} s{why}"
+        return Failure(self.reward.name, self.index, "timed out", message)
 
 
 def score_one(
@@ -84,10 +92,14 @@ def score_one(
     try:
         value: Any = reward.function(completion, reference)
         if inspect.isawaitable(value):
-            value = _wait_for(value)
+            value = wait_for(_awaited(value))
     except (Exception, SystemExit) as error:  # noqa: BLE001  a reward is users' code: its failure is data
         return raised(reward, index, error)
     return checked(reward, index, value)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
 
 
 def checked(reward: Reward, index: int, value: object) -> Result:
@@ -107,12 +119,29 @@ def checked(reward: Reward, index: int, value: object) -> Result:
 
 
 def raised(reward: Reward, index: int, error: BaseException) -> Failure:
-    """The failure of a reward that raised. The error's own text may fail as well."""
+    """The failure of a reward that raised, with the place. The error's text may fail as well."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001
         text = ""
-    return Failure(reward.name, index, f"raised {type(error).__name__}", text[:SHOWN])
+    place = _place(error)
+    message = text[: max(0, SHOWN - len(place))] + place
+    return Failure(reward.name, index, f"raised {type(error).__name__}", message, error)
+
+
+_LIBRARIES = tuple(
+    sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_OURS = str(Path(__file__).parent) + "/"
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the reward's own code where it was raised, rather than a library's."""
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith((*_LIBRARIES, _OURS, "<frozen"))]
+    for file, line in (own or places)[-1:]:
+        return f" ({Path(file).name}:{line})"
+    return ""
 
 
 def _as_number(value: object) -> float | None:
@@ -124,9 +153,3 @@ def _as_number(value: object) -> float | None:
         return float(value)  # pyright: ignore[reportArgumentType]
     except Exception:  # noqa: BLE001
         return None
-
-
-def _wait_for(coroutine: Any) -> Any:
-    """The result of a coroutine, in a thread of its own: this one may have a loop that runs."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()

@@ -27,6 +27,11 @@ RECYCLE_AFTER = 1000
 _START_S = 120.0
 """Seconds that a process may take to import what its rewards need."""
 
+_FIRST = (
+    ", in the first call of its worker, which includes what the function itself imports and loads: "
+    "do that at the top level of its module"
+)
+
 _ANSWER_BYTES = 100_000
 """What a worker may answer with; a longer message is no answer of ours."""
 
@@ -58,8 +63,9 @@ class Worker:
             sent = (call.place, call.completion, call.reference, deadline)
             connection.send_bytes(pickle.dumps(sent))
             if not connection.poll(deadline):
+                first = self._calls == 0
                 self.kill()
-                return call.timed_out(deadline)
+                return call.timed_out(deadline, _FIRST if first else "")
             told = json.loads(connection.recv_bytes(_ANSWER_BYTES))
         except (EOFError, OSError, ValueError):
             return Failure(name, call.index, "worker died", self._last_words())
@@ -204,7 +210,8 @@ def _pickled(rewards: Sequence[Reward]) -> bytes:
             raise ConfigError(
                 f"reward {reward.name!r} has a deadline, so it runs in a process of its own, but "
                 f"its function cannot be sent there ({type(error).__name__}: "
-                f"{str(error)[:SHOWN]}). Open files, models and connections inside the function, "
-                "or leave out the deadline"
+                f"{str(error)[:SHOWN]}). A function of a script or notebook is sent with all "
+                "that it refers to, and a lock, a file or a connection cannot be sent: put the "
+                "function into a module, which the process imports anew, or leave out the deadline"
             ) from error
     return cloudpickle.dumps(list(rewards))

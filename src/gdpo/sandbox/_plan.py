@@ -35,7 +35,7 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
     with _parsing:
         match tests:
             case Asserts():
-                return _plan_asserts(tests.statements, tests.setup)
+                return _plan_asserts(tuple(tests.statements), tests.setup)
             case Check():
                 return _plan_check(tests.code, tests.entry_point, tests.setup)
             case Calls():
@@ -99,6 +99,12 @@ def _plan_calls(tests: Calls) -> tuple[bytes, None, int]:
     _check_expression(tests.function, "Calls.function")
     _need_some(tests.cases, "Calls.cases")
     cases = [_pair(case, f"Calls.cases[{i}]") for i, case in enumerate(tests.cases)]
+    for i, (arguments, _) in enumerate(cases):
+        if not isinstance(arguments, (list, tuple)):
+            raise DataError(
+                f"Calls.cases[{i}]: the arguments must be a list, also of one, got "
+                f"{arguments!r:.80}"
+            )
     content = {"kind": "calls", "entry": tests.function, "cases": cases}
     return _marshalled(content, "Calls.cases"), None, len(cases)
 

@@ -1,7 +1,10 @@
 """What a program is tested with: trusted code and values that never reach the program's memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from gdpo.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +17,20 @@ class Asserts:
         setup: Trusted code that runs on both sides before anything else: imports, helpers of the
             tests, and the classes of what is passed to the program. What only the program defines
             is as honest as the program.
+
+    Raises:
+        DataError: The statements are no list of texts.
     """
 
-    statements: tuple[str, ...]
+    statements: Sequence[str]
     setup: str = ""
+
+    def __post_init__(self) -> None:
+        statements = _listed(self.statements, "Asserts.statements")
+        for i, statement in enumerate(statements):
+            if not isinstance(statement, str):
+                raise DataError(f"Asserts.statements[{i}] must be text, got {statement!r:.80}")
+        object.__setattr__(self, "statements", statements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +63,16 @@ class Calls:
     Args:
         function: An expression over the program's names, such as `add` or `Solution().add`.
         cases: Arguments and the expected value, one pair per test, in JSON's types.
+
+    Raises:
+        DataError: The cases are no list.
     """
 
     function: str
-    cases: tuple[tuple[tuple[Any, ...], Any], ...]
+    cases: Sequence[tuple[Sequence[Any], Any]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cases", _listed(self.cases, "Calls.cases"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +85,22 @@ class Stdio:
     Args:
         cases: Standard input and the expected standard output, one pair per test. Each is a run of
             the whole program in a fresh process.
+
+    Raises:
+        DataError: The cases are no list.
     """
 
-    cases: tuple[tuple[str, str], ...]
+    cases: Sequence[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cases", _listed(self.cases, "Stdio.cases"))
 
 
 Tests: TypeAlias = Asserts | Check | Calls | Stdio
 """Any of the four kinds of tests."""
+
+
+def _listed(given: Any, place: str) -> tuple[Any, ...]:
+    if isinstance(given, (list, tuple)):
+        return tuple(given)
+    raise DataError(f"{place} must be a list with one entry per test, got {given!r:.80}")

@@ -4,11 +4,13 @@ import random
 import re
 from collections.abc import Iterator
 from copy import deepcopy
-from time import perf_counter
 from typing import Any
 
 from gdpo.errors import RewardError
 from gdpo.rewards import Failure, Reference, Reward, score_one
+from gdpo.rewards._reward import refuse_no_reward
+from gdpo.rewards._scores import Result
+from gdpo.testing._time_limit import TooLate, at_most
 
 _SHOWN = 300
 """Characters of an offending text that a message shows."""
@@ -44,11 +46,20 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
     Args:
         reward: With at least one example, for its reference.
         texts: How many texts to make, beside the fixed ones.
-        seconds: The time that one text may take.
+        seconds: The time that one text may take; it is given up then.
 
     Raises:
+        ConfigError: It is no `Reward`.
         RewardError: The contract is broken; the message holds the text.
     """
+    refuse_no_reward(reward)
+    try:
+        _check(reward, texts, seconds)
+    except TooLate as late:
+        raise RewardError(str(late)) from None
+
+
+def _check(reward: Reward, texts: int, seconds: float) -> None:
     if not reward.examples:
         raise RewardError(
             f"reward {reward.name!r} has no examples; give it at least one Example(completion, "
@@ -141,24 +152,33 @@ def _check_with_hypothesis(
 def _score(
     reward: Reward, completion: str | int, reference: Reference, seconds: float
 ) -> float | None:
-    """The reward's value, or a RewardError that says which part of the contract is broken."""
+    """The reward's value, or an error that says which part of the contract is broken.
+
+    `TooLate` where it takes too long: hypothesis lets it pass, and does not look for a shorter text
+    that takes as long.
+    """
     before = deepcopy(reference)
-    start = perf_counter()
-    got = score_one(reward, completion, reference)
-    took = perf_counter() - start
-    again = score_one(reward, completion, reference)
-    for broken, what in (
-        (isinstance(got, Failure), got.message if isinstance(got, Failure) else ""),
-        (got != again, f"gives {got}, and {again} when it is asked again"),
-        (reference != before, "changes its reference"),
-        (took > seconds, f"takes {took:.1f} s, more than the {seconds:g} s allowed"),
-    ):
-        if broken:
-            raise RewardError(
-                f"reward {reward.name!r} {what}; completion{_size(completion)}: "
-                f"{_shown(completion)}; reference: {_shown(reference)}"
-            )
-    return None if isinstance(got, Failure) else got
+
+    def broken(what: str) -> str:
+        return (
+            f"reward {reward.name!r} {what}; completion{_size(completion)}: "
+            f"{_shown(completion)}; reference: {_shown(before)}"
+        )
+
+    def call() -> Result:
+        return score_one(reward, completion, reference)
+
+    try:
+        got, again = at_most(seconds, call), at_most(seconds, call)
+    except TooLate:
+        raise TooLate(broken(f"takes more than the {seconds:g} s allowed")) from None
+    if isinstance(got, Failure):
+        raise RewardError(broken(f"failed: {got}")) from got.error
+    if got != again:
+        raise RewardError(broken(f"gives {got}, and {again} when it is asked again"))
+    if reference != before:
+        raise RewardError(broken("changes its reference"))
+    return got
 
 
 def _distinct_references(reward: Reward) -> list[Reference]:
@@ -170,7 +190,9 @@ def _distinct_references(reward: Reward) -> list[Reference]:
 
 
 def _size(completion: str | int) -> str:
-    return f" of {len(completion):,} characters" if isinstance(completion, str) else ""
+    if not isinstance(completion, str):
+        return ""
+    return f" of {len(completion):,} character" + ("s" if len(completion) != 1 else "")
 
 
 def _shown(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gdpo._naming import find
 from gdpo.advantages import AdvantageRule, resolve_estimator
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, GdpoError
 from gdpo.rewards import (
     BUILT_IN,
     Gate,
@@ -95,12 +95,32 @@ def _check_gates(recipe: Recipe, rewards: Sequence[Reward]) -> None:
         if entry.gate is None:
             continue
         try:
+            _refuse_unlisted_gate(recipe, rewards, reward.name, entry.gate.on)
             gate = Gate(entry.gate.on, entry.gate.at_least)
             check_gates(list(by_name), {reward.name: gate})
             _refuse_constant_gate(gate, by_name[gate.on])
         except ConfigError as error:
             place = recipe.place("rewards", i, "gate", "on")
             raise ConfigError(f"{place}: {error}") from error
+
+
+def _refuse_unlisted_gate(recipe: Recipe, rewards: Sequence[Reward], gated: str, on: str) -> None:
+    """A gate goes by the names of what the recipe rewards, as logs have them."""
+    names = [reward.name for reward in rewards]
+    if on in names:
+        return
+    for entry, reward in zip(recipe.rewards, rewards, strict=True):
+        if entry.name == on:
+            raise ConfigError(
+                f"the gate of {gated!r} names {on!r}, which is called {reward.name!r} here: write "
+                f"`on: {reward.name}`"
+            )
+    if ":" in on or on in BUILT_IN or find_task(recipe).reward(on) is not None:
+        raise ConfigError(
+            f"the gate of {gated!r} names {on!r}, which this recipe does not reward; list it, with "
+            f"weight 0 if it should only gate: {{name: {on}, weight: 0}}. Rewarded: "
+            f"{', '.join(names)}"
+        )
 
 
 def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
@@ -150,14 +170,16 @@ def _find_reward(entry: RewardConfig, task: Task) -> Reward:
         raise ConfigError(f"reward {name!r} takes no options: it is made already")
     if not isinstance(reward, Reward):
         raise ConfigError(
-            f"reward {name!r} is a {type(reward).__name__}; it must be a gdpo.Reward, as in: "
+            f"reward {name!r} is of type {type(reward).__name__}; it must be a gdpo.Reward, as in: "
             f"mine = Reward('mine', function, low=0, high=1), or a function that returns one"
         )
     return reward
 
 
-def _made(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+def _made(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Reward:
     """What a function makes of the options of a reward."""
+    if not options and _scores(function):
+        raise ConfigError(f"reward {name!r} {_PLAIN}")
     try:
         signature(function).bind(**options)
     except (TypeError, ValueError) as error:
@@ -166,4 +188,35 @@ def _made(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -
             f"{getattr(function, '__name__', 'this one')}{signature(function)} does not take the "
             f"options {dict(options)}: {error}"
         ) from error
-    return function(**options)
+    try:
+        made = function(**options)
+    except GdpoError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"reward {name!r}: making it with the options {dict(options)} failed with "
+            f"{type(error).__name__}: {error}. If the function scores completions itself, it "
+            f"{_PLAIN}"
+        ) from error
+    if not isinstance(made, Reward):
+        raise ConfigError(
+            f"reward {name!r} gave something of type {type(made).__name__}, and it must be a "
+            "function that returns a gdpo.Reward. If the function scores completions itself, it "
+            f"{_PLAIN}"
+        )
+    return made
+
+
+_PLAIN = (
+    "is a plain function. Wrap it: `Reward('name', function, low=0, high=1)`, where "
+    "function(completion, reference) scores one completion"
+)
+
+
+def _scores(function: Callable[..., Any]) -> bool:
+    """Whether a function, by what its arguments are called, scores completions itself."""
+    try:
+        arguments = signature(function).parameters
+    except (TypeError, ValueError):  # some of C's have no signature to look at
+        return False
+    return not arguments.keys().isdisjoint({"completion", "completions", "reference"})

@@ -1,12 +1,20 @@
 """Tries every reward on good and bad answers, before a model is asked for any."""
 
-from collections.abc import Iterator, Sequence
+import logging
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.rewards import Reward, Scorer, Scores
 from gdpo.tasks import Sample, Task
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0
+"""Seconds after which a reward that nothing ends is named."""
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
 """Completions that a model may well write; every reward must return on them."""
@@ -22,6 +30,9 @@ _TOLERATED = 0.05
 
 _NAMED = 5
 """Rows that a message names."""
+
+_SHOWN = 100
+"""Characters of a gold answer that a finding shows."""
 
 _ASKED_ROWS = 2
 """Rows on which a reward that asks something elsewhere is tried: an answer may cost."""
@@ -60,12 +71,30 @@ def check_rewards(task: Task, scorer: Scorer, samples: Sequence[Sample]) -> Iter
     for reward in scorer.rewards:
         if reward.name not in missing:
             try:
-                yield _check_one(task, reward, scorer, samples)
+                with _named_if_long(reward):
+                    finding = _check_one(task, reward, scorer, samples)
+                yield finding
             except RewardError as error:
                 yield RewardFinding(str(error), mistake=error)
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
         yield _check_bad_answer(task, own, scorer, samples)
+
+
+@contextmanager
+def _named_if_long(reward: Reward) -> Generator[None]:
+    told = (
+        f"reward {reward.name!r} has been tried for {_PATIENCE_S:g} s, and goes on; if it "
+        "hangs, a deadline would end it: Reward(..., deadline=5)"
+    )
+    timer = threading.Timer(_PATIENCE_S, logger.warning, [told])
+    timer.daemon = True
+    if reward.deadline is None and not reward.asks_elsewhere:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check_one(
@@ -93,15 +122,21 @@ def _check_one(
     odd = [(n, s, t) for n, s in enumerate(samples[:_ODD_ROWS], 1) for t in _texts(task)]
     scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
-    return _told(reward, values, len(samples), [n for n, *_ in short])
+    tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
+    return _told(reward, tried, len(samples), [n for n, *_ in short])
 
 
 def _told(
-    reward: Reward, values: Sequence[float], rows: int, short: Sequence[int]
+    reward: Reward, tried: Sequence[tuple[str, float]], rows: int, short: Sequence[int]
 ) -> RewardFinding:
     told = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
+    values = [value for _, value in tried]
     if not values:
         return RewardFinding(f"{told}no row brings a gold answer to try it on", doubtful=True)
+    if all(map(isnan, values)):
+        return RewardFinding(
+            f"{told}it returned None on every row: is a `return` missing?", doubtful=True
+        )
     applies = sum(not isnan(value) for value in values)
     reached = values.count(reward.high)
     told += f"maximum on {reached:,} of {applies:,} gold answers"
@@ -109,10 +144,20 @@ def _told(
         told += f" ({rows - len(values):,} of {rows:,} rows bring none)"
     elif applies < rows:
         told += f" (it applies to {applies:,} of {rows:,} rows)"
+    if not reached:
+        told += _never(tried)
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
         told += f"; not on row {named}: take out what nothing can solve"
     return RewardFinding(told, doubtful=reached == 0 or bool(short))
+
+
+def _never(tried: Sequence[tuple[str, float]]) -> str:
+    gold, value = next((gold, value) for gold, value in tried if not isnan(value))
+    return (
+        f". The first, {gold[:_SHOWN]!r}, gets {value:g}: does the reward look for the answer "
+        "where the task writes it (its options, such as `extract`)?"
+    )
 
 
 def _check_counts(reward: Reward, scorer: Scorer, samples: Sequence[Sample]) -> RewardFinding:

@@ -44,6 +44,28 @@ def as_reward_functions(
     return functions, shared.scorer
 
 
+def check_references(reward_funcs: Any, *datasets: Any) -> None:
+    """Raise unless each dataset has the column that `Reward` objects judge against.
+
+    Args:
+        reward_funcs: As for `as_reward_functions`.
+        datasets: Datasets, mappings of them by name, or None. What does not know its columns
+            beforehand, as a stream may, passes.
+
+    Raises:
+        ConfigError: There is a `Reward`, and a dataset without the column `reference`.
+    """
+    given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+    rewards = [reward for reward in given if isinstance(reward, Reward)]
+    if not rewards:
+        return
+    for dataset in datasets:
+        for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
+            columns = getattr(each, "column_names", None)
+            if columns is not None and "reference" not in columns:
+                raise _no_reference(rewards[0], columns)
+
+
 def reward_names(functions: Sequence[Any]) -> list[str]:
     """The names that TRL gives to reward functions and reward models."""
     return [_name(function) for function in functions]
@@ -122,11 +144,7 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
         **columns: Any,
     ) -> list[float | None]:
         if "reference" not in columns:
-            names = ", ".join(sorted(k for k, v in columns.items() if isinstance(v, list)))
-            raise ConfigError(
-                f"reward {reward.name!r} needs the dataset column 'reference' (a dict per row); "
-                f"the columns are: {names}"
-            )
+            raise _no_reference(reward, [k for k, v in columns.items() if isinstance(v, list)])
         scores = shared.of(completions, completion_ids, columns["reference"])
         count = len(completions)
         log_metric(f"rewards/{reward.name}/failed", scores.failed(reward.name) / count)
@@ -138,6 +156,13 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
 
     function.__name__ = reward.name
     return function
+
+
+def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"reward {reward.name!r} needs the dataset column 'reference' (a dict per row); the "
+        f"columns are: {', '.join(sorted(columns))}"
+    )
 
 
 def _checked(function: RewardFunction) -> RewardFunction:

@@ -31,6 +31,7 @@ from gdpo.integrations.trl._packing import PackedMicroBatches
 from gdpo.integrations.trl._rewards import (
     as_gates,
     as_reward_functions,
+    check_references,
     reward_names,
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
@@ -115,6 +116,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             )
         scorer_options: Any = args.scorer
         functions, self.scorer = as_reward_functions(reward_funcs, scorer_options)
+        named = (kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
+        check_references(reward_funcs, *others[:2], *named)
         names = reward_names(functions)
         options: Any = args.advantage_options
         gates: Any = args.gates
@@ -135,8 +138,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             self.rollout_func = fast
         self._warned_of_one_group = False
         self._scored: Groups | None = None
-        folder = args.rollouts_dir
-        self._rollout_log = RolloutLog(Path(folder), args.run_name or "") if folder else None
+        self._rollout_log = _rollout_log(args)
 
     def compute_advantages(
         self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
@@ -269,6 +271,11 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             if self._rule.estimator is gdpo and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True
+
+
+def _rollout_log(args: GDPOConfig) -> RolloutLog | None:
+    folder = args.rollouts_dir
+    return RolloutLog(Path(folder), args.run_name or "") if folder else None
 
 
 def _number(value: float | None) -> float:

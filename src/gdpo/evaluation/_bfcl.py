@@ -1,0 +1,305 @@
+"""The Berkeley Function Calling Leaderboard, single turn, by its own checker.
+
+Rows, answers and the checker are those of the package `bfcl-eval`, which pins half a hundred other
+packages; only its checker is imported, and the table of models that the checker looks into is
+replaced by one that holds ours:
+
+```
+pip install --no-deps bfcl-eval==2026.3.23
+pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript==0.21.4
+```
+
+The prompt is that of the task `tool_calling` (ToolRL's), which the paper's models were trained on.
+A completion's calls are JSON, parsed and never executed: the checker compares them with the
+answers. Where a row wants no call, a completion without a readable one is right, and where it wants
+any call, one with a readable one: that is the leaderboard's own rule.
+
+**Format** is the format reward of the task: thinking, then calls alone where the row wants calls,
+or a response alone where it wants none. The paper does not say how it measures its "Correct
+Format".
+
+Not here: multi-turn, memory and web search.
+
+References:
+    Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
+    Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Tables 1 and 2.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+from gdpo.errors import MissingExtraError
+from gdpo.rewards import Example, Reference, Reward
+from gdpo.tasks import Row, Sample, Task
+from gdpo.tasks.tool_calling import format_reward, tool_prompt, write_completion
+from gdpo.tasks.tool_calling._parsing import parse
+
+NON_LIVE = (
+    "simple_python",
+    "simple_java",
+    "simple_javascript",
+    "multiple",
+    "parallel",
+    "parallel_multiple",
+)
+LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
+WITHOUT_ANSWER = ("irrelevance", "live_irrelevance", "live_relevance")
+CATEGORIES = (*NON_LIVE, *LIVE, *WITHOUT_ANSWER)
+
+_LANGUAGES = {"javascript": "JavaScript", "java": "Java 8 SDK", "python": "Python 3"}
+
+_MODEL = "gdpo"
+"""What the checker is told that the model is called."""
+
+
+def bfcl_samples(category: str, limit: int | None) -> list[Sample]:
+    """The rows of a category with their answers.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    with _file(category).open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, limit)]
+    answers = _answers(category)
+    return [_read_row({**row, "ground_truth": answers.get(row["id"])}) for row in rows]
+
+
+def bfcl_task(category: str) -> Task:
+    """A category as a task.
+
+    Args:
+        category: One of `CATEGORIES`.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    _file(category)
+    gold = _gold_text(_EXAMPLE)
+    judged = category if category not in WITHOUT_ANSWER else "simple_python"
+    return Task(
+        name=f"bfcl_{category}",
+        columns=(("question", "function", "ground_truth"),),
+        read_row=_read_row,
+        rewards=(
+            Reward(
+                name="correctness",
+                function=partial(_correctness, category=category),
+                low=0.0,
+                high=1.0,
+                examples=(Example(gold, _EXAMPLE, 1.0), Example("", _EXAMPLE, 0.0))
+                if judged == category
+                else (),
+                deadline=5.0,
+            ),
+            Reward(name="format", function=_format, low=0.0, high=1.0),
+        ),
+        gold_completion=_gold_text,
+        bad_completion="I would rather not say.",
+    )
+
+
+def _read_row(row: Row) -> Sample:
+    language = next((name for name in _LANGUAGES if name in row["id"]), "python")
+    functions = [_documented(function, _LANGUAGES[language]) for function in row["function"]]
+    reference = {
+        "function": json.dumps(row["function"]),
+        "answer": None if row.get("ground_truth") is None else json.dumps(row["ground_truth"]),
+        "wants_call": not str(row["id"]).startswith(("irrelevance", "live_irrelevance")),
+        "language": language,
+    }
+    dialogue = [m for m in row["question"][0] if m["role"] != "system"]
+    told = [m["content"] for m in row["question"][0] if m["role"] == "system"]
+    if told:  # ToolRL's prompt has its own system message: what a row says there comes first
+        dialogue = [{"role": "user", "content": "\n\n".join(told)}, *dialogue]
+    return Sample(tool_prompt(functions, dialogue), reference)
+
+
+def _documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
+    """A function as the leaderboard shows it: values of Java and JavaScript are written as text."""
+    parameters = dict(function["parameters"])
+    if not language.startswith("Python"):
+        parameters["properties"] = {
+            name: {
+                **of,
+                "type": "string",
+                "description": f"{of.get('description', '')} This is {language} type "
+                f"{of['type']} in string representation.",
+            }
+            for name, of in parameters["properties"].items()
+        }
+    told = f"{function['description']} Note that the provided function is in {language} syntax."
+    return {"name": function["name"], "description": told, "parameters": parameters}
+
+
+def _correctness(completion: str, reference: Reference, *, category: str) -> float:
+    """1 if the calls are what the leaderboard wants, else 0."""
+    calls = parse(completion).calls
+    if reference["answer"] is None:
+        return float(bool(calls) == reference["wants_call"])
+    if not calls:
+        return 0.0
+    written = [{call.name: dict(call.parameters)} for call in calls]
+    checked = _checker()(reference, written, category)
+    return float(bool(checked["valid"]))
+
+
+def _format(completion: str, reference: Reference) -> Any:
+    return format_reward.function(completion, {"output": _gold_text(reference)})
+
+
+def _gold_text(reference: Reference) -> str:
+    """A turn that is right: the first of the allowed values of every parameter."""
+    if not reference["wants_call"]:
+        return write_completion("worked out", response="None of the tools can do that.")
+    if reference["answer"] is None:
+        name = json.loads(reference["function"])[0]["name"]
+        return write_completion("worked out", [{"name": name, "parameters": {}}])
+    schemas = {f["name"]: f["parameters"] for f in json.loads(reference["function"])}
+    calls = [
+        {"name": name, "parameters": _chosen(parameters, schemas[name].get("required", ()))}
+        for answer in json.loads(reference["answer"])
+        for name, parameters in answer.items()
+    ]
+    if reference["language"] != "python":
+        for call in calls:
+            of = schemas[call["name"]]["properties"]
+            parameters = call["parameters"].items()
+            java = reference["language"] == "java"
+            call["parameters"] = {
+                key: _source(v, of[key]["type"] if java else "") for key, v in parameters
+            }
+    return write_completion("worked out", calls)
+
+
+def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+    """One value per parameter. An empty text among the allowed ones: it may be left out."""
+    chosen: dict[str, Any] = {}
+    for name, allowed in parameters.items():
+        values = cast("list[Any]", allowed) if isinstance(allowed, list) else [allowed]
+        given = [value for value in values if value != ""]
+        if given and (name in required or len(given) == len(values)):
+            chosen[name] = _unpacked(given[0])
+    return chosen
+
+
+def _unpacked(value: Any) -> Any:
+    """Objects hold lists of allowed values themselves."""
+    if isinstance(value, dict):
+        return _chosen(cast("dict[str, Any]", value))
+    if isinstance(value, list):
+        return [_unpacked(each) for each in cast("list[Any]", value)]
+    return value
+
+
+def _source(value: Any, kind: str) -> str:
+    """A value as Java (of a kind) or JavaScript writes it."""
+    if isinstance(value, str):
+        return f"'{value}'" if kind == "char" else value
+    written = json.dumps(value)
+    if isinstance(value, list):  # the checker takes texts in a list without quotation marks
+        written = f"[{', '.join(v if isinstance(v, str) else json.dumps(v) for v in value)}]"
+    if kind == "HashMap":
+        pairs = cast("dict[str, Any]", value).items()
+        puts = " ".join(f"put({json.dumps(k)}, {json.dumps(v)});" for k, v in pairs)
+        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
+    forms = {
+        "ArrayList": f"new ArrayList<>(Arrays.asList({written[1:-1]}))",
+        "Array": f"new Object[]{{{written[1:-1]}}}",
+        "long": f"{written}L",
+        "float": f"{written}f",
+    }
+    return forms.get(kind, written)
+
+
+def _file(category: str) -> Path:
+    package = find_spec("bfcl_eval")
+    folders = package.submodule_search_locations if package else None
+    if not folders or find_spec("tree_sitter") is None:
+        raise MissingExtraError(
+            "bfcl-eval and its tree_sitter (not its other dependencies: see "
+            "docs/how-to/evaluate.md)",
+            None,
+            "for the benchmarks bfcl_…",
+        )
+    return Path(folders[0]) / "data" / f"BFCL_v4_{category}.json"
+
+
+def _answers(category: str) -> dict[str, Any]:
+    file = _file(category)
+    file = file.parent / "possible_answer" / file.name
+    if not file.is_file():
+        return {}
+    with file.open(encoding="utf-8") as lines:
+        return {row["id"]: row["ground_truth"] for row in map(json.loads, lines)}
+
+
+def bfcl_averages(scores: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+    """The leaderboard's Non-live and Live scores, where all of their categories are there.
+
+    Non-live is the mean of four: the mean of the three simple ones, multiple, parallel, and
+    parallel_multiple. Live is the mean over the problems of its four.
+
+    Args:
+        scores: Share of right answers and number of problems, by category.
+    """
+    averages: dict[str, float] = {}
+    if set(NON_LIVE) <= set(scores):
+        simple = fmean(scores[name][0] for name in NON_LIVE[:3])
+        averages["Non-live"] = fmean([simple, *(scores[name][0] for name in NON_LIVE[3:])])
+    if set(LIVE) <= set(scores):
+        of_live = [scores[name] for name in LIVE]
+        averages["Live"] = fmean((s for s, _ in of_live), weights=[n for _, n in of_live])
+    return averages
+
+
+@cache
+def _checker() -> Any:
+    """`(reference, calls, category) -> {"valid": ...}`."""
+    table = ModuleType("bfcl_eval.constants.model_config")
+    table.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}  # pyright: ignore[reportAttributeAccessIssue]
+    sys.modules.setdefault(table.__name__, table)
+    from bfcl_eval.constants.enums import Language  # pyright: ignore
+    from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker  # pyright: ignore
+
+    languages: Any = Language
+    check: Any = ast_checker
+
+    def checked(reference: Reference, calls: Any, category: str) -> Any:
+        return check(
+            json.loads(reference["function"]),
+            calls,
+            json.loads(reference["answer"]),
+            languages[reference["language"].upper()],
+            category,
+            _MODEL,
+        )
+
+    return checked
+
+
+_EXAMPLE: Reference = {
+    "function": json.dumps(
+        [
+            {
+                "name": "f",
+                "description": "",
+                "parameters": {
+                    "type": "dict",
+                    "properties": {"x": {"type": "integer"}},
+                    "required": ["x"],
+                },
+            }
+        ]
+    ),
+    "answer": json.dumps([{"f": {"x": [1]}}]),
+    "wants_call": True,
+    "language": "python",
+}

@@ -1,0 +1,45 @@
+"""A dataset without what a `gdpo.Reward` judges against is refused before anything is generated."""
+
+import pytest
+from datasets import Dataset
+
+from gdpo.errors import ConfigError
+from gdpo.integrations.trl._rewards import check_references
+from gdpo.rewards import Reward
+
+REWARD = Reward("brief", lambda completion, _: float(len(completion) < 5), 0, 1)
+WITH = Dataset.from_list([{"prompt": "a", "reference": {}}])
+WITHOUT = Dataset.from_list([{"prompt": "a", "answer": "b"}])
+
+
+def trl_style(completions, **columns):
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "datasets"),
+    [
+        (REWARD, (WITHOUT,)),
+        ([trl_style, REWARD], (WITHOUT,)),
+        ([REWARD], (WITH, WITHOUT)),
+        ([REWARD], (WITH, {"small": WITH, "large": WITHOUT})),
+    ],
+)
+def test_a_dataset_without_references_is_refused(rewards, datasets):
+    message = "'brief' needs the dataset column 'reference'.*the columns are: answer, prompt"
+    with pytest.raises(ConfigError, match=message):
+        check_references(rewards, *datasets)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "datasets"),
+    [
+        (REWARD, (WITH, None)),
+        ([trl_style], (WITHOUT,)),
+        ([REWARD], (WITH.to_iterable_dataset().map(dict),)),
+        ([REWARD], ([{"prompt": "a"}],)),
+        (None, (WITHOUT,)),
+    ],
+)
+def test_what_has_references_or_needs_none_or_cannot_be_known_passes(rewards, datasets):
+    check_references(rewards, *datasets)
