@@ -38,6 +38,7 @@ def test_a_dataset_without_references_is_refused(rewards, datasets):
         ([trl_style], (WITHOUT,)),
         ([REWARD], (WITH.to_iterable_dataset().map(dict),)),
         ([REWARD], ([{"prompt": "a"}],)),
+        ([REWARD], (WITHOUT.with_transform(dict),)),
         (None, (WITHOUT,)),
     ],
 )

@@ -194,6 +194,7 @@ def test_a_connection_that_a_judge_keeps_open_serves_every_call_of_the_process(c
     assert client.opened == 1
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")  # of forks
 def test_a_process_that_was_forked_has_a_loop_of_its_own():
     reward = Reward("judge", Service().judge, 0, 1)
     assert score_one(reward, "a", {}) == 0.5

@@ -47,7 +47,7 @@ def evaluate(
         server: Ask a server with OpenAI's chat protocol, as `vllm serve` is one:
             http://host:8000/v1.
         at_once: Responses that are generated together, or requests that wait side by side.
-        output: Folder of the evaluation. Left out: `evaluation` in a run, else evaluations/<model>.
+        output: Folder of the evaluation. Left out: `evaluation` in a run, else evaluations/MODEL.
         baseline: Folder of another evaluation: differences to it are shown, problem by problem.
     """
     from rich.console import Console

@@ -36,7 +36,7 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     Example:
         >>> e = share([1.0] * 8 + [0.0] * 12)
         >>> f"{e.mean:.2f} {e.low:.2f} {e.high:.2f}"
-        '0.40 0.22 0.61'
+        '0.40 0.22 0.62'
         >>> round(share([0.0] * 20).high, 2)
         0.16
     """

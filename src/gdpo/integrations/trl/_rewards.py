@@ -50,7 +50,7 @@ def check_references(reward_funcs: Any, *datasets: Any) -> None:
     Args:
         reward_funcs: As for `as_reward_functions`.
         datasets: Datasets, mappings of them by name, or None. What does not know its columns
-            beforehand, as a stream may, passes.
+            beforehand, as a stream or one with a transform, passes.
 
     Raises:
         ConfigError: There is a `Reward`, and a dataset without the column `reference`.
@@ -61,9 +61,15 @@ def check_references(reward_funcs: Any, *datasets: Any) -> None:
         return
     for dataset in datasets:
         for each in dataset.values() if isinstance(dataset, dict) else [dataset]:
-            columns = getattr(each, "column_names", None)
+            columns = None if _is_transformed(each) else getattr(each, "column_names", None)
             if columns is not None and "reference" not in columns:
                 raise _no_reference(rewards[0], columns)
+
+
+def _is_transformed(dataset: Any) -> bool:
+    """Whether the columns are made when a row is asked for."""
+    form = getattr(dataset, "format", None)
+    return isinstance(form, dict) and form.get("type") == "custom"  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def reward_names(functions: Sequence[Any]) -> list[str]:
