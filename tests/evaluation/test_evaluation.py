@@ -11,6 +11,7 @@ from gdpo.evaluation import (
     Response,
     Sampling,
     Settings,
+    add_to_readme,
     evaluate,
     find_benchmark,
     folder_of,
@@ -169,6 +170,21 @@ def test_a_run_is_evaluated_beside_itself(tmp_path):
     (run_folder / "model").rmdir()
     with pytest.raises(ConfigError, match="has no model yet"):
         responder_of(str(run_folder), Sampling(), server=None, at_once=1)
+
+
+def test_the_readme_of_a_run_gets_the_evaluation_and_loses_the_one_before(gsm8k_file, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("# run\n\n## Recipe\n")
+    for rows in (70, 10):
+        settings = replace(SETTINGS, rows=rows)
+        add_to_readme(
+            readme, run(tmp_path / f"e{rows}", ["gsm8k"], [gsm8k_file], settings), settings
+        )
+    text = readme.read_text()
+    assert text.startswith("# run\n\n## Recipe\n\n## Evaluation\n\n1 response(s) to each problem, ")
+    assert "| gsm8k | 10 | correct | 1.000 | 0.722 to 1.000 |\n" in text
+    assert "| gsm8k | 70 |" not in text
+    assert text.count("## Evaluation") == 1
 
 
 def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp_path):

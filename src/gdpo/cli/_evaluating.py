@@ -10,6 +10,7 @@ from gdpo.errors import ConfigError
 from gdpo.evaluation import (
     BFCL,
     Settings,
+    add_to_readme,
     bfcl_lines,
     check_sampling,
     differences_table,
@@ -20,6 +21,7 @@ from gdpo.evaluation import (
     responder_of,
     results_table,
 )
+from gdpo.training import RunDirectory
 
 
 def files_of(given: Sequence[str]) -> Mapping[str, str]:
@@ -77,6 +79,9 @@ def run_evaluation(
                 shown[name], completed=done, total=total
             ),
         )
+    readme = RunDirectory(Path(settings.model)).readme
+    if output is None and server is None and readme.is_file():
+        add_to_readme(readme, results, settings)
     console.print(results_table(results))
     for line in bfcl_lines(results):
         console.print(line)

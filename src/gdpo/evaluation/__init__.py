@@ -10,6 +10,7 @@ from gdpo.evaluation._benchmarks import (
     measures,
     rewards_of,
 )
+from gdpo.evaluation._card import add_to_readme
 from gdpo.evaluation._evaluation import Result, Settings, evaluate, read_results, result_of
 from gdpo.evaluation._intervals import Estimate, difference, share
 from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
@@ -31,6 +32,7 @@ __all__ = [
     "ServerError",
     "Settings",
     "Source",
+    "add_to_readme",
     "bfcl_lines",
     "check_sampling",
     "difference",
