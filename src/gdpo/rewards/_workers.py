@@ -21,8 +21,9 @@ from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards._reward import Reward
 from gdpo.rewards._scores import SHOWN, Call, Failure, Result
 
-RECYCLE_AFTER = 1000
-"""Calls after which a process is replaced by a fresh one."""
+RECYCLE_AFTER = 10_000
+"""Calls after which a process is replaced by a fresh one: to import sympy again takes as long as a
+thousand comparisons."""
 
 _START_S = 120.0
 """Seconds that a process may take to import what its rewards need."""
