@@ -26,6 +26,7 @@ def read(**row):
         ({"question": "1+1?", "answer": "one and one #### 2 "}, "2"),
         ({"question": "1+1?", "answer": r"\frac{1}{2}"}, r"\frac{1}{2}"),
         ({"problem": "1+1?", "answer": None}, None),
+        ({"problem": "1+1?", "answer": ""}, None),
     ],
 )
 def test_the_answer_is_the_rows(row, answer):

@@ -57,7 +57,7 @@ def _answer(row: Row) -> str | None:
                 f"'answer'; it ends in {describe(text_at(row, 'solution')[-40:])}"
             )
         return solved
-    if answer is None:
+    if answer is None or answer == "":
         return None
     text = text_at(row, "answer")
     return (text.rpartition("####")[2] if "####" in text else text).strip()
