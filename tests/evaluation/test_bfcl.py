@@ -6,9 +6,6 @@ import pytest
 
 from gdpo.evaluation._bfcl import (
     CATEGORIES,
-    LIVE,
-    NON_LIVE,
-    bfcl_averages,
     bfcl_samples,
     bfcl_task,
 )
@@ -97,13 +94,3 @@ def test_values_of_java_are_asked_for_as_text():
     prompt = bfcl_samples("simple_java", 1)[0].prompt[0]["content"]
     assert "This is Java 8 SDK type any in string representation." in prompt
     assert "syntax." in prompt
-
-
-def test_averages_are_the_leaderboards():
-    scores = dict.fromkeys((*NON_LIVE, *LIVE), (0.5, 10))
-    scores["simple_java"] = (0.8, 100)  # a third of a quarter
-    scores["live_simple"] = (1.0, 30)  # as many problems as the other three
-    averages = bfcl_averages(scores)
-    assert averages == {"Non-live": pytest.approx(0.525), "Live": pytest.approx(0.75)}
-    del scores["live_parallel"]
-    assert set(bfcl_averages(scores)) == {"Non-live"}
