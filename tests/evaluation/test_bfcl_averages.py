@@ -2,7 +2,7 @@
 
 import pytest
 
-from gdpo.evaluation._bfcl import LIVE, NON_LIVE, bfcl_averages
+from gdpo.evaluation._bfcl import LIVE, MULTI_TURN, NON_LIVE, bfcl_averages
 
 
 def test_averages_are_the_leaderboards():
@@ -13,3 +13,11 @@ def test_averages_are_the_leaderboards():
     assert averages == {"Non-live": pytest.approx(0.525), "Live": pytest.approx(0.75)}
     del scores["live_parallel"]
     assert set(bfcl_averages(scores)) == {"Non-live"}
+
+
+def test_the_papers_average_is_the_plain_mean_of_three():
+    scores = dict.fromkeys(NON_LIVE, (0.9, 10)) | dict.fromkeys(LIVE, (0.6, 10))
+    assert set(bfcl_averages(scores)) == {"Non-live", "Live"}
+    averages = bfcl_averages(scores | {name: (i / 10, 200) for i, name in enumerate(MULTI_TURN)})
+    assert averages["Multi-turn"] == pytest.approx(0.15)
+    assert averages["Avg"] == pytest.approx(0.55)

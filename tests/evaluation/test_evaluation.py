@@ -54,7 +54,7 @@ class Counting:
     def __init__(self, fail_at=None, samples=1):
         self.asked, self.fail_at, self.samples = [], fail_at, samples
 
-    def respond(self, problems, seed):
+    def respond(self, problems, seed, samples):
         if seed == self.fail_at:
             raise KeyboardInterrupt
         self.asked.append((seed, len(problems)))

@@ -57,7 +57,7 @@ def test_each_sample_is_asked_for_with_a_seed_of_its_own(serve, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     url, seen = serve(lambda _, body: (200, said(body)))
     server = Server(url, "m", Sampling(2, 0.6, 0.95, 50), at_once=1)
-    responses = server.respond(PROBLEMS, seed=10)
+    responses = server.respond(PROBLEMS, seed=10, samples=2)
     assert [[r.text for r in group] for group in responses] == [
         [f"you asked {i}?"] * 2 for i in range(3)
     ]
@@ -74,7 +74,7 @@ def test_each_sample_is_asked_for_with_a_seed_of_its_own(serve, monkeypatch):
 def test_an_error_that_passes_is_tried_again(serve):
     url, seen = serve(lambda n, body: (500, "busy") if n % 2 else (200, said(body)))
     server = Server(url, "m", Sampling(), at_once=1)
-    assert len(server.respond(PROBLEMS, seed=0)) == 3
+    assert len(server.respond(PROBLEMS, seed=0, samples=1)) == 3
     assert len(seen) == 6
 
 
@@ -90,8 +90,15 @@ def test_an_error_that_passes_is_tried_again(serve):
 def test_what_does_not_pass_is_told(answer, message, tries, serve):
     url, seen = serve(lambda *_: answer)
     with pytest.raises(ServerError, match=message):
-        Server(url, "m", Sampling(), at_once=1, retries=2).respond(PROBLEMS[:1], seed=0)
+        Server(url, "m", Sampling(), at_once=1, retries=2).respond(PROBLEMS[:1], seed=0, samples=1)
     assert len(seen) == tries
+
+
+def test_a_prompt_that_leaves_no_room_is_answered_with_nothing(serve):
+    told = json.dumps({"message": "This model's maximum context length is 4096 tokens."})
+    url, _ = serve(lambda *_: (400, told))
+    [[response]] = Server(url, "m", Sampling(), at_once=1).respond(PROBLEMS[:1], 0, 1)
+    assert (response.text, response.num_tokens, response.finish_reason) == ("", 0, "length")
 
 
 def test_a_server_that_never_answers_is_told(serve):
@@ -99,7 +106,7 @@ def test_a_server_that_never_answers_is_told(serve):
     url, _ = serve(lambda *_: (waiting.wait(20), (200, ""))[1])
     server = Server(url, "m", Sampling(), deadline=0.2, retries=1)
     with pytest.raises(ServerError, match="does not answer after 2 tries: TimeoutError"):
-        server.respond(PROBLEMS[:1], seed=0)
+        server.respond(PROBLEMS[:1], seed=0, samples=1)
     waiting.set()
 
 
@@ -107,6 +114,6 @@ def test_a_server_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr("gdpo.evaluation._server.time.sleep", lambda _: None)
     server = Server("http://127.0.0.1:9/v1", "m", Sampling())
     with pytest.raises(ServerError, match="does not answer after 4 tries"):
-        server.respond(PROBLEMS[:1], seed=0)
+        server.respond(PROBLEMS[:1], seed=0, samples=1)
     with pytest.raises(ConfigError, match="write the address with http"):
         Server("localhost:8000/v1", "m", Sampling())

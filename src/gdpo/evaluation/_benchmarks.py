@@ -1,7 +1,7 @@
 """What a model is evaluated on: the rows, the task that asks and judges, and what is shown."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,10 +9,12 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
-from gdpo.evaluation._bfcl import CATEGORIES, bfcl_samples, bfcl_task
+from gdpo.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_samples, bfcl_task
+from gdpo.evaluation._bfcl_multi_turn import go_on, multi_turn_samples, multi_turn_task
+from gdpo.evaluation._conversation import GoOn
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
-from gdpo.tasks import Sample, Task, load_samples, resolve_task
+from gdpo.tasks import Row, Sample, Task, load_samples, resolve_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,23 @@ class Benchmark:
     """A file that an installed package carries."""
     read: Callable[[int | None], list[Sample]] | None = None
     """Reads the rows, all or the first so many, where that takes more than a file."""
+    go_on: GoOn | None = None
+    """What is asked next, where an answer is a conversation."""
+    keep: Callable[[Row], bool] | None = None
+    """Which rows of its source are meant; None: all."""
 
 
 def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
     return Benchmark(name, partial(resolve_task, task), Source(*place), **where)
+
+
+EURUS = ("PRIME-RL/Eurus-2-RL-Data", "", "validation")
+"""Its four origins of programs are what the paper's Table 5 is about."""
+
+
+def _of_origin(name: str, row: Row) -> bool:
+    """Rows of Eurus-2-RL are of the origin that they name; rows that name none are kept."""
+    return row.get("data_source", name) == name
 
 
 def _humaneval() -> Path | None:
@@ -55,9 +70,16 @@ BENCHMARKS = {
         _of("aime24", "math_length", "HuggingFaceH4/aime_2024", "", "train"),
         _of("amc23", "math_length", "math-ai/amc23", ""),
         _of("minerva", "math_length", "math-ai/minervamath", ""),
+        _of("olympiad", "math_length", "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"),
         _of("humaneval", "coding", "openai/openai_humaneval", "", file=_humaneval),
+        _of("humaneval_plus", "coding", "evalplus/humanevalplus", ""),
         _of("mbpp", "coding", "google-research-datasets/mbpp", "full"),
+        _of("mbpp_plus", "coding", "evalplus/mbppplus", ""),
         _of("leetcode", "coding", "newfacade/LeetCodeDataset", ""),
+        *(
+            _of(name, "coding", *EURUS, keep=partial(_of_origin, name))
+            for name in ("apps", "codecontests", "codeforces", "taco")
+        ),
         _of("tool_calling", "tool_calling", "RamAnanth1/toolrl-rlla4k", ""),
         *(
             Benchmark(
@@ -68,11 +90,21 @@ BENCHMARKS = {
             )
             for category in CATEGORIES
         ),
+        *(
+            Benchmark(
+                f"bfcl_{category}",
+                partial(multi_turn_task, category),
+                source=None,
+                read=partial(multi_turn_samples, category),
+                go_on=go_on,
+            )
+            for category in MULTI_TURN
+        ),
     )
 }
 """By name. `--data NAME=FILE` takes the rows from a file; any task and file make one more."""
 
-BFCL = tuple(f"bfcl_{category}" for category in CATEGORIES)
+BFCL = tuple(f"bfcl_{category}" for category in (*CATEGORIES, *MULTI_TURN))
 """The categories of BFCL that are here."""
 
 
@@ -111,7 +143,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
         known = BENCHMARKS[name]
         if file is not None and known.read is not None:
             raise ConfigError(f"--data {name}={file}: its rows come with the package bfcl-eval")
-        return known if file is None else Benchmark(name, known.task, Source(file))
+        return known if file is None else replace(known, source=Source(file), file=lambda: None)
     if file is not None:
         resolve_task(name)
         return _of(name, name, file)
@@ -154,7 +186,9 @@ def problems(benchmark: Benchmark, rows: int | None) -> list[Sample]:
     assert source is not None, "without a way to read them, rows have a source"
     subset, split = source.subset or None, source.split
     try:
-        return load_samples(task, source.name, subset=subset, split=split, limit=rows)
+        return load_samples(
+            task, source.name, subset=subset, split=split, limit=rows, keep=benchmark.keep
+        )
     except DataError as error:
         raise DataError(
             f"benchmark {benchmark.name!r}: {error}. Rows of your own: --data {benchmark.name}=FILE"

@@ -18,7 +18,7 @@ any call, one with a readable one: that is the leaderboard's own rule.
 or a response alone where it wants none. The paper does not say how it measures its "Correct
 Format".
 
-Not here: multi-turn, memory and web search.
+Several turns: `_bfcl_multi_turn`. Not here: memory and web search.
 
 References:
     Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
@@ -52,7 +52,14 @@ NON_LIVE = (
 )
 LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
 WITHOUT_ANSWER = ("irrelevance", "live_irrelevance", "live_relevance")
+MULTI_TURN = (
+    "multi_turn_base",
+    "multi_turn_miss_func",
+    "multi_turn_miss_param",
+    "multi_turn_long_context",
+)
 CATEGORIES = (*NON_LIVE, *LIVE, *WITHOUT_ANSWER)
+"""Those with a single turn."""
 
 _LANGUAGES = {"javascript": "JavaScript", "java": "Java 8 SDK", "python": "Python 3"}
 
@@ -66,9 +73,9 @@ def bfcl_samples(category: str, limit: int | None) -> list[Sample]:
     Raises:
         MissingExtraError: The package is not installed.
     """
-    with _file(category).open(encoding="utf-8") as lines:
+    with data_file(category).open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, limit)]
-    answers = _answers(category)
+    answers = possible_answers(category)
     return [_read_row({**row, "ground_truth": answers.get(row["id"])}) for row in rows]
 
 
@@ -81,7 +88,7 @@ def bfcl_task(category: str) -> Task:
     Raises:
         MissingExtraError: The package is not installed.
     """
-    _file(category)
+    data_file(category)
     gold = _gold_text(_EXAMPLE)
     judged = category if category not in WITHOUT_ANSWER else "simple_python"
     return Task(
@@ -219,7 +226,12 @@ def _source(value: Any, kind: str) -> str:
     return forms.get(kind, written)
 
 
-def _file(category: str) -> Path:
+def data_file(category: str) -> Path:
+    """The rows of a category.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
     package = find_spec("bfcl_eval")
     folders = package.submodule_search_locations if package else None
     if not folders or find_spec("tree_sitter") is None:
@@ -232,8 +244,9 @@ def _file(category: str) -> Path:
     return Path(folders[0]) / "data" / f"BFCL_v4_{category}.json"
 
 
-def _answers(category: str) -> dict[str, Any]:
-    file = _file(category)
+def possible_answers(category: str) -> dict[str, Any]:
+    """The right answers by the id of their row; empty where rows have none."""
+    file = data_file(category)
     file = file.parent / "possible_answer" / file.name
     if not file.is_file():
         return {}
@@ -242,10 +255,11 @@ def _answers(category: str) -> dict[str, Any]:
 
 
 def bfcl_averages(scores: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-    """The leaderboard's Non-live and Live scores, where all of their categories are there.
+    """The leaderboard's scores of groups of categories, where all of a group are there.
 
     Non-live is the mean of four: the mean of the three simple ones, multiple, parallel, and
-    parallel_multiple. Live is the mean over the problems of its four.
+    parallel_multiple. Live is the mean over the problems of its four. Multi-turn is the mean of its
+    four. Avg is the mean of these three, as the paper has it.
 
     Args:
         scores: Share of right answers and number of problems, by category.
@@ -257,6 +271,10 @@ def bfcl_averages(scores: Mapping[str, tuple[float, int]]) -> dict[str, float]:
     if set(LIVE) <= set(scores):
         of_live = [scores[name] for name in LIVE]
         averages["Live"] = fmean((s for s, _ in of_live), weights=[n for _, n in of_live])
+    if set(MULTI_TURN) <= set(scores):
+        averages["Multi-turn"] = fmean(scores[name][0] for name in MULTI_TURN)
+    if len(averages) == 3:
+        averages["Avg"] = fmean(averages.values())
     return averages
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError
 from gdpo.evaluation._benchmarks import Benchmark, measures, problems, rewards_of
+from gdpo.evaluation._conversation import Conversations
 from gdpo.evaluation._intervals import Estimate, share
 from gdpo.evaluation._responders import Responder, Sampling
 from gdpo.rewards import Reward, Scorer
@@ -129,13 +130,17 @@ def _evaluate_one(
         for start, part, file in files:
             if file.exists():
                 continue
-            answering = answering or responder(benchmark)
+            answering = answering or _conversing(benchmark, responder(benchmark))
             rollouts = _rollouts(settings, part, start, answering, scorer)
             write_rollouts(file, rollouts)
             told(benchmark.name, start + len(part), len(samples))
     return result_of(
         benchmark.name, rewards, [r for *_, file in files for r in read_rollouts(file)]
     )
+
+
+def _conversing(benchmark: Benchmark, answering: Responder) -> Responder:
+    return Conversations(answering, benchmark.go_on) if benchmark.go_on else answering
 
 
 def _parts(folder: Path, samples: Sequence[Sample]) -> Iterator[tuple[int, Sequence[Sample], Path]]:
@@ -147,7 +152,8 @@ def _rollouts(
     settings: Settings, part: Sequence[Sample], start: int, answering: Responder, scorer: Scorer
 ) -> list[Rollout]:
     # A part that is begun anew is answered as it would have been.
-    answered = answering.respond(part, settings.sampling.seed + start)
+    drawn = settings.sampling
+    answered = answering.respond(part, drawn.seed + start, drawn.samples)
     pairs = [
         (number, sample_id, sample, response)
         for number, (sample, responses) in enumerate(zip(part, answered, strict=True), start)
@@ -167,7 +173,7 @@ def _rollouts(
             group_id=number,
             sample_id=sample_id,
             prompt=sample.prompt,
-            completion=response.text,
+            completion=response.shown or response.text,
             rewards={
                 name: None if np.isnan(value) else value
                 for name, value in zip(names, values, strict=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gdpo.errors import ConfigError
-from gdpo.tasks import Sample, Task
+from gdpo.tasks import Message, Sample, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,15 @@ class Response:
     num_tokens: int
     finish_reason: str
     """`stop` or `length`."""
+    shown: tuple[Message, ...] = ()
+    """Of a conversation: all that was said; its text holds the model's messages as JSON."""
 
 
 class Responder(Protocol):
     """Answers problems."""
 
-    def respond(self, problems: Sequence[Sample], seed: int) -> list[list[Response]]:
-        """The responses to each problem; the same ones for the same seed where it can be had."""
+    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
+        """So many responses to each problem; the same ones for the same seed where possible."""
         ...
 
 
@@ -45,18 +47,21 @@ class Written:
 
     Args:
         task: Whose gold answers are meant.
-        samples: Responses to each problem.
         gold: The row's own answer; False: nothing at all.
     """
 
     task: Task
-    samples: int
     gold: bool
 
-    def respond(self, problems: Sequence[Sample], seed: int) -> list[list[Response]]:  # noqa: ARG002
+    def respond(
+        self,
+        problems: Sequence[Sample],
+        seed: int,  # noqa: ARG002
+        samples: int,
+    ) -> list[list[Response]]:
         """The gold answer, or nothing, as often as asked."""
         texts = [self.task.gold_completion(p.reference) if self.gold else "" for p in problems]
-        return [[Response(text or "", 1, "stop")] * self.samples for text in texts]
+        return [[Response(text or "", 1, "stop")] * samples for text in texts]
 
 
 class LocalModel:
@@ -86,18 +91,18 @@ class LocalModel:
         self._at_once = at_once
         self._fast = model_not_covered(loaded) is None
 
-    def respond(self, problems: Sequence[Sample], seed: int) -> list[list[Response]]:
+    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
         """The responses to each problem."""
         import torch
 
         torch.manual_seed(seed)
-        size = max(1, self._at_once // self._sampling.samples)
+        size = max(1, self._at_once // samples)
         answered: list[list[Response]] = []
         for start in range(0, len(problems), size):
-            answered += self._together(problems[start : start + size])
+            answered += self._together(problems[start : start + size], samples)
         return answered
 
-    def _together(self, problems: Sequence[Sample]) -> list[list[Response]]:
+    def _together(self, problems: Sequence[Sample], samples: int) -> list[list[Response]]:
         import torch
 
         read = self._tokenizer.apply_chat_template(
@@ -108,7 +113,6 @@ class LocalModel:
             return_dict=True,
             return_tensors="pt",
         ).to(self._model.device)
-        samples = self._sampling.samples
         with torch.inference_mode():
             ids = self._model.generate(
                 input_ids=read["input_ids"],
@@ -116,7 +120,7 @@ class LocalModel:
                 max_new_tokens=self._sampling.max_tokens,
                 pad_token_id=self._tokenizer.pad_token_id,
                 **self._drawn(),
-                **self._rows(len(problems)),
+                **self._rows(len(problems), samples),
             )[:, read["input_ids"].shape[1] :]
         responses = [self._response(row) for row in ids.tolist()]
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
@@ -128,9 +132,8 @@ class LocalModel:
         settings = {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": 0}
         return {"do_sample": True, **settings}
 
-    def _rows(self, problems: int) -> dict[str, Any]:
+    def _rows(self, problems: int, samples: int) -> dict[str, Any]:
         """Which prompt each row of the batch continues."""
-        samples = self._sampling.samples
         if not self._fast:
             return {"num_return_sequences": samples}
         import torch

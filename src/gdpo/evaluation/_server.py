@@ -19,6 +19,13 @@ _SHOWN = 300
 """Characters of a server's answer that a message shows."""
 
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
+_BAD_REQUEST = 400
+
+_NO_ROOM = {
+    "choices": [{"message": {"content": ""}, "finish_reason": "length"}],
+    "usage": {"completion_tokens": 0},
+}
+"""What a prompt counts as that leaves no room for an answer, as late in a long conversation."""
 
 
 class ServerError(GdpoError):
@@ -51,13 +58,12 @@ class Server:
                 f"--server {self.url}: write the address with http:// or https://, up to /v1"
             )
 
-    def respond(self, problems: Sequence[Sample], seed: int) -> list[list[Response]]:
+    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
         """The responses to each problem, each asked for by itself.
 
         Raises:
             ServerError: One could not be had.
         """
-        samples = self.sampling.samples
         asked = [(problem, seed + i) for problem in problems for i in range(samples)]
         with ThreadPoolExecutor(self.at_once) as threads:
             responses = list(threads.map(lambda each: self._one(*each), asked))
@@ -98,6 +104,8 @@ class Server:
             told = f"{error.code} {error.reason}: {error.read()[:_SHOWN]!r}"
             if error.code in _TRANSIENT:
                 raise _MayPassError(told) from error
+            if error.code == _BAD_REQUEST and "context length" in told:
+                return _NO_ROOM
             raise ServerError(f"{self.url} refuses the request: {told}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error

@@ -35,7 +35,7 @@ def responder_of(
         return lambda _: asked
     if model in WRITTEN:
         gold = model == "gold"
-        return lambda benchmark: Written(benchmark.task(), sampling.samples, gold=gold)
+        return lambda benchmark: Written(benchmark.task(), gold=gold)
     recipe = _as_recipe(_model_of(model))
     located = locate_model(recipe)
     loaded: list[LocalModel] = []

@@ -1,0 +1,254 @@
+"""The Berkeley Function Calling Leaderboard, several turns: tools with a state, and its checker.
+
+A user asks in turns. In each the model calls tools and reads what they give back, as often as it
+likes (20 times at most), until it writes a message without a readable call: then comes the next
+turn. Every prompt is ToolRL's, with the dialogue so far in it. In the end the checker plays the
+model's calls and the row's own side by side: after each turn the tools must be in the same state,
+and must have told the model whatever they told the row's own calls.
+
+**Format**: the share of the model's messages with the format reward of the task, as a message of
+the kind it is: calls, or a response.
+
+References:
+    Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
+"""
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from gdpo.evaluation._bfcl import MULTI_TURN, data_file, possible_answers
+from gdpo.evaluation._bfcl_tools import forget, fresh_name, run_tools, written
+from gdpo.evaluation._conversation import Talk, messages_of
+from gdpo.rewards import Reference, Reward
+from gdpo.tasks import Row, Sample, Task
+from gdpo.tasks.tool_calling import format_reward, tool_prompt, write_completion
+from gdpo.tasks.tool_calling._parsing import parse
+
+MOST_STEPS = 20
+"""Messages with calls in one turn; with more of them the row is lost, as on the leaderboard."""
+
+_CHECK_S = 30.0
+
+_DOCUMENTS = {
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
+"""Where the tools of a class are described."""
+
+
+def multi_turn_samples(category: str, limit: int | None) -> list[Sample]:
+    """The rows of a category; each prompt is that of the first turn.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    answers = possible_answers(category)
+    with data_file(category).open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, limit)]
+    return [_read_row({**row, "ground_truth": answers[row["id"]]}) for row in rows]
+
+
+def multi_turn_task(category: str) -> Task:
+    """A category as a task, whose completions are conversations.
+
+    Args:
+        category: One of `MULTI_TURN`.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    data_file(category)
+    return Task(
+        name=f"bfcl_{category}",
+        columns=(("question", "ground_truth"),),
+        read_row=_read_row,
+        rewards=(
+            Reward(
+                name="correctness",
+                function=_correctness,
+                low=0.0,
+                high=1.0,
+                deadline=_CHECK_S,
+            ),
+            Reward(name="format", function=_format, low=0.0, high=1.0),
+        ),
+        gold_completion=_gold_message,
+        bad_completion="I would rather not say.",
+    )
+
+
+def go_on(talks: Sequence[Talk]) -> list[Sample | None]:
+    """The next prompt of each conversation, once the tools have answered."""
+    turns = [_turns(talk) for talk in talks]
+    answered = run_tools([_played(talk, said) for talk, said in zip(talks, turns, strict=True)])
+    return [_ask(*each) for each in zip(talks, turns, answered, strict=True)]
+
+
+def _read_row(row: Row) -> Sample:
+    entry = {key: row[key] for key in ("id", "initial_config", "involved_classes")}
+    entry["missed_function"] = row.get("missed_function", {})
+    reference = {
+        "entry": json.dumps(entry),
+        "questions": json.dumps(row["question"]),
+        "answer": json.dumps(row["ground_truth"]),
+    }
+    return Sample(_prompt(entry, row["question"], [[]], []), reference)
+
+
+def _turns(talk: Talk) -> list[list[str]]:
+    """The model's messages, turn by turn; the last turn is the one that goes on."""
+    return split_turns([answer.text for answer in talk.answers])
+
+
+def split_turns(messages: Sequence[str]) -> list[list[str]]:
+    """Messages in turns: one without a readable call ends its turn.
+
+    Returns:
+        The last turn is the one that goes on, with no message yet if the one before has ended.
+    """
+    turns: list[list[str]] = [[]]
+    for message in messages:
+        turns[-1].append(message)
+        if not parse(message).calls:
+            turns.append([])
+    return turns
+
+
+def _played(talk: Talk, turns: Sequence[Sequence[str]]) -> dict[str, Any]:
+    entry = json.loads(talk.problem.reference["entry"])
+    return {"entry": entry, "steps": [step for turn in _decoded(entry, turns) for step in turn]}
+
+
+def _decoded(entry: Mapping[str, Any], turns: Sequence[Sequence[str]]) -> list[list[list[str]]]:
+    """The calls of each turn's messages as BFCL evaluates them; messages without any left out."""
+    known = [tool["name"] for tool in _tools(entry)]
+    return [
+        [
+            written([(call.name, call.parameters) for call in calls], known)
+            for message in turn
+            if (calls := parse(message).calls)
+        ]
+        for turn in turns
+    ]
+
+
+def _ask(talk: Talk, turns: list[list[str]], answers: Sequence[Sequence[str]]) -> Sample | None:
+    reference = talk.problem.reference
+    questions = json.loads(reference["questions"])
+    if len(turns) > len(questions) or len(turns[-1]) > MOST_STEPS:
+        return None
+    entry = json.loads(reference["entry"])
+    place = {**reference, "turn": len(turns) - 1, "step": len(turns[-1])}
+    return Sample(_prompt(entry, questions, turns, answers), place)
+
+
+def _prompt(
+    entry: Mapping[str, Any],
+    questions: Sequence[Sequence[Mapping[str, str]]],
+    turns: Sequence[Sequence[str]],
+    answers: Sequence[Sequence[str]],
+) -> list[dict[str, str]]:
+    """ToolRL's prompt: the tools that the model has in this turn, and all that was said."""
+    held_back = {
+        name
+        for turn, names in entry["missed_function"].items()
+        if int(turn) >= len(turns)
+        for name in names
+    }
+    given = iter(answers)
+    dialogue: list[dict[str, str]] = []
+    for question, messages in zip(questions, turns, strict=False):
+        asked = "\n\n".join(each["content"] for each in question) or _more_tools()
+        dialogue.append({"role": "user", "content": asked})
+        for message in messages:
+            dialogue.append({"role": "assistant", "content": message})
+            if calls := parse(message).calls:
+                told = [
+                    {"name": call.name, "results": results}
+                    for call, results in zip(calls, next(given), strict=True)
+                ]
+                dialogue.append({"role": "tool", "content": json.dumps(told)})
+    return tool_prompt([t for t in _tools(entry) if t["name"] not in held_back], dialogue)
+
+
+def _tools(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [tool for name in entry["involved_classes"] for tool in _documented(name)]
+
+
+@cache
+def _documented(class_name: str) -> list[dict[str, Any]]:
+    folder = data_file(MULTI_TURN[0]).parent / "multi_turn_func_doc"
+    with (folder / f"{_DOCUMENTS[class_name]}.json").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _more_tools() -> str:
+    """What BFCL's user says when tools that were held back are there."""
+    from bfcl_eval.constants.default_prompts import (  # pyright: ignore
+        DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC,
+    )
+
+    return str(DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)  # pyright: ignore
+
+
+def _correctness(completion: str, reference: Reference) -> float:
+    """1 if BFCL's checker finds every turn right, else 0."""
+    entry, answer = json.loads(reference["entry"]), json.loads(reference["answer"])
+    turns = split_turns(messages_of(completion))[:-1]
+    if len(turns) != len(answer):
+        return 0.0
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (  # pyright: ignore
+        multi_turn_checker,
+    )
+
+    check: Any = multi_turn_checker
+    name = fresh_name()
+    try:
+        checked = check(_decoded(entry, turns), answer, entry, entry["id"], name)
+    finally:
+        forget(name)
+    return float(bool(checked["valid"]))
+
+
+def _format(completion: str, reference: Reference) -> float:  # noqa: ARG001
+    messages = messages_of(completion)
+    scores = [_well_formed(message) for message in messages]
+    return sum(scores) / len(scores) if scores else 0.0
+
+
+_GOLD_CALLS = write_completion("worked out", [{"name": "f", "parameters": {}}])
+_GOLD_RESPONSE = write_completion("worked out", response="Done.")
+
+
+def _well_formed(message: str) -> Any:
+    kind = _GOLD_CALLS if "tool_call" in parse(message).fields else _GOLD_RESPONSE
+    return format_reward.function(message, {"output": kind})
+
+
+def _gold_message(reference: Reference) -> str:
+    """What is right to write next: all calls of the turn at once, then a response."""
+    turn, step = reference.get("turn", 0), reference.get("step", 0)
+    calls = json.loads(reference["answer"])[turn]
+    if step > 0 or not calls:
+        return write_completion("worked out", response="Done.")
+    tools = {tool["name"]: tool for tool in _tools(json.loads(reference["entry"]))}
+    return write_completion("worked out", [_as_json(call, tools) for call in calls])
+
+
+def _as_json(call: str, tools: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of the row's own, which is Python, with the names of its arguments."""
+    node: Any = ast.parse(call, mode="eval").body
+    names = list(tools[node.func.id]["parameters"]["properties"])
+    parameters = dict(zip(names, map(ast.literal_eval, node.args), strict=False))
+    parameters |= {each.arg: ast.literal_eval(each.value) for each in node.keywords}
+    return {"name": node.func.id, "parameters": parameters}

@@ -1,0 +1,122 @@
+"""BFCL over several turns: its own answers are right, and no text of a model is executed."""
+
+import json
+
+import pytest
+
+from gdpo.evaluation import Response
+from gdpo.evaluation._bfcl import MULTI_TURN
+from gdpo.evaluation._bfcl_multi_turn import (
+    MOST_STEPS,
+    go_on,
+    multi_turn_samples,
+    multi_turn_task,
+    split_turns,
+)
+from gdpo.evaluation._bfcl_tools import run_tools, written
+from gdpo.evaluation._conversation import Conversations
+from gdpo.evaluation._responders import Written
+from gdpo.tasks.tool_calling import write_completion
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _package():
+    pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed: docs/how-to/evaluate.md")
+
+
+class Saying:
+    """Answers every prompt with the next of these texts, and then with nothing."""
+
+    def __init__(self, *texts):
+        self.texts, self.prompts = list(texts), []
+
+    def respond(self, problems, seed, samples):
+        self.prompts += [problem.prompt for problem in problems]
+        text = self.texts.pop(0) if self.texts else ""
+        return [[Response(text, 1, "stop")] for _ in problems]
+
+
+def call(name, **parameters):
+    return write_completion("so", [{"name": name, "parameters": parameters}])
+
+
+def talked(category, *texts, row=0):
+    sample = multi_turn_samples(category, row + 1)[row]
+    saying = Saying(*texts)
+    [[response]] = Conversations(saying, go_on).respond([sample], 0, 1)
+    scores = [
+        reward.function(response.text, sample.reference)
+        for reward in multi_turn_task(category).rewards
+    ]
+    return saying.prompts, response, scores
+
+
+@pytest.mark.parametrize("category", MULTI_TURN)
+def test_the_rows_own_calls_are_right_and_silence_is_not(category):
+    task, samples = multi_turn_task(category), multi_turn_samples(category, 6)
+    gold = Conversations(Written(task, gold=True), go_on).respond(samples, 0, 1)
+    silent = Conversations(Written(task, gold=False), go_on).respond(samples, 0, 1)
+    for sample, [right], [nothing] in zip(samples, gold, silent, strict=True):
+        assert [r.function(right.text, sample.reference) for r in task.rewards] == [1, 1]
+        assert [r.function(nothing.text, sample.reference) for r in task.rewards] == [0, 0]
+
+
+def test_what_the_tools_gave_back_is_in_the_next_prompt():
+    prompts, response, _ = talked("multi_turn_base", call("pwd"), call("ls"))
+    assert (
+        '"results": "{\\"current_working_directory\\": \\"/workspace\\"}"'
+        in (prompts[1][-1]["content"])
+    )
+    assert "document" in prompts[2][-1]["content"]
+    assert json.loads(response.text)[:2] == [call("pwd"), call("ls")]
+    assert response.shown[-1]["role"] == "assistant"
+
+
+def test_a_message_without_a_call_ends_the_turn():
+    assert split_turns([call("a"), "done", "no call"]) == [[call("a"), "done"], ["no call"], []]
+    prompts, *_ = talked("multi_turn_base")
+    asked = [prompt[-1]["content"].count("<user>") for prompt in prompts]
+    assert asked == [1, 2, 3, 4]
+
+
+def test_a_model_that_never_stops_calling_loses_the_row():
+    prompts, response, scores = talked("multi_turn_base", *[call("ls")] * 99)
+    assert len(prompts) == MOST_STEPS + 1
+    assert len(json.loads(response.text)) == MOST_STEPS + 1
+    assert scores[0] == 0
+
+
+def test_tools_that_are_held_back_come_with_their_turn():
+    prompts, *_ = talked("multi_turn_miss_func")
+    assert ["Name: sort\n" in prompt[0]["content"] for prompt in prompts] == (
+        [False] * 3 + [True] * 2
+    )
+    assert "<user> I have updated" in prompts[3][-1]["content"]
+
+
+HOSTILE = [
+    '__import__("os").system("touch {}")',
+    "open('{}','w').close",
+    "pwd() or open('{}', 'w')",
+    "pwd.__globals__",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_only_documented_tools_are_called(name, tmp_path):
+    file = tmp_path / "written"
+    text = call(name.format(file), x=f"'); open('{file}', 'w'); ('")
+    prompts, *_ = talked("multi_turn_base", text, call("pwd", x=f"{{open('{file}', 'w')}}"))
+    assert "Error during execution" in prompts[1][-1]["content"]
+    assert "unexpected keyword argument" in prompts[2][-1]["content"]
+    assert not file.exists()
+    assert written([(name, {})], ["pwd", name]) == ["unknown_tool_0()"]
+
+
+def test_a_tool_that_never_ends_is_ended_and_takes_no_other_down(monkeypatch):
+    monkeypatch.setattr("gdpo.evaluation._bfcl_tools._START_S", 5.0)
+    entry = {"id": "multi_turn_base_0", "initial_config": {}, "involved_classes": ["MathAPI"]}
+    endless = written([("power", {"base": 9, "exponent": 10**10})], ["power"])
+    fine = written([("add", {"a": 1, "b": 2})], ["add"])
+    told = run_tools([{"entry": entry, "steps": [endless]}, {"entry": entry, "steps": [fine]}])
+    assert told == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
