@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.demo import _texts, _tokenizer, _tools
-from gdpo.demo._texts import Carelessness, careless_answer
+from gdpo.demo import _tokenizer
+from gdpo.demo._texts import Carelessness, Example, Texts
 from gdpo.demo._tokenizer import build_tokenizer
-from gdpo.demo._tools import Problem, draw_problem
 from gdpo.training import cache_folder, cached
 
 Tokens: TypeAlias = list[int]
@@ -53,7 +52,8 @@ class PolicySettings:
     """Texts per supervised step."""
     learning_rate: float = 6e-3
     """The highest of the supervised phase."""
-    texts: Carelessness = field(default_factory=Carelessness)
+    texts: Texts = field(default_factory=Carelessness)
+    """What it is warm-started on."""
     seed: int = 0
 
     @property
@@ -61,13 +61,13 @@ class PolicySettings:
         """Twelve hex digits of all that decides the policy: settings, code, and libraries."""
         facts = {
             "settings": asdict(self),
-            "code": [Path(module).read_text("utf-8") for module in _SOURCES],
+            "code": [Path(file).read_text("utf-8") for file in (*_SOURCES, *self.texts.sources)],
             "libraries": {name: version(name) for name in _LIBRARIES},
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-_SOURCES = (__file__, _texts.__file__, _tokenizer.__file__, _tools.__file__)
+_SOURCES = (__file__, _tokenizer.__file__)
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 
@@ -111,12 +111,11 @@ def _name(settings: PolicySettings) -> str:
 
 def _build(folder: Path, settings: PolicySettings, progress: Progress) -> None:
     rng = np.random.default_rng(settings.seed)
-    problems = [draw_problem(rng) for _ in range(settings.steps * settings.batch)]
-    answers = [careless_answer(problem, rng, settings.texts) for problem in problems]
-    tokenizer = build_tokenizer(problems, answers, settings.vocabulary)
+    examples = settings.texts.draw(rng, settings.steps * settings.batch)
+    tokenizer = build_tokenizer(examples, settings.vocabulary)
     with _one_thread_seeded(settings.seed):
         model = build_model(tokenizer, settings)
-        texts = _tokenized(tokenizer, problems, answers)
+        texts = _tokenized(tokenizer, examples)
         _supervise(model, _batches(texts, settings.batch, rng), settings, progress)
     tokenizer.save_pretrained(folder)
     with _no_bars():
@@ -145,11 +144,12 @@ def build_model(tokenizer: Any, settings: PolicySettings) -> Any:
     )
 
 
-def _tokenized(tokenizer: Any, problems: Sequence[Problem], answers: Sequence[str]) -> list[_Text]:
+def _tokenized(tokenizer: Any, examples: Sequence[Example]) -> list[_Text]:
     prompts = [
-        tokenizer.apply_chat_template(problem.prompt, tokenize=False, add_generation_prompt=True)
-        for problem in problems
+        tokenizer.apply_chat_template(each.prompt, tokenize=False, add_generation_prompt=True)
+        for each in examples
     ]
+    answers = [each.answer for each in examples]
     ids: list[list[Tokens]] = [tokenizer(list(texts))["input_ids"] for texts in (prompts, answers)]
     end: int = tokenizer.eos_token_id
     return [_Text(prompt, [*answer, end]) for prompt, answer in zip(*ids, strict=True)]

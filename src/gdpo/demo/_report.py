@@ -5,23 +5,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gdpo.demo._arms import Arm
+from gdpo.experiments import REACHED, WINDOW, Training, final, first_reached, start, tenth
 from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts, rollout_file
-
-REACHED = 0.8
-"""Share of a reward's range whose first crossing is reported."""
-
-WINDOW = 5
-"""Steps of the running mean that has to cross it."""
-
-_TENTH = 0.1
-"""Share of the steps that count as the start, and as the end."""
 
 ONE_SEED = "One seed shows how the two behave, not which is better."
 
@@ -40,12 +32,12 @@ class Curve:
     @property
     def start(self) -> float:
         """Mean over the first tenth of the steps."""
-        return _mean(self.values[: self._tenth])
+        return start(np.array(self.values))
 
     @property
     def end(self) -> float:
         """Mean over the last tenth of the steps."""
-        return _mean(self.values[-self._tenth :])
+        return final(np.array(self.values))
 
     @property
     def threshold(self) -> float:
@@ -55,24 +47,18 @@ class Curve:
     @property
     def steps_to_threshold(self) -> int | None:
         """The first step at which the mean of the last 5 is at 80 % of the range; None: never."""
-        for step in range(min(WINDOW, len(self.values)), len(self.values) + 1):
-            if _mean(self.values[max(0, step - WINDOW) : step]) >= self.threshold:
-                return step
-        return None
+        window = min(WINDOW, len(self.values))
+        return first_reached(np.array(self.values), self.threshold, window=window)
 
     @property
     def smooth(self) -> tuple[float, ...]:
         """Mean over the step and its neighbours: a tenth of the run in all, fewer at the ends."""
-        half = max(1, self._tenth // 2)
+        half = max(1, tenth(len(self.values)) // 2)
         places = range(len(self.values))
         return tuple(_mean(self.values[max(0, i - half) : i + half + 1]) for i in places)
 
-    @property
-    def _tenth(self) -> int:
-        return max(1, round(_TENTH * len(self.values)))
 
-
-def curves(arms: Sequence[Arm], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
+def curves(arms: Sequence[Training], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
     """One curve per reward and arm, from what the arms logged."""
     rows = {arm.name: arm.rows() for arm in arms}
     return tuple(
@@ -110,7 +96,7 @@ def report_table(all_curves: Sequence[Curve]) -> Table:
     return table
 
 
-def last_answers(arms: Sequence[Arm]) -> RenderableType:
+def last_answers(arms: Sequence[Training]) -> RenderableType:
     """What each arm wrote in its last step: the first answer to the first prompt.
 
     All arms have the same prompts in the same order.

@@ -2,12 +2,8 @@
 
 import json
 import shutil
-import signal
-import sys
-import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
@@ -16,13 +12,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from gdpo.demo._arms import ARMS, Arm, side_by_side
+from gdpo.demo._arms import ARMS, side_by_side
 from gdpo.demo._display import ArmView, arms_display, warm_start_bar
 from gdpo.demo._picture import draw_picture
 from gdpo.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
 from gdpo.demo._report import ONE_SEED, Curve, curves, last_answers, report_table
 from gdpo.demo._tools import tool_rows
 from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.experiments import Training, analyse, read_experiment, terminable
+from gdpo.report import write_report
 from gdpo.tasks import resolve_task
 from gdpo.training import DataConfig, Recipe
 
@@ -93,7 +91,7 @@ def run_demo(
     settings = settings or DemoSettings()
     started = time.monotonic()
     _check(settings)
-    with _terminable():
+    with terminable():
         folder = _claim(output)
         try:
             recipes = _prepare(folder, settings, console)
@@ -114,19 +112,6 @@ def _check(settings: DemoSettings) -> None:
     for package in _NEEDED:
         if find_spec(package) is None:
             raise MissingExtraError(package, "train", "for the demo, which trains")
-
-
-@contextmanager
-def _terminable() -> Generator[None]:
-    """SIGTERM unwinds the stack as Ctrl-C does, so that no arm is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _claim(output: Path | None) -> Path:
@@ -213,10 +198,13 @@ def _train_and_report(
     found = curves(arms, resolve_task(_TASK).rewards)
     console.print(report_table(found))
     console.print(last_answers(arms))
+    page = folder / "report.html"
+    write_report(analyse(read_experiment(folder)), page)
+    _say(console, f"every reward, finding and rollout on one page: {page}")
     return DemoResult(folder, found, _draw(folder, found, settings, console))
 
 
-def _follow(arms: Sequence[Arm], settings: DemoSettings, console: Console) -> list[Arm]:
+def _follow(arms: Sequence[Training], settings: DemoSettings, console: Console) -> list[Training]:
     """Show the arms until both have ended, or one has failed; returns those that failed."""
     views = [ArmView(arm.name, settings.steps) for arm in arms]
     with arms_display(console, views, resolve_task(_TASK).rewards) as update:

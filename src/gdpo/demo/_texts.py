@@ -7,10 +7,42 @@ state in which training on several rewards begins.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from gdpo.demo._tools import CATALOGUE, Call, Problem, call_block, call_line, thinking
+from gdpo.demo import _tools
+from gdpo.demo._tools import (
+    CATALOGUE,
+    Call,
+    Problem,
+    call_block,
+    call_line,
+    draw_problem,
+    thinking,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt, and an answer that a policy learns from."""
+
+    prompt: list[dict[str, str]]
+    """Chat messages."""
+    answer: str
+
+
+class Texts(Protocol):
+    """What a policy is warm-started on: a frozen dataclass, whose fields are part of its key."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Files whose code decides the texts."""
+        ...
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
+        """So many examples."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +60,17 @@ class Carelessness:
     """Of a call: it names the tool that was asked for, not any tool."""
     whole_json: float = 0.75
     """Of a call: its last brace is there."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Files whose code decides the texts."""
+        return (__file__, _tools.__file__)
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
+        """So many requests, and careless answers to them."""
+        problems = [draw_problem(rng) for _ in range(count)]
+        answers = [careless_answer(problem, rng, self) for problem in problems]
+        return [Example(p.prompt, answer) for p, answer in zip(problems, answers, strict=True)]
 
 
 def careless_answer(problem: Problem, rng: np.random.Generator, how: Carelessness) -> str:

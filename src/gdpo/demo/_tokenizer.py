@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gdpo.demo._tools import Problem
+from gdpo.demo._texts import Example
 
 PAD, END = "<|pad|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -21,12 +21,11 @@ _PIECES = r" ?[A-Za-z]+|[0-9.]+|[^A-Za-z0-9]+?(?= [A-Za-z])|[^A-Za-z0-9]+"
 """Words, numbers, and what stands between them: a token is never longer than one of these."""
 
 
-def build_tokenizer(problems: Sequence[Problem], answers: Sequence[str], size: int) -> Any:
+def build_tokenizer(examples: Sequence[Example], size: int) -> Any:
     """A byte-level BPE tokenizer, trained on these texts, with a chat template.
 
     Args:
-        problems: Their prompts are trained on.
-        answers: Trained on as well.
+        examples: Their prompts and answers are trained on.
         size: The most tokens, the fixed ones left out.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -46,8 +45,8 @@ def build_tokenizer(problems: Sequence[Problem], answers: Sequence[str], size: i
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    prompts = [message["content"] for problem in problems for message in problem.prompt]
-    bpe.train_from_iterator([*prompts, *answers], trainer)
+    prompts = [message["content"] for each in examples for message in each.prompt]
+    bpe.train_from_iterator([*prompts, *(each.answer for each in examples)], trainer)
     bpe.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in (*_TAGS, *_GLUE)])
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,

@@ -1,0 +1,69 @@
+"""The recipes of the study: the demo's tool calling, and stories, both on a tiny policy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
+
+from gdpo.demo._policy import PolicySettings, make_policy
+from gdpo.demo._tools import tool_rows
+from gdpo.training import DataConfig, Recipe, RewardConfig
+
+PROMPTS = 16
+"""Per step."""
+
+STEPS = 100
+_ROWS = 4096
+_ROWS_SEED = 2000
+
+
+def tools_recipe(folder: Path, *, samples: int = 4, learning_rate: float = 5e-4) -> Recipe:
+    """The demo's training: tool calling, format and correctness."""
+    return Recipe(
+        task="tool_calling",
+        model=str(make_policy(PolicySettings(), lambda _: None)),
+        data=DataConfig(source=str(_written(folder / "requests.jsonl", tool_rows))),
+        trainer=_trainer(samples, learning_rate, longest=40),
+        runs_dir=str(folder),
+    )
+
+
+def maths_recipe(folder: Path, *, samples: int = 8, learning_rate: float = 5e-4) -> Recipe:
+    """Stories: format, correctness and length. Correctness is in the way of nothing, but slow."""
+    settings = PolicySettings(texts=Careless(), steps=1200)
+    return Recipe(
+        task="benchmarks.study._maths:STORIES",
+        model=str(make_policy(settings, lambda _: None)),
+        data=DataConfig(source=str(_written(folder / "stories.jsonl", story_rows))),
+        rewards=(
+            RewardConfig(name="correctness"),
+            RewardConfig(name="format"),
+            RewardConfig(name="token_limit", options={"limit": TOKEN_LIMIT}),
+        ),
+        trainer=_trainer(samples, learning_rate, longest=48),
+        runs_dir=str(folder),
+    )
+
+
+def _trainer(samples: int, learning_rate: float, *, longest: int) -> dict[str, Any]:
+    return {
+        "per_device_train_batch_size": PROMPTS * samples,
+        "num_generations": samples,
+        "max_completion_length": longest,
+        "max_steps": STEPS,
+        "learning_rate": learning_rate,
+        "lr_scheduler_type": "constant",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "save_steps": STEPS,
+    }
+
+
+def _written(file: Path, rows: Any) -> Path:
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        made = rows(_ROWS, seed=_ROWS_SEED)
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in made), encoding="utf-8")
+    return file

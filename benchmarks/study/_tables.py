@@ -1,0 +1,42 @@
+"""Results of the study as Markdown."""
+
+from math import isnan
+
+from gdpo.advantages import ESTIMATORS
+from gdpo.experiments.toys import suite, table
+
+
+def kit_tables(seeds, jobs):
+    """What the toys come to, for every estimator that needs no options."""
+    arms = [name for name in ESTIMATORS if name != "constrained_grpo"]
+    done = suite(arms, range(seeds), processes=jobs)
+    return table(done)
+
+
+def outcome_table(comparison):
+    """A line per reward and arm: its end, what it differs by, and when it was 80 % up."""
+    lines = [
+        "| reward | arm | end | difference to the first | p | reached | median steps |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    differences = {(d.reward, d.arm): d for d in comparison.differences}
+    for outcome in comparison.outcomes:
+        difference = differences.get((outcome.reward, outcome.arm))
+        columns = (
+            outcome.reward,
+            outcome.arm,
+            _interval(outcome.final),
+            _interval(difference.final, "+.2f") if difference else "",
+            f"{difference.p_adjusted:.3g}" if difference else "",
+            f"{outcome.reached} of {outcome.runs}",
+            _interval(outcome.survival.median, ".0f"),
+        )
+        lines.append(f"| {' | '.join(columns)} |")
+    return "\n".join(lines)
+
+
+def _interval(interval, form=".2f"):
+    if isnan(interval.value):
+        return "never"
+    low, high = ("?" if isnan(end) else f"{end:{form}}" for end in (interval.low, interval.high))
+    return f"{interval.value:{form}} ({low} to {high})"

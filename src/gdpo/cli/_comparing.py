@@ -1,0 +1,144 @@
+"""`gdpo compare` and `gdpo report`, once their arguments are read. Imports what is heavy."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import Progress
+
+from gdpo.advantages import ESTIMATORS
+from gdpo.cli._codes import FAILED
+from gdpo.errors import ConfigError
+from gdpo.experiments import analyse, grid_display, make_grid, read_experiment, run_grid
+from gdpo.experiments.toys import suite, table
+from gdpo.report import summary, write_report
+from gdpo.training import load_recipe
+from gdpo.training._preflight import prepare
+from gdpo.training._recipe import Recipe
+
+_PREFLIGHT_ROWS = 64
+
+_NEED_OPTIONS = ("constrained_grpo",)
+"""Estimators that do nothing of their own without options."""
+
+
+def compare_recipe(
+    path: Path,
+    overrides: Sequence[str],
+    arms: str,
+    seeds: str,
+    output: Path | None,
+    console: Console,
+    *,
+    jobs: int | None,
+    reach: float,
+    price: float,
+    retry_failed: bool,
+) -> int:
+    """Train what is left to do, and report. Returns the exit code.
+
+    Raises:
+        ConfigError: An argument is wrong; before anything is trained.
+    """
+    recipe = load_recipe(path, overrides)
+    folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
+    grid = make_grid(
+        recipe, _names(arms), _seeds(seeds), folder, reach=reach, retry_failed=retry_failed
+    )
+    jobs = jobs or _jobs()
+    if grid.open():
+        steps = _total_steps(grid.open()[0].recipe)
+        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
+            run_grid(grid, jobs=jobs, told=told)
+    failed = [cell for cell in grid.cells if cell.failed]
+    if len(failed) == len(grid.cells):
+        raise ConfigError(f"every run failed; of the first: {failed[0].failure.read_text()}")
+    make_report(folder, None, console)
+    return FAILED if failed else 0
+
+
+def make_report(folder: Path, output: Path | None, console: Console) -> None:
+    """Write the page of what lies in a folder, and print the summary.
+
+    Raises:
+        DataError: There is nothing to report.
+    """
+    file = output or folder / "report.html"
+    comparison = analyse(read_experiment(folder))
+    write_report(comparison, file)
+    console.print(summary(comparison))
+    console.print(f"the whole report: {file}", markup=False, soft_wrap=True)
+
+
+def compare_toys(
+    arms: str, seeds: str, output: Path | None, console: Console, *, jobs: int | None
+) -> None:
+    """Run the kit of small problems, print when each reward was reached, and write a page of each.
+
+    Raises:
+        ConfigError: An argument is wrong; before anything is run.
+    """
+    names, numbers = _names(arms), _seeds(seeds)
+    with Progress(console=console, transient=True) as progress:
+        shown = progress.add_task("", total=None)
+        done = suite(
+            names,
+            numbers,
+            processes=jobs or _cores(),
+            folder=output or Path("toys"),
+            progress=lambda count, total, toy, arm: progress.update(
+                shown, completed=count, total=total, description=f"{toy}, {arm}"
+            ),
+        )
+    console.print(Markdown(table(done)))
+    console.print(
+        "Steps to the threshold: median [range over seeds], and how many never came to it."
+    )
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, experiment in done.items():
+            write_report(analyse(experiment), output / f"{name}.html")
+        console.print(f"a page for each: {output}", markup=False, soft_wrap=True)
+
+
+def _names(arms: str) -> list[str]:
+    if arms == "all":
+        return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
+    return [name.strip() for name in arms.split(",") if name.strip()]
+
+
+def _seeds(text: str) -> list[int]:
+    """`5`: the seeds 1 to 5; with a comma: these."""
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise ConfigError(f"--seeds {text}: write how many, or which with commas: 1,2,3") from error
+    if "," in text:
+        return numbers
+    if not numbers or numbers[0] < 1:
+        raise ConfigError(f"--seeds {text}: at least 1")
+    return list(range(1, numbers[0] + 1))
+
+
+def _jobs() -> int:
+    """Runs at a time, if nothing is said."""
+    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if devices or shutil.which("nvidia-smi"):
+        return max(1, len(devices))
+    return _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def _total_steps(recipe: Recipe) -> int:
+    """Of a run, once data, rewards, trainer and model were checked."""
+    return prepare(recipe, rows=_PREFLIGHT_ROWS).batches.total_steps
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name.rpartition(":")[2])

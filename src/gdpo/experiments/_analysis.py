@@ -1,0 +1,220 @@
+"""From the runs of an experiment to what is known of every arm and of their differences."""
+
+from dataclasses import dataclass, replace
+from math import nan
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from gdpo.experiments._answer import answer, question
+from gdpo.experiments._comparison import Comparison, Difference, Interval, Outcome, Survival
+from gdpo.experiments._experiment import Experiment, Measured, Run
+from gdpo.experiments._hypervolume import hypervolume
+from gdpo.experiments._permutation import holm, permutation_test
+from gdpo.experiments._robust import (
+    bootstrap,
+    expanded_level,
+    interquartile_mean,
+    paired_difference,
+)
+from gdpo.experiments._survival import kaplan_meier, log_rank_scores
+from gdpo.experiments._threshold import WINDOW, best, final, first_reached
+
+__all__ = ["Comparison", "Difference", "Interval", "Outcome", "Survival", "analyse"]
+
+_ENOUGH = 5
+"""Seeds under which a result is exploratory, and an average has no interval."""
+
+_ENDED = ("finished", "failed", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class _Traces:
+    """What each run of an arm came to in one reward, seed by seed."""
+
+    seeds: tuple[int, ...]
+    begun: Bool[np.ndarray, " seed"]
+    ended: Bool[np.ndarray, " seed"]
+    finals: Float[np.ndarray, " seed"]
+    bests: Float[np.ndarray, " seed"]
+    times: Float[np.ndarray, " seed"]
+    """The step at which it came to the threshold, or its last step."""
+    reached: Bool[np.ndarray, " seed"]
+
+
+def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
+    """Every reward of every arm, and every arm against the first, seed by seed.
+
+    - A run counts from its first step on, with what it reached: its final is the mean of the last
+      tenth of the steps that it took, whether it finished, failed or is still running. For the time
+      to the threshold it is censored at its last step. A run without a step is left out.
+    - Finals and bests of an arm are interquartile means over its seeds, with expanded percentile
+      bootstrap intervals; under 5 seeds without one, since none of 3 values holds what it says.
+    - An arm is compared with the first over the seeds that have ended in both, so that no run is
+      held against one that is further on: Student's interval for the mean difference, permutation
+      tests for finals and for log-rank scores. P-values are corrected (Holm) for all arms and
+      rewards, finals and times each by themselves; intervals are not.
+
+    The same runs give the same figures, in whatever order the seeds are.
+
+    Args:
+        experiment: What the runs left behind so far.
+        draws: Bootstrap samples.
+    """
+    traces = {
+        (arm, reward.name): _traces(experiment, arm, reward)
+        for reward in experiment.rewards
+        for arm in experiment.arms
+    }
+    outcomes = tuple(
+        _outcome(experiment, arm, reward, traces[arm, reward.name], draws)
+        for reward in experiment.rewards
+        for arm in experiment.arms
+    )
+    differences = _corrected(
+        tuple(
+            _difference(
+                arm, experiment.arms[0], reward, traces[arm, reward.name], baseline=traces[first]
+            )
+            for reward in experiment.rewards
+            for arm in experiment.arms[1:]
+            if (first := (experiment.arms[0], reward.name))
+        )
+    )
+    return Comparison(
+        experiment=experiment,
+        outcomes=outcomes,
+        differences=differences,
+        hypervolumes=_hypervolumes(experiment, outcomes, draws),
+        question=question(experiment),
+        answer=answer(experiment, outcomes, differences),
+        exploratory=_few_seeds(outcomes, differences),
+    )
+
+
+def _traces(experiment: Experiment, arm: str, reward: Measured) -> _Traces:
+    runs = experiment.runs_of(arm)
+    curves = [_values(run, reward, experiment.total_steps) for run in runs]
+    threshold = reward.low + experiment.reach * (reward.high - reward.low)
+    window = max(1, min(WINDOW, experiment.total_steps))
+    crossings = [first_reached(values, threshold, window=window) for values in curves]
+    steps = [min(run.steps, experiment.total_steps) for run in runs]
+    return _Traces(
+        seeds=tuple(run.seed for run in runs),
+        begun=np.array([run.steps > 0 for run in runs], dtype=bool),
+        ended=np.array([run.state in _ENDED for run in runs], dtype=bool),
+        finals=np.array([final(values) for values in curves], dtype=float),
+        bests=np.array([best(values) for values in curves], dtype=float),
+        times=np.array([c or s for c, s in zip(crossings, steps, strict=True)], dtype=float),
+        reached=np.array([crossing is not None for crossing in crossings], dtype=bool),
+    )
+
+
+def _values(run: Run, reward: Measured, total_steps: int) -> Float[np.ndarray, " step"]:
+    return run.means.get(reward.name, np.empty(0))[:total_steps]
+
+
+def _outcome(
+    experiment: Experiment, arm: str, reward: Measured, traces: _Traces, draws: int
+) -> Outcome:
+    begun = traces.begun
+    return Outcome(
+        arm=arm,
+        reward=reward.name,
+        runs=int(begun.sum()),
+        failed=sum(_ended_early(run, experiment.total_steps) for run in experiment.runs_of(arm)),
+        final=_average(traces.finals, draws),
+        best=_average(traces.bests, draws),
+        finals=traces.finals,
+        reached=int(traces.reached.sum()),
+        survival=kaplan_meier(traces.times[begun], traces.reached[begun]),
+    )
+
+
+def _ended_early(run: Run, total_steps: int) -> bool:
+    return run.state in ("failed", "interrupted") and 0 < run.steps < total_steps
+
+
+def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
+    count = int(np.count_nonzero(~np.isnan(values)))
+    if count < _ENOUGH:
+        return Interval(float(interquartile_mean(values)), nan, nan)
+    return bootstrap(interquartile_mean, [values], draws=draws, level=expanded_level(count))
+
+
+def _difference(
+    arm: str, baseline_arm: str, reward: Measured, ours: _Traces, *, baseline: _Traces
+) -> Difference:
+    """That of one arm; its p-values are not corrected yet."""
+    theirs = {seed: i for i, seed in enumerate(baseline.seeds) if _comparable(baseline, i)}
+    pairs = [
+        (i, theirs[seed])
+        for i, seed in enumerate(ours.seeds)
+        if seed in theirs and _comparable(ours, i)
+    ]
+    mine, other = np.array(pairs, dtype=int).reshape(-1, 2).T
+    interval = paired_difference(ours.finals[mine], baseline.finals[other])
+    test = permutation_test(ours.finals[mine], baseline.finals[other])
+    scores = log_rank_scores(
+        (ours.times[mine], baseline.times[other]), (ours.reached[mine], baseline.reached[other])
+    )
+    p_time = permutation_test(*scores).p
+    span = reward.high - reward.low
+    return Difference(
+        arm=arm,
+        baseline=baseline_arm,
+        reward=reward.name,
+        pairs=len(pairs),
+        final=replace(interval, low=max(interval.low, -span), high=min(interval.high, span)),
+        p_value=test.p,
+        p_adjusted=test.p,
+        p_floor=test.floor,
+        p_time=p_time,
+        p_time_adjusted=p_time,
+    )
+
+
+def _comparable(traces: _Traces, i: int) -> bool:
+    return bool(traces.ended[i]) and not np.isnan(traces.finals[i])
+
+
+def _corrected(differences: tuple[Difference, ...]) -> tuple[Difference, ...]:
+    finals = holm([d.p_value for d in differences])
+    times = holm([d.p_time for d in differences])
+    return tuple(
+        replace(d, p_adjusted=p, p_time_adjusted=p_time)
+        for d, p, p_time in zip(differences, finals, times, strict=True)
+    )
+
+
+def _hypervolumes(
+    experiment: Experiment, outcomes: tuple[Outcome, ...], draws: int
+) -> tuple[tuple[str, Interval], ...]:
+    if len(experiment.rewards) < 2:
+        return ()
+    finals = {(o.arm, o.reward): o.finals for o in outcomes}
+    return tuple(
+        (
+            arm,
+            _average(
+                _volumes([_scaled(finals[arm, r.name], r) for r in experiment.rewards]), draws
+            ),
+        )
+        for arm in experiment.arms
+    )
+
+
+def _scaled(values: Float[np.ndarray, " seed"], reward: Measured) -> Float[np.ndarray, " seed"]:
+    # Clipped: a mean of rewards at an end of their range can be beside it by rounding.
+    return np.clip((values - reward.low) / (reward.high - reward.low), 0.0, 1.0)
+
+
+def _volumes(scaled: list[Float[np.ndarray, " seed"]]) -> Float[np.ndarray, " seed"]:
+    points = np.stack(scaled, axis=-1)
+    volumes = [hypervolume(point[None]) for point in points]
+    return np.where(np.isnan(points).any(axis=-1), np.nan, volumes)
+
+
+def _few_seeds(outcomes: tuple[Outcome, ...], differences: tuple[Difference, ...]) -> bool:
+    counts = [o.runs for o in outcomes] + [d.pairs for d in differences]
+    return min(counts, default=0) < _ENOUGH

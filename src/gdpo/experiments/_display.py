@@ -1,0 +1,118 @@
+"""What is shown while a comparison runs: every run, and what is left in time and cost."""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gdpo.experiments._grid import Cell, Grid
+from gdpo.training._progress import duration, number
+
+_RECENT = 5
+"""Steps whose mean is shown."""
+
+_MOST_ROWS = 30
+"""Runs that are shown one by one; of more, those that are running or ended last."""
+
+_HOUR = 3600.0
+
+
+@contextmanager
+def grid_display(
+    grid: Grid, console: Console, *, jobs: int, total_steps: int, price: float
+) -> Generator[Callable[[], None]]:
+    """A live table of all runs; on what is no terminal, a line for each run that ends.
+
+    Args:
+        grid: What is shown.
+        console: Where.
+        jobs: Runs at a time.
+        total_steps: Of each run.
+        price: Of an hour of one run, in whatever currency; 0: unknown.
+    """
+    board = _Board(grid, jobs, total_steps, price)
+    if not console.is_terminal:
+        yield lambda: board.tell_ended(console)
+        board.tell_ended(console)
+        return
+    with Live(board.table(), console=console, refresh_per_second=2) as live:
+        yield lambda: live.update(board.table())
+        live.update(board.table())
+
+
+class _Board:
+    def __init__(self, grid: Grid, jobs: int, total_steps: int, price: float) -> None:
+        self._grid, self._jobs, self._total, self._price = grid, jobs, total_steps, price
+        self._began = time.monotonic()
+        self._told = {id(cell) for cell in grid.cells if cell not in grid.open()}
+
+    def table(self) -> RenderableType:
+        shown = self._grid.cells
+        if len(shown) > _MOST_ROWS:
+            running = self._grid.running()
+            ended = [cell for cell in shown if cell.training is None and cell.begun]
+            shown = [*running, *ended[-(_MOST_ROWS - len(running)) :]]
+        names = _rewards(shown)
+        table = Table("arm", "seed", "state", "step", *map(escape, names))
+        for cell in shown:
+            rows = _rows(cell)
+            means = [_recent(rows, name) for name in names]
+            step = f"{len(rows)}/{self._total}" if self._total else str(len(rows))
+            table.add_row(escape(cell.arm), str(cell.seed), _state(cell), step, *means)
+        return Group(table, Text(self._left()))
+
+    def tell_ended(self, console: Console) -> None:
+        for cell in self._grid.cells:
+            if id(cell) not in self._told and (cell.finished or cell.failed):
+                self._told.add(id(cell))
+                rows = _rows(cell)
+                means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([cell]))
+                line = f"{cell.arm}, seed {cell.seed}: {_state(cell)} at step {len(rows)}; {means}"
+                console.print(f"{line}. {self._left()}", markup=False, soft_wrap=True)
+
+    def _left(self) -> str:
+        """How much is done, and what the rest will take at the pace so far."""
+        cells = self._grid.cells
+        ended = sum(cell.finished or cell.failed for cell in cells)
+        done = sum(len(_rows(cell)) - cell.steps_before for cell in cells if cell.began)
+        passed = time.monotonic() - self._began
+        text = f"{ended} of {len(cells)} runs"
+        if not self._total or done < 1 or ended == len(cells):
+            return text
+        rest = sum(self._total - len(_rows(cell)) for cell in self._grid.open())
+        left = rest * passed / done
+        text += f"; {duration(left)} left, which is {left * self._jobs / _HOUR:.1f} hours of runs"
+        if self._price:
+            text += f" for {left * self._jobs / _HOUR * self._price:.2f}"
+        return text
+
+
+def _rows(cell: Cell) -> list[dict[str, Any]]:
+    return [row for row in cell.run.read_metrics() if "loss" in row] if cell.begun else []
+
+
+def _rewards(cells: Sequence[Cell]) -> list[str]:
+    return list(dict.fromkeys(e.name for cell in cells for e in cell.recipe.rewards))
+
+
+def _recent(rows: Sequence[dict[str, Any]], name: str) -> str:
+    values = [
+        v for row in rows[-_RECENT:] if (v := number(row, f"rewards/{name}/mean")) is not None
+    ]
+    return f"{sum(values) / len(values):.2f}" if values else "–"
+
+
+def _state(cell: Cell) -> str:
+    if cell.training is not None:
+        return "running"
+    if cell.failed:
+        return "failed"
+    if cell.finished:
+        return "finished"
+    return "interrupted" if cell.begun else "waiting"

@@ -1,0 +1,243 @@
+"""Reads an experiment from its folder: a comparison, a folder of runs, or one run."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gdpo._files import to_json, write_whole
+from gdpo.advantages import ESTIMATORS
+from gdpo.errors import ConfigError, DataError, GdpoError
+from gdpo.experiments._experiment import Experiment, Measured, Run, State
+from gdpo.experiments._threshold import REACHED
+from gdpo.rewards import declared_ranges
+from gdpo.training import Recipe, RunDirectory, read_recipe
+from gdpo.training._resolve import find_rewards, find_task, gates_of
+
+COMPARISON_FILE = "comparison.json"
+"""What marks a folder as a comparison."""
+
+LOGS = "logs"
+"""Folder of what the processes of a comparison printed."""
+
+_DEFAULT_SEED = 42
+"""TRL's, where a recipe names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a comparison consists of."""
+
+    recipe: str
+    """The recipe that all runs share, as YAML."""
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    reach: float = REACHED
+
+    def write(self, folder: Path) -> None:
+        """Keep it in the comparison's folder."""
+        plain = {
+            "recipe": self.recipe,
+            "arms": self.arms,
+            "seeds": self.seeds,
+            "reach": self.reach,
+        }
+        write_whole(folder / COMPARISON_FILE, to_json(plain, indent=2))
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """The plan of a comparison; None where the folder holds none.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    file = folder / COMPARISON_FILE
+    if not file.is_file():
+        return None
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        arms, seeds = tuple(map(str, plain["arms"])), tuple(map(int, plain["seeds"]))
+        return Plan(str(plain["recipe"]), arms, seeds, float(plain["reach"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file} cannot be read: {error}. It is written by gdpo compare") from error
+
+
+def run_name(arm: str, seed: int) -> str:
+    """The folder of a run in its comparison."""
+    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in arm)
+    return f"{plain}-seed-{seed}"
+
+
+def failure_file(folder: Path, arm: str, seed: int) -> Path:
+    """Where it is kept that, and why, a run of a comparison failed."""
+    return folder / LOGS / f"{run_name(arm, seed)}.failed.json"
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """What lies in a folder: a comparison, several run directories, or one.
+
+    Without a comparison's plan the arms are the runs' estimators, GRPO being the first.
+
+    Raises:
+        DataError: There is no run, or the runs do not reward the same.
+    """
+    plan = read_plan(folder)
+    if plan is not None:
+        return _compared(folder, plan)
+    paths = [folder] if _is_run(folder) else sorted(p for p in _folders(folder) if _is_run(p))
+    if not paths:
+        raise DataError(
+            f"{folder} holds no run: give a run directory, a folder of them, or one that gdpo "
+            "compare has made"
+        )
+    found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
+    runs = [_read_run(recipe.advantage, _seed(recipe), path, None) for recipe, path in found]
+    _refuse_twins(runs)
+    present = {run.arm for run in runs}
+    arms = (*(name for name in ESTIMATORS if name in present), *sorted(present - set(ESTIMATORS)))
+    seeds = tuple(sorted({run.seed for run in runs}))
+    ordered = tuple(sorted(runs, key=lambda run: (arms.index(run.arm), run.seed)))
+    return _experiment(folder, arms, seeds, ordered, [recipe for recipe, _ in found], REACHED)
+
+
+def _compared(folder: Path, plan: Plan) -> Experiment:
+    cells = [(arm, seed) for arm in plan.arms for seed in plan.seeds]
+    runs = tuple(
+        _read_run(arm, seed, folder / run_name(arm, seed), failure_file(folder, arm, seed))
+        for arm, seed in cells
+    )
+    recipes = [read_recipe(RunDirectory(run.path).recipe) for run in runs if _is_run(run.path)]
+    if not recipes:
+        raise DataError(
+            f"{folder}: no run of this comparison has begun yet; there is nothing to see"
+        )
+    return _experiment(folder, plan.arms, plan.seeds, runs, recipes, plan.reach)
+
+
+def _experiment(
+    folder: Path,
+    arms: tuple[str, ...],
+    seeds: tuple[int, ...],
+    runs: tuple[Run, ...],
+    recipes: Sequence[Recipe],
+    reach: float,
+) -> Experiment:
+    rewarded = {tuple((r.name, r.weight) for r in recipe.rewards): recipe for recipe in recipes}
+    if len(rewarded) > 1:
+        raise DataError(
+            f"{folder}: its runs do not reward the same, so they cannot be compared: "
+            + "; ".join(
+                f"{r.name} rewards {', '.join(e.name for e in r.rewards)}"
+                for r in rewarded.values()
+            )
+        )
+    steps = [_steps(recipe) for recipe in recipes] + [run.steps for run in runs]
+    return Experiment(
+        name=recipes[0].task,
+        path=folder,
+        arms=arms,
+        seeds=seeds,
+        rewards=_measured(recipes[0], runs),
+        total_steps=max(steps),
+        runs=runs,
+        reach=reach,
+    )
+
+
+def _measured(recipe: Recipe, runs: Iterable[Run]) -> tuple[Measured, ...]:
+    """The rewards with their ranges; where their code is not at hand, with what was seen."""
+    weights = [entry.weight for entry in recipe.rewards]
+    try:
+        rewards = find_rewards(recipe, find_task(recipe))
+    except GdpoError:
+        return tuple(
+            Measured(name, *_seen(name, runs), weight)
+            for name, weight in zip(_logged(runs), weights, strict=False)
+        )
+    lows, highs = declared_ranges(rewards, gated=gates_of(recipe, rewards))
+    return tuple(
+        Measured(reward.name, float(low), float(high), weight)
+        for reward, low, high, weight in zip(rewards, lows, highs, weights, strict=True)
+    )
+
+
+def _logged(runs: Iterable[Run]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.means))
+
+
+def _seen(name: str, runs: Iterable[Run]) -> tuple[float, float]:
+    values = np.concatenate([run.means[name] for run in runs if name in run.means])
+    known = values[~np.isnan(values)]
+    return (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+
+
+def _read_run(arm: str, seed: int, path: Path, failed: Path | None) -> Run:
+    run = RunDirectory(path)
+    rows = [row for row in run.read_metrics() if "loss" in row] if path.is_dir() else []
+    state, why = _state(run, failed)
+    return Run(arm, seed, path, state, why, _means(rows))
+
+
+def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
+    if failed is not None and failed.is_file():
+        return "failed", _why(failed)
+    if not _is_run(run.path):
+        return "waiting", ""
+    return ("finished" if "finished" in run.read_environment() else "interrupted"), ""
+
+
+def _why(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["why"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{file} cannot be read"
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Float[np.ndarray, " step"]]:
+    """By reward, its mean at each step; NaN at steps that were not logged."""
+    count = max((int(row.get("step", 0)) for row in rows), default=0)
+    means: dict[str, Float[np.ndarray, " step"]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith("rewards/") and key.endswith("/mean"):
+                name = key.removeprefix("rewards/").removesuffix("/mean")
+                curve = means.setdefault(name, np.full(count, np.nan))
+                if isinstance(value, int | float):
+                    curve[int(row["step"]) - 1] = value
+    return means
+
+
+def _steps(recipe: Recipe) -> int:
+    """That the recipe asks for; 0 where its data decides."""
+    steps = recipe.trainer.get("max_steps", -1)
+    return steps if isinstance(steps, int) and steps > 0 else 0
+
+
+def _seed(recipe: Recipe) -> int:
+    seed = recipe.trainer.get("seed", _DEFAULT_SEED)
+    return seed if isinstance(seed, int) else _DEFAULT_SEED
+
+
+def _folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}")
+    return [path for path in folder.iterdir() if path.is_dir()]
+
+
+def _is_run(path: Path) -> bool:
+    run = RunDirectory(path)
+    return run.recipe.is_file() and run.environment.is_file()
+
+
+def _refuse_twins(runs: Sequence[Run]) -> None:
+    seen: dict[tuple[str, int], Path] = {}
+    for run in runs:
+        if (other := seen.setdefault((run.arm, run.seed), run.path)) != run.path:
+            raise DataError(
+                f"{other} and {run.path} are both {run.arm} with seed {run.seed}: only one of them "
+                "can stand for it. Move the other one elsewhere"
+            )

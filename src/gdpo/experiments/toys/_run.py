@@ -1,0 +1,130 @@
+"""One estimator on one toy: all seeds advance together, and none knows of the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gdpo.advantages import AdvantageRule, constrained_grpo, resolve_estimator
+from gdpo.experiments.toys._toy import Array, Toy, moments
+
+_DECAY = (0.9, 0.999)
+_FLOOR = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class ToyResult:
+    """An estimator's way through a toy."""
+
+    toy: str
+    estimator: str
+    seeds: tuple[int, ...]
+    curves: Mapping[str, Float[np.ndarray, "seed step"]]
+    """By reward: its expected value under the policy that each step's rollouts were drawn from;
+    exact, in the unit of the reward."""
+
+
+@dataclass(slots=True)
+class Adam:
+    """Adam (Kingma and Ba 2015) without weight decay, each seed by itself.
+
+    A constant factor of all gradients changes nothing.
+    """
+
+    rate: float
+    shape: tuple[int, int]
+    steps: int = 0
+    mean: Float[Array, "seed parameter"] = field(init=False)
+    square: Float[Array, "seed parameter"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mean, self.square = np.zeros((2, *self.shape))
+
+    def ascend(self, gradient: Float[Array, "seed parameter"]) -> Float[Array, "seed parameter"]:
+        """How far to move the parameters to make larger what this is the gradient of."""
+        self.steps += 1
+        self.mean += (1 - _DECAY[0]) * (gradient - self.mean)
+        self.square += (1 - _DECAY[1]) * (gradient**2 - self.square)
+        mean, square = self.mean, self.square
+        unbiased = mean / (1 - _DECAY[0] ** self.steps), square / (1 - _DECAY[1] ** self.steps)
+        return self.rate * unbiased[0] / (np.sqrt(unbiased[1]) + _FLOOR)
+
+
+def rule_for(toy: Toy, estimator: str, options: Mapping[str, Any] | None = None) -> AdvantageRule:
+    """The estimator, told the ranges of the toy's rewards.
+
+    Args:
+        toy: The problem.
+        estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
+        options: Of the estimator. Left out: its defaults; for `constrained_grpo` the toy's own
+            target, with a multiplier that starts at 1.
+
+    Raises:
+        ConfigError: There is no such estimator, or an option that does not fit.
+    """
+    if options is None and resolve_estimator(estimator) is constrained_grpo:
+        options = {"targets": dict(toy.constraint), "start": 1.0}
+    low, high = [m.low for m in toy.measured], [m.high for m in toy.measured]
+    return AdvantageRule(estimator, toy.names, options, low=low, high=high)
+
+
+def run_toy(
+    toy: Toy, estimator: str, *, seeds: Sequence[int], options: Mapping[str, Any] | None = None
+) -> ToyResult:
+    """Train the toy's policy with this estimator, once per seed.
+
+    A step draws `prompts` groups of `samples` rollouts, gives them to the estimator seed by seed,
+    and follows the policy gradient by Adam: no clipping, no KL. A seed fixes the directions of the
+    choices and every random number, alike for all estimators.
+
+    Args:
+        toy: The problem; `TOYS` has them by name.
+        estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
+        seeds: One run each.
+        options: Of the estimator; see `rule_for`.
+
+    Raises:
+        ConfigError: There is no such estimator, or an option that does not fit.
+
+    Example:
+        >>> from gdpo.experiments.toys import TOYS
+        >>> result = run_toy(TOYS["opposed"], "gdpo", seeds=[0])
+        >>> {name: curve[0, [0, -1]].round(1).tolist() for name, curve in result.curves.items()}
+        {'heavier': [0.5, 1.0], 'larger': [5.0, 0.0]}
+    """
+    rules = [rule_for(toy, estimator, options) for _ in seeds]
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+    directions = np.stack([toy.directions(rng) for rng in rngs])
+    parameters, adam = (
+        np.zeros((len(seeds), toy.width)),
+        Adam(toy.learning_rate, (len(seeds), toy.width)),
+    )
+    means = np.empty((toy.steps, len(seeds), len(toy.rewards)))
+    for expected in means:
+        eta = toy.start + (directions @ parameters[..., None])[..., 0]
+        expected[:] = toy.expected_rewards(eta)
+        push = policy_gradient(toy, eta, rules, rngs)
+        parameters += adam.ascend((push[:, None] @ directions)[:, 0])
+    curves = {name: means[..., k].T.copy() for k, name in enumerate(toy.names)}
+    return ToyResult(toy.name, estimator, tuple(seeds), curves)
+
+
+def policy_gradient(
+    toy: Toy,
+    eta: Float[Array, "seed choice"],
+    rules: Sequence[AdvantageRule],
+    rngs: Sequence[np.random.Generator],
+) -> Float[Array, "seed choice"]:
+    """The estimate of a step, by natural parameter: the mean of advantage times score."""
+    draws = (toy.prompts, toy.samples, len(toy.choices) + len(toy.rewards))
+    chosen, rewards = toy.sample(eta, np.stack([rng.random(draws) for rng in rngs]))
+    advantages = np.stack([rule(r, toy.weights) for rule, r in zip(rules, rewards, strict=True)])
+    for rule, r in zip(rules, rewards, strict=True):
+        rule.update(r)
+    # The gradient of a log-probability: what was chosen, less what was expected.
+    score = chosen - moments(eta, toy.graded)[0][:, None, None]
+    flat = advantages.reshape(len(rules), 1, -1)
+    rollouts = toy.prompts * toy.samples
+    return (flat @ score.reshape(len(rules), rollouts, -1))[:, 0] / rollouts

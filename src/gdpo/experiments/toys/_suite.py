@@ -1,0 +1,143 @@
+"""Estimators on toys, in processes, as experiments like those of trained models."""
+
+import multiprocessing
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from gdpo.advantages import ESTIMATORS
+from gdpo.experiments._experiment import Experiment, Run
+from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
+from gdpo.experiments.toys._toy import Toy
+from gdpo.experiments.toys._toys import TOYS
+
+Progress: TypeAlias = Callable[[int, int, str, str], None]
+"""Told after each arm how many are done, of how many, its toy and its estimator."""
+
+_FOLDER = Path("toys")
+
+
+def toy_experiment(
+    toy: Toy,
+    estimators: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    processes: int = 2,
+    folder: Path = _FOLDER,
+) -> Experiment:
+    """All estimators on one toy.
+
+    Args:
+        toy: The problem.
+        estimators: The arms; the first is what the others are compared with.
+        seeds: One run of each arm per seed.
+        processes: How many work at a time; 1: this one.
+        folder: Where the runs are said to lie. Nothing is written.
+
+    Raises:
+        ConfigError: There is no such estimator. One that fails on the way is no error: its runs
+            have failed.
+    """
+    done = suite(estimators, seeds, toys=[toy], processes=processes, folder=folder)
+    return done[toy.name]
+
+
+def suite(
+    estimators: Sequence[str] = tuple(ESTIMATORS),
+    seeds: Sequence[int] = range(20),
+    *,
+    progress: Progress | None = None,
+    toys: Iterable[Toy] = TOYS.values(),
+    processes: int = 2,
+    folder: Path = _FOLDER,
+) -> dict[str, Experiment]:
+    """All estimators on all toys, an experiment per toy.
+
+    Args:
+        estimators: The arms; the first is what the others are compared with.
+        seeds: One run of each arm per seed.
+        progress: Told after each arm.
+        toys: The problems.
+        processes: How many work at a time; 1: this one.
+        folder: Where the runs are said to lie. Nothing is written.
+
+    Raises:
+        ConfigError: There is no such estimator.
+    """
+    toys, seeds = list(toys), tuple(seeds)
+    arms = [(toy, estimator) for toy in toys for estimator in estimators]
+    for toy, estimator in arms:
+        rule_for(toy, estimator)  # what is misspelt is known before anything starts
+    done: dict[tuple[str, str], ToyResult | str] = {}
+    for toy, estimator, outcome in _outcomes(arms, seeds, processes):
+        done[toy.name, estimator] = outcome
+        if progress is not None:
+            progress(len(done), len(arms), toy.name, estimator)
+    return {
+        toy.name: _experiment(toy, {e: done[toy.name, e] for e in estimators}, seeds, folder)
+        for toy in toys
+    }
+
+
+def _outcomes(
+    arms: Sequence[tuple[Toy, str]], seeds: tuple[int, ...], processes: int
+) -> Generator[tuple[Toy, str, ToyResult | str]]:
+    """Each arm as it is done."""
+    if processes == 1:
+        yield from ((toy, estimator, _arm(toy, estimator, seeds)) for toy, estimator in arms)
+        return
+    with _pool(processes) as pool:
+        futures: dict[Future[ToyResult | str], tuple[Toy, str]] = {
+            pool.submit(_arm, *arm, seeds): arm for arm in arms
+        }
+        for future in as_completed(futures):
+            yield *futures[future], future.result()
+
+
+@contextmanager
+def _pool(processes: int) -> Generator[Executor]:
+    """Fresh processes: one that has started threads must not be forked."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _arm(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
+    """The result, or why there is none."""
+    try:
+        return run_toy(toy, estimator, seeds=seeds)
+    except Exception as error:  # noqa: BLE001 - an estimator may be the user's own
+        return f"{type(error).__name__}: {error}"
+
+
+def _experiment(
+    toy: Toy, arms: Mapping[str, ToyResult | str], seeds: tuple[int, ...], folder: Path
+) -> Experiment:
+    runs = [
+        _run(folder / toy.name, estimator, outcome, seed, place)
+        for estimator, outcome in arms.items()
+        for place, seed in enumerate(seeds)
+    ]
+    return Experiment(
+        name=toy.name,
+        path=folder / toy.name,
+        arms=tuple(arms),
+        seeds=seeds,
+        rewards=toy.measured,
+        total_steps=toy.steps,
+        runs=tuple(runs),
+        reach=toy.reach,
+    )
+
+
+def _run(folder: Path, estimator: str, outcome: ToyResult | str, seed: int, place: int) -> Run:
+    path = folder / f"{estimator.replace(':', '-')}-{seed}"
+    if isinstance(outcome, str):
+        return Run(estimator, seed, path, "failed", outcome, {})
+    means = {name: curve[place] for name, curve in outcome.curves.items()}
+    return Run(estimator, seed, path, "finished", "", means)

@@ -1,0 +1,79 @@
+"""What the page says, in about 20 lines of a terminal."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gdpo.experiments import Comparison, Difference, Interval, Measured
+from gdpo.report._text import number, probability, visible
+
+
+def summary(comparison: Comparison) -> RenderableType:
+    """The question, the answer and a line per reward and arm, to be printed with rich."""
+    parts: list[RenderableType] = [
+        Text(visible(comparison.question), style="dim"),
+        Text(visible(comparison.answer), style="bold"),
+    ]
+    if comparison.exploratory:
+        parts.append(Text(caution(comparison), style="yellow"))
+    parts.append(_table(comparison))
+    failed = [run for run in comparison.experiment.runs if run.state == "failed"]
+    for run in failed[:3]:
+        why = run.why.strip().splitlines()
+        reason = visible(why[-1])[:200] if why else "no reason was kept"
+        parts.append(Text(f"{visible(run.arm)}, seed {run.seed} failed: {reason}", style="red"))
+    if len(failed) > 3:
+        parts.append(Text(f"and {len(failed) - 3} more runs failed", style="red"))
+    return Group(*parts)
+
+
+def caution(comparison: Comparison) -> str:
+    """What an exploratory comparison is to be taken for."""
+    counts = [o.runs for o in comparison.outcomes] + [d.pairs for d in comparison.differences]
+    count = min(counts, default=0)
+    seeds = f"{count} seed{'s' * (count != 1)}"
+    return f"Exploratory: {seeds}. With fewer than 5, nothing is called better."
+
+
+def _table(comparison: Comparison) -> Table:
+    arms = comparison.experiment.arms
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("reward", style="cyan")
+    table.add_column("arm", style="bold")
+    headings = ["final (95 %)"]
+    if comparison.differences:
+        headings += [f"against {visible(arms[0])}", "p (floor)"]
+    for heading in [*headings, "came to", "median steps"]:
+        table.add_column(Text(heading), justify="right")
+    found = {(d.arm, d.reward): d for d in comparison.differences}
+    for reward in comparison.experiment.rewards:
+        for place, arm in enumerate(arms):
+            outcome = comparison.outcome(arm, reward.name)
+            cells = [
+                visible(reward.name) if place == 0 else "",
+                visible(arm),
+                _interval(outcome.final, reward),
+                *(_difference(found.get((arm, reward.name)), reward) if found else ()),
+                f"{outcome.reached} of {outcome.runs}",
+                _steps(outcome.survival.median),
+            ]
+            table.add_row(*map(Text, cells), end_section=arm == arms[-1])
+    return table
+
+
+def _difference(found: Difference | None, reward: Measured) -> tuple[str, str]:
+    if found is None:
+        return "–", "–"
+    p = f"{probability(found.p_adjusted)} ({probability(found.p_floor)})"
+    return _interval(found.final, reward, sign=True), p
+
+
+def _interval(found: Interval, reward: Measured, *, sign: bool = False) -> str:
+    value, low, high = (
+        number(v, reward.low, reward.high, sign=sign) for v in (found.value, found.low, found.high)
+    )
+    return value if "–" in (low, high) else f"{value} [{low}, {high}]"
+
+
+def _steps(found: Interval) -> str:
+    return "never" if found.value != found.value else f"{found.value:.0f}"

@@ -1,0 +1,237 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const SVG = "http://www.w3.org/2000/svg";
+
+  /** An element with text; nothing that a model wrote is ever parsed as HTML. */
+  function make(tag, attributes = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  }
+
+  function shape(tag, attributes) {
+    const element = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    return element;
+  }
+
+  // Charts: a cursor that shows every arm's values at a step.
+  for (const box of document.querySelectorAll(".chart")) {
+    const chart = data.charts[box.dataset.chart];
+    const cursor = box.querySelector(".cursor");
+    const svg = box.querySelector("svg");
+    const outputs = box.nextElementSibling.querySelectorAll("output");
+    const names = box.nextElementSibling.querySelectorAll("bdi");
+    const at = box.nextElementSibling.querySelector(".at");
+    const last = chart.x.length - 1;
+    let place = last;
+
+    function write(where) {
+      chart.lines.forEach((line, i) => (outputs[i].textContent = line.text[place]));
+      at.textContent = where;
+    }
+
+    function show(next) {
+      place = Math.max(0, Math.min(last, next));
+      const x = chart.px[place];
+      cursor.replaceChildren(shape("path", { d: `M${x} 10V${svg.viewBox.baseVal.height - 36}` }));
+      for (const line of chart.lines) {
+        if (line.py[place] === null) continue;
+        cursor.append(shape("circle", { class: `a${line.colour}`, cx: x, cy: line.py[place], r: 4 }));
+      }
+      write(`step ${chart.x[place]}`);
+      const words = chart.lines.map((line, i) => `${names[i].textContent} ${line.text[place]}`);
+      box.setAttribute("aria-valuenow", chart.x[place]);
+      box.setAttribute("aria-valuetext", `step ${chart.x[place]}: ${words.join("; ")}`);
+    }
+
+    function hide() {
+      if (document.activeElement === box) return;
+      cursor.replaceChildren();
+      place = last;
+      write("at the end");
+    }
+
+    box.addEventListener("pointermove", (event) => {
+      const frame = svg.getBoundingClientRect();
+      const x = ((event.clientX - frame.left) / frame.width) * svg.viewBox.baseVal.width;
+      let nearest = 0;
+      chart.px.forEach((px, i) => {
+        if (Math.abs(px - x) < Math.abs(chart.px[nearest] - x)) nearest = i;
+      });
+      show(nearest);
+    });
+    box.addEventListener("pointerleave", hide);
+    box.addEventListener("focus", () => show(place));
+    box.addEventListener("blur", () => setTimeout(hide));
+    box.addEventListener("keydown", (event) => {
+      const far = Math.max(1, Math.round(last / 10));
+      const moves = {
+        ArrowLeft: place - 1, ArrowDown: place - 1, ArrowRight: place + 1, ArrowUp: place + 1,
+        PageDown: place - far, PageUp: place + far, Home: 0, End: last,
+      };
+      if (!(event.key in moves)) return;
+      event.preventDefault();
+      show(moves[event.key]);
+    });
+    write("at the end");
+  }
+
+  // Rollouts: a table that is filtered and sorted, with a row of details under each that is opened.
+  const viewer = data.rollouts;
+  if (!viewer || !viewer.groups.length) return;
+  const PAGE = 40;
+  const rows = viewer.groups.flatMap((group) => group.samples.map((sample) => ({ group, sample })));
+  const texts = (list) => list.map((m) => `${m[1]} ${m[3]}`).join("\n");
+  for (const row of rows) {
+    row.text = `${texts(viewer.prompts[row.group.prompt])}\n${texts(row.sample.completion)}`.toLowerCase();
+    row.run = viewer.runs[row.group.run];
+  }
+
+  function shown(value, sign) {
+    if (value === null || value === undefined) return "–";
+    const text = String(Math.abs(value) < 1000 ? Number(value.toFixed(3)) : value);
+    return (sign && value > 0 ? "+" : "") + text.replace("-", "−");
+  }
+
+  const columns = [
+    { title: "run", value: (r) => `${r.run.arm} ${r.run.seed}`, text: (r) => `${r.run.arm}, seed ${r.run.seed}` },
+    { title: "step", value: (r) => r.group.step },
+    ...viewer.rewards.map((name) => ({ title: name, value: (r) => r.sample.rewards[name] })),
+    ...viewer.estimators.map((name, i) => ({
+      title: `advantage: ${name}`, value: (r) => r.sample.advantages[i], sign: true, advantage: true,
+    })),
+    { title: "disagreement", value: (r) => r.sample.disagreement },
+    { title: "completion", value: (r) => texts(r.sample.completion).slice(0, 120) },
+  ];
+  let order = { column: columns.length - 2, down: true };
+  let limit = PAGE;
+
+  const form = document.getElementById("filter");
+  const fields = {};
+  function field(name, label, input) {
+    fields[name] = input;
+    form.append(make("label", {}, label, input));
+  }
+  const choice = (values, all) =>
+    make("select", {}, make("option", { value: "" }, all), ...values.map((v) => make("option", { value: v }, String(v))));
+  const distinct = (values) => [...new Set(values)];
+  field("arm", "arm", choice(distinct(viewer.runs.map((run) => run.arm)), "all arms"));
+  field("seed", "seed", choice(distinct(viewer.runs.map((run) => run.seed)), "all seeds"));
+  field("from", "from step", make("input", { type: "number", min: 0 }));
+  field("to", "to step", make("input", { type: "number", min: 0 }));
+  field("reward", "reward", choice(viewer.rewards, "any reward"));
+  field("low", "at least", make("input", { type: "number", step: "any" }));
+  field("high", "at most", make("input", { type: "number", step: "any" }));
+  field("text", "text", make("input", { type: "search" }));
+  form.hidden = false;
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => { limit = PAGE; draw(); });
+
+  function within(value, low, high) {
+    if (low.value === "" && high.value === "") return true;
+    if (value === null || value === undefined) return false;
+    return (low.value === "" || value >= +low.value) && (high.value === "" || value <= +high.value);
+  }
+
+  function matches(row) {
+    const reward = fields.reward.value;
+    return (!fields.arm.value || row.run.arm === fields.arm.value)
+      && (!fields.seed.value || String(row.run.seed) === fields.seed.value)
+      && within(row.group.step, fields.from, fields.to)
+      && (reward ? [reward] : viewer.rewards).some((n) => within(row.sample.rewards[n], fields.low, fields.high))
+      && row.text.includes(fields.text.value.toLowerCase());
+  }
+
+  function compare(a, b) {
+    const [x, y] = [a, b].map(columns[order.column].value);
+    if (x === y) return 0;
+    if (x === null || x === undefined) return 1;
+    if (y === null || y === undefined) return -1;
+    return (x < y ? -1 : 1) * (order.down ? -1 : 1);
+  }
+
+  const table = document.getElementById("list");
+  const more = document.getElementById("more");
+  const head = make("tr");
+  const body = make("tbody");
+  table.append(make("caption", {}, "Press a heading to sort, a run to read it. Red: the estimators pull in opposite directions."), make("thead", {}, head), body);
+  columns.forEach((column, i) => {
+    const button = make("button", { type: "button" }, make("bdi", {}, column.title), make("span", { "aria-hidden": "true" }));
+    button.addEventListener("click", () => {
+      order = { column: i, down: order.column === i ? !order.down : true };
+      draw();
+    });
+    head.append(make("th", { scope: "col" }, button));
+  });
+  more.addEventListener("click", () => {
+    const before = body.querySelectorAll("tr.row").length;
+    limit += PAGE;
+    draw();
+    body.querySelectorAll("tr.row button")[before]?.focus();
+  });
+
+  function draw() {
+    const found = rows.filter(matches).sort(compare);
+    [...head.children].forEach((cell, i) => {
+      const way = order.down ? "descending" : "ascending";
+      cell.setAttribute("aria-sort", i === order.column ? way : "none");
+      cell.querySelector("span").textContent = i === order.column ? (order.down ? " ↓" : " ↑") : "";
+    });
+    document.getElementById("count").textContent = `${found.length} of ${rows.length} rollouts match`;
+    body.replaceChildren(...found.slice(0, limit).map(line));
+    more.hidden = found.length <= limit;
+  }
+
+  function line(row) {
+    const advantages = row.sample.advantages.filter((a) => a !== null);
+    const against = Math.min(...advantages) < 0 && Math.max(...advantages) > 0;
+    const button = make("button", { type: "button", "aria-expanded": "false" }, make("bdi", {}, columns[0].text(row)));
+    const cells = columns.slice(1).map((column) => {
+      const value = column.value(row);
+      const text = typeof value === "string" ? value : shown(value, column.sign);
+      return make("td", column.advantage && against ? { class: "against" } : {}, make("bdi", {}, text));
+    });
+    const element = make("tr", { class: "row" }, make("th", { scope: "row" }, button), ...cells);
+    button.addEventListener("click", () => {
+      const open = button.getAttribute("aria-expanded") === "true";
+      button.setAttribute("aria-expanded", String(!open));
+      if (open) element.nextElementSibling.remove();
+      else element.after(make("tr", { class: "detail" }, make("td", { colspan: columns.length }, ...detail(row))));
+    });
+    return element;
+  }
+
+  function detail({ group, sample }) {
+    const chat = (title, list) => make("div", {}, make("h3", {}, title), ...list.map(message));
+    return [
+      make("div", { class: "texts" }, chat("prompt", viewer.prompts[group.prompt]), chat("completion", sample.completion)),
+      make("h3", {}, `its group: ${group.samples.length} of ${group.size} samples`),
+      siblings(group, sample),
+    ];
+  }
+
+  function message([role, start, leftOut, end]) {
+    const text = make("pre", { dir: "auto" }, start);
+    if (leftOut) text.append(make("span", { class: "left-out" }, ` … ${leftOut.toLocaleString("en")} characters left out … `), end);
+    const box = make("div", { class: "message" }, text);
+    if (role) box.prepend(make("div", { class: "role" }, make("bdi", {}, role)));
+    return box;
+  }
+
+  function siblings(group, mine) {
+    const titles = ["sample", ...viewer.rewards, ...viewer.estimators.map((name) => `advantage: ${name}`), "tokens", "end"];
+    const heads = make("tr", {}, ...titles.map((title) => make("th", { scope: "col" }, make("bdi", {}, title))));
+    const lines = group.samples.map((sample) =>
+      make("tr", sample === mine ? { class: "mine" } : {},
+        make("th", { scope: "row" }, sample === mine ? `${sample.id} (this one)` : String(sample.id)),
+        ...viewer.rewards.map((name) => make("td", {}, shown(sample.rewards[name]))),
+        ...sample.advantages.map((a) => make("td", {}, shown(a, true))),
+        make("td", {}, String(sample.tokens)), make("td", {}, make("bdi", {}, sample.end))));
+    return make("table", {}, make("thead", {}, heads), make("tbody", {}, ...lines));
+  }
+
+  draw();
+})();

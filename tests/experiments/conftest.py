@@ -1,0 +1,41 @@
+"""Run directories made by hand: as `gdpo train` leaves them, without a training."""
+
+import json
+
+import pytest
+
+from gdpo.training import DataConfig, Recipe
+
+
+def write_run(folder, arm, seed, curves, *, finished=True, steps=4, name=None, task="tool_calling"):
+    """A run directory with these mean rewards; it lies in `folder`."""
+    recipe = Recipe(
+        task=task,
+        model="m",
+        data=DataConfig(source="rows.jsonl"),
+        advantage=arm,
+        name=name or f"{arm}-seed-{seed}",
+        runs_dir=str(folder),
+        rewards=[{"name": reward} for reward in curves],
+        trainer={"max_steps": steps, "seed": seed},
+    )
+    path = recipe.run_dir
+    path.mkdir(parents=True)
+    (path / "recipe.yaml").write_text(recipe.to_yaml())
+    facts = {"started": "2026-01-01T00:00:00+00:00", **({"finished": "x"} if finished else {})}
+    (path / "environment.json").write_text(json.dumps(facts))
+    with (path / "metrics.jsonl").open("w") as file:
+        for step, values in enumerate(zip(*curves.values(), strict=True), start=1):
+            means = {f"rewards/{n}/mean": v for n, v in zip(curves, values, strict=True)}
+            file.write(json.dumps({"step": step, "loss": 0.0, **means}) + "\n")
+    return path
+
+
+@pytest.fixture
+def two_arms(tmp_path):
+    """A folder with two arms of two seeds."""
+    for arm, level in (("grpo", 0.2), ("gdpo", 0.6)):
+        for seed in (1, 2):
+            values = [level + seed / 100 + step / 10 for step in range(4)]
+            write_run(tmp_path, arm, seed, {"format": values, "correctness": [1.0] * 4})
+    return tmp_path

@@ -1,0 +1,178 @@
+"""A grid of runs: kept where finished, resumed where interrupted, counted where failed."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.experiments import make_grid, read_experiment, run_grid
+from gdpo.experiments._grid import _devices
+from gdpo.training import DataConfig, Recipe
+
+REWARDS = """
+from gdpo import Reward
+
+def vowels(completion, reference):
+    return sum(c in "aeiou" for c in completion) / max(1, len(completion))
+
+def breaks(completion, reference):
+    raise RuntimeError("this judge is out of order")
+
+vowels = Reward("vowels", vowels, low=0, high=1)
+breaks = Reward("breaks", breaks, low=0, high=1)
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, tiny_policy, monkeypatch):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "grid_rewards.py").write_text(REWARDS)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    rows = tmp_path / "rows.jsonl"
+    lines = [{"question": f"{i}+{i}?", "answer": f"#### {2 * i}"} for i in range(40)]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Recipe(
+        task="gsm8k",
+        model=str(tiny_policy),
+        data=DataConfig(source=str(rows)),
+        rewards=[{"name": "grid_rewards:vowels"}, {"name": "format"}],
+        trainer={
+            "per_device_train_batch_size": 8,
+            "num_generations": 4,
+            "max_completion_length": 8,
+            "max_steps": 2,
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "save_steps": 1,
+        },
+    )
+
+
+def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    grid = make_grid(recipe, ["grpo", "gdpo"], [1], folder, reach=0.8)
+    told = []
+    run_grid(grid, jobs=2, told=lambda: told.append(len(grid.running())))
+    assert max(told) == 2
+    assert told[-1] == 0
+    assert [cell.finished for cell in grid.cells] == [True, True]
+    first = {run.path: run.path.stat().st_mtime for run in read_experiment(folder).runs}
+
+    more = make_grid(recipe, ["gdpo"], [1, 2], folder, reach=0.8)
+    assert [(cell.arm, cell.seed) for cell in more.open()] == [("gdpo", 2)]
+    run_grid(more, jobs=1)
+    experiment = read_experiment(folder)
+    assert (experiment.arms, experiment.seeds) == (("grpo", "gdpo"), (1, 2))
+    assert [run.steps for run in experiment.runs] == [2, 0, 2, 2]
+    assert all(path.stat().st_mtime == at for path, at in first.items())
+
+
+def test_all_runs_of_a_seed_see_the_same_prompts(recipe, tmp_path):
+    from gdpo.rollouts import read_rollouts, rollout_file
+
+    grid = make_grid(recipe, ["grpo", "gdpo"], [3], tmp_path / "compare", reach=0.8)
+    run_grid(grid, jobs=2)
+    seen = [
+        [(r.prompt, r.completion) for r in read_rollouts(rollout_file(cell.run.rollouts, 1))]
+        for cell in grid.cells
+    ]
+    assert seen[0] == seen[1]
+
+
+def test_a_run_that_fails_is_a_result_with_its_reason(recipe, tmp_path):
+    broken = recipe.model_copy(
+        update={
+            "rewards": (
+                recipe.rewards[0].model_copy(update={"name": "grid_rewards:breaks"}),
+                recipe.rewards[1],
+            ),
+            "scorer": {"on_error": "raise"},
+        }
+    )
+    folder = tmp_path / "compare"
+    run_grid(make_grid(broken, ["gdpo"], [1], folder, reach=0.8), jobs=1)
+    grid = make_grid(broken, ["gdpo"], [1], folder, reach=0.8)
+    assert grid.open() == []
+    assert grid.cells[0].failed
+    assert "out of order" in json.loads(grid.cells[0].failure.read_text())["why"]
+    again = make_grid(broken, ["gdpo"], [1], folder, reach=0.8, retry_failed=True)
+    assert again.open() == again.cells
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
+    longer = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 6}})
+    folder = tmp_path / "compare"
+    grid = make_grid(longer, ["gdpo"], [1], folder, reach=0.8)
+    [cell] = grid.cells
+
+    def stop_it():
+        if cell.training and cell.run.last_checkpoint():
+            os.kill(cell.training.process.pid, signal.SIGTERM)
+
+    run_grid(grid, jobs=1, told=stop_it)
+    assert not cell.failed
+    before = cell.run.last_checkpoint().step
+    assert 0 < before < 6
+    assert read_experiment(folder).runs[0].state == "interrupted"
+    run_grid(make_grid(longer, ["gdpo"], [1], folder, reach=0.8), jobs=1)
+    assert cell.finished
+    assert cell.run.read_environment()["resumed"][0]["at_step"] == before
+
+
+def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path):
+    grid = make_grid(recipe, ["gdpo"], [1, 2], tmp_path / "compare", reach=0.8)
+    processes = []
+
+    def interrupt():
+        processes.extend(cell.training.process for cell in grid.running())
+        time.sleep(0.5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(grid, jobs=2, told=interrupt)
+    assert len(processes) == 2
+    assert all(process.poll() is not None for process in processes)
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds", "reach", "message"),
+    [
+        ([], [1], 0.8, "--arms names none"),
+        (["gdpo"], [], 0.8, "--seeds names none"),
+        (["gdpo", "gdpo"], [1], 0.8, "--arms names gdpo twice"),
+        (["gdpo"], [1, 1], 0.8, "--seeds names 1 twice"),
+        (["gdpo"], [1], 0.0, "above 0 and at most 1"),
+        (["gpdo"], [1], 0.8, "did you mean 'gdpo'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(
+    arms, seeds, reach, message, recipe, tmp_path
+):
+    with pytest.raises(ConfigError, match=message):
+        make_grid(recipe, arms, seeds, tmp_path / "compare", reach=reach)
+    assert not (tmp_path / "compare").exists()
+
+
+def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    other = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 3}})
+    with pytest.raises(ConfigError, match=r"another recipe:\n  trainer.max_steps: 2 → 3"):
+        make_grid(other, ["gdpo"], [1], folder, reach=0.8)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="holds something else"):
+        make_grid(recipe, ["gdpo"], [1], tmp_path / "mine", reach=0.8)
+
+
+def test_each_run_gets_a_device_of_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    devices = _devices(3)
+    assert [next(devices)["CUDA_VISIBLE_DEVICES"] for _ in range(3)] == ["0", "3", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert next(_devices(2)) == {}

@@ -1,0 +1,98 @@
+"""An experiment is read from run directories alone, whoever made the folder."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from tests.experiments.conftest import write_run
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.experiments import Plan, read_experiment, read_plan
+from gdpo.experiments._reading import failure_file
+
+
+def test_a_folder_of_runs_is_an_experiment(two_arms):
+    experiment = read_experiment(two_arms)
+    assert set(experiment.arms) == {"grpo", "gdpo"}
+    assert experiment.seeds == (1, 2)
+    assert experiment.total_steps == 4
+    assert [(r.name, r.low, r.high) for r in experiment.rewards] == [
+        ("format", 0.0, 1.0),
+        ("correctness", -3.0, 3.0),
+    ]
+    np.testing.assert_allclose(
+        experiment.curves("gdpo", "format"), [[0.61, 0.71, 0.81, 0.91], [0.62, 0.72, 0.82, 0.92]]
+    )
+    assert {run.state for run in experiment.runs} == {"finished"}
+
+
+def test_one_run_is_an_experiment_too(two_arms):
+    experiment = read_experiment(two_arms / "gdpo-seed-2")
+    assert (experiment.arms, experiment.seeds) == (("gdpo",), (2,))
+    assert experiment.runs[0].steps == 4
+
+
+def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_arms):
+    plan = Plan("task: x", ("grpo", "gdpo"), (1, 2, 3), 0.5)
+    plan.write(two_arms)
+    assert read_plan(two_arms) == plan
+    shutil.rmtree(two_arms / "grpo-seed-1")
+    write_run(
+        two_arms, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4
+    )
+    failure = failure_file(two_arms, "gdpo", 2)
+    failure.parent.mkdir()
+    failure.write_text(json.dumps({"why": "out of memory"}))
+    experiment = read_experiment(two_arms)
+    assert experiment.arms == ("grpo", "gdpo")
+    assert experiment.reach == 0.5
+    states = {(run.arm, run.seed): (run.state, run.why, run.steps) for run in experiment.runs}
+    assert states == {
+        ("grpo", 1): ("waiting", "", 0),
+        ("grpo", 2): ("finished", "", 4),
+        ("grpo", 3): ("waiting", "", 0),
+        ("gdpo", 1): ("finished", "", 4),
+        ("gdpo", 2): ("failed", "out of memory", 4),
+        ("gdpo", 3): ("interrupted", "", 1),
+    }
+    assert np.isnan(experiment.curves("gdpo", "format")[2, 1:]).all()
+
+
+def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
+    path = write_run(tmp_path, "gdpo", 1, {"format": [0.5, None, 0.7]})
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    late = json.dumps({"step": 6, "loss": 0.0, "rewards/format/mean": 0.9})
+    (path / "metrics.jsonl").write_text("\n".join([*lines, late, '{"step": 7, "lo']))
+    curve = read_experiment(tmp_path).runs[0].means["format"]
+    np.testing.assert_array_equal(curve, [0.5, np.nan, 0.7, np.nan, np.nan, 0.9])
+
+
+def test_rewards_whose_code_is_not_at_hand_have_the_range_that_was_seen(tmp_path):
+    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, task="no_such_module:task")
+    [reward] = read_experiment(tmp_path).rewards
+    assert (reward.name, reward.low, reward.high) == ("format", 0.5, 2.5)
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path, two_arms):
+    with pytest.raises(ConfigError, match="there is no folder"):
+        read_experiment(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no run"):
+        read_experiment(tmp_path / "empty")
+    write_run(two_arms, "gdpo", 9, {"format": [1.0]})
+    with pytest.raises(DataError, match="do not reward the same"):
+        read_experiment(two_arms)
+    shutil.rmtree(two_arms / "gdpo-seed-9")
+    write_run(two_arms, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
+    with pytest.raises(DataError, match=r"are both gdpo with seed 1"):
+        read_experiment(two_arms)
+
+
+def test_a_broken_plan_is_named(tmp_path):
+    (tmp_path / "comparison.json").write_text("{")
+    with pytest.raises(DataError, match=r"comparison.json cannot be read"):
+        read_experiment(tmp_path)
+    Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
+    with pytest.raises(DataError, match="no run of this comparison has begun"):
+        read_experiment(tmp_path)

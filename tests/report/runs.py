@@ -1,0 +1,75 @@
+"""Run directories with recorded rollouts, and experiments made of them."""
+
+import numpy as np
+
+from gdpo.advantages import ESTIMATORS
+from gdpo.experiments import Experiment, Measured, Run
+from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+
+REWARDS = (Measured("format", 0.0, 1.0, 1.0), Measured("correct", -3.0, 3.0, 1.0))
+GROUPS, SAMPLES = 4, 4
+
+
+def rewards_of(step, steps, rng, groups):
+    formatted = (rng.random((groups, SAMPLES)) < 0.1 + 0.85 * step / steps).astype(float)
+    correct = np.clip(rng.normal(-2 + 4 * step / steps, 1.0, (groups, SAMPLES)).round(1), -3, 3)
+    return np.stack([formatted, correct], axis=-1)
+
+
+def record(path, arm, step, rewards, *, texts=("Say it.", "It."), names=("format", "correct")):
+    """Write the rollouts of one step, with the advantages of its arm."""
+    weights = dict.fromkeys(names, 1.0)
+    estimator = ESTIMATORS.get(arm, ESTIMATORS["grpo"])
+    advantages = estimator(rewards, np.ones(len(names)))
+    rollouts = [
+        Rollout(
+            run=path.name,
+            step=step,
+            group_id=group,
+            sample_id=sample,
+            prompt=[{"role": "user", "content": f"{texts[0]} ({step}, {group})"}],
+            completion=texts[1],
+            rewards={n: None if np.isnan(v) else v for n, v in zip(names, row, strict=True)},
+            weights=weights,
+            advantage=float(advantages[group, sample]),
+            num_tokens=5,
+            finish_reason="stop",
+        )
+        for group, values in enumerate(rewards.tolist())
+        for sample, row in enumerate(values)
+    ]
+    rollouts.sort(key=lambda rollout: rollout.sample_id)  # no reader may count on the order
+    write_rollouts(rollout_file(path / "rollouts", step), rollouts)
+
+
+def trained(folder, arm, seed, *, steps=12, groups=GROUPS, **kwargs):
+    """A run whose rewards rise."""
+    rng, means = np.random.default_rng(seed), []
+    path = folder / f"run-{len(list(folder.iterdir())) if folder.exists() else 0}"
+    for step in range(1, steps + 1):
+        rewards = rewards_of(step, steps, rng, groups)
+        record(path, arm, step, rewards, **kwargs)
+        means.append(rewards.mean(axis=(0, 1)))
+    names = kwargs.get("names", ("format", "correct"))
+    by_name = {name: np.array(means)[:, k] for k, name in enumerate(names)}
+    return Run(arm, seed, path, "finished", "", by_name)
+
+
+def unrecorded(arm, seed, folder, *, steps=12, state="finished", why="", rewards=REWARDS):
+    """A run that left no rollouts, as those of the toys."""
+    rise = np.linspace(0.1, 0.9, steps) + 0.01 * seed
+    means = {r.name: r.low + rise * (r.high - r.low) for r in rewards}
+    return Run(arm, seed, folder / f"{len(arm)}-{seed}", state, why, means)
+
+
+def experiment_of(folder, runs, *, rewards=REWARDS, name="toy", total_steps=None):
+    arms = tuple(dict.fromkeys(run.arm for run in runs))
+    ordered = tuple(sorted(runs, key=lambda run: arms.index(run.arm)))
+    seeds = tuple(sorted({run.seed for run in runs}))
+    steps = total_steps or max(run.steps for run in runs)
+    return Experiment(name, folder, arms, seeds, rewards, steps, ordered, 0.8)
+
+
+def two_arms(folder, seeds=(1, 2), **kwargs):
+    runs = [trained(folder, arm, seed, **kwargs) for arm in ("grpo", "gdpo") for seed in seeds]
+    return experiment_of(folder, runs)

@@ -1,0 +1,204 @@
+"""The page in a browser: nothing runs that is not ours, and it is used without a mouse."""
+
+from dataclasses import replace
+
+import pytest
+from tests.report.hostile import CHATS, TEXTS
+from tests.report.runs import experiment_of, trained, two_arms, unrecorded
+
+from gdpo.experiments import Measured, analyse
+from gdpo.report import write_report
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    write_report(analyse(two_arms(folder / "runs")), folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture
+def page(browser, report):
+    browser.size(1280)
+    browser.media()
+    browser.open(report)
+    return browser
+
+
+def count(page):
+    return page.ask("document.querySelector('#count').textContent")
+
+
+def cells(page, column):
+    return page.ask(
+        f"[...document.querySelectorAll('tr.row')].map(r => r.children[{column}].textContent)"
+    )
+
+
+def set_field(page, place, value):
+    page.ask(
+        f"(e => {{ e.value = {value!r}; e.dispatchEvent(new Event('input', {{bubbles: true}})) }})"
+        f"(document.querySelectorAll('#filter input, #filter select')[{place}])"
+    )
+
+
+def test_hostile_rollouts_run_nothing_and_break_nothing(browser, tmp_path):
+    both = {**TEXTS, **CHATS}
+    runs = [
+        trained(tmp_path, "gdpo", seed, steps=1, texts=(str(text)[:5000], text))
+        for seed, text in enumerate(both.values())
+    ]
+    write_report(analyse(experiment_of(tmp_path, runs)), tmp_path / "report.html")
+    for width in (1280, 400):
+        browser.size(width)
+        browser.complaints.clear()
+        browser.requests.clear()
+        browser.open(tmp_path / "report.html")
+        while not browser.ask("document.querySelector('#more').hidden"):
+            browser.ask("document.querySelector('#more').click()")
+        browser.ask("document.querySelectorAll('tr.row button').forEach(b => b.click())")
+        assert browser.ask("document.querySelectorAll('tr.detail').length") > len(both)
+        assert browser.ask("window.broken") is None
+        assert browser.ask("document.querySelectorAll('script, img, link, base').length") == 2
+        assert browser.complaints == []
+        assert browser.requests == [(tmp_path / "report.html").as_uri()]
+        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+    shown = browser.ask("document.querySelector('#list').textContent")
+    for part in ("<script>window.broken = 1</script>", "⟨U+202E⟩gnp.exe", "⟨U+0000⟩"):
+        assert part in shown
+    assert "characters left out" in shown
+    assert "1,980 messages left out" in shown
+
+
+def test_hostile_names_run_nothing_and_break_nothing(browser, tmp_path):
+    long = "W" * 400
+    hostile = long + "".join(text[:400] for kind, text in TEXTS.items() if kind != "surrogates")
+    rewards = (Measured(hostile, 0.0, 1.0, 1.0), Measured(f"{hostile}2", -3.0, 3.0, 1.0))
+    run = trained(tmp_path, "grpo", 1, steps=3, names=tuple(r.name for r in rewards))
+    broken = replace(run, arm=hostile, state="failed", why=hostile)
+    experiment = experiment_of(tmp_path, [run, broken], rewards=rewards, name=hostile)
+    comparison = replace(analyse(experiment), question=hostile, answer=hostile)
+    write_report(comparison, tmp_path / "report.html")
+    for width in (1280, 400):
+        browser.size(width)
+        browser.complaints.clear()
+        browser.open(tmp_path / "report.html")
+        assert browser.complaints == []
+        assert browser.ask("window.broken") is None
+        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(("arms", "rewards"), [(2, 1), (2, 2), (5, 3)])
+def test_which_by_how_much_and_how_sure_need_no_scrolling(browser, tmp_path, arms, rewards):
+    names = ["grpo", "gdpo", "per_reward_batch_std", "dara_symmetric", "gdpo_decorrelated"][:arms]
+    measured = tuple(Measured(f"reward_{k}", -3.0, 3.0, 1.0) for k in range(rewards))
+    runs = [
+        unrecorded(arm, seed, tmp_path, rewards=measured, steps=12 + place)
+        for place, arm in enumerate(names)
+        for seed in range(5)
+    ]
+    comparison = analyse(experiment_of(tmp_path, runs, rewards=measured))
+    write_report(comparison, tmp_path / "report.html")
+    browser.size(1280, 800)
+    browser.open(tmp_path / "report.html")
+    bottom = "Math.max(...[...document.querySelectorAll('.answer, .results table')]"
+    assert browser.ask(f"{bottom}.map(e => e.getBoundingClientRect().bottom))") <= 800
+    tables = "[...document.querySelectorAll('.results .wide')]"
+    cut_off = f"{tables}.filter(e => e.scrollWidth > e.clientWidth).length"
+    assert browser.ask(cut_off) == 0
+
+
+def test_pointing_at_a_chart_shows_each_arms_value_at_that_step(page):
+    page.point(".chart svg", share=0.5)
+    at = page.ask("document.querySelector('.values .at').textContent")
+    assert at in ("step 6", "step 7")
+    values = page.ask(
+        "[...document.querySelector('.values').querySelectorAll('output')].map(o => o.textContent)"
+    )
+    assert len(values) == 2
+    assert all(float(value.split()[0]) >= 0 for value in values)
+    assert page.ask("document.querySelectorAll('.cursor circle').length") == 2
+    page.point("h1")
+    assert page.ask("document.querySelector('.values .at').textContent") == "at the end"
+
+
+def test_a_chart_is_read_with_the_keyboard_alone(page):
+    for _ in range(9):
+        page.press("Tab")
+        if page.ask("document.activeElement.className") == "chart":
+            break
+    spoken = "document.activeElement.getAttribute('aria-valuetext')"
+    assert page.ask(spoken).startswith("step 12: grpo ")
+    page.press("ArrowLeft")
+    assert page.ask(spoken).startswith("step 11: ")
+    page.press("Home")
+    page.press("ArrowRight")
+    assert page.ask(spoken).startswith("step 2: ")
+    assert page.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_rollout_is_opened_and_closed_with_the_keyboard(page):
+    page.ask("document.querySelector('tr.row button').focus()")
+    page.press("Enter", "\r")
+    assert page.ask("document.activeElement.getAttribute('aria-expanded')") == "true"
+    shown = page.ask("document.querySelector('tr.detail').textContent")
+    assert "Say it." in shown
+    assert "its group: 4 of 4 samples" in shown
+    assert page.ask("document.querySelector('.message .role').textContent") == "user"
+    page.press("Enter", "\r")
+    assert page.ask("document.querySelector('tr.detail')") is None
+
+
+def test_rollouts_are_sorted_by_disagreement_and_by_any_column(page):
+    first = [float(cell) for cell in cells(page, 6)]
+    assert first == sorted(first, reverse=True)
+    assert page.ask("document.querySelectorAll('#list thead th')[6].ariaSort") == "descending"
+    for column in (2, 3, 4, 5):
+        press = f"document.querySelectorAll('#list thead button')[{column}].click()"
+        page.ask(press)
+        found = [float(cell.replace("−", "-")) for cell in cells(page, column)]
+        assert found == sorted(found, reverse=True)
+        page.ask(press)
+        found = [float(cell.replace("−", "-")) for cell in cells(page, column)]
+        assert found == sorted(found)
+
+
+def test_rollouts_are_filtered_by_arm_seed_step_reward_and_text(page):
+    assert count(page) == "768 of 768 rollouts match"
+    set_field(page, 0, "gdpo")
+    assert count(page) == "384 of 768 rollouts match"
+    set_field(page, 1, "2")
+    assert count(page) == "192 of 768 rollouts match"
+    set_field(page, 2, "3")
+    set_field(page, 3, "4")
+    assert count(page) == "32 of 768 rollouts match"
+    assert set(cells(page, 1)) == {"3", "4"}
+    set_field(page, 4, "format")
+    set_field(page, 5, "1")
+    assert set(cells(page, 2)) == {"1"}
+    set_field(page, 5, "")
+    set_field(page, 6, "0.5")
+    assert set(cells(page, 2)) == {"0"}
+    set_field(page, 7, "SAY IT. (4,")
+    assert set(cells(page, 1)) == {"4"}
+    set_field(page, 7, "nobody wrote this")
+    assert count(page) == "0 of 768 rollouts match"
+
+
+def test_dark_light_and_print_differ_and_print_leaves_the_viewer_out(page):
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.ask(colour)
+    page.media(colours="dark")
+    assert page.ask(colour) != light
+    page.media("print", colours="dark")
+    assert page.ask(colour) == light
+    assert page.ask("getComputedStyle(document.querySelector('.viewer')).display") == "none"
+    assert page.ask("document.querySelector('.chart svg').getBoundingClientRect().height") > 50
+
+
+def test_the_page_is_there_without_a_complaint_and_asks_for_nothing(browser, report):
+    browser.complaints.clear()
+    browser.requests.clear()
+    browser.open(report)
+    assert browser.complaints == []
+    assert browser.requests == [report.as_uri()]

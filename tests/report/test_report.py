@@ -1,0 +1,327 @@
+"""The page as a file: what is in it, and what is not."""
+
+import base64
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.report.hostile import CHATS, TEXTS
+from tests.report.runs import REWARDS, experiment_of, record, trained, two_arms, unrecorded
+
+from gdpo.advantages import ESTIMATORS
+from gdpo.errors import DataError
+from gdpo.experiments import Measured, analyse
+from gdpo.report import summary, write_report
+from gdpo.rollouts import read_rollouts, reward_arrays
+
+VOID = {"meta", "br", "input", "path", "circle"}
+
+
+class Parsed(HTMLParser):
+    """Tags balanced, or an error; elements, attributes and scripts kept."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.stack, self.tags, self.attributes, self.inside, self.text = [], [], [], {}, []
+        self.feed(text)
+        self.close()
+        assert self.stack == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] in ("script", "style"):
+            self.inside.setdefault(self.stack[-1], []).append(data)
+        else:
+            self.text.append(data)
+
+    def value(self, tag, name):
+        return [v for t, n, v in self.attributes if (t, n) == (tag, name)]
+
+
+def made(tmp_path, comparison):
+    file = tmp_path / "report.html"
+    write_report(comparison, file)
+    text = file.read_text(encoding="utf-8")
+    parsed = Parsed(text)
+    return text, parsed, json.loads(parsed.inside["script"][0])
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("usual")
+    comparison = analyse(two_arms(folder / "runs"))
+    return comparison, *made(folder, comparison)
+
+
+def test_it_says_the_question_the_answer_and_that_it_is_exploratory(usual):
+    comparison, _, parsed, _ = usual
+    text = "".join(parsed.text)
+    assert comparison.question in text
+    assert comparison.answer in text
+    assert "Exploratory: 2 seeds" in text
+    assert "Exploratory" not in printed(replace(comparison, exploratory=False))
+
+
+def test_its_policy_allows_its_own_script_and_style_and_nothing_else(usual):
+    _, _, parsed, _ = usual
+    policy = parsed.value("meta", "content")[0]
+
+    def digest(text):
+        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{digest(parsed.inside['style'][0])}'; "
+        f"script-src 'sha256-{digest(parsed.inside['script'][1])}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    assert len(parsed.inside["script"]) == 2, "the data and one script"
+
+
+def test_it_refers_to_nothing_outside_itself(usual):
+    _, text, parsed, _ = usual
+    assert {v for _, n, v in parsed.attributes if n in ("href", "src")} == {"#rollouts"}
+    assert set(re.findall(r"https?://[^\"'\s<]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "@import" not in text
+    assert "url(" not in text
+    assert not [n for _, n, _ in parsed.attributes if n == "style"], "the policy would drop it"
+
+
+def test_every_reward_has_a_row_per_arm_with_its_numbers(usual):
+    comparison, _, parsed, _ = usual
+    text = " ".join("".join(parsed.text).split())
+    for reward in REWARDS:
+        for arm in ("grpo", "gdpo"):
+            final = comparison.outcome(arm, reward.name).final.value
+            digits = {"format": 3, "correct": 2}[reward.name]
+            assert f"{final:.{digits}f}".replace("-", "−") in text
+
+
+def test_a_chart_knows_every_arms_values_at_every_step(usual):
+    comparison, _, parsed, data = usual
+    chart = data["charts"][0]
+    assert chart["x"] == list(range(1, 13))
+    curve = comparison.experiment.curves("gdpo", "format")[:, 5].mean()
+    assert chart["lines"][1]["text"][5].startswith(f"{curve:.3f}")
+    assert len(data["charts"]) == 4, "curves and survival of two rewards"
+    assert parsed.tags.count("figure") == 4
+
+
+def test_the_advantages_are_each_estimators_own_on_the_whole_step(usual):
+    comparison, _, _, data = usual
+    shown = data["rollouts"]
+    assert shown["estimators"] == ["grpo", "gdpo"]
+    for group in shown["groups"]:
+        run = comparison.experiment.runs[group["run"]]
+        recorded = read_rollouts(run.path / "rollouts" / f"step_{group['step']:06d}.parquet")
+        arrays = reward_arrays(recorded)
+        for sample in group["samples"]:
+            for name, advantage in zip(shown["estimators"], sample["advantages"], strict=True):
+                whole = ESTIMATORS[name](arrays.rewards, np.ones(2))
+                assert advantage == pytest.approx(whole[group["id"], sample["id"]], rel=1e-3)
+
+
+def test_it_says_how_many_of_how_many_rollouts_are_shown(usual):
+    _, _, parsed, data = usual
+    shown = sum(len(group["samples"]) for group in data["rollouts"]["groups"])
+    assert f"{shown:,} of {4 * 12 * 16:,} rollouts are shown" in "".join(parsed.text)
+    assert shown == 4 * 12 * 16, "few and short ones are all shown"
+
+
+def test_findings_have_the_steps_at_which_they_held(tmp_path):
+    run = trained(tmp_path, "gdpo", 1, steps=20)
+    for step in range(4, 13):
+        rewards = np.random.default_rng(step).random((8, 4, 2))
+        rewards[..., 0] = 0.0
+        record(run.path, "gdpo", step, rewards)
+    _, parsed, _ = made(tmp_path, analyse(experiment_of(tmp_path, [run])))
+    text = " ".join("".join(parsed.text).split())
+    assert "out of reach" in text
+    assert re.search(r"seed 1: steps 4 to 12\b", text)
+
+
+def test_a_finding_of_few_steps_is_left_out(tmp_path):
+    run = trained(tmp_path, "gdpo", 1, steps=20)
+    for step in range(4, 8):
+        rewards = np.random.default_rng(step).random((8, 4, 2))
+        rewards[..., 0] = 0.0
+        record(run.path, "gdpo", step, rewards)
+    text = made(tmp_path, analyse(experiment_of(tmp_path, [run])))[0]
+    assert "out of reach" not in text
+
+
+def test_a_single_run_has_no_comparison_and_is_replayed_with_grpo_beside_it(tmp_path):
+    text, parsed, data = made(
+        tmp_path, analyse(experiment_of(tmp_path, [trained(tmp_path, "gdpo", 1)]))
+    )
+    assert "against" not in "".join(parsed.text).lower()
+    assert "How soon" not in text
+    assert len(data["charts"]) == 2
+    assert data["rollouts"]["estimators"] == ["gdpo", "grpo"]
+
+
+def test_runs_without_rollouts_say_so(tmp_path):
+    runs = [unrecorded(arm, seed, tmp_path) for arm in ("grpo", "gdpo") for seed in range(5)]
+    text, _, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
+    assert text.count("No rollouts were recorded") == 3
+    assert data["rollouts"]["groups"] == []
+    assert len(data["charts"]) == 4
+
+
+def test_a_failed_run_is_shown_with_its_reason(tmp_path):
+    runs = [unrecorded("grpo", 0, tmp_path), unrecorded("gdpo", 0, tmp_path)]
+    runs.append(unrecorded("gdpo", 1, tmp_path, steps=4, state="failed", why="CUDA <b>out</b>"))
+    runs.append(unrecorded("grpo", 1, tmp_path, steps=0, state="failed", why="\x1b no"))
+    comparison = analyse(experiment_of(tmp_path, runs))
+    text, parsed, _ = made(tmp_path, comparison)
+    assert "CUDA &lt;b&gt;out&lt;/b&gt;" in text
+    assert "2 failed" in text
+    assert "4 of 12" in "".join(parsed.text)
+    assert "CUDA <b>out</b>" in printed(comparison)
+
+
+def test_runs_that_never_came_to_the_threshold_are_marked_where_they_ended(tmp_path):
+    low = [replace(r, means={n: v * 0 for n, v in r.means.items()}) for r in two_low(tmp_path)]
+    text = made(tmp_path, analyse(experiment_of(tmp_path, low)))[0]
+    # Two rewards of two arms; in one of the arms, the runs end at two different steps.
+    assert text.count('class="censored"') == 2 * 3
+    assert "not reached" in text
+
+
+def two_low(folder):
+    ends = ((0, 12), (1, 12)), ((0, 12), (1, 7))
+    arms = zip(("grpo", "gdpo"), ends, strict=True)
+    return [unrecorded(arm, seed, folder, steps=n) for arm, both in arms for seed, n in both]
+
+
+@pytest.mark.parametrize("kind", [*TEXTS, *CHATS])
+def test_hostile_rollouts_leave_the_page_whole(tmp_path, kind):
+    text = TEXTS.get(kind) or CHATS[kind]
+    prompt = text if isinstance(text, str) else "prompt"
+    run = trained(tmp_path, "gdpo", 1, steps=5, texts=(prompt, text))
+    page, parsed, data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))
+    assert_harmless(page, parsed)
+    assert data["rollouts"]["groups"], "they are shown all the same"
+
+
+@pytest.mark.parametrize("text", [TEXTS[kind] for kind in TEXTS if kind != "surrogates"])
+def test_hostile_names_leave_the_page_whole(tmp_path, text):
+    name = text[:300]
+    rewards = (Measured(name, 0.0, 1.0, 1.0), Measured(f"{name}2", -3.0, 3.0, 1.0))
+    run = trained(tmp_path, name, 1, steps=5, names=tuple(r.name for r in rewards))
+    broken = replace(run, seed=2, state="failed", why=text)
+    experiment = experiment_of(tmp_path, [run, broken], rewards=rewards, name=name)
+    comparison = replace(analyse(experiment), question=text[:999], answer=text[:999])
+    page, parsed, _ = made(tmp_path, comparison)
+    assert_harmless(page, parsed)
+    assert printed(comparison)
+
+
+def assert_harmless(page, parsed):
+    assert len(page.encode()) < 2_000_000
+    assert parsed.tags.count("script") == len(parsed.inside["script"]) == 2
+    assert not [n for _, n, _ in parsed.attributes if n.startswith("on")]
+    assert not set("<>&") & set(parsed.inside["script"][0]), "they could end the element"
+    assert not {"img", "base", "link", "iframe"} & set(parsed.tags)
+    odd = {c for c in page if not c.isprintable()} - {"\n", "\t"}
+    assert odd == set()
+
+
+def test_ten_runs_of_long_texts_stay_under_two_megabytes(tmp_path):
+    texts = ("prompt <&> " * 800, "\u00e9<>&" * 4_000)
+    experiment = two_arms(tmp_path, seeds=range(5), steps=6, texts=texts)
+    page, parsed, data = made(tmp_path, analyse(experiment))
+    assert 500_000 < len(page.encode()) < 2_000_000
+    assert "of 960 rollouts are shown" in "".join(parsed.text)
+    runs = {group["run"] for group in data["rollouts"]["groups"]}
+    assert len(runs) == 10, "every run has some"
+
+
+def test_the_groups_that_are_disagreed_on_most_are_shown(tmp_path):
+    run = trained(tmp_path, "grpo", 1, steps=10, texts=("p" * 3_000, "c" * 4_000))
+    odd = np.random.default_rng(0).random((4, 4, 2)) * [1.0, 0.001]
+    odd[2] = [[1, -3], [0, 3], [0, 3], [0, 3]]
+    record(run.path, "grpo", 7, odd, texts=("p", "c"))
+    data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))[2]
+    groups = data["rollouts"]["groups"]
+    worst = max(groups, key=lambda group: max(s["disagreement"] for s in group["samples"]))
+    assert (worst["step"], worst["id"]) == (7, 2)
+    assert worst in groups[:3]
+
+
+def test_a_long_run_is_thinned_and_says_so(tmp_path):
+    run = trained(tmp_path, "gdpo", 1, steps=230, groups=1)
+    page, _, data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))
+    assert "of 200 steps, spread evenly over 230" in page
+    assert len(data["charts"][0]["x"]) == 230
+    long = unrecorded("gdpo", 1, tmp_path / "none", steps=10_000)
+    data = made(tmp_path, analyse(experiment_of(tmp_path, [long])))[2]
+    assert len(data["charts"][0]["x"]) == 400
+
+
+def test_a_file_that_is_no_rollout_record_is_named(tmp_path):
+    run = trained(tmp_path, "gdpo", 1, steps=5)
+    bad = run.path / "rollouts" / "step_000003.parquet"
+    bad.write_bytes(b"PAR1 not really")
+    with pytest.raises(DataError, match="step_000003"):
+        write_report(analyse(experiment_of(tmp_path, [run])), tmp_path / "report.html")
+
+
+def test_an_estimator_that_cannot_be_replayed_is_told_of(tmp_path):
+    runs = [trained(tmp_path, "grpo", 1), trained(tmp_path, "nobody:knows", 1)]
+    _, parsed, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
+    assert "could not be replayed" in "".join(parsed.text)
+    assert data["rollouts"]["groups"][0]["samples"][0]["advantages"][1] is None
+
+
+def test_missing_rewards_are_shown_as_missing(tmp_path):
+    run = trained(tmp_path, "gdpo", 1, steps=3)
+    rewards = np.random.default_rng(0).random((4, 4, 2))
+    rewards[0, :, 1] = np.nan
+    record(run.path, "gdpo", 2, rewards)
+    data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))[2]
+    step = [g for g in data["rollouts"]["groups"] if g["step"] == 2 and g["id"] == 0]
+    assert [s["rewards"]["correct"] for s in step[0]["samples"]] == [None] * 4
+
+
+def test_importing_it_imports_nothing_heavy():
+    code = "import sys, gdpo.report; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"torch", "transformers", "trl", "datasets", "matplotlib"}.isdisjoint(
+        done.stdout.split()
+    )
+
+
+def printed(comparison):
+    console = Console(width=120, file=io.StringIO())
+    console.print(summary(comparison))
+    return console.file.getvalue()
+
+
+def test_the_summary_says_the_same_in_twenty_lines(usual):
+    comparison = usual[0]
+    text = printed(comparison)
+    assert len(text.splitlines()) <= 20
+    flat = " ".join(text.split())
+    assert comparison.question in flat
+    assert comparison.answer in flat
+    assert "Exploratory: 2 seeds" in flat
+    assert f"{comparison.outcome('gdpo', 'format').final.value:.3f}" in flat
