@@ -29,10 +29,11 @@ types: $(VENV)/.installed
 
 check: lint types test  ## Lint, types and tests: what a change must pass
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt requirements-bfcl.txt
 	@test -n "$(PYTHON)" || { echo "gdpo needs Python 3.11 or newer, and none was found on the path"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,math,code,plots,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,lora,math,code,plots,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bfcl.txt
 	@touch $@
 
 clean:  ## Remove the environment and caches; runs stay

@@ -49,6 +49,7 @@ def test_a_short_demo_trains_both_arms_and_reports_them(place):
     ]
     assert result.picture is not None
     assert result.picture.stat().st_size > 10_000
+    assert "One seed shows how the arms behave" in (result.folder / "report.html").read_text()
     for arm in ("grpo", "gdpo"):
         run = RunDirectory(result.folder / arm)
         assert run.model.is_dir(), "it went through gdpo train to the end"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from gdpo.demo import DemoSettings, PolicySettings
 from gdpo.demo import _policy as policy_module
 from gdpo.demo._policy import build_model, count_parameters, make_policy, policy_folder
-from gdpo.demo._texts import Carelessness, careless_answer
+from gdpo.demo._texts import Carelessness
 from gdpo.demo._tokenizer import END, build_tokenizer
-from gdpo.demo._tools import draw_problem, tool_rows
+from gdpo.demo._tools import tool_rows
 
 TINY = PolicySettings(layers=1, width=16, heads=2, inner_width=16, vocabulary=300, steps=2, batch=4)
 
@@ -19,9 +19,8 @@ TINY = PolicySettings(layers=1, width=16, heads=2, inner_width=16, vocabulary=30
 def tokenizer():
     settings = PolicySettings()
     rng = np.random.default_rng(settings.seed)
-    problems = [draw_problem(rng) for _ in range(settings.steps * settings.batch)]
-    answers = [careless_answer(problem, rng, settings.texts) for problem in problems]
-    return build_tokenizer(problems, answers, settings.vocabulary)
+    examples = settings.texts.draw(rng, settings.steps * settings.batch)
+    return build_tokenizer(examples, settings.vocabulary)
 
 
 @pytest.fixture

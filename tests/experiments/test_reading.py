@@ -38,9 +38,7 @@ def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_arms):
     plan.write(two_arms)
     assert read_plan(two_arms) == plan
     shutil.rmtree(two_arms / "grpo-seed-1")
-    write_run(
-        two_arms, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4
-    )
+    write_run(two_arms, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4)
     failure = failure_file(two_arms, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))

@@ -5,6 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import DataError
 from gdpo.rewards import code, score
@@ -21,21 +22,11 @@ from gdpo.sandbox import (
     Calls,
     Check,
     Limits,
-    SandboxError,
     Stdio,
     Verdict,
     default_sandbox,
-    find_backend,
 )
 from gdpo.testing import check_reward
-
-try:
-    NO_BACKEND = ""
-    find_backend()
-except SandboxError as error:
-    NO_BACKEND = str(error)
-
-needs_sandbox = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
 
 REWARDS = (pass_rate, pass_all, no_bug)
 ADD = {"kind": "asserts", "statements": ["assert add(1, 2) == 3", "assert add(1, -1) == 0"]}

@@ -5,17 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
-from gdpo.sandbox import Calls, Limits, Sandbox, SandboxError, describe_backends, find_backend
+from gdpo.sandbox import Calls, Limits, Sandbox, describe_backends
 
-try:
-    NO_BACKEND = ""
-    find_backend()
-except SandboxError as error:
-    NO_BACKEND = str(error)
-
-pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+pytestmark = needs_sandbox
 
 ONE = Calls("f", (((), 1),))
 GOOD = "def f(): return 1"

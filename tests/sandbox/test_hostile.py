@@ -10,19 +10,14 @@ from pathlib import Path
 
 import pytest
 from tests.sandbox.hostile_programs import HONEST, ONE, PAIRS, PROGRAMS, SHORT
+from tests.sandbox.needed import needs_sandbox
 
-from gdpo.sandbox import Asserts, Sandbox, SandboxError, find_backend
+from gdpo.sandbox import Asserts, Sandbox
 
 PROJECT = Path(__file__).parents[2]
 OUTSIDE = ("/tmp", "/var/tmp", "/dev/shm", "/root", "/home", "/", ".")
 
-try:
-    NO_BACKEND = ""
-    find_backend()
-except SandboxError as error:
-    NO_BACKEND = str(error)
-
-pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+pytestmark = needs_sandbox
 
 
 def processes():

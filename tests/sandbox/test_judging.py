@@ -1,6 +1,7 @@
 """What a program earns under each kind of tests: honest ones what they should, others nothing."""
 
 import pytest
+from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.sandbox import (
@@ -9,19 +10,11 @@ from gdpo.sandbox import (
     Check,
     Limits,
     Sandbox,
-    SandboxError,
     Stdio,
     Verdict,
-    find_backend,
 )
 
-try:
-    NO_BACKEND = ""
-    find_backend()
-except SandboxError as error:
-    NO_BACKEND = str(error)
-
-pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+pytestmark = needs_sandbox
 
 
 @pytest.fixture(scope="module")

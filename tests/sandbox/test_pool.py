@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import alive, eventually, family, kill, workers
 
 from gdpo.errors import ConfigError
@@ -19,16 +20,9 @@ from gdpo.sandbox import (
     Sandbox,
     SandboxError,
     default_sandbox,
-    find_backend,
 )
 
-try:
-    NO_BACKEND = ""
-    find_backend()
-except SandboxError as error:
-    NO_BACKEND = str(error)
-
-pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+pytestmark = needs_sandbox
 
 ONE = Calls("f", (((), 1),))
 GOOD = "def f(): return 1"

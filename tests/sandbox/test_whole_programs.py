@@ -1,16 +1,11 @@
 """Programs that read their input and print their output."""
 
 import pytest
+from tests.sandbox.needed import needs_sandbox
 
-from gdpo.sandbox import Limits, Sandbox, SandboxError, Stdio, find_backend
+from gdpo.sandbox import Limits, Sandbox, Stdio
 
-try:
-    NO_BACKEND = ""
-    find_backend()
-except SandboxError as error:
-    NO_BACKEND = str(error)
-
-pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+pytestmark = needs_sandbox
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,10 @@ def read(**row):
         ({"problem": "1+1?", "answer": 0.5}, "0.5"),
         ({"question": "1+1?", "answer": "one and one #### 2 "}, "2"),
         ({"question": "1+1?", "answer": r"\frac{1}{2}"}, r"\frac{1}{2}"),
+        ({"question": "1+1?", "final_answer": ["$2$"], "is_multiple_answer": False}, "$2$"),
+        ({"question": "1+1?", "final_answer": ["$2$", " 3 "]}, "$2$, 3"),
+        ({"question": "1+1?", "final_answer": []}, None),
+        ({"question": "1+1?", "final_answer": None}, None),
         ({"problem": "1+1?", "answer": None}, None),
         ({"problem": "1+1?", "answer": ""}, None),
     ],
@@ -37,11 +41,19 @@ def test_the_answer_is_the_rows(row, answer):
     assert [message["role"] for message in prompt] == ["user"]
 
 
+def test_the_order_of_several_answers_does_not_matter():
+    reference = TASK.read_row({"question": "x?", "final_answer": ["$1,2,3$"]}).reference
+    correctness = TASK.reward("correctness").function
+    assert correctness(r"\boxed{3, 1, 2}", reference) == 1
+    assert correctness(r"\boxed{3, 1}", reference) == 0
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"problem": "1+1?", "solution": "it is 2"}, r"column 'solution' must hold the answer in"),
         ({"problem": "1+1?", "answer": True}, "column 'answer' must hold text, got bool True"),
+        ({"question": "1+1?", "final_answer": "2"}, "column 'final_answer' must hold a list"),
         ({"problem": " ", "answer": "2"}, "column 'problem' is empty"),
         ({"problem": "1+1?", "answer": ["2"]}, "column 'answer' must hold text, got list"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.tasks import TASKS, load_samples
+from gdpo.tasks import TASKS, load_rows, load_samples
 
 TASK = TASKS["tool_calling"]
 DATA = os.environ.get("GDPO_DATA")
@@ -23,6 +23,54 @@ XLAM = {
     "tools": json.dumps([TOOL]),
     "answers": json.dumps([{"name": "add", "arguments": CALL["parameters"]}]),
 }
+
+FUNCTIONS = [
+    {
+        "name": "Albums (All Time)",
+        "description": "Lists albums.",
+        "parameters": {"type": "dict", "properties": {"from": {"type": "string"}}},
+        "required": None,
+    },
+    {"name": "news.latest", "description": "Latest news.", "parameters": {}},
+]
+SYSTEM = (
+    "Answer in the form [func_name1(params_name1=params_value1)]. Here are functions in JSON:\n"
+    f"{json.dumps(FUNCTIONS)}. \nShould you decide to call, NO other text.\n"
+)
+TOOLACE = {
+    "system": SYSTEM,
+    "conversations": [
+        {"from": "user", "value": "Albums of the eighties, please."},
+        {"from": "assistant", "value": '[Albums (All Time)(from="1980, (or) so", n=-1.5)]'},
+        {"from": "tool", "value": '[{"results": []}]'},
+        {"from": "assistant", "value": "There are none."},
+        {"from": "user", "value": "And the news?"},
+        {
+            "from": "assistant",
+            "value": "[news.latest(), news.latest(tags=['it\\'s', {\"a\": null}])]",
+        },
+    ],
+}
+SEAL_TOOL = {
+    "api_name": "getX",
+    "api_description": "Finds x",
+    "field": "Maths",
+    "parameters": {"y": {"type": "int", "description": "y"}},
+    "required": ["y"],
+    "responses": {"x": {"type": "int", "description": "x"}},
+}
+SEAL_CALLS = [
+    {"api": "getX", "parameters": {"y": 1}, "responses": ["API_call_0"]},
+    {"api": "getX", "parameters": {"y": "API_call_0"}, "responses": ["API_call_1"]},
+]
+
+
+def seal(query='Find "x" twice.', tools=(SEAL_TOOL,), calls=SEAL_CALLS):
+    told = f'Choose.\n\nInput:\napi_list = {list(tools)}\ntask_instruction = "{query}"\nOutput:\n'
+    return {
+        "id": "dev-easy-0",
+        "conversations": [{"from": "human", "value": told}, {"from": "gpt", "value": str(calls)}],
+    }
 
 
 def scores(row):
@@ -61,11 +109,96 @@ def test_where_no_tool_fits_a_response_is_wanted():
     assert TASK.rewards[0].function(scores(XLAM)[1], sample.reference) == 0
 
 
+def with_answer(text, **changes):
+    turns = [{"from": "user", "value": "Hi?"}, {"from": "assistant", "value": text}]
+    return {**TOOLACE, "conversations": turns, **changes}
+
+
+def test_the_last_turn_of_toolace_is_wanted_and_the_others_are_the_dialogue():
+    sample, gold, values = scores(TOOLACE)
+    assert values == [1, 3]
+    assert '{"name": "news.latest", "parameters": {}}' in gold
+    assert json.dumps({"tags": ["it's", {"a": None}]}) in gold
+    system, user = (message["content"] for message in sample.prompt)
+    assert "1. Name: Albums (All Time)\nDescription: Lists albums." in system
+    call = {"name": "Albums (All Time)", "parameters": {"from": "1980, (or) so", "n": -1.5}}
+    assert f"<tool_call>\n{json.dumps(call)}\n</tool_call>\n<obs> [{{" in user
+    assert user.endswith("<user> And the news? </user>")
+    assert "<response> There are none. </response>" in user
+    assert sample.asked == ("Albums of the eighties, please.", "And the news?")
+
+
+def test_an_answer_of_toolace_without_a_call_is_a_response():
+    for text in ("None of them fits.", "[See](https://x) for that.", "[]"):
+        _, gold, values = scores(with_answer(text))
+        assert values == [1, None]
+        assert gold.endswith(f"<response> {text} </response>")
+
+
+def test_what_toolace_says_after_its_calls_is_a_response_as_well():
+    _, gold, values = scores(with_answer("[news.latest()] Let me see."))
+    assert values == [1, 3]
+    assert gold.endswith("</tool_call>\n<response> Let me see. </response>")
+
+
+def test_what_follows_the_last_turn_of_the_assistant_is_left_out():
+    turns = [*TOOLACE["conversations"], {"from": "tool", "value": "[]"}]
+    assert TASK.read_row({**TOOLACE, "conversations": turns}) == TASK.read_row(TOOLACE)
+
+
+def test_seal_tools_rows_name_what_earlier_calls_give_back():
+    sample, gold, values = scores(seal())
+    assert values == [1, 3]
+    assert '{"name": "getX", "parameters": {"y": "API_call_0"}}' in gold
+    system, user = (message["content"] for message in sample.prompt)
+    assert "1. Name: getX\nDescription: Finds x. Gives back: x." in system
+    assert "API_call_0, API_call_1 and so on" in user
+    assert user.endswith('<user> Find "x" twice. </user>')
+    assert sample.asked == ('Find "x" twice.',)
+
+
+def test_rows_that_want_the_same_calls_have_the_same_answer_in_any_order_and_thinking():
+    answers = [*json.loads(XLAM["answers"]), {"name": "f", "arguments": {"b": 1, "a": 2}}]
+    backwards = [answers[1] | {"arguments": {"a": 2, "b": 1}}, answers[0]]
+    one, other = (TASK.read_row({**XLAM, "answers": a}) for a in (answers, backwards))
+    assert one.answer == other.answer
+    assert one.reference != other.reference
+    assert one.asked == other.asked == ("Add 1 and 2.",)
+
+
+HALF = {"from": "user", "value": None}
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**API_BANK, "answer": "[__import__('os')]"}, "column 'answer' holds no list of calls"),
-        ({**API_BANK, "answer": "[" * 5000}, "column 'answer' holds no list of calls"),
+        (with_answer("[f(1)]"), r"conversations\[1\]\.value': an argument must have a name"),
+        (with_answer("[f(a=__import__('os'))]"), "holds a Call, which is no text, number"),
+        (with_answer("[f(a=1, a=2)]"), "an argument must have a name of its own"),
+        (with_answer("[f(a=1"), "the call does not end"),
+        (with_answer("[f(a=1)"), "after a call must stand a comma"),
+        (with_answer("[f(a=1) or 2]"), "after a call must stand a comma"),
+        (with_answer("[f(a=1), ]"), "is no call"),
+        (with_answer("[f(a=" + "[" * 40 + "]" * 40 + ")]"), "more than 32 brackets"),
+        (with_answer(f"[f(a='{'x' * 100_000}')]"), "it has 100,009 characters"),
+        (with_answer("Hi", system="No functions."), "column 'system' holds no JSON list"),
+        (
+            with_answer("Hi", conversations=[HALF]),
+            r"conversations\[0\]' must have a 'from' out",
+        ),
+        (with_answer("Hi", conversations=[]), "no turn of an assistant after one of a user"),
+        (with_answer("Hi", conversations="Hi"), "column 'conversations' must hold a list"),
+        (with_answer("Hi", system=f'{SYSTEM[:9]} [{{"name": "f", "descr'), "no JSON list"),
+        (seal(calls="[{"), r"conversations\[1\]\.value' cannot be read as a list"),
+        (seal(calls=[{"api": 1}]), r"value\[0\]' must have a 'api' that is text"),
+        (seal(tools=[{}]), "in api_list: column 'api_name' must hold text"),
+        (seal() | {"conversations": [{"from": "gpt", "value": "[]"}]}, "one turn of human and one"),
+        (
+            seal() | {"conversations": [{"from": w, "value": "[]"} for w in ("human", "gpt")]},
+            "must hold Seal-Tools' lines",
+        ),
+        ({**API_BANK, "answer": "[__import__('os')]"}, "column 'answer' cannot be read as a list"),
+        ({**API_BANK, "answer": "[" * 5000}, "column 'answer' cannot be read as a list"),
         ({**API_BANK, "answer": "{'name': 'add'}"}, "column 'answer' must hold a list of objects"),
         ({**API_BANK, "answer": "[{'name': 'add'}]"}, r"column 'answer\[0\]' must have a 'name'"),
         ({**XLAM, "answers": "[1"}, "column 'answers' is no JSON"),
@@ -79,6 +212,31 @@ def test_what_cannot_be_read_is_named(row, message):
         TASK.read_row(row)
 
 
+def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path):
+    path = tmp_path / "mixed.jsonl"
+    rows = [XLAM, TOOLACE, seal(), with_answer("[f("), {"text": "a"}, *[seal(calls="[")] * 5]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(DataError) as caught:
+        load_samples(TASK, path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: 7 of 10 rows cannot be used:")
+    assert "line 4: column 'conversations[1].value': the call does not end" in message
+    assert "line 5: task 'tool_calling' needs column" in message
+    assert "line 8: " in message
+    assert "line 9: " not in message
+    assert message.endswith("and 2 more")
+    path.write_text("\n".join(map(json.dumps, rows[:3])))
+    assert len(load_samples(TASK, path)) == 3
+
+
+@pytest.mark.parametrize("row", [TOOLACE, seal()])
+def test_a_truncated_file_of_rows_names_the_line(tmp_path, row):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(row)[:-20]}")
+    with pytest.raises(DataError, match="line 2 is no JSON"):
+        load_samples(TASK, path)
+
+
 @pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
 def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum():
     samples = load_samples(TASK, Path(DATA) / "tools" / "api_bank_level1.json.gz")
@@ -86,3 +244,21 @@ def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum():
     for sample in samples:
         gold = TASK.gold_completion(sample.reference)
         assert [reward.function(gold, sample.reference) for reward in TASK.rewards] == [1, 3]
+
+
+def published(row, tools):
+    """A row of Seal-Tools as its files for fine-tuning write it, with the tools that it calls."""
+    listed = [tools[name] for name in dict.fromkeys(call["api"] for call in row["calling"])]
+    return seal(row["query"], listed, row["calling"])
+
+
+@pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
+def test_every_row_of_seal_tools_is_read_and_its_answer_gets_the_maximum():
+    folder = Path(DATA) / "tools"
+    tools = {t["api_name"]: t for t in load_rows(folder / "seal_tools_tools.jsonl.gz")}
+    rows = load_rows(folder / "seal_tools_dev.jsonl.gz")
+    for row in rows:
+        sample, _, values = scores(published(row, tools))
+        assert values == [1, 3]
+        assert sample.asked == (row["query"].strip(),)
+    assert len(rows) == 700

@@ -13,9 +13,12 @@ from rich.text import Text
 from gdpo import __version__
 from gdpo.cli._codes import INTERRUPTED, MISTAKE
 from gdpo.cli.check import check
+from gdpo.cli.compare import compare
 from gdpo.cli.demo import demo
 from gdpo.cli.evaluate import evaluate
+from gdpo.cli.push import push
 from gdpo.cli.recipes import recipes
+from gdpo.cli.report import report
 from gdpo.cli.train import train
 from gdpo.errors import GdpoError
 
@@ -32,7 +35,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for _verb in (demo, recipes, check, train, evaluate):
+for _verb in (demo, recipes, check, train, compare, report, evaluate, push):
     app.command(_verb)
 
 

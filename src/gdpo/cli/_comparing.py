@@ -93,7 +93,10 @@ def compare_toys(
                 shown, completed=count, total=total, description=f"{toy}, {arm}"
             ),
         )
-    console.print(Markdown(table(done)))
+    if console.is_terminal:
+        console.print(Markdown(table(done)))
+    else:  # whole, for whatever reads it
+        console.print(table(done), markup=False, soft_wrap=True)
     console.print(
         "Steps to the threshold: median [range over seeds], and how many never came to it."
     )

@@ -5,10 +5,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import (
     BFCL,
+    Benchmark,
+    Sanity,
     Settings,
     add_to_readme,
     bfcl_lines,
@@ -37,6 +40,44 @@ def files_of(given: Sequence[str]) -> Mapping[str, str]:
     return {name: file for name, _, file in pairs}
 
 
+def names_of(given: str) -> list[str]:
+    """Names that are written with commas."""
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
+    """The benchmarks that a command line names.
+
+    Raises:
+        ConfigError: One is unknown, or a file is meant for none of them.
+    """
+    return _found(names_of(names), files_of(data))
+
+
+def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
+    names = [each for name in names for each in (BFCL if name == "bfcl" else (name,))]
+    if not names:
+        raise ConfigError("--benchmarks names none")
+    if stray := set(files) - set(names):
+        raise ConfigError(f"--data names {', '.join(sorted(stray))}, which --benchmarks does not")
+    return [find_benchmark(name, files.get(name)) for name in names]
+
+
+def sanity_lines(found: Sanity) -> list[Text]:
+    """One line for a benchmark, one for each exception."""
+    right = found.answered - len(found.exceptions)
+    told = f"{found.benchmark}: own answers right: {right:,} of {found.answered:,}"
+    if found.unanswered:
+        told += f" ({found.unanswered:,} more bring none)"
+    told += f"; empty responses wrong: {found.problems - len(found.lucky):,} of {found.problems:,}"
+    mark = ("✓ ", "green") if found.sane else ("✗ ", "bold red")
+    lines = [Text.assemble(mark, told)]
+    return lines + [
+        Text.assemble(("! ", "yellow"), f"{found.benchmark}, {each}")
+        for each in (*found.exceptions, *found.lucky)
+    ]
+
+
 def run_evaluation(
     settings: Settings,
     names: Sequence[str],
@@ -53,15 +94,12 @@ def run_evaluation(
         ConfigError: An argument is wrong; before a model is loaded.
     """
     check_sampling(settings.sampling)
-    names = [each for name in names for each in (BFCL if name == "bfcl" else (name,))]
-    if not names:
-        raise ConfigError("--benchmarks names none")
-    if stray := set(settings.data) - set(names):
-        raise ConfigError(f"--data names {', '.join(sorted(stray))}, which --benchmarks does not")
-    benchmarks = [find_benchmark(name, settings.data.get(name)) for name in names]
+    benchmarks = _found(names, settings.data)
     folder = output or folder_of(settings.model)
     compared = read_results(baseline) if baseline else None
-    answering = responder_of(settings.model, settings.sampling, server=server, at_once=at_once)
+    answering = responder_of(
+        settings.model, settings.sampling, server=server, at_once=at_once, engine=settings.engine
+    )
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -69,7 +107,7 @@ def run_evaluation(
         TimeRemainingColumn(),
         console=console,
     ) as progress:
-        shown = {name: progress.add_task(name, total=None) for name in names}
+        shown = {each.name: progress.add_task(each.name, total=None) for each in benchmarks}
         results = evaluate(
             settings,
             benchmarks,

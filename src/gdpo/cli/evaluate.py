@@ -20,9 +20,11 @@ def evaluate(
     rows: int | None = None,
     seed: int = 0,
     server: str | None = None,
+    engine: str = "transformers",
     at_once: int = 32,
     output: Path | None = None,
     baseline: Path | None = None,
+    push: str | None = None,
 ) -> int:
     """Evaluate a model on benchmarks: correctness and constraints side by side, with intervals.
 
@@ -33,8 +35,9 @@ def evaluate(
         model: A run directory, a folder, a name on the Hub or smollm2-135m; with --server, what the
             server calls it. `gold` answers with the rows' own answers, and must score 1; `empty`
             with nothing.
-        benchmarks: Names with commas: gsm8k, math500, aime24, amc23, minerva, humaneval, mbpp,
-            leetcode, tool_calling, bfcl_simple_python and the other single-turn categories of BFCL
+        benchmarks: Names with commas: gsm8k, math500, aime24, amc23, minerva, olympiad, humaneval,
+            humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces, taco,
+            tool_calling, bfcl_simple_python and the other single-turn categories of BFCL
             (bfcl: all of them); or a task, with --data.
         data: NAME=FILE: rows of a benchmark from a file instead of the Hub; may be repeated.
         samples: Responses to each problem; more than one needs a temperature.
@@ -46,14 +49,18 @@ def evaluate(
         seed: Decides the sampling.
         server: Ask a server with OpenAI's chat protocol, as `vllm serve` is one:
             http://host:8000/v1.
+        engine: What runs a model here: transformers, or vllm where that is installed.
         at_once: Responses that are generated together, or requests that wait side by side.
         output: Folder of the evaluation. Left out: `evaluation` in a run, else evaluations/MODEL.
         baseline: Folder of another evaluation: differences to it are shown, problem by problem.
+        push: OWNER/NAME: put the run on the Hub afterwards, as `gdpo push` does.
     """
     from rich.console import Console
 
-    from gdpo.cli._evaluating import files_of, run_evaluation
-    from gdpo.evaluation import Sampling, Settings
+    from gdpo.cli._evaluating import files_of, names_of, run_evaluation
+    from gdpo.cli._pushing import push_run
+    from gdpo.evaluation import Sampling, Settings, check_push
+    from gdpo.training import RunDirectory
 
     settings = Settings(
         model=model,
@@ -61,10 +68,15 @@ def evaluate(
         token_limit=token_limit,
         rows=rows,
         data=files_of(data or ()),
+        engine=engine,
     )
-    names = [name.strip() for name in benchmarks.split(",") if name.strip()]
+    names = names_of(benchmarks)
     console = Console(highlight=False)
+    if push is not None:
+        check_push(RunDirectory(Path(model)), push)
     run_evaluation(
         settings, names, console, server=server, at_once=at_once, output=output, baseline=baseline
     )
+    if push is not None:
+        push_run(Path(model), push, console)
     return 0

@@ -13,7 +13,10 @@ from gdpo.evaluation._benchmarks import (
 from gdpo.evaluation._card import add_to_readme
 from gdpo.evaluation._evaluation import Result, Settings, evaluate, read_results, result_of
 from gdpo.evaluation._intervals import Estimate, difference, share
+from gdpo.evaluation._overlap import benchmarks_at_hand, overlap_findings
+from gdpo.evaluation._push import HubError, Upload, check_push, push, uploads
 from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
+from gdpo.evaluation._sanity import Sanity, sanity
 from gdpo.evaluation._server import Server, ServerError
 from gdpo.evaluation._tables import bfcl_lines, differences_table, results_table
 from gdpo.evaluation._who import folder_of, responder_of
@@ -23,17 +26,22 @@ __all__ = [
     "BFCL",
     "Benchmark",
     "Estimate",
+    "HubError",
     "Measure",
     "Responder",
     "Response",
     "Result",
     "Sampling",
+    "Sanity",
     "Server",
     "ServerError",
     "Settings",
     "Source",
+    "Upload",
     "add_to_readme",
+    "benchmarks_at_hand",
     "bfcl_lines",
+    "check_push",
     "check_sampling",
     "difference",
     "differences_table",
@@ -41,10 +49,14 @@ __all__ = [
     "find_benchmark",
     "folder_of",
     "measures",
+    "overlap_findings",
+    "push",
     "read_results",
     "responder_of",
     "result_of",
     "results_table",
     "rewards_of",
+    "sanity",
     "share",
+    "uploads",
 ]

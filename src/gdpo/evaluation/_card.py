@@ -31,7 +31,7 @@ def _section(results: Sequence[Result], settings: Settings) -> str:
         for name, estimate in result.estimates.items()
     )
     return f"""{drawn.samples} response(s) to each problem, temperature {drawn.temperature:g}, top-p {drawn.top_p:g}, up to
-{drawn.max_tokens:,} tokens, seed {drawn.seed}; more than {settings.token_limit:,} tokens are too long. Intervals of 95 %, over problems.
+{drawn.max_tokens:,} tokens, seed {drawn.seed}, by {settings.engine}; more than {settings.token_limit:,} tokens are too long. Intervals of 95 %, over problems.
 
 | benchmark | problems | measure | mean | 95 % interval |
 |---|---|---|---|---|

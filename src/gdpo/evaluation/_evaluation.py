@@ -38,6 +38,8 @@ class Settings:
     rows: int | None = None
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of rows, by benchmark."""
+    engine: str = "transformers"
+    """What runs a model in this process."""
 
 
 @dataclass(frozen=True, slots=True)

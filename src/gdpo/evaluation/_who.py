@@ -4,19 +4,29 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
 from gdpo.evaluation._benchmarks import Benchmark
 from gdpo.evaluation._responders import LocalModel, Responder, Sampling, Written
 from gdpo.evaluation._server import Server
+from gdpo.evaluation._vllm import VllmModel, check_vllm
 from gdpo.training import DataConfig, Recipe, RunDirectory
 from gdpo.training._models import load_tokenizer, locate_model, make_ready
 
 WRITTEN = ("gold", "empty")
 """Names that are no models: the rows' own answers, and no answer."""
 
+ENGINES = ("transformers", "vllm")
+"""What runs a model in this process. It is named, never guessed: each samples in its own way."""
+
 
 def responder_of(
-    model: str, sampling: Sampling, *, server: str | None, at_once: int
+    model: str,
+    sampling: Sampling,
+    *,
+    server: str | None,
+    at_once: int,
+    engine: str = "transformers",
 ) -> Callable[[Benchmark], Responder]:
     """What answers benchmarks; a model is loaded once, when it is first needed.
 
@@ -26,10 +36,13 @@ def responder_of(
         sampling: How responses are drawn.
         server: Its address, or None.
         at_once: Responses that are generated together.
+        engine: What runs a model in this process: one of `ENGINES`.
 
     Raises:
-        ConfigError: There is no such model, or it has no chat template.
+        ConfigError: There is no such model or engine, or the model has no chat template.
+        MissingExtraError: The engine is not installed.
     """
+    _check_engine(engine, apart=server is not None or model in WRITTEN)
     if server is not None:
         asked = Server(server, model, sampling, at_once=at_once)
         return lambda _: asked
@@ -38,16 +51,31 @@ def responder_of(
         return lambda benchmark: Written(benchmark.task(), gold=gold)
     recipe = _as_recipe(_model_of(model))
     located = locate_model(recipe)
-    loaded: list[LocalModel] = []
+    loaded: list[Responder] = []
 
     def answering(_: Benchmark) -> Responder:
         if not loaded:
             make_ready(located, recipe)
             tokenizer = load_tokenizer(located, recipe)
-            loaded.append(LocalModel(located.source, tokenizer, sampling, at_once=at_once))
+            loaded.append(
+                VllmModel(located.source, sampling)
+                if engine == "vllm"
+                else LocalModel(located.source, tokenizer, sampling, at_once=at_once)
+            )
         return loaded[0]
 
     return answering
+
+
+def _check_engine(engine: str, *, apart: bool) -> None:
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine {engine}: {did_you_mean(engine, ENGINES)}")
+    if engine == "vllm":
+        if apart:
+            raise ConfigError(
+                "--engine vllm runs a model in this process: no server, gold or empty"
+            )
+        check_vllm()
 
 
 def folder_of(model: str) -> Path:

@@ -97,7 +97,7 @@
   }
 
   const columns = [
-    { title: "run", value: (r) => `${r.run.arm} ${r.run.seed}`, text: (r) => `${r.run.arm}, seed ${r.run.seed}` },
+    { title: "run", value: (r) => r.group.run, text: (r) => `${r.run.arm}, seed ${r.run.seed}` },
     { title: "step", value: (r) => r.group.step },
     ...viewer.rewards.map((name) => ({ title: name, value: (r) => r.sample.rewards[name] })),
     ...viewer.estimators.map((name, i) => ({

@@ -1,5 +1,6 @@
 """Tasks: how rows of a dataset become prompts, references and rewards."""
 
+from gdpo.tasks._duplicates import near_duplicates, overlaps
 from gdpo.tasks._registry import TASKS, resolve_task
 from gdpo.tasks._rows import load_rows, load_samples
 from gdpo.tasks._task import Message, Row, Sample, Task
@@ -12,5 +13,7 @@ __all__ = [
     "Task",
     "load_rows",
     "load_samples",
+    "near_duplicates",
+    "overlaps",
     "resolve_task",
 ]

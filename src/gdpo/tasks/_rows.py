@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, TextIO, TypeAlias, cast
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.tasks._columns import describe
-from gdpo.tasks._task import Sample, Task
+from gdpo.tasks._task import Row, Sample, Task
 
 _Placed: TypeAlias = tuple[str, dict[str, Any]]
 """A row, and the words that say where it stands: `rows.jsonl, line 3`."""
@@ -21,7 +21,7 @@ _FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz",
 
 
 _NAMED = 5
-"""Files that a message names, at most."""
+"""Files or rows that a message names, at most."""
 
 
 def load_rows(
@@ -52,6 +52,7 @@ def load_samples(
     subset: str | None = None,
     split: str = "train",
     limit: int | None = None,
+    keep: Callable[[Row], bool] | None = None,
 ) -> list[Sample]:
     """The rows of a file or of a dataset on the Hub, as a task reads them.
 
@@ -61,15 +62,34 @@ def load_samples(
         subset: The Hub dataset's configuration.
         split: The Hub dataset's split.
         limit: Read this many rows, from the first on.
+        keep: Which rows are meant; the others are not read, nor counted. None: all.
 
     Raises:
         ConfigError: `limit` is below 1.
-        DataError: As for `load_rows`; or a row lacks a column, or holds a value that the task
-            cannot use. The message names the row and the column.
+        DataError: As for `load_rows`; or rows lack a column, or hold a value that the task cannot
+            use. The message counts them, and names the first ones and the column.
         MissingExtraError: A dataset of the Hub is named, and `datasets` is not installed.
     """
-    rows = _placed_rows(source, subset=subset, split=split, limit=limit)
-    return [_sample(task, place, row) for place, row in rows]
+    rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)
+    samples: list[Sample] = []
+    mistakes: list[DataError] = []
+    for place, row in rows:
+        try:
+            samples.append(_sample(task, place, row))
+        except DataError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise _all_of(mistakes, source, len(rows)) from mistakes[0]
+    return samples
+
+
+def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> DataError:
+    """One error that counts the rows that cannot be used and names the first."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    named = "".join(f"\n- {mistake}" for mistake in mistakes[:_NAMED])
+    more = f"\n- and {len(mistakes) - _NAMED:,} more" if len(mistakes) > _NAMED else ""
+    return DataError(f"{source}: {len(mistakes):,} of {rows:,} rows cannot be used:{named}{more}")
 
 
 def _sample(task: Task, place: str, row: dict[str, Any]) -> Sample:
@@ -110,7 +130,12 @@ def _lacking(task: Task, row: Mapping[str, Any]) -> str:
 
 
 def _placed_rows(
-    source: str | Path, *, subset: str | None, split: str, limit: int | None
+    source: str | Path,
+    *,
+    subset: str | None,
+    split: str,
+    limit: int | None,
+    keep: Callable[[Row], bool] | None = None,
 ) -> list[_Placed]:
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, or not given for all rows; got {limit}")
@@ -118,9 +143,12 @@ def _placed_rows(
         rows = _file_rows(Path(source).expanduser())
     else:
         rows = _numbered(f"dataset {source!r}", _hub_rows(str(source), subset, split))
-    found = list(islice(rows, limit))
+    meant = rows if keep is None else (placed for placed in rows if keep(placed[1]))
+    found = list(islice(meant, limit))
     if not found:
-        raise DataError(f"{source} has no rows")
+        raise DataError(
+            f"{source} has no rows" + (" of the kind that is asked for" if keep else "")
+        )
     return found
 
 

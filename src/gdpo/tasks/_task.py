@@ -21,6 +21,12 @@ class Sample:
     """Chat messages; the policy's own chat template turns them into text."""
     reference: Reference
     """What the rewards judge a completion against. Every sample of a task has the same keys."""
+    asked: tuple[str, ...] = ()
+    """What the user said, turn by turn, without the task's own words around it; by it rows are
+    compared with each other. Empty: the user messages of the prompt."""
+    answer: str | None = None
+    """What is wanted, as text: rows that are asked the same but want something else are no
+    duplicates. None: whatever is wanted, they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _read_row(row: Row) -> Sample:
         {"role": "system", "content": _SYSTEM},
         {"role": "user", "content": text_at(row, "question")},
     ]
-    return Sample(prompt, {"answer": gold})
+    return Sample(prompt, {"answer": gold}, answer=gold)
 
 
 def _gold_completion(reference: Reference) -> str:

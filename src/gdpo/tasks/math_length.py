@@ -16,7 +16,9 @@ rewards:
 
 Rows are those of DeepScaleR, MATH, MATH-500, AIME and most others: `problem` with `answer`, or with
 a `solution` that holds the answer in its last box; `question` with `answer` is GSM8K's shape, whose
-answer stands after "####". Where the answer is missing (MATH has four such rows), or math-verify
+answer stands after "####", and `question` with a list `final_answer` is OlympiadBench's, whose
+answers are joined by commas: their order does not matter. Its `unit` and `error` (a tolerance, in
+a few rows) are not looked at. Where the answer is missing (MATH has four such rows), or math-verify
 cannot read it, correctness does not apply; `gdpo check` counts them.
 
 The prompt is the problem and DeepSeek-R1's request for a box, and no system message: that is how
@@ -28,6 +30,8 @@ References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2.
     DeepSeek-R1, https://github.com/deepseek-ai/DeepSeek-R1#usage-recommendations.
 """
+
+from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
@@ -41,11 +45,14 @@ _REQUEST = r"Please reason step by step, and put your final answer within \boxed
 
 def _read_row(row: Row) -> Sample:
     column = "problem" if row.get("problem") is not None else "question"
-    content = f"{text_at(row, column).strip()}\n\n{_REQUEST}"
-    return Sample([{"role": "user", "content": content}], {"answer": _answer(row)})
+    problem, answer = text_at(row, column).strip(), _answer(row)
+    prompt = [{"role": "user", "content": f"{problem}\n\n{_REQUEST}"}]
+    return Sample(prompt, {"answer": answer}, (problem,), answer)
 
 
 def _answer(row: Row) -> str | None:
+    if "answer" not in row and "final_answer" in row:
+        return _joined(row["final_answer"])
     answer = row.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         return str(answer)
@@ -63,6 +70,16 @@ def _answer(row: Row) -> str | None:
     return (text.rpartition("####")[2] if "####" in text else text).strip()
 
 
+def _joined(answers: Any) -> str | None:
+    """OlympiadBench: a list with one text, now and then more."""
+    if answers is None:
+        return None
+    texts = cast("list[Any]", answers)
+    if not isinstance(answers, list) or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"column 'final_answer' must hold a list of texts, got {describe(answers)}")
+    return ", ".join(text.strip() for text in texts) or None
+
+
 def _gold_completion(reference: Reference) -> str | None:
     answer = reference["answer"]
     return None if answer is None else rf"<think>worked out</think> \boxed{{{answer}}}"
@@ -70,7 +87,12 @@ def _gold_completion(reference: Reference) -> str | None:
 
 TASK = Task(
     name="math_length",
-    columns=(("problem", "answer"), ("problem", "solution"), ("question", "answer")),
+    columns=(
+        ("problem", "answer"),
+        ("problem", "solution"),
+        ("question", "answer"),
+        ("question", "final_answer"),
+    ),
     read_row=_read_row,
     rewards=(maths_answer("boxed"), token_limit(4000)),
     gold_completion=_gold_completion,

@@ -1,7 +1,8 @@
 """Training: a recipe becomes a run directory, through checks, TRL's trainer and interruptions."""
 
 from gdpo.training._cache import cache_folder, cached
-from gdpo.training._preflight import Finding, Verdict, check
+from gdpo.training._data import Rows, read_data
+from gdpo.training._preflight import Finding, RowCheck, Verdict, check
 from gdpo.training._progress import RunView, show
 from gdpo.training._read_recipe import load_recipe, read_recipe
 from gdpo.training._recipe import DataConfig, Recipe, RewardConfig
@@ -18,6 +19,8 @@ __all__ = [
     "Recipe",
     "RewardChange",
     "RewardConfig",
+    "RowCheck",
+    "Rows",
     "RunDirectory",
     "RunResult",
     "RunView",
@@ -29,6 +32,7 @@ __all__ = [
     "copy_recipe",
     "leave_processes",
     "load_recipe",
+    "read_data",
     "read_recipe",
     "shipped_recipe",
     "shipped_recipes",

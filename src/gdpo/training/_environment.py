@@ -14,6 +14,7 @@ _PACKAGES = (
     "torch",
     "transformers",
     "trl",
+    "peft",
     "accelerate",
     "datasets",
     "tokenizers",

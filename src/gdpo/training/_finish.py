@@ -15,6 +15,7 @@ from gdpo.rewards import declared_ranges
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 from gdpo.training._curves import draw_curves
 from gdpo.training._environment import now
+from gdpo.training._lora import ADAPTER, merge_adapter
 from gdpo.training._preflight import Job
 from gdpo.training._progress import number
 from gdpo.training._resolve import gates_of
@@ -108,20 +109,24 @@ def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
     """Fill `model/` from a checkpoint, whole or not at all; False if the checkpoint has no weights.
 
     The files are linked, not copied, where the file system can: a model may have many gigabytes.
+    What LoRA learned is merged into its base.
     """
+    checkpoint = _best_or(last, job)
     files = [
         file
-        for file in _best_or(last, job).iterdir()
+        for file in checkpoint.iterdir()
         if file.suffix in _MODEL_ENDINGS and file.name not in _NO_MODEL
     ]
     if not any(file.suffix in _WEIGHTS for file in files):
         return False
     partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
-    for file in files:
+    for file in (f for f in files if f.name not in ADAPTER):
         try:
             os.link(file, partial / file.name)
         except OSError:
             shutil.copy2(file, partial / file.name)
+    if job.recipe.lora is not None:
+        merge_adapter(job.recipe, job.model.source, checkpoint, partial)
     partial.chmod(0o755)
     shutil.rmtree(run.model, ignore_errors=True)
     partial.rename(run.model)

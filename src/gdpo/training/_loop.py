@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdpo.tasks import Sample
 from gdpo.training._interrupt import StopRequest
+from gdpo.training._lora import peft_config
 from gdpo.training._preflight import Job
 from gdpo.training._progress import Display, RunView
 from gdpo.training._run_directory import Checkpoint, RunDirectory
@@ -87,6 +88,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "GDPOTrainer":
         eval_dataset=None if job.eval_samples is None else _dataset(job.eval_samples),
         processing_class=job.tokenizer,
         callbacks=[_callback(loop)],
+        peft_config=peft_config(job.recipe.lora),
     )
     for shown_elsewhere in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(shown_elsewhere)

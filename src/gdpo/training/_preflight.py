@@ -3,16 +3,18 @@
 It is what `gdpo check` shows, and what `train` does first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.rewards import Reward
-from gdpo.tasks import Sample, Task, load_samples
+from gdpo.tasks import Sample, Task
 from gdpo.training._batch import BatchPlan, plan_batches
+from gdpo.training._data import Rows, read_data
+from gdpo.training._lora import check_lora
 from gdpo.training._models import (
     LocatedModel,
     Tokenizer,
@@ -69,16 +71,25 @@ class Job:
     model: LocatedModel
     tokenizer: Tokenizer | None
     """None where it comes with a model that is converted on first use."""
+    left_out: str | None = None
+    """What was left out of the training data, in words."""
 
 
-def check(recipe: Recipe, *, rows: int | None = None) -> list[Finding]:
+RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[Finding]]
+"""Looks at the rows that are trained on."""
+
+
+def check(
+    recipe: Recipe, *, rows: int | None = None, also: RowCheck | None = None
+) -> list[Finding]:
     """Check data, rewards, trainer, batches and model; no mistake hides another.
 
     Args:
         recipe: Already loaded, so its keys and types are right.
         rows: Score the rewards on this many rows only; None: on all of them.
+        also: A further check, of the rows that are trained on.
     """
-    inspection = _Inspection(resolve(recipe), rows, stop_at_first=False)
+    inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
     with quiet():
         inspection.run()
     return inspection.findings
@@ -94,7 +105,7 @@ def prepare(recipe: Recipe, *, rows: int | None = None) -> Job:
     Raises:
         GdpoError: Anything is wrong.
     """
-    job = _Inspection(resolve(recipe), rows, stop_at_first=True).run()
+    job = _Inspection(resolve(recipe), rows, None, stop_at_first=True).run()
     assert job is not None, (
         "an inspection that stops at the first mistake either raises or finds a job"
     )
@@ -104,9 +115,12 @@ def prepare(recipe: Recipe, *, rows: int | None = None) -> Job:
 class _Inspection:
     """One pass over a recipe, from the cheap checks to the expensive ones."""
 
-    def __init__(self, recipe: Recipe, rows: int | None, *, stop_at_first: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
+    ) -> None:
         self.recipe = recipe
         self.rows = rows
+        self.also = also
         self.stop_at_first = stop_at_first
         self.findings: list[Finding] = []
 
@@ -115,15 +129,19 @@ class _Inspection:
         task = find_task(recipe)
         rewards = find_rewards(recipe, task)
         self._describe_recipe()
+        self._attempt(self._describe_lora)
         self._attempt(self._find_place)
         model = self._attempt(self._locate)
-        samples = self._attempt(lambda: self._load(task, recipe.data, "data"))
+        loaded = self._attempt(lambda: self._load(task, recipe.data, "data"))
+        samples = None if loaded is None else loaded.samples
         eval_data = recipe.eval_data
         eval_samples = (
             None
             if eval_data is None
-            else self._attempt(lambda: self._load(task, eval_data, "eval_data"))
+            else self._attempt(lambda: self._load(task, eval_data, "eval_data").samples)
         )
+        if loaded is not None and self.also is not None:
+            self.findings += self._attempt(lambda: self._look(task, loaded)) or ()
         for some in (samples, eval_samples):
             if some is not None:
                 self._check_rewards(task, rewards, some)
@@ -138,7 +156,18 @@ class _Inspection:
         )
         if samples is None or config is None or batches is None or model is None:
             return None
-        return Job(recipe, task, rewards, samples, eval_samples, config, batches, model, tokenizer)
+        return Job(
+            recipe,
+            task,
+            rewards,
+            samples,
+            eval_samples,
+            config,
+            batches,
+            model,
+            tokenizer,
+            loaded.left_out if loaded else None,
+        )
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
         try:
@@ -160,6 +189,10 @@ class _Inspection:
         rewards = ", ".join(f"{reward.name} × {reward.weight:g}" for reward in recipe.rewards)
         self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
 
+    def _describe_lora(self) -> None:
+        if told := check_lora(self.recipe):
+            self._fine(told)
+
     def _find_place(self) -> None:
         run = RunDirectory(self.recipe.run_dir)
         if run.exists:
@@ -172,17 +205,22 @@ class _Inspection:
             refuse_runs_dir(self.recipe)
             self._fine(f"run directory: {run.path} is free")
 
-    def _load(self, task: Task, data: DataConfig, key: str) -> list[Sample]:
+    def _load(self, task: Task, data: DataConfig, key: str) -> Rows:
         try:
-            samples = load_samples(
-                task, data.source, subset=data.subset, split=data.split, limit=data.limit
-            )
+            rows = read_data(task, data)
         except DataError as error:
             raise DataError(f"{self.recipe.place(key, 'source')}: {error}") from error
-        self._fine(
-            f"{key}: {len(samples):,} rows of {data.source}, all readable by task {task.name}"
-        )
-        return samples
+        for source, count in rows.read.items():
+            self._fine(f"{key}: {count:,} rows of {source}, all readable by task {task.name}")
+        if rows.left_out:
+            self._tell(Verdict.NOTE, f"{key}: {rows.left_out}")
+        elif data.drops_near_duplicates:
+            self._fine(f"{key}: no row repeats another")
+        return rows
+
+    def _look(self, task: Task, rows: Rows) -> list[Finding]:
+        assert self.also is not None, "there is something to look with"
+        return list(self.also(task, rows))
 
     def _check_rewards(
         self, task: Task, rewards: Sequence[Reward], samples: Sequence[Sample]

@@ -8,10 +8,11 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveInt,
@@ -45,17 +46,40 @@ class Config(BaseModel):
     )
 
 
+def _one_or_several(source: Any) -> Any:
+    """Said here, because pydantic would tell what is wrong with each of the two types."""
+    if isinstance(source, str):
+        return source
+    texts = tuple(cast("list[Any]", source)) if isinstance(source, list | tuple) else ()
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"data.source should be text, or a list of texts, got {source!r}")
+    return texts
+
+
 class DataConfig(Config):
     """Where rows come from."""
 
-    source: str
-    """A local .jsonl, .json or .parquet file (.gz too), or the name of a dataset on the Hub."""
+    source: Annotated[str | tuple[str, ...], BeforeValidator(_one_or_several)]
+    """A local .jsonl, .json or .parquet file (.gz too), a dataset on the Hub, or a list of them."""
     subset: str | None = None
     """Configuration of a Hub dataset."""
     split: str = "train"
     """Split of a Hub dataset."""
     limit: Annotated[PositiveInt, Field(le=sys.maxsize)] | None = None
-    """Use the first so many rows only."""
+    """Use the first so many rows only, of each source."""
+    near_duplicates: Literal["drop", "keep"] | None = None
+    """Whether rows that nearly repeat an earlier one are left out. Left out itself: they are where
+    there are several sources."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source, or all of them."""
+        return (self.source,) if isinstance(self.source, str) else self.source
+
+    @property
+    def drops_near_duplicates(self) -> bool:
+        """Whether near-duplicates are left out."""
+        return (self.near_duplicates or ("keep", "drop")[len(self.sources) > 1]) == "drop"
 
 
 class GateConfig(Config):
@@ -91,6 +115,21 @@ class RewardConfig(Config):
         return weight
 
 
+class LoraSettings(Config):
+    """LoRA instead of training all weights; the names are those of the paper and of peft."""
+
+    r: PositiveInt = 16
+    """Rank of the two matrices."""
+    alpha: PositiveInt = 32
+    """Their product is scaled by alpha / r."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of a layer's input that is dropped on its way through them."""
+    target_modules: str | Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = (
+        "all-linear"
+    )
+    """Layers that get them: names, or `all-linear` for every one but the head."""
+
+
 def _default_name(so_far: dict[str, Any]) -> str:
     """`gsm8k-gdpo`; of a `module:attribute`, the attribute."""
     parts = (str(so_far[key]).rpartition(":")[2] for key in ("task", "advantage"))
@@ -116,6 +155,8 @@ class Recipe(Config):
     """What to evaluate on during training; nothing if left out."""
     rewards: Annotated[tuple[RewardConfig, ...], Field(strict=False)] = ()
     """What is rewarded; left out: every reward of the task, with weight 1."""
+    lora: LoraSettings | None = None
+    """Train with LoRA; all weights if left out."""
     scorer: dict[str, Any] = Field(default_factory=dict[str, Any])
     """How rewards are run: `workers`, `on_error` and more, the options of `gdpo.rewards.Scorer`."""
     trainer: dict[str, Any] = Field(default_factory=dict[str, Any])

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from gdpo.diagnostics import Diagnosis
 from gdpo.rewards import Reward
+from gdpo.training._front_matter import front_matter
 from gdpo.training._progress import number
 from gdpo.training._recipe import Recipe
 
@@ -97,10 +98,10 @@ def readme(
     picture = (
         "\n![mean rewards and answer length over the steps](curves.png)\n" if has_curves else ""
     )
-    return f"""# {recipe.name}
+    return f"""{front_matter(recipe, recipe.data.sources)}# {recipe.name}
 
-{recipe.model} trained on {recipe.data.source} with `{recipe.advantage}`: task `{recipe.task}`,
-{steps:,} steps.
+{recipe.model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
+`{recipe.task}`, {steps:,} steps.
 
 Mean reward over the first and the last tenth of the steps:
 

@@ -116,6 +116,7 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
     facts = {
         **describe_environment(job.batches.processes, job.config.seed),
         "rows": job.batches.rows,
+        "rows_left_out": job.left_out,
         "recipe_digest": job.recipe.digest,
     }
     if not resume:
@@ -165,6 +166,8 @@ def _built(
 ) -> tuple[Loop, Any]:
     """The loop and its trainer. Where they cannot be made, a new run does not keep its name."""
     if console is not None:
+        if job.left_out:
+            console.print(f"{run.path}: {job.left_out}", markup=False, soft_wrap=True)
         console.print(f"{run.path}: loading {job.model.description}", markup=False, soft_wrap=True)
     try:
         loop = Loop(_with_model(job), run, _view(job, run))

@@ -12,20 +12,15 @@ import os
 import random
 
 import pytest
+from tests.sandbox.needed import needs_sandbox
 from tests.tasks.coding import plain_python
 from tests.tasks.coding.mutants import MUTATIONS
 from tests.tasks.coding.real_programs import DATASETS
 
 from gdpo.rewards import code
-from gdpo.sandbox import Limits, Sandbox, SandboxError, find_backend
+from gdpo.sandbox import Limits, Sandbox
 
-try:
-    NO_BACKEND = ""
-    find_backend()
-except SandboxError as error:
-    NO_BACKEND = str(error)
-
-pytestmark = pytest.mark.skipif(bool(NO_BACKEND), reason=NO_BACKEND)
+pytestmark = needs_sandbox
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ rewards:
   - {name: no_bug}
 ```
 
-Rows are those of MBPP (both editions), HumanEval, LeetCodeDataset, APPS, TACO, CodeContests and
-Eurus-2-RL's coding part, told apart by their columns; a file may mix them. Where a row brings a
+Rows are those of MBPP (both editions), HumanEval, EvalPlus (MBPP+ and HumanEval+),
+LeetCodeDataset, APPS, TACO, CodeContests and Eurus-2-RL's coding part, told apart by their columns;
+a file may mix them. Where a row brings a
 solution in Python, `gdpo check` runs it: it must pass.
 
 Prompts are ours: the paper's are not published. Eurus-2-RL's rows bring theirs.

@@ -9,6 +9,7 @@ from gdpo.errors import DataError
 from gdpo.rewards import Reference
 from gdpo.tasks._columns import describe, messages_at, text_at
 from gdpo.tasks._task import Message, Row, Sample
+from gdpo.tasks.coding._plus import mbpp_plus_tests
 from gdpo.tasks.coding._rows import (
     TestsOfRow,
     code_contests_tests,
@@ -88,6 +89,7 @@ class _Shape:
 
 _SHAPES = (
     _Shape(("prompt", "reward_model"), ground_truth_tests, None, lambda _: None),
+    _Shape(("prompt", "test_list", "test"), mbpp_plus_tests, _mbpp, lambda row: row.get("code")),
     _Shape(("text", "test_list"), mbpp_tests, _mbpp, lambda row: row.get("code")),
     _Shape(("prompt", "test_list"), mbpp_tests, _mbpp, lambda row: row.get("code")),
     _Shape(

@@ -101,6 +101,16 @@ def _turn(message: Mapping[str, str]) -> str:
     return form.format(message["content"])
 
 
+def user_turns(text: str) -> tuple[str, ...]:
+    """What the user said in a dialogue that `tool_prompt` or ToolRL wrote, turn by turn.
+
+    Args:
+        text: The prompt's user message. Without a `<user>` it is a turn itself.
+    """
+    _, *turns = text.split("<user>")
+    return tuple(turn.partition("</user>")[0].strip() for turn in turns) or (text,)
+
+
 def write_completion(
     thinking: str, calls: Sequence[Mapping[str, Any]] = (), response: str | None = None
 ) -> str:

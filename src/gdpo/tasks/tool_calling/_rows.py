@@ -6,25 +6,44 @@
 | ToolRL, training (`rlla_4k`) | `prompt` (messages), `reward_model.ground_truth` |
 | API-Bank in ToolRL's prompt | `system`, `user`, `answer` (a list, or as a Python literal) |
 | xLAM and Hammer | `query`, `tools`, `answers` (JSON) |
+| ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
+| Seal-Tools, its files for fine-tuning | `conversations` (`from`: human, gpt; `value`) |
+
+Of ToolACE's conversations the last turn of the assistant is learned, be it calls or an answer; what
+comes before is the dialogue: so ToolRL did it. The functions are those of the system text, and what
+else it says is left out, because ToolRL's prompt has its own.
+
+In Seal-Tools a value may be `API_call_3`, which means what an earlier call gave back: the prompt
+says how these names go, and each tool's description names what it gives back.
 """
 
-import ast
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
-from gdpo.tasks._columns import describe, messages_at, text_at
+from gdpo.tasks._columns import describe, mapping_of, messages_at, text_at
 from gdpo.tasks._task import Message, Row, Sample
+from gdpo.tasks._thinking import split_thinking
 from gdpo.tasks.tool_calling._correctness import gold_calls
-from gdpo.tasks.tool_calling._prompt import tool_prompt, write_completion
+from gdpo.tasks.tool_calling._literals import read_calls, read_literal, starts_calls
+from gdpo.tasks.tool_calling._prompt import tool_prompt, user_turns, write_completion
 
 _THINKING = "The tools and what they need are at hand."
-"""What stands in the thinking of a gold text where the row has none: no reward reads it."""
+_THINKING_OF_ANSWER = "What is needed for an answer is at hand."
+"""What stands in the thinking of a turn where the row has none: no reward reads it."""
 
-_LONGEST = 100_000
-"""Characters of an answer that is a Python literal."""
+_RESPONSES = (
+    "What the calls give back is numbered over all calls, in their order: API_call_0, API_call_1 "
+    "and so on. A parameter may have such a name as its value."
+)
+"""Seal-Tools' convention, which its rows explain to the model as well."""
+
+_FUNCTIONS = re.compile(r"\[\s*[{\]]")
+_MOST_LISTS = 8
+"""Places of a system text where a list of functions may begin."""
 
 
 def read_row(row: Row) -> Sample:
@@ -36,10 +55,13 @@ def read_row(row: Row) -> Sample:
     whole = (read for columns, read in _SHAPES.items() if all(c in row for c in columns))
     prompt, output, place = next(whole, _training)(row)
     try:
-        gold_calls(output)
+        calls = gold_calls(output)
     except DataError as error:
         raise DataError(f"column {place!r}: {error}") from error
-    return Sample(prompt, {"output": output})
+    written = sorted(json.dumps([c.name, dict(c.parameters)], sort_keys=True) for c in calls)
+    answer = "\n".join(written) or split_thinking(output)[1]
+    asked = tuple(turn for turn in user_turns(prompt[-1]["content"]) if turn != _RESPONSES)
+    return Sample(prompt, {"output": output}, asked, answer)
 
 
 def gold_completion(reference: Reference) -> str:
@@ -63,10 +85,7 @@ def _training(row: Row) -> tuple[list[Message], str, str]:
 def _api_bank(row: Row) -> tuple[list[Message], str, str]:
     calls = row["answer"]
     if isinstance(calls, str):
-        try:
-            calls = ast.literal_eval(calls if len(calls) <= _LONGEST else "")
-        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-            raise DataError(f"column 'answer' holds no list of calls: {error}") from error
+        calls = _literal(calls, "answer")
     prompt = _asked(text_at(row, "system"), text_at(row, "user"))
     return prompt, _written(_calls(calls, "answer", "parameters")), "answer"
 
@@ -78,11 +97,85 @@ def _xlam(row: Row) -> tuple[list[Message], str, str]:
     return tool_prompt(_objects(tools, "tools"), asked), _written(calls), "answers"
 
 
+def _toolace(row: Row) -> tuple[list[Message], str, str]:
+    tools = _functions(text_at(row, "system"))
+    names = [str(tool.get("name")) for tool in tools]
+    turns = _turns(row, ("user", "assistant", "tool"))
+    last = max((i for i, (who, _) in enumerate(turns) if who == "assistant"), default=0)
+    if not any(who == "user" for who, _ in turns[:last]):
+        raise DataError("column 'conversations' holds no turn of an assistant after one of a user")
+    dialogue = [
+        {"role": who, "content": value if who != "assistant" else _toolace_turn(value, names, i)}
+        for i, (who, value) in enumerate(turns[: last + 1])
+    ]
+    output = dialogue.pop()["content"]
+    return tool_prompt(tools, dialogue), output, f"conversations[{last}].value"
+
+
+def _toolace_turn(value: str, names: list[str], number: int) -> str:
+    """A turn of the assistant in ToolRL's format."""
+    text = value.strip()
+    if not starts_calls(text, names):
+        return write_completion(_THINKING_OF_ANSWER, response=text)
+    try:
+        calls, rest = read_calls(text, names)
+    except DataError as error:
+        raise DataError(f"column 'conversations[{number}].value': {error}") from error
+    return write_completion(_THINKING, calls, rest or None)
+
+
+def _functions(system: str) -> list[Mapping[str, Any]]:
+    """The JSON list of functions in a system text."""
+    for _, start in zip(range(_MOST_LISTS), _FUNCTIONS.finditer(system), strict=False):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(system, start.start())
+        except (ValueError, RecursionError):
+            continue
+        return [{"description": "", "parameters": {}, **tool} for tool in _objects(found, "system")]
+    raise DataError("column 'system' holds no JSON list of functions")
+
+
+def _seal(row: Row) -> tuple[list[Message], str, str]:
+    turns = _turns(row, ("human", "gpt"))
+    if [who for who, _ in turns] != ["human", "gpt"]:
+        raise DataError("column 'conversations' must hold one turn of human and one of gpt")
+    place = "conversations[0].value"
+    _, listed, rest = turns[0][1].partition("api_list = ")
+    tools, asks, rest = rest.partition('\ntask_instruction = "')
+    query, ends, _ = rest.rpartition('"\nOutput:')
+    if not (listed and asks and ends):
+        raise DataError(
+            f"column {place!r} must hold Seal-Tools' lines 'api_list = […]', "
+            "'task_instruction = \"…\"' and 'Output:'"
+        )
+    documented = [_seal_tool(tool) for tool in _objects(_literal(tools, place), place)]
+    dialogue = [{"role": "user", "content": text} for text in (_RESPONSES, query)]
+    calls = _literal(turns[1][1], "conversations[1].value")
+    output = _written(_calls(calls, "conversations[1].value", "parameters", "api"))
+    return tool_prompt(documented, dialogue), output, "conversations[1].value"
+
+
+def _seal_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        name, described = text_at(tool, "api_name"), text_at(tool, "api_description")
+        properties = mapping_of(tool.get("parameters"), "parameters")
+        responses = mapping_of(tool.get("responses"), "responses")
+    except DataError as error:
+        raise DataError(f"column 'conversations[0].value', in api_list: {error}") from error
+    return {
+        "name": name,
+        "description": f"{described}. Gives back: {', '.join(responses)}.",
+        "parameters": {"properties": properties, "required": tool.get("required", [])},
+    }
+
+
 _SHAPES: Mapping[tuple[str, ...], Callable[[Row], tuple[list[Message], str, str]]] = {
     ("instruction", "input", "output"): _supervised,
     ("prompt", "reward_model"): _training,
     ("system", "user", "answer"): _api_bank,
     ("query", "tools", "answers"): _xlam,
+    ("system", "conversations"): _toolace,
+    ("conversations",): _seal,
 }
 
 COLUMNS = tuple(_SHAPES)
@@ -96,18 +189,39 @@ def _written(calls: list[dict[str, Any]]) -> str:
     """A gold text: calls, or, where no tool fits, a response."""
     if calls:
         return write_completion(_THINKING, calls)
-    return write_completion(_THINKING, response="None of the tools can do that.")
+    return write_completion(_THINKING_OF_ANSWER, response="None of the tools can do that.")
 
 
-def _calls(value: Any, column: str, parameters: str) -> list[dict[str, Any]]:
+def _calls(value: Any, column: str, parameters: str, name: str = "name") -> list[dict[str, Any]]:
     calls = _objects(value, column)
     for i, call in enumerate(calls):
-        if not isinstance(call.get("name"), str) or not isinstance(call.get(parameters), Mapping):
+        if not isinstance(call.get(name), str) or not isinstance(call.get(parameters), Mapping):
             raise DataError(
-                f"column '{column}[{i}]' must have a 'name' that is text, and {parameters!r} that "
-                f"is an object, got {describe(call)}"
+                f"column '{column}[{i}]' must have a {name!r} that is text, and {parameters!r} "
+                f"that is an object, got {describe(call)}"
             )
-    return [{"name": call["name"], "parameters": dict(call[parameters])} for call in calls]
+    return [{"name": call[name], "parameters": dict(call[parameters])} for call in calls]
+
+
+def _turns(row: Row, speakers: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Who said what, in a column `conversations`."""
+    turns: list[tuple[str, str]] = []
+    for i, turn in enumerate(_objects(row["conversations"], "conversations")):
+        who, value = turn.get("from"), turn.get("value")
+        if who not in speakers or not isinstance(value, str):
+            raise DataError(
+                f"column 'conversations[{i}]' must have a 'from' out of {', '.join(speakers)} and "
+                f"a 'value' that is text, got {describe(turn)}"
+            )
+        turns.append((str(who), value))
+    return turns
+
+
+def _literal(text: str, column: str) -> Any:
+    try:
+        return read_literal(text)
+    except DataError as error:
+        raise DataError(f"column {column!r} cannot be read as a list: {error}") from error
 
 
 def _objects(value: Any, column: str) -> list[Mapping[str, Any]]:

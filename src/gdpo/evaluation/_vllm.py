@@ -1,0 +1,64 @@
+"""A model that vLLM runs in this process.
+
+Written against vLLM's documented interface for offline inference, and tested against a stand-in of
+it: it has not been run on vLLM itself.
+
+References:
+    https://docs.vllm.ai/en/stable/models/generative_models.html
+"""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from gdpo.errors import MissingExtraError
+from gdpo.evaluation._responders import Response, Sampling
+from gdpo.tasks import Sample
+
+_HOW = "vLLM (pip install vllm, in an environment of its own if its torch is another)"
+
+
+def check_vllm() -> None:
+    """Refuse where vLLM is not installed.
+
+    Raises:
+        MissingExtraError: It is not.
+    """
+    if find_spec("vllm") is None:
+        raise MissingExtraError(_HOW, None, "for --engine vllm")
+
+
+class VllmModel:
+    """A model of vLLM, on the GPUs that it finds.
+
+    Args:
+        model: What `from_pretrained` takes; its tokenizer and chat template lie beside it.
+        sampling: How responses are drawn.
+    """
+
+    def __init__(self, model: str, sampling: Sampling) -> None:
+        # vLLM ships types that change from version to version.
+        from vllm import LLM, SamplingParams  # pyright: ignore
+
+        self._model: Any = LLM(model=model, dtype="auto", seed=sampling.seed)
+        self._params: Any = SamplingParams
+        self._sampling = sampling
+
+    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
+        """The responses to each problem; vLLM batches them."""
+        drawn = self._sampling
+        params = self._params(
+            n=samples,
+            temperature=drawn.temperature,
+            top_p=drawn.top_p,
+            max_tokens=drawn.max_tokens,
+            seed=seed,
+        )
+        asked = [problem.prompt for problem in problems]
+        answered = self._model.chat(asked, params, use_tqdm=False)
+        return [[_read(one) for one in answer.outputs] for answer in answered]
+
+
+def _read(output: Any) -> Response:
+    reason = "length" if output.finish_reason == "length" else "stop"
+    return Response(output.text, len(output.token_ids), reason)

@@ -1,0 +1,52 @@
+"""Rows that repeat others: within what is trained on, and in what is tested on."""
+
+from collections.abc import Sequence
+
+from gdpo.tasks._likeness import find_alike, words
+from gdpo.tasks._task import Sample
+
+
+def near_duplicates(samples: Sequence[Sample]) -> list[int | None]:
+    """For each sample the earlier one that it repeats, or None.
+
+    It repeats one if the same answer is wanted (the same words), and what the user said in all
+    turns is nearly the same: the Jaccard index of the sets of word 5-grams is at least 0.8. Case,
+    punctuation and whitespace do not matter. Samples that repeat another repeat nothing further:
+    whoever takes them out keeps the first of each.
+
+    Args:
+        samples: Of one task, in order; their `asked` and `answer` are compared.
+    """
+    texts = ["\n".join(_turns(sample)) for sample in samples]
+    return find_alike(texts, [tuple(words(sample.answer or "")) for sample in samples])
+
+
+def overlaps(samples: Sequence[Sample], tests: Sequence[Sample]) -> list[int | None]:
+    """For each sample the test that it gives away, or None.
+
+    It does if one turn of its user, or all together, is nearly the same as that of the test, as
+    `near_duplicates` has it, whatever answer is wanted.
+
+    Args:
+        samples: What is to be trained on.
+        tests: What is to be tested on.
+    """
+    known = [(text, i) for i, test in enumerate(tests) for text in _texts(test)]
+    asked = [(text, i) for i, sample in enumerate(samples) for text in _texts(sample)]
+    texts = [text for text, _ in (*known, *asked)]
+    like = find_alike(texts, known=len(known))[len(known) :]
+    found: list[int | None] = [None] * len(samples)
+    for (_, i), j in zip(asked, like, strict=True):
+        if j is not None and found[i] is None:
+            found[i] = known[j][1]
+    return found
+
+
+def _texts(sample: Sample) -> list[str]:
+    turns = [turn for turn in _turns(sample) if words(turn)]
+    return turns if len(turns) < 2 else [*turns, "\n".join(turns)]
+
+
+def _turns(sample: Sample) -> tuple[str, ...]:
+    asked = (message["content"] for message in sample.prompt if message["role"] == "user")
+    return sample.asked or tuple(asked)

@@ -1,0 +1,61 @@
+"""The rows of a run: of one source or several, without those that repeat others."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gdpo.tasks import Sample, Task, load_samples, near_duplicates
+from gdpo.training._recipe import DataConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What was read, in the order of the sources."""
+
+    samples: tuple[Sample, ...]
+    places: tuple[str, ...]
+    """Where each sample stands: `row 3 of train.jsonl`."""
+    read: dict[str, int]
+    """Rows read, by source."""
+    repeated: dict[str, int]
+    """Rows left out because they repeat an earlier one, by source; empty: none, or not looked
+    for."""
+
+    @property
+    def left_out(self) -> str | None:
+        """What was left out, in words; None where nothing was."""
+        if not self.repeated:
+            return None
+        of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
+        total = sum(self.repeated.values())
+        return (
+            f"{total:,} near-duplicates left out ({of}); {len(self.samples):,} rows remain. "
+            "data.near_duplicates: keep takes them too"
+        )
+
+
+def read_data(task: Task, data: DataConfig) -> Rows:
+    """Read every source through the task, and leave out near-duplicates where that is asked for.
+
+    Args:
+        task: What reads the rows.
+        data: Of the recipe.
+
+    Raises:
+        DataError: As for `gdpo.tasks.load_samples`; it names the source.
+        MissingExtraError: A source is on the Hub, and `datasets` is not installed.
+    """
+    samples: list[Sample] = []
+    sources: list[str] = []
+    places: list[str] = []
+    for source in data.sources:
+        found = load_samples(task, source, subset=data.subset, split=data.split, limit=data.limit)
+        samples += found
+        sources += [source] * len(found)
+        places += [f"row {number} of {source}" for number in range(1, len(found) + 1)]
+    read, kept = dict(Counter(sources)), range(len(samples))
+    repeated: dict[str, int] = {}
+    if data.drops_near_duplicates:
+        like = near_duplicates(samples)
+        kept = [i for i in kept if like[i] is None]
+        repeated = dict(Counter(sources[i] for i, other in enumerate(like) if other is not None))
+    return Rows(tuple(samples[i] for i in kept), tuple(places[i] for i in kept), read, repeated)

@@ -1,0 +1,18 @@
+"""The command line, run in this process."""
+
+import pytest
+
+from gdpo.cli import main
+
+
+@pytest.fixture
+def gdpo_says(capsys):
+    """Runs the command line; returns the exit code, stdout and stderr."""
+
+    def run(*arguments) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return int(leaving.value.code or 0), printed.out, printed.err
+
+    return run

@@ -1,0 +1,61 @@
+"""`gdpo compare` and `gdpo report`: what is typed wrong is told at once; toys need no model."""
+
+import pytest
+from tests.experiments.conftest import write_run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a recipe, or --suite toys"),
+        (["recipes/gsm8k", "--suite", "toys"], "give a recipe, or --suite toys"),
+        (["--suite", "games"], "there is one suite, toys"),
+        (["--suite", "toys", "--arms", "gpdo"], "did you mean 'gdpo'"),
+        (["--suite", "toys", "--seeds", "many"], "--seeds many: write how many, or which"),
+        (["recipes/gsm8k", "--seeds", "0"], "--seeds 0: at least 1"),
+        (["recipes/gsm8k", "--arms", ","], "--arms names none"),
+        (["recipes/gsm8k", "--reach", "1.5"], "above 0 and at most 1"),
+        (["recipes/gsm8q"], "did you mean 'gsm8k'"),
+    ],
+)
+def test_what_is_typed_wrong_is_told_before_anything_runs(arguments, message, gdpo_says):
+    code, _, err = gdpo_says("compare", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_toys_are_compared_and_each_gets_a_page(gdpo_says, tmp_path):
+    code, out, _ = gdpo_says(
+        "compare",
+        "--suite",
+        "toys",
+        "--arms",
+        "grpo,gdpo",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+        "--output",
+        str(tmp_path / "toys"),
+    )
+    assert code == 0
+    assert "escape" in out
+    assert "ten_rewards" in out
+    assert (tmp_path / "toys" / "escape.html").stat().st_size > 10_000
+
+
+def test_a_folder_of_runs_is_reported(gdpo_says, tmp_path):
+    for arm, level in (("grpo", 0.1), ("gdpo", 0.8)):
+        for seed in range(5):
+            write_run(tmp_path, arm, seed, {"format": [level + seed / 100] * 4})
+    code, out, _ = gdpo_says("report", str(tmp_path))
+    assert code == 0
+    assert "gdpo ends higher than grpo in format, by 0.7" in " ".join(out.split())
+    assert len(out.splitlines()) <= 20
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_folder_without_runs_is_named(gdpo_says, tmp_path):
+    code, _, err = gdpo_says("report", str(tmp_path))
+    assert code == 2
+    assert "holds no run" in err

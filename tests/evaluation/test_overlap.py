@@ -1,0 +1,81 @@
+"""What is tested is never trained on."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gdpo.evaluation import BENCHMARKS, BFCL, find_benchmark, overlap_findings
+from gdpo.evaluation._benchmarks import problems
+from gdpo.tasks import TASKS, load_rows
+from gdpo.training import DataConfig, Rows, Verdict, read_data
+
+DATA = os.environ.get("GDPO_DATA")
+SINGLE = ("bfcl_simple_python", "bfcl_live_multiple")
+TASK = TASKS["tool_calling"]
+
+
+@pytest.fixture
+def bfcl():
+    pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed: docs/how-to/evaluate.md")
+    pytest.importorskip("tree_sitter")
+
+
+def xlam(questions, folder):
+    rows = [{"query": q, "tools": "[]", "answers": "[]"} for q in questions]
+    path = folder / "rows.json"
+    path.write_text(json.dumps(rows))
+    return read_data(TASK, DataConfig(source=str(path)))
+
+
+def test_a_test_question_among_the_rows_is_a_mistake_that_names_them(tmp_path):
+    test = tmp_path / "test.jsonl"
+    question = "Weng earns 12 dollars an hour for babysitting. She babysat 50 minutes. How much?"
+    test.write_text(json.dumps({"question": question, "answer": "#### 10"}))
+    rows = xlam(["Hello?", question.lower()], tmp_path)
+    (finding,) = overlap_findings(TASK, rows, [find_benchmark("gsm8k", str(test))])
+    assert finding.verdict is Verdict.WRONG
+    assert finding.text.startswith("overlap: 1 of 2 rows nearly ask one of the 1 test questions of")
+    assert f"row 2 of {tmp_path / 'rows.json'} (question 1 of gsm8k)" in finding.text
+
+
+def test_a_named_benchmark_that_cannot_be_read_is_a_mistake(tmp_path):
+    rows = xlam(["Hello?"], tmp_path)
+    (finding,) = overlap_findings(TASK, rows, [find_benchmark("gsm8k", str(tmp_path / "no.json"))])
+    assert finding.verdict is Verdict.WRONG
+    assert "not compared with tests: benchmark 'gsm8k': there is no file" in finding.text
+
+
+def test_without_the_package_of_bfcl_that_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("gdpo.evaluation._bfcl.find_spec", lambda name: None)
+    (finding,) = overlap_findings(TASK, xlam(["Hello?"], tmp_path))
+    assert finding.verdict is Verdict.NOTE
+    assert "bfcl-eval" in finding.text
+
+
+def test_a_task_without_a_benchmark_at_hand_is_compared_with_nothing(tmp_path):
+    assert overlap_findings(TASKS["gsm8k"], Rows((), (), {}, {})) == []
+
+
+def test_every_question_of_bfcl_is_found_among_the_rows(bfcl, tmp_path):
+    for name in SINGLE:
+        found = problems(BENCHMARKS[name], None)
+        asked = [test.prompt[1]["content"].split("<user> ")[-1][:-8] for test in found]
+        (finding,) = overlap_findings(TASK, xlam(asked, tmp_path), [BENCHMARKS[name]])
+        assert finding.text.startswith(f"overlap: {len(found):,} of {len(found):,} rows nearly ask")
+
+
+@pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
+def test_no_row_of_the_tool_calling_data_asks_what_bfcl_tests(bfcl, tmp_path):
+    folder = Path(DATA or "") / "tools"
+    names = ("rlla_sft.json.gz", "api_bank_level1.json.gz")
+    data = DataConfig(source=tuple(str(folder / name) for name in names), near_duplicates="keep")
+    rows = read_data(TASK, data)
+    seal = xlam([row["query"] for row in load_rows(folder / "seal_tools_dev.jsonl.gz")], tmp_path)
+    (finding,) = overlap_findings(
+        TASK, Rows(rows.samples + seal.samples, rows.places + seal.places, {}, {})
+    )
+    assert finding.verdict is Verdict.FINE
+    assert finding.text.startswith("overlap: none of 1,499 rows asks one of the ")
+    assert len(BFCL) >= 13

@@ -1,0 +1,213 @@
+"""A run goes to the Hub: what is sent, what stays, and what is said where it cannot go.
+
+The Hub is a local server that speaks as much of its protocol as an upload needs.
+"""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import yaml
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.evaluation import uploads
+from gdpo.training import DataConfig, Recipe, RewardConfig, RunDirectory
+from gdpo.training._summary import readme
+
+RECIPE = Recipe(
+    task="gsm8k",
+    model="Qwen/Qwen2.5-1.5B-Instruct",
+    data=DataConfig(source="openai/gsm8k"),
+    rewards=(RewardConfig(name="correctness"), RewardConfig(name="format", weight=0.5)),
+)
+FACTS = {"seed": 3, "gdpo": "0", "python": "3.11", "packages": {"trl": "1"}, "git": None}
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    for folder in ("model", "checkpoints/checkpoint-3", "rollouts", "evaluation/gsm8k"):
+        (run.path / folder).mkdir(parents=True)
+    run.recipe.write_text(RECIPE.to_yaml())
+    run.readme.write_text(readme(RECIPE, FACTS, (), steps=3, has_curves=True))
+    for path in (
+        *("model/config.json", "model/model.safetensors", "model/README.md", "metrics.jsonl"),
+        *("curves.png", "environment.json", "checkpoints/checkpoint-3/model.safetensors"),
+        *("rollouts/step_000001.parquet", "evaluation/results.json"),
+        *("evaluation/settings.json", "evaluation/gsm8k/problems_000000.parquet"),
+    ):
+        (run.path / path).write_text(path)
+    return run
+
+
+SENT = [
+    *("README.md", "config.json", "model.safetensors", "curves.png", "recipe.yaml"),
+    *("metrics.jsonl", "evaluation/results.json", "evaluation/settings.json"),
+]
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Takes an upload; says what `answers` has for a path instead, where it has something."""
+
+    asked: list  # of (path, body)
+    answers: dict
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.asked.append((self.path, self.headers.get("Authorization"), body))
+        status, said = self.answers.get(self.path, (200, None))
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(said or self._answer(body)).encode())
+
+    def _answer(self, body):
+        if self.path == "/api/repos/create":
+            return {"url": f"{self.address}/ann/maths", "name": "ann/maths"}
+        if self.path.endswith("/preupload/main"):
+            files = json.loads(body)["files"]
+            return {
+                "files": [
+                    {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                    for f in files
+                ]
+            }
+        if self.path == "/api/validate-yaml":
+            return {"errors": [], "warnings": []}
+        return {
+            "commitUrl": f"{self.address}/ann/maths/commit/1",
+            "commitOid": "1",
+            "hookOutput": "",
+        }
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub():
+    handler = type("Answering", (Hub,), {"asked": [], "answers": {}})
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    handler.address = f"http://127.0.0.1:{server.server_port}"
+    yield handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def gdpo_push(run, *arguments, endpoint="http://127.0.0.1:9", token="hf_test", home):
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(home),
+        "NO_PROXY": "127.0.0.1",
+    }
+    environment.pop("HF_TOKEN", None)
+    if token:
+        environment["HF_TOKEN"] = token
+    return subprocess.run(
+        [sys.executable, "-m", "gdpo", "push", str(run.path), *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+
+def test_model_and_card_are_sent_and_nothing_else(run, hub, tmp_path):
+    done = gdpo_push(run, "ann/maths", endpoint=hub.address, home=tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    asked = {path: body for path, _, body in hub.asked}
+    assert all(key == "Bearer hf_test" for _, key, _ in hub.asked)
+    created = json.loads(asked["/api/repos/create"])
+    assert (created["organization"], created["name"]) == ("ann", "maths")
+    assert created.get("private") or created["visibility"] == "private"
+    lines = [json.loads(line) for line in asked["/api/models/ann/maths/commit/main"].splitlines()]
+    files = {
+        line["value"]["path"]: base64.b64decode(line["value"]["content"]).decode()
+        for line in lines
+        if line["key"] == "file"
+    }
+    assert list(files) == SENT
+    assert files["config.json"] == "model/config.json"
+    assert 'from_pretrained("ann/maths")' in files["README.md"]
+    assert str(RECIPE.run_dir) not in files["README.md"].partition("## Recipe")[0]
+    told = done.stdout.splitlines()
+    assert told[0].startswith("to ann/maths (private if new), ")
+    assert [line.split()[0] for line in told[1:-1]] == SENT
+
+
+def test_rollouts_are_sent_where_they_are_asked_for(run):
+    paths = [each.path for each in uploads(run, rollouts=True)]
+    assert paths == [*SENT, "rollouts/step_000001.parquet"]
+
+
+def test_the_card_has_a_head_that_the_hub_reads(run):
+    _, head, text = run.readme.read_text().split("---\n", 2)
+    assert yaml.safe_load(head) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "base_model": "Qwen/Qwen2.5-1.5B-Instruct",
+        "datasets": ["openai/gsm8k"],
+        "tags": ["gdpo", "trl", "multi-reward", "gsm8k"],
+    }
+    assert text.lstrip().startswith("# gsm8k-gdpo\n")
+
+
+def test_what_is_no_finished_run_is_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no recipe\.yaml"):
+        uploads(RunDirectory(tmp_path))
+    run.readme.unlink()
+    with pytest.raises(ConfigError, match=r"is not finished.*--resume"):
+        uploads(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("recipe.yaml", "trainer:\n  hub_token: abc\n"),
+        ("README.md", f"hf_{'a' * 34}"),
+        ("metrics.jsonl", f'{{"a": "hf_{"b" * 34}"}}'),
+    ],
+)
+def test_a_token_is_never_uploaded(run, file, text):
+    (run.path / file).write_text(text)
+    with pytest.raises(DataError, match="looks like a token of the Hub: nothing was uploaded"):
+        uploads(run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answers", "message"),
+    [
+        (
+            {"token": None},
+            {},
+            "nobody is logged in to the Hub: log in with `hf auth login`, or set",
+        ),
+        ({"name": "maths"}, {}, "'maths' is no repository on the Hub: write OWNER/NAME"),
+        ({}, {"/api/repos/create": (403, {"error": "no"})}, "the Hub refuses ann/maths"),
+        ({}, {"/api/repos/create": (401, {"error": "no"})}, "Log in with `hf auth login`"),
+        ({"endpoint": "http://127.0.0.1:9"}, {}, "the Hub cannot be reached"),
+    ],
+)
+def test_what_stops_an_upload_is_told(run, hub, tmp_path, arguments, answers, message):
+    hub.answers = answers
+    given = {"endpoint": hub.address, "home": tmp_path / "home", **arguments}
+    done = gdpo_push(run, given.pop("name", "ann/maths"), **given)
+    assert done.returncode == 2
+    assert message in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert not any("commit" in path for path, *_ in hub.asked)
+
+
+def test_a_dry_run_only_lists(run, tmp_path):
+    done = gdpo_push(run, "ann/maths", "--dry-run", token=None, home=tmp_path / "home")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == SENT

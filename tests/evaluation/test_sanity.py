@@ -1,0 +1,78 @@
+"""A benchmark's own answers are right and an empty response wrong, or it is told where not."""
+
+import pytest
+from tests.evaluation.conftest import written
+from tests.sandbox.needed import needs_sandbox
+
+from gdpo.cli import main
+from gdpo.evaluation import find_benchmark, sanity
+
+
+def program(code, test="assert f(1) == 2"):
+    return {"text": "Add one.", "test_list": [test], "code": code}
+
+
+RIGHT, WRONG = program("f = lambda x: x + 1"), program("f = lambda x: x")
+
+
+def mbpp(path, *rows):
+    return find_benchmark("mbpp", written(path / "mbpp.jsonl", rows))
+
+
+def test_answers_that_are_right(gsm8k_file):
+    found = sanity(find_benchmark("gsm8k", gsm8k_file), rows=5)
+    assert (found.problems, found.answered, found.exceptions, found.lucky) == (5, 5, (), ())
+    assert found.sane
+
+
+@needs_sandbox
+def test_one_wrong_answer_in_twenty_is_an_exception_and_two_a_mistake(tmp_path):
+    one = sanity(mbpp(tmp_path, *[RIGHT] * 19, WRONG))
+    assert one.sane
+    assert one.exceptions == (
+        "problem 20: pass_all 0 of 1, pass_rate 0 of 1 (test 1: wrong answer)",
+    )
+    assert not sanity(mbpp(tmp_path, *[RIGHT] * 18, WRONG, WRONG)).sane
+
+
+@needs_sandbox
+def test_an_empty_response_that_passes_is_a_mistake(tmp_path):
+    found = sanity(mbpp(tmp_path, RIGHT, program("f = 1", "assert 1 == 1")))
+    assert found.exceptions == ()
+    assert found.lucky == (
+        "problem 2: an empty response gets 1 of pass_all",
+        "problem 2: an empty response gets 1 of pass_rate",
+    )
+    assert not found.sane
+
+
+@needs_sandbox
+def test_rows_without_an_answer_are_counted_and_no_mistake(tmp_path):
+    found = sanity(mbpp(tmp_path, RIGHT, program(None)))
+    assert (found.problems, found.answered, found.exceptions, found.sane) == (2, 1, (), True)
+
+
+def test_an_answer_that_cannot_be_read_is_an_exception(tmp_path):
+    rows = [{"problem": f"{i}?", "answer": answer} for i, answer in enumerate(["2", "f(0,4]"])]
+    found = sanity(find_benchmark("math500", written(tmp_path / "maths.jsonl", rows)))
+    assert found.exceptions == ("problem 2: correctness does not apply (its answer: f(0,4])",)
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("rows", "code", "said"), [((RIGHT,), 0, "1 of 1"), ((WRONG,), 1, "0 of 1")]
+)
+def test_the_command_tells_and_fails(rows, code, said, tmp_path, capsys):
+    file = written(tmp_path / "mbpp.jsonl", rows)
+    with pytest.raises(SystemExit) as left:
+        main(["check", "--benchmarks", "mbpp", "--data", f"mbpp={file}"])
+    assert left.value.code == code
+    assert f"mbpp: own answers right: {said}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--data", "a=b"], ["recipe.yaml", "--data", "a=b"]])
+def test_a_recipe_or_benchmarks_are_checked(arguments, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["check", *arguments])
+    assert left.value.code == 2
+    assert "name a recipe to check, or --benchmarks" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""Several sources, and rows that repeat others."""
+
+import json
+
+import pytest
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.tasks import TASKS
+from gdpo.training import DataConfig, Finding, Verdict, check, load_recipe, read_data, train
+
+TASK = TASKS["gsm8k"]
+LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Files with 3 and 4 rows; of the second, two repeat the first and one repeats itself."""
+    questions = {
+        "a.jsonl": [LONG.format(12, 50), "What is 1 + 1?", "What is 2 + 2?"],
+        "b.jsonl": [LONG.format(12, 50).upper(), "what is 1+1", "What is 3 + 3?", "What is 3+3!"],
+    }
+    for name, asked in questions.items():
+        rows = [{"question": text, "answer": "So it is. #### 2"} for text in asked]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+    return [str(tmp_path / name) for name in questions]
+
+
+def test_rows_of_several_sources_come_in_order_without_those_that_repeat(two):
+    rows = read_data(TASK, DataConfig(source=tuple(two)))
+    assert [sample.prompt[1]["content"][:14] for sample in rows.samples] == [
+        "Weng earns 12 ",
+        "What is 1 + 1?",
+        "What is 2 + 2?",
+        "What is 3 + 3?",
+    ]
+    assert rows.places[-1] == f"row 3 of {two[1]}"
+    assert rows.read == {two[0]: 3, two[1]: 4}
+    assert rows.repeated == {two[1]: 3}
+
+
+@pytest.mark.parametrize(
+    ("sources", "asked_for", "rows"),
+    [(1, None, 4), (1, "drop", 3), (1, "keep", 4), (2, None, 4), (2, "drop", 4), (2, "keep", 7)],
+)
+def test_near_duplicates_are_left_out_of_several_sources_or_where_asked_for(
+    two, sources, asked_for, rows
+):
+    source = two[1] if sources == 1 else tuple(two)
+    data = DataConfig(source=source, near_duplicates=asked_for)
+    assert len(read_data(TASK, data).samples) == rows
+
+
+def test_the_limit_counts_for_each_source(two):
+    rows = read_data(TASK, DataConfig(source=tuple(two), limit=1, near_duplicates="keep"))
+    assert rows.read == {two[0]: 1, two[1]: 1}
+
+
+def test_a_mistake_names_the_source(two, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    for text, message in (("", "has no rows"), ('{"question": 1', "line 1 is no JSON")):
+        bad.write_text(text)
+        with pytest.raises(DataError, match=f"{bad}.*{message}"):
+            read_data(TASK, DataConfig(source=(two[0], str(bad))))
+
+
+def test_a_check_tells_what_was_left_out_of_which_source(recipe_file, two):
+    recipe = load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"])
+    findings = check(recipe)
+    told = {finding.text: finding.verdict for finding in findings}
+    assert told[f"data: 3 rows of {two[0]}, all readable by task gsm8k"] is Verdict.FINE
+    assert told[f"data: 4 rows of {two[1]}, all readable by task gsm8k"] is Verdict.FINE
+    dropped = [text for text in told if "near-duplicates left out" in text]
+    assert dropped[0].startswith(f"data: 3 near-duplicates left out (3 of {two[1]}); 4 rows remain")
+    assert told[dropped[0]] is Verdict.NOTE
+
+
+def test_a_further_check_sees_the_rows_and_a_mistake_of_its_is_counted(recipe):
+    def refuse(task, rows):
+        yield Finding(Verdict.WRONG, f"{task.name}: {rows.places[9].rpartition(' of ')[0]}")
+
+    assert Finding(Verdict.WRONG, "gsm8k: row 10") in check(recipe, also=refuse)
+
+
+@pytest.mark.parametrize("value", ["[]", "3", "{a: b}", "[a.json, 3]"])
+def test_a_source_that_is_neither_text_nor_texts_is_refused(recipe_file, value):
+    with pytest.raises(ConfigError, match=r"data\.source"):
+        load_recipe(recipe_file, [f"data.source={value}"])
+
+
+def test_a_run_keeps_what_was_left_out(recipe_file, two):
+    result = train(load_recipe(recipe_file, [f"data.source=[{', '.join(two)}]"]))
+    assert result.finished
+    assert "3 near-duplicates left out" in result.run.read_environment()["rows_left_out"]
+    again = load_recipe(result.run.path)
+    assert again.data.sources == tuple(two)
+    assert f"trained on {two[0]}, {two[1]} with" in result.run.readme.read_text()

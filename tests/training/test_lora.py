@@ -1,0 +1,134 @@
+"""Training with LoRA: a run ends with a whole model, goes on where it stopped, and is evaluated."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("peft")
+
+from gdpo.errors import ConfigError
+from gdpo.evaluation import Sampling, Settings, evaluate, find_benchmark, responder_of
+from gdpo.training import check, load_recipe, train
+
+LORA = ["lora.r=4", "lora.alpha=8"]
+ADAPTER = "adapter_model.safetensors"
+
+
+def trained(recipe_file, name, *changes):
+    return train(load_recipe(recipe_file, [*LORA, f"name={name}", *changes])).run
+
+
+def adapter(run, step):
+    return load_file(run.checkpoints / f"checkpoint-{step}" / ADAPTER)
+
+
+@pytest.fixture
+def run(recipe_file):
+    return trained(recipe_file, "lora")
+
+
+# peft asks transformers for a name that transformers has renamed.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+def test_the_model_is_whole_and_does_what_adapter_and_base_did(run, tiny_policy):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    names = {file.name for file in run.model.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not any(name.startswith("adapter") for name in names)
+    whole = AutoModelForCausalLM.from_pretrained(run.model)
+    base = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    apart = PeftModel.from_pretrained(base, run.checkpoints / "checkpoint-4")
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(whole(ids).logits, apart(ids).logits, atol=1e-6, rtol=1e-5)
+        with apart.disable_adapter():
+            assert (whole(ids).logits - apart(ids).logits).abs().max() > 1e-4
+    assert AutoTokenizer.from_pretrained(run.model).chat_template
+    assert json.loads((run.model / "config.json").read_text())["vocab_size"] == 260
+
+
+def test_only_the_matrices_of_lora_are_trained(run, tiny_policy):
+    before, after = (
+        load_file(tiny_policy / "model.safetensors"),
+        load_file(run.model / "model.safetensors"),
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    linear = {name for name in before if "_proj" in name}
+    assert changed == linear
+    assert all(weights.shape[0] == 4 for k, weights in adapter(run, 4).items() if "lora_A" in k)
+
+
+def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run, recipe_file):
+    whole = adapter(run, 4)
+    stopped = trained(recipe_file, "stopped")
+    shutil.rmtree(stopped.checkpoints / "checkpoint-4")
+    shutil.rmtree(stopped.model)
+    recipe = load_recipe(recipe_file, [*LORA, "name=stopped"], resume=True)
+    resumed = train(recipe, resume=True)
+    assert resumed.started_at == 3
+    assert adapter(resumed.run, 4).keys() == whole.keys()
+    for name, weights in adapter(resumed.run, 4).items():
+        torch.testing.assert_close(weights, whole[name], atol=0, rtol=0)
+
+
+def test_a_run_does_not_go_on_with_another_rank(run, recipe_file):
+    with pytest.raises(ConfigError, match=r"lora\.r: 4 → 8"):
+        train(load_recipe(recipe_file, ["lora.r=8", "lora.alpha=8", "name=lora"]), resume=True)
+
+
+def test_the_run_is_evaluated(run, rows, tmp_path):
+    sampling = Sampling(max_tokens=4)
+    settings = Settings(str(run.path), sampling, token_limit=4000, rows=3)
+    answering = responder_of(settings.model, sampling, server=None, at_once=8)
+    (result,) = evaluate(
+        settings, [find_benchmark("gsm8k", str(rows))], answering, tmp_path / "evaluation"
+    )
+    assert result.problems == 3
+
+
+def test_the_speed_ups_leave_the_gradient_as_it_is(recipe_file, caplog):
+    """Trained with TRL's own head and micro-batches, the matrices are the same up to rounding."""
+    fast = adapter(trained(recipe_file, "fast"), 4)
+    assert not any("TRL's head is used" in record.message for record in caplog.records)
+    off = ("trainer.completion_only_head=false", "trainer.pack_micro_batches=false")
+    slow = adapter(trained(recipe_file, "slow", *off), 4)
+    for name, weights in fast.items():
+        torch.testing.assert_close(weights, slow[name], atol=1e-5, rtol=1e-3)
+    moved = max(weights.abs().max() for name, weights in fast.items() if "lora_B" in name)
+    assert moved > 1e-4  # they begin at 0
+
+
+def test_dropout_and_a_kl_term_work(recipe_file):
+    run = trained(
+        recipe_file,
+        "dropped",
+        "lora.dropout=0.1",
+        "trainer.beta=0.1",
+        "lora.target_modules=[q_proj, v_proj]",
+    )
+    assert {name.split(".")[-3] for name in adapter(run, 4)} == {"q_proj", "v_proj"}
+    assert run.model.is_dir()
+
+
+def test_a_check_says_what_is_trained(recipe_file):
+    told = [finding.text for finding in check(load_recipe(recipe_file, LORA))]
+    assert "LoRA: r 4, alpha 8, dropout 0, modules all-linear" in told
+    assert not any("LoRA" in finding.text for finding in check(load_recipe(recipe_file)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("lora.r=0", "greater than 0"),
+        ("lora.rank=4", "rank"),
+        ("lora.dropout=1.0", "less than 1"),
+        ("lora.target_modules=[q_prog]", "q_prog"),
+    ],
+)
+def test_a_lora_that_cannot_be_is_refused(recipe_file, change, message):
+    with pytest.raises(ConfigError, match=message):
+        train(load_recipe(recipe_file, [change]))
