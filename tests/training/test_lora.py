@@ -111,6 +111,9 @@ def test_dropout_and_a_kl_term_work(recipe_file):
         "lora.target_modules=[q_proj, v_proj]",
     )
     assert {name.split(".")[-3] for name in adapter(run, 4)} == {"q_proj", "v_proj"}
+    file = run.checkpoints / "checkpoint-4" / "adapter_config.json"
+    config = json.loads(file.read_text())
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (4, 8, 0.1)
     assert run.model.is_dir()
 
 
