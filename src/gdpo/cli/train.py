@@ -18,8 +18,9 @@ def train(
     """Train what a recipe describes.
 
     Everything that can be checked is checked first, before a model is loaded. The run lies in
-    `runs/<name>`: recipe, metrics, rollouts, checkpoints, and at the end the model and a README
-    with the curves. Ctrl-C finishes the current step, saves it, and says how to resume.
+    `runs/<name>`: recipe, metrics, rollouts, checkpoints, and at the end the model, a README with
+    the curves, and a report (`report.html`). Ctrl-C finishes the current step, saves it, and says
+    how to resume.
 
     On several GPUs: `accelerate launch -m gdpo train <recipe>`.
 
@@ -32,6 +33,8 @@ def train(
     """
     from rich.console import Console
 
+    from gdpo.experiments import analyse, read_experiment
+    from gdpo.report import write_report
     from gdpo.training import leave_processes, load_recipe, summary_table
     from gdpo.training import train as run_training
 
@@ -41,6 +44,8 @@ def train(
     )
     if result.is_main_process:
         console.print(summary_table(result.rewards))
+        if result.finished:
+            write_report(analyse(read_experiment(result.run.path)), result.run.report)
         for line in (*result.notes, result.conclusion):
             console.print(line, markup=False, soft_wrap=True)
     leave_processes()

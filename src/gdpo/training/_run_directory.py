@@ -9,6 +9,7 @@ runs/<name>/
   checkpoints/       what a resumption starts from
   model/             the trained model, for `from_pretrained`; there once the run is finished
   README.md          what came out; likewise
+  report.html        the same with every finding and rollouts, on one page; written by `gdpo train`
 ```
 """
 
@@ -80,6 +81,11 @@ class RunDirectory:
     def readme(self) -> Path:
         """What came out."""
         return self.path / "README.md"
+
+    @property
+    def report(self) -> Path:
+        """The page that `gdpo report` makes."""
+        return self.path / "report.html"
 
     @property
     def curves(self) -> Path:
