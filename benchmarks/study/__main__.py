@@ -1,11 +1,13 @@
 """The study of docs/study.md: which estimator does better, on what, and how surely.
 
-    python -m benchmarks.study [kit tools maths map] [--seeds 10] [--jobs 2] [--output runs/study]
+    python -m benchmarks.study [kit tools rare maths map] [--seeds 10] [--jobs 2] [--output FOLDER]
 
 - kit: the toys, 20 seeds, every estimator.
 - tools: the demo's tool calling, two rewards; a policy of 0.4 M parameters.
+- rare: the same from a policy that learned from a quarter as many well-formed texts.
 - maths: stories like GSM8K's, three rewards; a policy as small.
-- map: tool calling over learning rates and group sizes; the share of seeds that reach the format.
+- map: the rare start over learning rates and group sizes; the share of seeds that have the format
+  in the end.
 
 Each run is an ordinary run directory, each cell a comparison with a report.html. What is there is
 kept, so the same command goes on where it was stopped. Prints Markdown tables; `--tables` prints
@@ -13,10 +15,11 @@ those of what is there, and trains nothing. On 2 cores all of it takes under 3 h
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from benchmarks.study._map import draw_map, map_cells, map_table
-from benchmarks.study._recipes import maths_recipe, tools_recipe
+from benchmarks.study._recipes import OFTEN, RARELY, maths_recipe, tools_recipe
 from benchmarks.study._tables import kit_tables, outcome_table
 from rich.console import Console
 
@@ -45,7 +48,7 @@ step alone; GDPO without it; GDPO; and two that weigh rare rewards up."""
 
 MAP_ARMS = ("grpo", "grpo_batch_norm", "mo_grpo", "gdpo", "dara_symmetric", "per_reward_batch_std")
 
-PARTS = ("kit", "tools", "maths", "map")
+PARTS = ("kit", "tools", "rare", "maths", "map")
 
 _FIRST_SEED = 1
 
@@ -74,7 +77,7 @@ def main():
     parser.add_argument("--map-seeds", type=int, default=5, help="of each cell of the map")
     parser.add_argument("--toy-seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
-    parser.add_argument("--output", type=Path, default=Path("runs/study"))
+    parser.add_argument("--output", type=Path, default=Path("runs/study"), help="%(default)s")
     parser.add_argument("--tables", action="store_true", help="train nothing")
     parser.add_argument("--picture", type=Path, help="where the map is drawn")
     options = parser.parse_args()
@@ -83,7 +86,12 @@ def main():
     parts, output = options.parts or PARTS, options.output.absolute()
     if "kit" in parts:
         print(kit_tables(options.toy_seeds, options.jobs))
-    for name, recipe_in in (("tools", tools_recipe), ("maths", maths_recipe)):
+    recipes = {
+        "tools": partial(tools_recipe, well_formed=OFTEN),
+        "rare": partial(tools_recipe, well_formed=RARELY),
+        "maths": maths_recipe,
+    }
+    for name, recipe_in in recipes.items():
         if name in parts:
             recipe = recipe_in(output)
             done = compare(recipe, ARMS, options.seeds, output / name, options)
@@ -91,7 +99,12 @@ def main():
     if "map" in parts:
         cells = {
             cell: compare(
-                tools_recipe(output, samples=cell.samples, learning_rate=cell.learning_rate),
+                tools_recipe(
+                    output,
+                    well_formed=RARELY,
+                    samples=cell.samples,
+                    learning_rate=cell.learning_rate,
+                ),
                 MAP_ARMS,
                 options.map_seeds,
                 output / cell.name,

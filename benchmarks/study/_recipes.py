@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
 
 from gdpo.demo._policy import PolicySettings, make_policy
+from gdpo.demo._texts import Carelessness
 from gdpo.demo._tools import tool_rows
 from gdpo.training import DataConfig, Recipe, RewardConfig
 
@@ -14,15 +15,29 @@ PROMPTS = 16
 """Per step."""
 
 STEPS = 100
+
+OFTEN, RARELY = 0.04, 0.01
+"""Share of the warm-start texts that have the format: the demo's, and a quarter of it."""
+
 _ROWS = 4096
 _ROWS_SEED = 2000
 
 
-def tools_recipe(folder: Path, *, samples: int = 4, learning_rate: float = 5e-4) -> Recipe:
-    """The demo's training: tool calling, format and correctness."""
+def tools_recipe(
+    folder: Path, *, well_formed: float, samples: int = 4, learning_rate: float = 5e-4
+) -> Recipe:
+    """The demo's training: tool calling, format and correctness.
+
+    Args:
+        folder: Where its data lies.
+        well_formed: Share of the texts that the policy is warm-started on with the format.
+        samples: Per prompt.
+        learning_rate: Of AdamW.
+    """
+    settings = PolicySettings(texts=Carelessness(well_formed=well_formed))
     return Recipe(
         task="tool_calling",
-        model=str(make_policy(PolicySettings(), lambda _: None)),
+        model=str(make_policy(settings, lambda _: None)),
         data=DataConfig(source=str(_written(folder / "requests.jsonl", tool_rows))),
         trainer=_trainer(samples, learning_rate, longest=40),
         runs_dir=str(folder),
