@@ -13,10 +13,11 @@ from gdpo.evaluation._bfcl_multi_turn import (
     multi_turn_task,
     split_turns,
 )
-from gdpo.evaluation._bfcl_tools import run_tools, written
+from gdpo.evaluation._bfcl_tools import fresh_tools, play, run_tools, written
 from gdpo.evaluation._conversation import Conversations
 from gdpo.evaluation._responders import Written
 from gdpo.tasks.tool_calling import write_completion
+from gdpo.tasks.tool_calling._parsing import parse
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,10 +114,33 @@ def test_only_documented_tools_are_called(name, tmp_path):
     assert written([(name, {})], ["pwd", name]) == ["unknown_tool_0()"]
 
 
-def test_a_tool_that_never_ends_is_ended_and_takes_no_other_down(monkeypatch):
-    monkeypatch.setattr("gdpo.evaluation._bfcl_tools._START_S", 5.0)
+def test_a_tool_that_never_ends_is_ended_and_takes_no_other_down():
     entry = {"id": "multi_turn_base_0", "initial_config": {}, "involved_classes": ["MathAPI"]}
     endless = written([("power", {"base": 9, "exponent": 10**10})], ["power"])
     fine = written([("add", {"a": 1, "b": 2})], ["add"])
     told = run_tools([{"entry": entry, "steps": [endless]}, {"entry": entry, "steps": [fine]}])
     assert told == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
+
+
+def test_what_a_row_does_is_not_seen_by_another():
+    entry = {"id": "multi_turn_long_context_0", "involved_classes": ["TravelAPI"]}
+    entry["initial_config"] = {"TravelAPI": {"credit_card_list": {}, "booking_record": {}}}
+    balances = written([("get_all_credit_cards", {})], ["get_all_credit_cards"])
+    spend = """
+from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import travel_booking
+next(iter(travel_booking.CREDIT_CARD_EXTENSION.values()))["balance"] = -1.0
+"""
+    before = play(entry, [balances])
+    with fresh_tools():
+        exec(spend)
+        assert play(entry, [balances]) != before
+    assert play(entry, [balances]) == before
+
+
+@pytest.mark.parametrize("depth", [99, 500, 985, 988, 2000, 50_000])
+def test_a_deeply_nested_call_is_no_call_however_deep_the_caller_is(depth):
+    numbers = "[" * depth + "]" * depth
+    call = f'{{"name": "mean", "parameters": {{"numbers": {numbers}}}}}'
+    text = f"<think>a</think>\n<tool_call>\n{call}\n</tool_call>"
+    talked("multi_turn_base", text)
+    assert bool(parse(text).calls) == (depth < 100)

@@ -164,7 +164,7 @@ def test_failed_runs_count_with_what_they_reached():
     assert found.exploratory
     assert gdpo.survival.share[-1] == 0, "the one cut short at step 7 was no longer awaited"
     assert "1 of 5 runs of grpo ended early and counts with what it reached" in found.answer
-    assert "1 of 5 runs of gdpo failed before its first step and is left out" in found.answer
+    assert "1 of 5 runs of gdpo ended before its first step and is left out" in found.answer
 
 
 def test_a_run_that_failed_after_its_last_step_did_not_fail():
@@ -302,3 +302,30 @@ def test_ten_arms_of_twenty_seeds_are_analysed_in_seconds():
     found = analyse(experiment(runs, rewards=rewards, total_steps=300))
     assert time.process_time() - began < 3
     assert len(found.differences) == 27
+
+
+def test_the_pace_that_is_told_is_the_one_that_was_tested():
+    """A few early runs and many that never come are slower in the end, not sooner."""
+    late = [run("gdpo", s, format=rising(0.9, at=845 + s, steps=1000)) for s in range(10)]
+    early = [
+        run("grpo", s, format=[0.1] * 5 + [0.9] * 95 + [0.1] * 800 + [0.9] * 100) for s in range(3)
+    ]
+    never = [run("grpo", s, format=[0.1] * 900 + [0.78] * 100) for s in range(3, 10)]
+    found = analyse(experiment([*early, *never, *late], total_steps=1000))
+    (d,) = found.differences
+    assert d.p_time_adjusted < 0.05
+    assert d.excess > 0
+    assert "later" not in found.answer
+
+
+def test_four_seeds_are_called_no_better_whatever_their_p_value():
+    found = analyse(experiment(apart(4)))
+    assert found.differences[0].p_adjusted < 0.05
+    assert found.answer.startswith("No difference between gdpo and grpo can be told with 4 seeds")
+
+
+def test_runs_that_still_go_on_have_not_failed_to_arrive():
+    going = [run("gdpo", s, "running", format=[0.1] * 12) for s in range(5)]
+    found = analyse(experiment([r for r in apart() if r.arm == "grpo"] + going))
+    assert "never came" not in found.answer
+    assert "5 of 10 runs are not done yet" in found.answer

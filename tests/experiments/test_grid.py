@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.experiments import make_grid, read_experiment, run_grid
+from gdpo.experiments import Training, make_grid, read_experiment, run_grid
 from gdpo.experiments._grid import _devices
 from gdpo.training import DataConfig, Recipe
 
@@ -149,6 +151,8 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
         (["gdpo"], [1, 1], 0.8, "--seeds names 1 twice"),
         (["gdpo"], [1], 0.0, "above 0 and at most 1"),
         (["gpdo"], [1], 0.8, "did you mean 'gdpo'"),
+        (["gdpo"], [-1], 0.8, "--seeds names -1; a seed is from 0 to 4294967295"),
+        (["gdpo"], [2**32], 0.8, "--seeds names 4294967296"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(
@@ -177,3 +181,54 @@ def test_each_run_gets_a_device_of_its_own(monkeypatch):
     assert [next(devices)["CUDA_VISIBLE_DEVICES"] for _ in range(3)] == ["0", "3", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert next(_devices(2)) == {}
+
+
+def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    holder = (
+        "import sys; from pathlib import Path; from gdpo.training._lock import lock; "
+        "lock(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", holder, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    process.stdout.readline()
+    with pytest.raises(ConfigError, match="another process trains in"):
+        run_grid(grid, jobs=1)
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("code", "interrupted"),
+    [("-9", False), ("-15", True), ("-1", True), ("130", True), ("1", False)],
+)
+def test_what_was_killed_for_memory_failed_and_what_was_told_to_stop_goes_on(
+    code, interrupted, recipe, tmp_path
+):
+    ends = (
+        f"import os, sys; os.kill(os.getpid(), {code[1:]})" if code[0] == "-" else f"exit({code})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", ends], stderr=subprocess.DEVNULL)
+    process.wait()
+    assert Training(recipe, tmp_path / "log", process).interrupted == interrupted
+
+
+def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):
+    script = tmp_path / "compare.py"
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    script.write_text(f"""
+from pathlib import Path
+from gdpo.experiments import make_grid, run_grid
+from gdpo.training import load_recipe
+recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})
+grid = make_grid(recipe, ["gdpo"], [1], Path({str(tmp_path / "compare")!r}), reach=0.8)
+pids = lambda: [c.training.process.pid for c in grid.running()]
+run_grid(grid, jobs=1, told=lambda: print(*pids(), flush=True))
+""")
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    child = int(process.stdout.readline())
+    process.send_signal(signal.SIGHUP)
+    process.communicate()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tests.experiments.conftest import write_run
 from gdpo.errors import ConfigError, DataError
 from gdpo.experiments import Plan, read_experiment, read_plan
 from gdpo.experiments._reading import failure_file
+from gdpo.training._lock import is_locked, lock, unlock
 
 
 def test_a_folder_of_runs_is_an_experiment(two_arms):
@@ -42,6 +45,7 @@ def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_arms):
     failure = failure_file(two_arms, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
+    (two_arms / "gdpo-seed-2" / "environment.json").write_text("{}")
     experiment = read_experiment(two_arms)
     assert experiment.arms == ("grpo", "gdpo")
     assert experiment.reach == 0.5
@@ -79,7 +83,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, two_arms):
     with pytest.raises(DataError, match="holds no run"):
         read_experiment(tmp_path / "empty")
     write_run(two_arms, "gdpo", 9, {"format": [1.0]})
-    with pytest.raises(DataError, match="do not reward the same"):
+    with pytest.raises(DataError, match=r"differ in more than estimator and seed.*rewards"):
         read_experiment(two_arms)
     shutil.rmtree(two_arms / "gdpo-seed-9")
     write_run(two_arms, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
@@ -94,3 +98,63 @@ def test_a_broken_plan_is_named(tmp_path):
     Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
     with pytest.raises(DataError, match="no run of this comparison has begun"):
         read_experiment(tmp_path)
+
+
+def test_runs_of_other_models_or_lengths_are_not_compared(two_arms):
+    write_run(two_arms, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
+    with pytest.raises(
+        DataError, match=r"trainer.max_steps is 4 and 9|trainer.max_steps is 9 and 4"
+    ):
+        read_experiment(two_arms)
+
+
+def test_a_run_that_is_being_trained_is_running(two_arms):
+    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_arms)
+    path = two_arms / "gdpo-seed-1"
+    holder = (
+        "import sys, fcntl; f = open(sys.argv[1], 'ab'); fcntl.flock(f, fcntl.LOCK_EX); print()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{holder}; sys.stdout.flush(); sys.stdin.read()", path / ".lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    process.stdout.readline()
+    states = {run.path: run.state for run in read_experiment(two_arms).runs}
+    assert states[path] == "running"
+    assert list(states.values()).count("finished") == 3
+    with pytest.raises(ConfigError, match="another process trains in"):
+        lock(path)
+    process.communicate()
+    assert {run.state for run in read_experiment(two_arms).runs} == {"finished"}
+    lock(path)
+    assert is_locked(path)
+    unlock(path)
+    assert not is_locked(path)
+
+
+def test_a_run_that_was_finished_by_hand_has_not_failed(two_arms):
+    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_arms)
+    failure = failure_file(two_arms, "gdpo", 2)
+    failure.parent.mkdir()
+    failure.write_text(json.dumps({"why": "out of memory"}))
+    assert {run.state for run in read_experiment(two_arms).runs} == {"finished"}
+
+
+def test_strange_lines_of_metrics_are_left_out(tmp_path):
+    path = write_run(tmp_path, "gdpo", 1, {"format": [0.5, 0.6]})
+    with (path / "metrics.jsonl").open("ab") as file:
+        file.write(b'[1, 2]\n"text"\n{"loss": 0.0, "rewards/format/mean": 0.9}\n')
+        file.write(
+            '{"step": 3, "loss": 0.0, "note": "a\u2028b", "rewards/format/mean": 0.7}\n'.encode()
+        )
+        file.write('{"step": 4, "note": "\u00e9'.encode()[:-1])
+    np.testing.assert_array_equal(
+        read_experiment(tmp_path).runs[0].means["format"], [0.5, 0.6, 0.7]
+    )
+
+
+def test_a_constant_reward_without_its_code_has_a_range(tmp_path):
+    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 0.5]}, task="no_such_module:task")
+    [reward] = read_experiment(tmp_path).rewards
+    assert (reward.low, reward.high) == (0.5, 1.5)

@@ -40,3 +40,9 @@ def test_any_turn_gives_a_test_away_and_so_do_all_together():
     assert overlaps(rows, tests) == [1, 1, None]
     assert overlaps(rows, []) == [None] * 3
     assert overlaps([], tests) == []
+
+
+def test_signs_in_an_answer_count_and_signs_alone_are_like_nothing():
+    answers = ["50%", "50", "3!", "3", "(1,2]", "[1,2)", "1.5", "1,5"]
+    assert near_duplicates([sample(QUESTION, answer=a) for a in answers]) == [None] * len(answers)
+    assert near_duplicates([sample("∞?"), sample("😀")]) == [None, None]

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any
 
 from gdpo.evaluation._bfcl import MULTI_TURN, data_file, possible_answers
-from gdpo.evaluation._bfcl_tools import forget, fresh_name, run_tools, written
+from gdpo.evaluation._bfcl_tools import fresh_tools, run_tools, written
 from gdpo.evaluation._conversation import Talk, messages_of
 from gdpo.rewards import Reference, Reward
 from gdpo.tasks import Row, Sample, Task
@@ -212,11 +212,8 @@ def _correctness(completion: str, reference: Reference) -> float:
     )
 
     check: Any = multi_turn_checker
-    name = fresh_name()
-    try:
+    with fresh_tools() as name:
         checked = check(_decoded(entry, turns), answer, entry, entry["id"], name)
-    finally:
-        forget(name)
     return float(bool(checked["valid"]))
 
 

@@ -6,13 +6,17 @@ power with a billion digits), so that all of it runs in a process that can be ki
 as a script, reads conversations and writes what the tools gave back.
 """
 
+import copy
 import json
+import multiprocessing
 import re
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
+from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
@@ -21,8 +25,11 @@ Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 _START_S = 60.0
 """Seconds in which the process must have imported the tools."""
 
-_EACH_S = 2.0
-"""Seconds that one conversation may take. The longest of BFCL's own takes 0.05."""
+_CPU_S = 2
+"""Seconds on the processor that one conversation may take. The longest of BFCL's own takes 0.05."""
+
+_EACH_S = 20.0
+"""Seconds on the clock, on a machine that does much else beside it."""
 
 _MEMORY = 2 << 30
 _LONGEST = 50_000
@@ -31,6 +38,8 @@ _LONGEST = 50_000
 _DIED = "Error during execution: the tool took too long"
 _UNKNOWN = "unknown_tool_{}()"
 """A call that BFCL answers with an error."""
+
+_SHARED = ("CREDIT_CARD_EXTENSION", "BOOKING_RECORD_EXTENSION")
 
 _NAME = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 _numbers = count()
@@ -84,42 +93,82 @@ def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils  # pyright: ignore
 
     utilities: Any = multi_turn_utils
-    name = fresh_name()
     answers: list[list[str]] = []
-    for step in steps:
-        results, _ = utilities.execute_multi_turn_func_call(
-            list(step),
-            entry["initial_config"],
-            entry["involved_classes"],
-            name,
-            entry["id"],
-            long_context="long_context" in entry["id"],
-        )
-        answers.append([str(result)[:_LONGEST] for result in results])
-    forget(name)
+    with fresh_tools() as name:
+        for step in steps:
+            results, _ = utilities.execute_multi_turn_func_call(
+                list(step),
+                entry["initial_config"],
+                entry["involved_classes"],
+                name,
+                entry["id"],
+                long_context="long_context" in entry["id"],
+            )
+            answers.append([str(result)[:_LONGEST] for result in results])
     return answers
 
 
-def fresh_name() -> str:
-    """A name of a model that BFCL has no tools of yet: it keeps them by name, in its globals."""
-    return f"gdpo{next(_numbers)}x"
+@contextmanager
+def fresh_tools() -> Generator[str]:
+    """A name of a model that BFCL has no tools of yet; afterwards all is as it was.
 
-
-def forget(name: str) -> None:
-    """Drop the tools that BFCL keeps of a name."""
+    BFCL keeps tools by the model's name in its globals, and the travel agency hands one and the
+    same set of long credit cards and bookings to all of its instances.
+    """
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils  # pyright: ignore
+    from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import (  # pyright: ignore
+        travel_booking,
+    )
 
-    utilities: Any = multi_turn_utils
-    kept = utilities.__dict__
-    for key in [key for key in kept if key.startswith(f"{name}_")]:
-        del kept[key]
+    shared: Any = travel_booking
+    records = [getattr(shared, name) for name in _SHARED]
+    before = copy.deepcopy(records)
+    name = f"gdpo{next(_numbers)}x"
+    try:
+        yield name
+    finally:
+        utilities: Any = multi_turn_utils
+        kept = utilities.__dict__
+        for key in [key for key in kept if key.startswith(f"{name}_")]:
+            del kept[key]
+        for record, was in zip(records, before, strict=True):
+            record.clear()
+            record.update(was)
 
 
 def _main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     talks = json.load(sys.stdin)
     told, sys.stdout = sys.stdout, sys.stderr  # tools may print
-    json.dump([play(talk["entry"], talk["steps"]) for talk in talks], told)
+    from bfcl_eval.eval_checker.multi_turn_eval import (  # pyright: ignore
+        multi_turn_utils,  # noqa: F401  imported once, for all forks
+    )
+
+    json.dump([_apart(talk) for talk in talks], told)
+
+
+def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
+    """`play` in a fork of its own, which is killed when its time is over.
+
+    What the tools keep outside of their instances (some do) is gone with it.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_play_and_tell, args=(talk, there))
+    child.start()
+    there.close()
+    try:
+        answers = here.recv() if here.poll(_EACH_S) else None
+    except EOFError:  # it died
+        answers = None
+    child.kill()
+    child.join()
+    return answers or [[_DIED] * len(step) for step in talk["steps"]]
+
+
+def _play_and_tell(talk: Mapping[str, Any], told: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+    told.send(play(talk["entry"], talk["steps"]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,14 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gdpo.experiments._answer import answer, question
-from gdpo.experiments._comparison import Comparison, Difference, Interval, Outcome, Survival
+from gdpo.experiments._comparison import (
+    FEWEST_SEEDS,
+    Comparison,
+    Difference,
+    Interval,
+    Outcome,
+    Survival,
+)
 from gdpo.experiments._experiment import Experiment, Measured, Run
 from gdpo.experiments._hypervolume import hypervolume
 from gdpo.experiments._permutation import holm, permutation_test
@@ -21,9 +28,6 @@ from gdpo.experiments._survival import kaplan_meier, log_rank_scores
 from gdpo.experiments._threshold import WINDOW, best, final, first_reached
 
 __all__ = ["Comparison", "Difference", "Interval", "Outcome", "Survival", "analyse"]
-
-_ENOUGH = 5
-"""Seeds under which a result is exploratory, and an average has no interval."""
 
 _ENDED = ("finished", "failed", "interrupted")
 
@@ -137,7 +141,7 @@ def _ended_early(run: Run, total_steps: int) -> bool:
 
 def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
     count = int(np.count_nonzero(~np.isnan(values)))
-    if count < _ENOUGH:
+    if count < FEWEST_SEEDS:
         return Interval(float(interquartile_mean(values)), nan, nan)
     return bootstrap(interquartile_mean, [values], draws=draws, level=expanded_level(count))
 
@@ -171,6 +175,7 @@ def _difference(
         p_floor=test.floor,
         p_time=p_time,
         p_time_adjusted=p_time,
+        excess=float(np.sum(scores[0])),
     )
 
 
@@ -217,4 +222,4 @@ def _volumes(scaled: list[Float[np.ndarray, " seed"]]) -> Float[np.ndarray, " se
 
 def _few_seeds(outcomes: tuple[Outcome, ...], differences: tuple[Difference, ...]) -> bool:
     counts = [o.runs for o in outcomes] + [d.pairs for d in differences]
-    return min(counts, default=0) < _ENOUGH
+    return min(counts, default=0) < FEWEST_SEEDS

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from math import isnan
 
-import numpy as np
-
-from gdpo.experiments._comparison import Difference, Interval, Outcome
+from gdpo.experiments._comparison import FEWEST_SEEDS, Difference, Interval, Outcome
 from gdpo.experiments._experiment import Experiment
 
 _ALPHA = 0.05
@@ -41,7 +39,8 @@ def answer(
     if len(experiment.arms) == 1:
         parts = [_alone(experiment, outcomes)]
     elif not compared:
-        parts = [f"No seed has ended both in {experiment.arms[0]} and in another arm yet"]
+        yet = " yet" if open_runs else ""
+        parts = [f"No seed has ended both in {experiment.arms[0]} and in another arm{yet}"]
     elif max(d.pairs for d in compared) == 1:
         parts = [_one_seed(experiment, outcomes)]
     else:
@@ -83,9 +82,9 @@ def _compared(
     best = by_support[0]
     count = len(differences)
     soonest = min(differences, key=lambda d: d.p_time_adjusted)
-    if best.p_adjusted < _ALPHA:
+    if best.p_adjusted < _ALPHA and best.pairs >= FEWEST_SEEDS:
         parts = [_higher(best, count), *_other_way(best, by_support, count)]
-    elif soonest.p_time_adjusted < _ALPHA:
+    elif soonest.p_time_adjusted < _ALPHA and soonest.pairs >= FEWEST_SEEDS:
         best = soonest
         parts = [_sooner(experiment, best, outcomes, count)]
     else:
@@ -102,26 +101,23 @@ def _higher(d: Difference, count: int) -> str:
 
 def _other_way(best: Difference, by_support: Sequence[Difference], count: int) -> list[str]:
     contrary = [
-        d for d in by_support if d.p_adjusted < _ALPHA and d.final.value * best.final.value < 0
+        d
+        for d in by_support
+        if d.p_adjusted < _ALPHA
+        and d.pairs >= FEWEST_SEEDS
+        and d.final.value * best.final.value < 0
     ]
     return ["but " + _higher(contrary[0], count)] if contrary else []
 
 
 def _sooner(experiment: Experiment, d: Difference, outcomes: Sequence[Outcome], count: int) -> str:
     ours, theirs = (_of(outcomes, arm, d.reward) for arm in (d.arm, d.baseline))
-    until = experiment.total_steps
-    way = "sooner" if _waiting(ours, until) < _waiting(theirs, until) else "later"
+    way = "sooner" if d.excess > 0 else "later"
     return (
         f"{d.arm} comes to {_percent(experiment.reach)} of {d.reward} {way} than {d.baseline} "
         f"(half of the runs {_median(ours)} against {_median(theirs)}, {_seeds(d.pairs)}, "
         f"{_p(d.p_time_adjusted, count)}), and where they end no difference can be told"
     )
-
-
-def _waiting(outcome: Outcome, until: int) -> float:
-    """Mean steps without having reached the threshold, of those that were to be run."""
-    steps = np.append(outcome.survival.steps, until)
-    return float(np.sum(outcome.survival.share * np.diff(steps)))
 
 
 def _untold(d: Difference, arms: Sequence[str], count: int) -> str:
@@ -146,8 +142,12 @@ def _never(experiment: Experiment, d: Difference, outcomes: Sequence[Outcome]) -
         f"{o.runs - o.reached} of {o.runs} runs of {o.arm} never came to "
         f"{_percent(experiment.reach)} of {o.reward}"
         for o in of_both
-        if o.reached < o.runs
+        if o.reached < o.runs and not _running(experiment, o.arm)
     ]
+
+
+def _running(experiment: Experiment, arm: str) -> bool:
+    return any(run.state in ("waiting", "running") for run in experiment.runs_of(arm))
 
 
 def _failures(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
@@ -161,7 +161,7 @@ def _failures(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
             parts.append(f"{early} of {len(runs)} runs of {arm} ended early and {counted} reached")
         if lost:
             left = "its first step and is" if lost == 1 else "their first step and are"
-            parts.append(f"{lost} of {len(runs)} runs of {arm} failed before {left} left out")
+            parts.append(f"{lost} of {len(runs)} runs of {arm} ended before {left} left out")
     return parts
 
 

@@ -7,6 +7,10 @@ from jaxtyping import Float
 
 from gdpo.experiments._experiment import Experiment, Measured
 
+FEWEST_SEEDS = 5
+"""With fewer an arm, a result is exploratory, nothing is called better, and averages have no
+intervals."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -75,6 +79,9 @@ class Difference:
     """Permutation test with the log-rank statistic of the steps to the threshold. The chi-squared
     approximation goes below the floor with few seeds."""
     p_time_adjusted: float
+    excess: float
+    """Runs of this arm that came to the threshold, less those expected were the arms alike: above
+    0, it came there sooner. What `p_time` is the p-value of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo.experiments._grid import Cell, Grid
+from gdpo.training import RunDirectory
 from gdpo.training._progress import duration, number
 
 _RECENT = 5
@@ -57,7 +59,8 @@ class _Board:
         if len(shown) > _MOST_ROWS:
             running = self._grid.running()
             ended = [cell for cell in shown if cell.training is None and cell.begun]
-            shown = [*running, *ended[-(_MOST_ROWS - len(running)) :]]
+            room = max(0, _MOST_ROWS - len(running))
+            shown = [*running, *ended[len(ended) - min(room, len(ended)) :]]
         names = _rewards(shown)
         table = Table("arm", "seed", "state", "step", *map(escape, names))
         for cell in shown:
@@ -94,7 +97,14 @@ class _Board:
 
 
 def _rows(cell: Cell) -> list[dict[str, Any]]:
-    return [row for row in cell.run.read_metrics() if "loss" in row] if cell.begun else []
+    """The metrics of a run's steps, read again only where the file has grown."""
+    file = cell.run.metrics
+    return list(_read(cell.run, file.stat().st_size)) if file.is_file() else []
+
+
+@lru_cache(maxsize=4096)
+def _read(run: RunDirectory, _size: int) -> tuple[dict[str, Any], ...]:
+    return tuple(row for row in run.read_metrics() if "loss" in row)
 
 
 def _rewards(cells: Sequence[Cell]) -> list[str]:

@@ -22,10 +22,13 @@ from gdpo.experiments._reading import (
     run_name,
 )
 from gdpo.training import Recipe, RunDirectory
+from gdpo.training._lock import is_locked, lock, unlock
 from gdpo.training._recipe import differences
 from gdpo.training._resolve import resolve
 
 _POLL_S = 0.5
+_SEEDS = 2**32
+"""How many there are."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class Cell:
     @property
     def failed(self) -> bool:
         """Whether it ended with an error, which is a result, too."""
-        return self.failure.is_file()
+        return self.failure.is_file() and not self.finished
 
 
 @dataclass(slots=True)
@@ -73,8 +76,12 @@ class Grid:
     cells: list[Cell] = field(default_factory=list[Cell])
 
     def open(self) -> list[Cell]:
-        """Those with something left to do."""
-        return [cell for cell in self.cells if not cell.finished and not cell.failed]
+        """Those with something left to do, that no other process trains."""
+        return [
+            cell
+            for cell in self.cells
+            if not (cell.finished or cell.failed or is_locked(cell.run.path))
+        ]
 
     def running(self) -> list[Cell]:
         """Those that train now."""
@@ -141,7 +148,7 @@ def run_grid(grid: Grid, *, jobs: int, told: Callable[[], None] = lambda: None) 
     devices = _devices(jobs)
     free: list[Mapping[str, str]] = [next(devices) for _ in range(jobs)]
     used: dict[int, Mapping[str, str]] = {}
-    with terminable(), _stopped_at_the_end(grid):
+    with terminable(), _alone(grid.folder), _stopped_at_the_end(grid):
         while True:
             ended = [cell for cell in grid.running() if _ended(cell)]
             free += [used.pop(id(cell)) for cell in ended]
@@ -160,6 +167,8 @@ def _check(arms: Sequence[str], seeds: Sequence[int], reach: float) -> None:
             raise ConfigError(f"--{what} names none")
         if twice := sorted({str(v) for v in values if list(values).count(v) > 1}):
             raise ConfigError(f"--{what} names {', '.join(twice)} twice")
+    if outside := [seed for seed in seeds if not 0 <= seed < _SEEDS]:
+        raise ConfigError(f"--seeds names {outside[0]}; a seed is from 0 to {_SEEDS - 1}")
     if not 0 < reach <= 1:
         raise ConfigError(f"--reach is a share of a reward's range, above 0 and at most 1: {reach}")
     names = [run_name(arm, 0) for arm in arms]
@@ -239,6 +248,16 @@ def _devices(jobs: int) -> Iterator[Mapping[str, str]]:
     if len(named) < 2 or jobs < 2:
         return cycle([dict[str, str]()])
     return cycle({"CUDA_VISIBLE_DEVICES": name} for name in named)
+
+
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Keep a second `gdpo compare` out of the folder."""
+    lock(folder)
+    try:
+        yield
+    finally:
+        unlock(folder)
 
 
 @contextmanager

@@ -20,6 +20,9 @@ _GRACE_S = 20.0
 _INTERRUPTED = 130
 """Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
 
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that someone meant. Others (SIGKILL for want of memory, SIGSEGV) are how a run fails."""
+
 _LOG_LINES = 15
 """Lines of a failed run's output that are shown."""
 
@@ -65,7 +68,7 @@ class Training:
     def interrupted(self) -> bool:
         """Whether it was stopped from outside, and can go on."""
         code = self.process.poll()
-        return code is not None and (code < 0 or code == _INTERRUPTED)
+        return code is not None and (-code in _STOPS or code == _INTERRUPTED)
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics of its steps so far."""
@@ -120,12 +123,17 @@ def stop_trainings(trainings: Sequence[Training]) -> None:
 
 @contextmanager
 def terminable() -> Generator[None]:
-    """SIGTERM unwinds the stack as Ctrl-C does, so that no training is left behind."""
+    """SIGTERM, and SIGHUP of a closed terminal, unwind the stack as Ctrl-C does.
+
+    So no training is left behind.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    caught = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(s, lambda number, _frame: sys.exit(128 + number)) for s in caught]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in zip(caught, before, strict=True):
+            signal.signal(each, handler)

@@ -16,6 +16,8 @@ from gdpo.experiments._experiment import Experiment, Measured, Run, State
 from gdpo.experiments._threshold import REACHED
 from gdpo.rewards import declared_ranges
 from gdpo.training import Recipe, RunDirectory, read_recipe
+from gdpo.training._lock import is_locked
+from gdpo.training._recipe import differences
 from gdpo.training._resolve import find_rewards, find_task, gates_of
 
 COMPARISON_FILE = "comparison.json"
@@ -23,6 +25,25 @@ COMPARISON_FILE = "comparison.json"
 
 LOGS = "logs"
 """Folder of what the processes of a comparison printed."""
+
+_MAY_DIFFER = (
+    "name",
+    "runs_dir",
+    "advantage",
+    *(
+        f"trainer.{key}"
+        for key in (
+            "seed",
+            "data_seed",
+            "run_name",
+            "report_to",
+            "logging_steps",
+            "save_steps",
+            "save_total_limit",
+        )
+    ),
+)
+"""Keys of recipes that may be others in runs that are compared."""
 
 _DEFAULT_SEED = 42
 """TRL's, where a recipe names none."""
@@ -126,15 +147,7 @@ def _experiment(
     recipes: Sequence[Recipe],
     reach: float,
 ) -> Experiment:
-    rewarded = {tuple((r.name, r.weight) for r in recipe.rewards): recipe for recipe in recipes}
-    if len(rewarded) > 1:
-        raise DataError(
-            f"{folder}: its runs do not reward the same, so they cannot be compared: "
-            + "; ".join(
-                f"{r.name} rewards {', '.join(e.name for e in r.rewards)}"
-                for r in rewarded.values()
-            )
-        )
+    _refuse_different(folder, recipes)
     steps = [_steps(recipe) for recipe in recipes] + [run.steps for run in runs]
     return Experiment(
         name=recipes[0].task,
@@ -170,9 +183,10 @@ def _logged(runs: Iterable[Run]) -> list[str]:
 
 
 def _seen(name: str, runs: Iterable[Run]) -> tuple[float, float]:
-    values = np.concatenate([run.means[name] for run in runs if name in run.means])
+    values = np.concatenate([np.empty(0), *(r.means[name] for r in runs if name in r.means)])
     known = values[~np.isnan(values)]
-    return (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    return (low, high) if low < high else (low, low + 1.0)
 
 
 def _read_run(arm: str, seed: int, path: Path, failed: Path | None) -> Run:
@@ -183,11 +197,14 @@ def _read_run(arm: str, seed: int, path: Path, failed: Path | None) -> Run:
 
 
 def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
+    begun = _is_run(run.path)
+    if begun and is_locked(run.path):
+        return "running", ""
+    if begun and "finished" in run.read_environment():
+        return "finished", ""
     if failed is not None and failed.is_file():
         return "failed", _why(failed)
-    if not _is_run(run.path):
-        return "waiting", ""
-    return ("finished" if "finished" in run.read_environment() else "interrupted"), ""
+    return ("interrupted" if begun else "waiting"), ""
 
 
 def _why(file: Path) -> str:
@@ -199,7 +216,8 @@ def _why(file: Path) -> str:
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Float[np.ndarray, " step"]]:
     """By reward, its mean at each step; NaN at steps that were not logged."""
-    count = max((int(row.get("step", 0)) for row in rows), default=0)
+    rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
+    count = max((row["step"] for row in rows), default=0)
     means: dict[str, Float[np.ndarray, " step"]] = {}
     for row in rows:
         for key, value in row.items():
@@ -207,7 +225,7 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Float[np.ndarray, " s
                 name = key.removeprefix("rewards/").removesuffix("/mean")
                 curve = means.setdefault(name, np.full(count, np.nan))
                 if isinstance(value, int | float):
-                    curve[int(row["step"]) - 1] = value
+                    curve[row["step"] - 1] = value
     return means
 
 
@@ -231,6 +249,24 @@ def _folders(folder: Path) -> list[Path]:
 def _is_run(path: Path) -> bool:
     run = RunDirectory(path)
     return run.recipe.is_file() and run.environment.is_file()
+
+
+def _refuse_different(folder: Path, recipes: Sequence[Recipe]) -> None:
+    """Raise a DataError where runs differ in more than estimator, seed and what is not trained."""
+    first = recipes[0]
+    for other in recipes[1:]:
+        changed = {
+            key: values
+            for key, values in differences(first, other).items()
+            if key not in _MAY_DIFFER and not key.startswith("advantage_options")
+        }
+        if changed:
+            shown = "; ".join(f"{key} is {a!r} and {b!r}" for key, (a, b) in changed.items())
+            raise DataError(
+                f"{folder}: the runs {first.name} and {other.name} differ in more than estimator "
+                f"and seed, so that they cannot be compared: {shown}. Put them into folders of "
+                "their own"
+            )
 
 
 def _refuse_twins(runs: Sequence[Run]) -> None:

@@ -9,16 +9,21 @@ from gdpo.tasks._task import Sample
 def near_duplicates(samples: Sequence[Sample]) -> list[int | None]:
     """For each sample the earlier one that it repeats, or None.
 
-    It repeats one if the same answer is wanted (the same words), and what the user said in all
-    turns is nearly the same: the Jaccard index of the sets of word 5-grams is at least 0.8. Case,
-    punctuation and whitespace do not matter. Samples that repeat another repeat nothing further:
-    whoever takes them out keeps the first of each.
+    It repeats one if the same answer is wanted (but for case, whitespace and a full stop), and what
+    the user said in all turns is nearly the same: the Jaccard index of the sets of word 5-grams is at
+    least 0.8. Case, punctuation and whitespace do not matter. Samples that repeat another repeat
+    nothing further: whoever takes them out keeps the first of each.
 
     Args:
-        samples: Of one task, in order; their `asked` and `answer` are compared.
+        samples: Of one task, in order; their `asked` and `answer` are compared. What is asked
+            without any word is like nothing.
     """
     texts = ["\n".join(_turns(sample)) for sample in samples]
-    return find_alike(texts, [tuple(words(sample.answer or "")) for sample in samples])
+    answers = ["".join((sample.answer or "").casefold().split()).rstrip(".") for sample in samples]
+    kinds = [
+        a if words(text) else i for i, (text, a) in enumerate(zip(texts, answers, strict=True))
+    ]
+    return find_alike(texts, kinds)
 
 
 def overlaps(samples: Sequence[Sample], tests: Sequence[Sample]) -> list[int | None]:

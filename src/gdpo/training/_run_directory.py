@@ -135,7 +135,7 @@ class RunDirectory:
         """The lines of `metrics.jsonl`. A line that was cut off by a crash is left out."""
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text(encoding="utf-8").splitlines()
+        lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
         return [row for line in lines if (row := _parsed(line)) is not None]
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -225,9 +225,10 @@ def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        return json.loads(line)
-    except ValueError:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
         return None
+    return row if isinstance(row, dict) else None
 
 
 def _is_complete(folder: Path, step: int) -> bool:

@@ -14,6 +14,7 @@ from gdpo.training._batch import default_save_steps
 from gdpo.training._environment import describe_environment
 from gdpo.training._finish import changes_so_far, finish_run
 from gdpo.training._interrupt import stop_on_signal
+from gdpo.training._lock import lock, unlock
 from gdpo.training._loop import Loop, make_trainer
 from gdpo.training._models import load_tokenizer, make_ready
 from gdpo.training._noise import quiet
@@ -104,11 +105,14 @@ def train(recipe: Recipe, *, resume: bool = False, console: Console | None = Non
         refuse_existing(RunDirectory(recipe.run_dir), recipe)
     with quiet():
         job = prepare(recipe, rows=_PREFLIGHT_ROWS)
-        run, start = _on_main_process(lambda: _open(job, resume=resume))
-        step = start.step if start else 0
-        if step >= job.batches.total_steps and "finished" in run.read_environment():
-            return _result(job, run, started_at=step, seconds=0.0)
-        return _run(job, run, start, console, resume=resume)
+        try:
+            run, start = _on_main_process(lambda: _open(job, resume=resume))
+            step = start.step if start else 0
+            if step >= job.batches.total_steps and "finished" in run.read_environment():
+                return _result(job, run, started_at=step, seconds=0.0)
+            return _run(job, run, start, console, resume=resume)
+        finally:
+            unlock(job.recipe.run_dir)
 
 
 def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
@@ -120,8 +124,11 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
         "recipe_digest": job.recipe.digest,
     }
     if not resume:
-        return create_run(job.recipe, facts), None
+        run = create_run(job.recipe, facts)
+        lock(run.path)
+        return run, None
     run = RunDirectory(job.recipe.run_dir)
+    lock(run.path)
     refuse_other_circumstances(run, facts)
     start = run.last_checkpoint()
     step = start.step if start else 0

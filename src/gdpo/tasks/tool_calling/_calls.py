@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
+_DEEPEST = 100
+"""Brackets within brackets: far below where Python's stack decides, which differs by caller."""
+
 _SPACE = re.compile(r"\s*")
 
 
@@ -51,11 +54,26 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
             value, place = _decoder.raw_decode(text, place)
         except (ValueError, RecursionError):  # ValueError: no JSON, or an integer of 4,301 digits
             return None, place
+        if _deeper(value, _DEEPEST):
+            return None, place
         found = _as_calls(value)
         valid = valid and found is not None
         calls.extend(found or ())
         place = _skip_space(text, place)
     return (tuple(calls) if valid else None), place
+
+
+def _deeper(value: Any, most: int) -> bool:
+    """Whether more than so many lists and objects stand in each other; without recursion."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            x
+            for v in level
+            if isinstance(v, dict | list)
+            for x in (v.values() if isinstance(v, dict) else v)
+        ]
+    return bool(level)
 
 
 def _skip_space(text: str, place: int) -> int:

@@ -118,12 +118,14 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
     """
     if len(text) > _LONGEST:
         raise DataError(f"it has {len(text):,} characters; at most {_LONGEST:,} are read")
-    longest_first = sorted(names, key=len, reverse=True)
+    named = set(names)
+    lengths = sorted({len(name) for name in names}, reverse=True)
     calls: list[dict[str, Any]] = []
     place = 1
     while True:
         place = _after_space(text, place)
-        name = next((n for n in longest_first if text.startswith(f"{n}(", place)), None)
+        heads = (text[place : place + length] for length in lengths)
+        name = next((n for n in heads if n in named and text.startswith("(", place + len(n))), None)
         opening = text.find("(", place) if name is None else place + len(name)
         if opening < 0:
             raise DataError(f"{_shown(text[place:])} is no call: name(parameter=value, ...)")
