@@ -10,8 +10,8 @@ def near_duplicates(samples: Sequence[Sample]) -> list[int | None]:
     """For each sample the earlier one that it repeats, or None.
 
     It repeats one if the same answer is wanted (but for case, whitespace and a full stop), and what
-    the user said in all turns is nearly the same: the Jaccard index of the sets of word 5-grams is at
-    least 0.8. Case, punctuation and whitespace do not matter. Samples that repeat another repeat
+    the user said in all turns is nearly the same: the Jaccard index of the sets of word 5-grams is
+    at least 0.8. Case, punctuation and whitespace do not matter. Samples that repeat another repeat
     nothing further: whoever takes them out keeps the first of each.
 
     Args:
