@@ -8,7 +8,8 @@ from tests.experiments.conftest import write_run
     ("arguments", "message"),
     [
         ([], "give a recipe, or --suite toys"),
-        (["recipes/gsm8k", "--suite", "toys"], "give a recipe, or --suite toys"),
+        (["recipes/gsm8k", "--suite", "toys"], "give a recipe, or --suite toys, not both"),
+        (["--suite", "toys", "--set", "a=b"], "are for recipes, not toys"),
         (["--suite", "games"], "there is one suite, toys"),
         (["--suite", "toys", "--arms", "gpdo"], "did you mean 'gdpo'"),
         (["--suite", "toys", "--seeds", "many"], "--seeds many: write how many, or which"),

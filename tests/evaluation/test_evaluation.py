@@ -1,7 +1,9 @@
 """Evaluations: gold answers score 1, parts are kept, and a model answers."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.evaluation.conftest import written
@@ -12,11 +14,13 @@ from gdpo.evaluation import (
     Sampling,
     Settings,
     add_to_readme,
+    differences_table,
     evaluate,
     find_benchmark,
     folder_of,
     read_results,
     responder_of,
+    weights_of,
 )
 from gdpo.rollouts import read_rollouts
 
@@ -198,3 +202,45 @@ def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="has no chat template"):
         run(tmp_path / "e", ["gsm8k"], [gsm8k_file], replace(SETTINGS, model=str(folder)))
+
+
+def test_an_evaluation_does_not_go_on_with_other_rows(gsm8k_file, tmp_path):
+    run(tmp_path / "e", ["gsm8k"], [gsm8k_file])
+    other = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
+    with pytest.raises(ConfigError, match="holds an evaluation on other rows of gsm8k"):
+        run(tmp_path / "e", ["gsm8k"], [other])
+    moved = shutil.copy(gsm8k_file, tmp_path / "moved.jsonl")
+    run(tmp_path / "e", ["gsm8k"], [moved])
+
+
+def test_rows_that_cannot_be_read_take_no_folder(tmp_path):
+    with pytest.raises(DataError):
+        run(tmp_path / "e", ["gsm8k"], [str(tmp_path / "nowhere.jsonl")])
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_model_that_was_trained_on_is_another(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(bytes(3_000_000))
+    before = weights_of(str(tmp_path))
+    assert weights_of(str(tmp_path)) == before != ""
+    changed = bytearray(3_000_000)
+    changed[100] = 1
+    (tmp_path / "model.safetensors").write_bytes(changed)
+    assert weights_of(str(tmp_path)) != before
+    assert weights_of("Qwen/Qwen2.5-1.5B-Instruct") == ""
+
+
+def test_models_are_paired_by_problem_and_not_by_place(gsm8k_file, tmp_path):
+    rows = [json.loads(line) for line in Path(gsm8k_file).read_text().splitlines()]
+    backwards = written(tmp_path / "backwards.jsonl", rows[::-1][:40])
+    every_other = Counting()
+    [ours] = run(tmp_path / "a", ["gsm8k"], [gsm8k_file], answering=lambda _: every_other)
+    [theirs] = run(tmp_path / "b", ["gsm8k"], [backwards], answering=lambda _: Counting())
+    table = differences_table([ours], [theirs], "b")
+    columns = [list(column.cells) for column in table.columns]
+    assert columns[1] == ["40"] * 4
+    assert set(columns[3]) == {"+0.000"}
+    other = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
+    [stranger] = run(tmp_path / "c", ["gsm8k"], [other])
+    with pytest.raises(ConfigError, match="no problem that was evaluated here"):
+        differences_table([ours], [stranger], "c")

@@ -152,7 +152,7 @@ def test_several_arms_and_rewards_are_corrected_together():
 def test_failed_runs_count_with_what_they_reached():
     runs = apart()
     runs[0] = run("grpo", 0, "failed", "out of memory", format=[0.3] * 20)
-    runs[6] = run("gdpo", 1, "interrupted", format=[0.2] * 7)
+    runs[6] = run("gdpo", 1, "failed", format=[0.2] * 7)
     runs[7] = run("gdpo", 2, "failed", "no GPU")
     found = analyse(experiment(runs))
     grpo, gdpo = found.outcomes

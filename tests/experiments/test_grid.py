@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from tests.experiments.conftest import write_run
 
 from gdpo.errors import ConfigError
 from gdpo.experiments import Training, make_grid, read_experiment, run_grid
@@ -72,6 +73,8 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     experiment = read_experiment(folder)
     assert (experiment.arms, experiment.seeds) == (("grpo", "gdpo"), (1, 2))
     assert [run.steps for run in experiment.runs] == [2, 0, 2, 2]
+    again = make_grid(recipe, ["gdpo", "grpo"], [1], folder, reach=0.8)
+    assert again.plan.arms == ("gdpo", "grpo")
     assert all(path.stat().st_mtime == at for path, at in first.items())
 
 
@@ -165,7 +168,10 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(
 
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
     folder = tmp_path / "compare"
-    make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    assert not folder.exists(), "what fails before it begins takes no folder"
+    write_run(folder, "gdpo", 1, {"format": [0.0]})
+    grid.plan.write(folder)
     other = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 3}})
     with pytest.raises(ConfigError, match=r"another recipe:\n  trainer.max_steps: 2 → 3"):
         make_grid(other, ["gdpo"], [1], folder, reach=0.8)
@@ -186,6 +192,7 @@ def test_each_run_gets_a_device_of_its_own(monkeypatch):
 def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    folder.mkdir()
     holder = (
         "import sys; from pathlib import Path; from gdpo.training._lock import lock; "
         "lock(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"

@@ -10,9 +10,9 @@ from rich.markdown import Markdown
 from rich.progress import Progress
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.cli._codes import FAILED
+from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.errors import ConfigError
-from gdpo.experiments import analyse, grid_display, make_grid, read_experiment, run_grid
+from gdpo.experiments import LOGS, analyse, grid_display, make_grid, read_experiment, run_grid
 from gdpo.experiments.toys import suite, table
 from gdpo.report import summary, write_report
 from gdpo.training import load_recipe
@@ -51,12 +51,24 @@ def compare_recipe(
     jobs = jobs or _jobs()
     if grid.open():
         steps = _total_steps(grid.open()[0].recipe)
-        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
-            run_grid(grid, jobs=jobs, told=told)
+        try:
+            with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
+                run_grid(grid, jobs=jobs, told=told)
+        except KeyboardInterrupt:
+            done = sum(cell.finished for cell in grid.cells)
+            console.print(
+                f"stopped, and saved; the same command goes on ({done} of {len(grid.cells)} runs "
+                "are done)"
+            )
+            return INTERRUPTED
     failed = [cell for cell in grid.cells if cell.failed]
-    if len(failed) == len(grid.cells):
-        raise ConfigError(f"every run failed; of the first: {failed[0].failure.read_text()}")
-    make_report(folder, None, console)
+    for cell in failed:
+        reason = f"{cell.arm}, seed {cell.seed} failed: {cell.why()}"
+        console.print(reason, markup=False, soft_wrap=True)
+    if failed:
+        console.print(f"logs: {folder / LOGS}; --retry-failed trains them again", markup=False)
+    if any(cell.run.read_metrics() for cell in grid.cells if cell.begun):
+        make_report(folder, None, console)
     return FAILED if failed else 0
 
 
@@ -97,9 +109,8 @@ def compare_toys(
         console.print(Markdown(table(done)))
     else:  # whole, for whatever reads it
         console.print(table(done), markup=False, soft_wrap=True)
-    console.print(
-        "Steps to the threshold: median [range over seeds], and how many never came to it."
-    )
+    told = "Steps to the threshold: median [range over seeds], and how many never came to it."
+    console.print(told, markup=False, soft_wrap=True)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         for name, experiment in done.items():

@@ -6,6 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+_REACH = 0.8
+
 
 def compare(
     recipe: Path | None = None,
@@ -17,7 +19,7 @@ def compare(
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     output: Path | None = None,
-    reach: float = 0.8,
+    reach: float = _REACH,
     price: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
     retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
@@ -55,8 +57,14 @@ def compare(
     if suite not in (None, "toys"):
         raise ConfigError(f"--suite {suite}: there is one suite, toys")
     if (recipe is None) == (suite is None):
-        raise ConfigError("give a recipe, or --suite toys")
+        raise ConfigError(
+            "give a recipe, or --suite toys" + ("" if recipe is None else ", not both")
+        )
     if recipe is None:
+        if set or price or retry_failed or reach != _REACH:
+            raise ConfigError(
+                "--set, --price, --reach and --retry-failed are for recipes, not toys"
+            )
         compare_toys(arms or "all", seeds or "20", output, console, jobs=jobs)
         return 0
     return compare_recipe(

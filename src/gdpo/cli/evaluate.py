@@ -37,8 +37,8 @@ def evaluate(
             with nothing.
         benchmarks: Names with commas: gsm8k, math500, aime24, amc23, minerva, olympiad, humaneval,
             humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces, taco,
-            tool_calling, bfcl_simple_python and the other single-turn categories of BFCL
-            (bfcl: all of them); or a task, with --data.
+            tool_calling, bfcl_simple_python and the other categories of BFCL, those of
+            several turns too (bfcl: all of them); or a task, with --data.
         data: NAME=FILE: rows of a benchmark from a file instead of the Hub; may be repeated.
         samples: Responses to each problem; more than one needs a temperature.
         temperature: 0: the likeliest token each time. The paper's maths: 0.6, with --top-p 0.95.
@@ -59,7 +59,7 @@ def evaluate(
 
     from gdpo.cli._evaluating import files_of, names_of, run_evaluation
     from gdpo.cli._pushing import push_run
-    from gdpo.evaluation import Sampling, Settings, check_push
+    from gdpo.evaluation import Sampling, Settings, check_push, weights_of
     from gdpo.training import RunDirectory
 
     settings = Settings(
@@ -68,6 +68,7 @@ def evaluate(
         token_limit=token_limit,
         rows=rows,
         data=files_of(data or ()),
+        weights="" if server else weights_of(model),
         engine=engine,
     )
     names = names_of(benchmarks)

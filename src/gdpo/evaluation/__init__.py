@@ -19,7 +19,7 @@ from gdpo.evaluation._responders import Responder, Response, Sampling, check_sam
 from gdpo.evaluation._sanity import Sanity, sanity
 from gdpo.evaluation._server import Server, ServerError
 from gdpo.evaluation._tables import bfcl_lines, differences_table, results_table
-from gdpo.evaluation._who import folder_of, responder_of
+from gdpo.evaluation._who import folder_of, responder_of, weights_of
 
 __all__ = [
     "BENCHMARKS",
@@ -59,4 +59,5 @@ __all__ = [
     "sanity",
     "share",
     "uploads",
+    "weights_of",
 ]

@@ -7,6 +7,7 @@ as a script, reads conversations and writes what the tools gave back.
 """
 
 import copy
+import importlib
 import json
 import multiprocessing
 import re
@@ -140,10 +141,7 @@ def _main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     talks = json.load(sys.stdin)
     told, sys.stdout = sys.stdout, sys.stderr  # tools may print
-    from bfcl_eval.eval_checker.multi_turn_eval import (  # pyright: ignore
-        multi_turn_utils,  # noqa: F401  imported once, for all forks
-    )
-
+    importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")  # for all
     json.dump([_apart(talk) for talk in talks], told)
 
 

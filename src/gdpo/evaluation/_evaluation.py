@@ -1,7 +1,8 @@
 """Evaluates: problems in parts, each answered, scored and kept before the next one begins."""
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import nan
 from pathlib import Path
@@ -38,6 +39,8 @@ class Settings:
     rows: int | None = None
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of rows, by benchmark."""
+    weights: str = ""
+    """Digest of the model's weights where they lie here; a model that was trained on is another."""
     engine: str = "transformers"
     """What runs a model in this process."""
 
@@ -53,6 +56,8 @@ class Result:
     """By the name of the measure."""
     of_problems: dict[str, list[float]]
     """The mean over the samples of each problem, by measure; NaN: does not apply."""
+    identities: list[str]
+    """Of each problem, twelve hex digits of what is asked and wanted: by it models are paired."""
 
 
 def evaluate(
@@ -75,8 +80,12 @@ def evaluate(
         ConfigError: The folder holds an evaluation with other settings.
         DataError: Rows cannot be read; before anything is generated.
     """
-    _open(folder, settings)
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
+    rows = {
+        benchmark.name: _digest(_identity(s.prompt, s.reference) for s in samples)
+        for benchmark, samples in work
+    }
+    _open(folder, settings, rows)
     results = [
         _evaluate_one(settings, benchmark, samples, responder, folder, told)
         for benchmark, samples in work
@@ -94,22 +103,50 @@ def read_results(folder: Path) -> list[Result]:
     file = folder / "results.json"
     if not file.is_file():
         raise ConfigError(f"{folder} holds no results.json: it is there when an evaluation is done")
-    return [_from_plain(plain) for plain in json.loads(file.read_text(encoding="utf-8"))]
+    try:
+        return [_from_plain(plain) for plain in json.loads(file.read_text(encoding="utf-8"))]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file} is no result of this version of gdpo ({type(error).__name__}: {error}): "
+            "evaluate again, into another folder"
+        ) from error
 
 
-def _open(folder: Path, settings: Settings) -> None:
+def _identity(prompt: Any, reference: Mapping[str, Any]) -> str:
+    """Twelve hex digits of what is asked and what is wanted."""
+    return _digest([json.dumps([prompt, dict(reference)], sort_keys=True, default=str)])
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _open(folder: Path, settings: Settings, rows: Mapping[str, str]) -> None:
+    """Make the folder, or see that it holds an evaluation of the same: settings, weights, rows."""
     file = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
+    wanted["rows_digest"] = dict(rows)
     if file.is_file():
         there = json.loads(file.read_text(encoding="utf-8"))
-        differing = [key for key in wanted if there.get(key) != wanted[key] and key != "data"]
+        differing = [
+            key
+            for key in wanted
+            if there.get(key) != wanted[key] and key not in ("data", "rows_digest")
+        ]
         if differing:
             raise ConfigError(
                 f"{folder} holds an evaluation with other settings: "
                 + "; ".join(f"{key} is {there.get(key)}, not {wanted[key]}" for key in differing)
                 + ". Name another folder: --output"
             )
-        wanted["data"] = {**there.get("data", {}), **wanted["data"]}
+        before = there.get("rows_digest", {})
+        if others := [name for name in rows if before.get(name, rows[name]) != rows[name]]:
+            raise ConfigError(
+                f"{folder} holds an evaluation on other rows of {', '.join(others)}. Name another "
+                "folder: --output"
+            )
+        for key in ("data", "rows_digest"):
+            wanted[key] = {**there.get(key, {}), **wanted[key]}
     elif folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} holds something else; name another folder: --output")
     folder.mkdir(parents=True, exist_ok=True)
@@ -219,7 +256,10 @@ def result_of(benchmark: str, rewards: Sequence[Reward], rollouts: Sequence[Roll
         of_problems[measure.name] = means
         estimates[measure.name] = share(means, low=low, high=high)
     samples = max((len(group) for group in by_problem.values()), default=0)
-    return Result(benchmark, len(by_problem), samples, estimates, of_problems)
+    identities = [
+        _identity(group[0].prompt, group[0].extra["reference"]) for group in by_problem.values()
+    ]
+    return Result(benchmark, len(by_problem), samples, estimates, of_problems, identities)
 
 
 def _mean(values: Sequence[float | None]) -> float:
@@ -240,6 +280,7 @@ def _from_plain(plain: dict[str, Any]) -> Result:
             name: [_number(value) for value in values]
             for name, values in plain["of_problems"].items()
         },
+        identities=plain["identities"],
     )
 
 

@@ -5,6 +5,7 @@ from math import isnan
 
 from rich.table import Column, Table
 
+from gdpo.errors import ConfigError
 from gdpo.evaluation._bfcl import bfcl_averages
 from gdpo.evaluation._evaluation import Result
 from gdpo.evaluation._intervals import Estimate, difference
@@ -36,20 +37,33 @@ def bfcl_lines(results: Sequence[Result]) -> list[str]:
 
 
 def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:
-    """What differs from another evaluation on the problems that both have, problem by problem."""
+    """What differs from another evaluation on the problems that both have, problem by problem.
+
+    Raises:
+        ConfigError: They have no problem in common.
+    """
     table = Table("benchmark", "problems", "measure", f"difference to {name}", "95 % interval")
     others = {result.benchmark: result for result in theirs}
     for result in ours:
         other = others.get(result.benchmark)
         for measure, values in result.of_problems.items() if other else ():
             assert other is not None
-            against = other.of_problems.get(measure, [])
-            count = min(len(values), len(against))
-            estimate = difference(values[:count], against[:count])
+            against = dict(zip(other.identities, other.of_problems.get(measure, []), strict=False))
+            mine = zip(result.identities, values, strict=True)
+            common = [(value, against[who]) for who, value in mine if who in against]
+            estimate = difference([a for a, _ in common], [b for _, b in common])
             table.add_row(
                 result.benchmark, f"{estimate.problems:,}", measure, *_shown(estimate, "+.3f")
             )
         table.add_section()
+    if not any(
+        set(r.identities) & set(others[r.benchmark].identities)
+        for r in ours
+        if r.benchmark in others
+    ):
+        raise ConfigError(
+            f"{name} holds no problem that was evaluated here: nothing to compare with"
+        )
     return table
 
 

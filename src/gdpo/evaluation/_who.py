@@ -1,5 +1,6 @@
 """Who answers: a run's model, a model by name, a server, the gold answers, or nobody."""
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ from gdpo.evaluation._server import Server
 from gdpo.evaluation._vllm import VllmModel, check_vllm
 from gdpo.training import DataConfig, Recipe, RunDirectory
 from gdpo.training._models import load_tokenizer, locate_model, make_ready
+
+_SAMPLED = 1 << 20
+"""Bytes of the start and of the end of a file that its digest looks at."""
 
 WRITTEN = ("gold", "empty")
 """Names that are no models: the rows' own answers, and no answer."""
@@ -76,6 +80,27 @@ def _check_engine(engine: str, *, apart: bool) -> None:
                 "--engine vllm runs a model in this process: no server, gold or empty"
             )
         check_vllm()
+
+
+def weights_of(model: str) -> str:
+    """Twelve hex digits of the weights that lie in a run or a folder; empty for other models.
+
+    Of each file the size, the first and the last mebibyte and 64 places between: training changes
+    all of them.
+    """
+    run = RunDirectory(Path(model))
+    folder = run.model if run.recipe.is_file() else Path(model)
+    if not folder.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for file in sorted(f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as data:
+            for place in (0, *(size * i // 65 for i in range(1, 65)), max(0, size - _SAMPLED)):
+                data.seek(place)
+                digest.update(data.read(_SAMPLED if place in (0, size - _SAMPLED) else 4096))
+    return digest.hexdigest()[:12]
 
 
 def folder_of(model: str) -> Path:

@@ -8,7 +8,7 @@ from gdpo.experiments._grid import Cell, Grid, make_grid, run_grid
 from gdpo.experiments._hypervolume import hypervolume
 from gdpo.experiments._permutation import PValue, holm, permutation_test
 from gdpo.experiments._process import Training, start_training, stop_trainings, terminable
-from gdpo.experiments._reading import Plan, read_experiment, read_plan, run_name
+from gdpo.experiments._reading import LOGS, Plan, read_experiment, read_plan, run_name
 from gdpo.experiments._robust import (
     bootstrap,
     expanded_level,
@@ -28,6 +28,7 @@ from gdpo.experiments._threshold import (
 )
 
 __all__ = [
+    "LOGS",
     "REACHED",
     "WINDOW",
     "Cell",

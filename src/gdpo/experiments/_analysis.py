@@ -15,7 +15,7 @@ from gdpo.experiments._comparison import (
     Outcome,
     Survival,
 )
-from gdpo.experiments._experiment import Experiment, Measured, Run
+from gdpo.experiments._experiment import OPEN, Experiment, Measured, Run
 from gdpo.experiments._hypervolume import hypervolume
 from gdpo.experiments._permutation import holm, permutation_test
 from gdpo.experiments._robust import (
@@ -28,8 +28,6 @@ from gdpo.experiments._survival import kaplan_meier, log_rank_scores
 from gdpo.experiments._threshold import WINDOW, best, final, first_reached
 
 __all__ = ["Comparison", "Difference", "Interval", "Outcome", "Survival", "analyse"]
-
-_ENDED = ("finished", "failed", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ def _traces(experiment: Experiment, arm: str, reward: Measured) -> _Traces:
     return _Traces(
         seeds=tuple(run.seed for run in runs),
         begun=np.array([run.steps > 0 for run in runs], dtype=bool),
-        ended=np.array([run.state in _ENDED for run in runs], dtype=bool),
+        ended=np.array([run.state not in OPEN for run in runs], dtype=bool),
         finals=np.array([final(values) for values in curves], dtype=float),
         bests=np.array([best(values) for values in curves], dtype=float),
         times=np.array([c or s for c, s in zip(crossings, steps, strict=True)], dtype=float),
@@ -136,7 +134,7 @@ def _outcome(
 
 
 def _ended_early(run: Run, total_steps: int) -> bool:
-    return run.state in ("failed", "interrupted") and 0 < run.steps < total_steps
+    return run.state == "failed" and 0 < run.steps < total_steps
 
 
 def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:

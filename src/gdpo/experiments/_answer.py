@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from gdpo.experiments._comparison import FEWEST_SEEDS, Difference, Interval, Outcome
-from gdpo.experiments._experiment import Experiment
+from gdpo.experiments._experiment import OPEN, Experiment
 
 _ALPHA = 0.05
 """A corrected p-value below this is told as a difference."""
@@ -34,7 +34,7 @@ def answer(
     with it: a difference the other way, runs that never came to the threshold, runs that failed.
     """
     compared = [d for d in differences if d.pairs > 0]
-    open_runs = sum(run.state in ("waiting", "running") for run in experiment.runs)
+    open_runs = sum(run.state in OPEN for run in experiment.runs)
     undone = f"{open_runs} of {len(experiment.runs)} runs are not done yet"
     if len(experiment.arms) == 1:
         parts = [_alone(experiment, outcomes)]
@@ -77,7 +77,7 @@ def _compared(
     spans = {reward.name: reward.high - reward.low for reward in experiment.rewards}
     # Among p-values that are equal, as at the floor, the larger share of its range.
     by_support = sorted(
-        differences, key=lambda d: (d.p_adjusted, -abs(d.final.value) / spans[d.reward])
+        differences, key=lambda d: (d.p_adjusted, d.p_value, -abs(d.final.value) / spans[d.reward])
     )
     best = by_support[0]
     count = len(differences)
@@ -147,7 +147,7 @@ def _never(experiment: Experiment, d: Difference, outcomes: Sequence[Outcome]) -
 
 
 def _running(experiment: Experiment, arm: str) -> bool:
-    return any(run.state in ("waiting", "running") for run in experiment.runs_of(arm))
+    return any(run.state in OPEN for run in experiment.runs_of(arm))
 
 
 def _failures(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
@@ -155,7 +155,7 @@ def _failures(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
     for arm in experiment.arms:
         runs = experiment.runs_of(arm)
         early = next((o.failed for o in outcomes if o.arm == arm), 0)
-        lost = sum(run.state in ("failed", "interrupted") and run.steps == 0 for run in runs)
+        lost = sum(run.state == "failed" and run.steps == 0 for run in runs)
         if early:
             counted = "counts with what it" if early == 1 else "count with what they"
             parts.append(f"{early} of {len(runs)} runs of {arm} ended early and {counted} reached")

@@ -44,7 +44,7 @@ class Outcome:
     runs: int
     """With at least one step."""
     failed: int
-    """Of these, that failed or were interrupted before their last step; they count with what they
+    """Of these, that failed before their last step; they count with what they
     reached."""
     final: Interval
     """Interquartile mean over the seeds of the mean of the last tenth of a run's steps. Under 5

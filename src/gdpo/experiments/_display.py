@@ -61,7 +61,7 @@ class _Board:
             ended = [cell for cell in shown if cell.training is None and cell.begun]
             room = max(0, _MOST_ROWS - len(running))
             shown = [*running, *ended[len(ended) - min(room, len(ended)) :]]
-        names = _rewards(shown)
+        names = _rewards([_rows(cell) for cell in shown])
         table = Table("arm", "seed", "state", "step", *map(escape, names))
         for cell in shown:
             rows = _rows(cell)
@@ -75,8 +75,9 @@ class _Board:
             if id(cell) not in self._told and (cell.finished or cell.failed):
                 self._told.add(id(cell))
                 rows = _rows(cell)
-                means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([cell]))
-                line = f"{cell.arm}, seed {cell.seed}: {_state(cell)} at step {len(rows)}; {means}"
+                means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([rows]))
+                ended = "failed" if cell.failed else "finished"
+                line = f"{cell.arm}, seed {cell.seed}: {ended} at step {len(rows)}; {means}"
                 console.print(f"{line}. {self._left()}", markup=False, soft_wrap=True)
 
     def _left(self) -> str:
@@ -86,11 +87,13 @@ class _Board:
         done = sum(len(_rows(cell)) - cell.steps_before for cell in cells if cell.began)
         passed = time.monotonic() - self._began
         text = f"{ended} of {len(cells)} runs"
-        if not self._total or done < 1 or ended == len(cells):
+        rest = sum(
+            self._total - len(_rows(cell)) for cell in cells if not (cell.finished or cell.failed)
+        )
+        if not self._total or done < 1 or rest < 1:
             return text
-        rest = sum(self._total - len(_rows(cell)) for cell in self._grid.open())
         left = rest * passed / done
-        text += f"; {duration(left)} left, which is {left * self._jobs / _HOUR:.1f} hours of runs"
+        text += f"; {duration(left)} left, which is {duration(left * self._jobs)} of runs"
         if self._price:
             text += f" for {left * self._jobs / _HOUR * self._price:.2f}"
         return text
@@ -107,8 +110,11 @@ def _read(run: RunDirectory, _size: int) -> tuple[dict[str, Any], ...]:
     return tuple(row for row in run.read_metrics() if "loss" in row)
 
 
-def _rewards(cells: Sequence[Cell]) -> list[str]:
-    return list(dict.fromkeys(e.name for cell in cells for e in cell.recipe.rewards))
+def _rewards(runs: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
+    """Names of the rewards that runs have logged."""
+    keys = dict.fromkeys(key for rows in runs for row in rows[-1:] for key in row)
+    means = (key for key in keys if key.startswith("rewards/") and key.endswith("/mean"))
+    return [key.removeprefix("rewards/").removesuffix("/mean") for key in means]
 
 
 def _recent(rows: Sequence[dict[str, Any]], name: str) -> str:

@@ -10,6 +10,9 @@ from jaxtyping import Float
 
 State: TypeAlias = Literal["waiting", "running", "interrupted", "finished", "failed"]
 
+OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
+"""States of runs that are not done: an interrupted one goes on when `gdpo compare` does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:

@@ -1,10 +1,11 @@
 """Runs a comparison: arms times seeds, each an ordinary `gdpo train` in a process of its own."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
@@ -67,13 +68,19 @@ class Cell:
         """Whether it ended with an error, which is a result, too."""
         return self.failure.is_file() and not self.finished
 
+    def why(self) -> str:
+        """The last line that a failed run printed."""
+        lines = json.loads(self.failure.read_text(encoding="utf-8"))["why"].strip().splitlines()
+        return lines[-1] if lines else ""
+
 
 @dataclass(slots=True)
 class Grid:
     """All cells of a comparison."""
 
     folder: Path
-    cells: list[Cell] = field(default_factory=list[Cell])
+    plan: Plan
+    cells: list[Cell]
 
     def open(self) -> list[Cell]:
         """Those with something left to do, that no other process trains."""
@@ -97,7 +104,9 @@ def make_grid(
     reach: float,
     retry_failed: bool = False,
 ) -> Grid:
-    """The cells of a comparison, after its plan is written; seeds and arms may be added to one.
+    """The cells of a comparison. Seeds and arms may be added to one; nothing is written yet.
+
+    Added arms come after those that are there; whoever names all of them decides their order.
 
     All runs of a seed have the same order of data, the same model to begin with and the same
     settings; only the estimator differs. Its options are the recipe's where the recipe names the
@@ -123,14 +132,14 @@ def make_grid(
     }
     plan = Plan(resolve(recipe).to_yaml(), tuple(arms), tuple(seeds), reach)
     plan = _joined(folder, plan)
-    plan.write(folder)
     cells = [
         Cell(arm, seed, one, failure_file(folder, arm, seed))
         for (arm, seed), one in recipes.items()
     ]
-    for cell in cells if retry_failed else ():
-        cell.failure.unlink(missing_ok=True)
-    return Grid(folder, cells)
+    if retry_failed:
+        for cell in cells:
+            cell.failure.unlink(missing_ok=True)
+    return Grid(folder, plan, cells)
 
 
 def run_grid(grid: Grid, *, jobs: int, told: Callable[[], None] = lambda: None) -> None:
@@ -148,7 +157,9 @@ def run_grid(grid: Grid, *, jobs: int, told: Callable[[], None] = lambda: None) 
     devices = _devices(jobs)
     free: list[Mapping[str, str]] = [next(devices) for _ in range(jobs)]
     used: dict[int, Mapping[str, str]] = {}
+    grid.folder.mkdir(parents=True, exist_ok=True)
     with terminable(), _alone(grid.folder), _stopped_at_the_end(grid):
+        grid.plan.write(grid.folder)
         while True:
             ended = [cell for cell in grid.running() if _ended(cell)]
             free += [used.pop(id(cell)) for cell in ended]
@@ -199,12 +210,14 @@ def _joined(folder: Path, plan: Plan) -> Plan:
             raise ConfigError(
                 f"{folder} holds something else, and nothing is overwritten: --output"
             )
-        folder.mkdir(parents=True, exist_ok=True)
         return plan
+    if not any(RunDirectory(path).environment.is_file() for path in folder.iterdir()):
+        return plan  # nothing was trained: the one before was a mistake
     _refuse_other(folder, there.recipe, plan.recipe)
+    named_all = set(there.arms) <= set(plan.arms)
     return Plan(
         plan.recipe,
-        tuple(dict.fromkeys((*there.arms, *plan.arms))),
+        plan.arms if named_all else tuple(dict.fromkeys((*there.arms, *plan.arms))),
         tuple(dict.fromkeys((*there.seeds, *plan.seeds))),
         plan.reach,
     )

@@ -191,7 +191,8 @@ def runs_table(comparison: Comparison) -> str:
 
     def row(run: Run) -> list[str]:
         state = f'<b class="bad">{run.state}</b>' if run.state == "failed" else run.state
-        why = f'<bdi class="why">{html(run.why[-600:])}</bdi>' if run.why else ""
+        lines = run.why.strip().splitlines()[-_LINES:]
+        why = f'<bdi class="why">{html(_NEWLINE.join(lines)[-600:])}</bdi>' if lines else ""
         return [
             arm_name(comparison, run.arm),
             str(run.seed),
@@ -214,3 +215,9 @@ def _listed(texts: Iterable[str]) -> str:
 
 def _plain(value: float, reward: Measured, *, sign: bool = False) -> str:
     return number(value, reward.low, reward.high, sign=sign)
+
+
+_LINES = 3
+"""Last lines of what a failed run printed."""
+
+_NEWLINE = "\n"

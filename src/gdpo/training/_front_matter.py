@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from gdpo.training._recipe import Recipe
 from gdpo.training._smollm2 import SMOLLM2
@@ -34,4 +35,6 @@ def front_matter(recipe: Recipe, sources: Sequence[str]) -> str:
 
 
 def _is_on_hub(name: str) -> bool:
-    return _ON_HUB.fullmatch(name) is not None and not _FILE.search(name)
+    """Whether a name can be one on the Hub, and is not that of something here."""
+    named = _ON_HUB.fullmatch(name) is not None and not _FILE.search(name)
+    return named and not Path(name).exists()
