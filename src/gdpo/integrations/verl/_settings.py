@@ -1,0 +1,146 @@
+"""What `algorithm` of verl's configuration asks for: estimator, rewards, weights, options."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+from gdpo._naming import did_you_mean
+from gdpo.advantages import ESTIMATORS, AdvantageRule, weights_by_name
+from gdpo.errors import ConfigError
+from gdpo.rewards import check_distinct
+
+logger = logging.getLogger(__name__)
+
+NAME = "gdpo"
+"""The estimator that verl has under this name is replaced by ours."""
+
+PREFIX = "gdpo/"
+"""Before the name of each of our estimators; before `module:attribute` for one of the user's."""
+
+FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
+"""What is read of `algorithm`. The first two are verl's own names, the third is ours."""
+
+_WITHOUT_EFFECT = {
+    "use_kl_in_reward": (
+        True,
+        "the rewards go to the estimator one by one, without the KL penalty; leave it at False and "
+        "set actor_rollout_ref.actor.use_kl_loss=True to keep near the reference",
+    ),
+    "norm_adv_by_std_in_grpo": (
+        False,
+        f"the estimator decides what is divided by; leave it at True, and choose "
+        f"algorithm.adv_estimator={PREFIX}grpo_no_std for GRPO that does not divide",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """An estimator that is ready to be called, and which rewards it takes."""
+
+    rule: AdvantageRule
+    names: tuple[str, ...]
+    """Of the rewards, as `compute_score` returns them."""
+    weights: tuple[float, ...]
+
+
+def estimator_names() -> list[str]:
+    """Every value of `algorithm.adv_estimator` that a name of ours stands behind."""
+    return [NAME, *(f"{PREFIX}{name}" for name in ESTIMATORS)]
+
+
+def is_ours(adv_estimator: Any) -> bool:
+    """Whether `algorithm.adv_estimator` is for us; it may be a member of verl's enumeration."""
+    name = _text(adv_estimator)
+    return name == NAME or name.startswith(PREFIX)
+
+
+def read_settings(algorithm: Any) -> Settings:
+    """Settings of a configuration; the same object, and state, for an equal configuration.
+
+    Args:
+        algorithm: verl's, as OmegaConf holds it or as its dataclass.
+
+    Raises:
+        ConfigError: An unknown estimator or option, keys or weights that do not fit, or a switch
+            of verl that has no effect here.
+    """
+    for switch, (value, why) in _WITHOUT_EFFECT.items():
+        if algorithm.get(switch) is value:
+            raise ConfigError(
+                f"algorithm.{switch}={value} has no effect with algorithm.adv_estimator="
+                f"{_text(algorithm.get('adv_estimator'))}: {why}"
+            )
+    for key in algorithm:
+        if str(key).startswith("gdpo_") and key not in FIELDS:
+            raise ConfigError(f"algorithm.{key} is nothing: {did_you_mean(str(key), FIELDS)}")
+    fields = {field: plain(algorithm.get(field)) for field in FIELDS}
+    name = _text(algorithm.get("adv_estimator"))
+    return _settings(json.dumps({"name": name, **fields}))
+
+
+@lru_cache
+def _settings(described: str) -> Settings:
+    name, keys, weights, options = json.loads(described).values()
+    if not isinstance(keys, list) or not keys:
+        raise ConfigError(
+            f"algorithm.gdpo_reward_keys={keys!r}: list the rewards that compute_score returns, "
+            "for example +algorithm.gdpo_reward_keys=[correct,format]"
+        )
+    names = [str(key) for key in cast("list[Any]", keys)]
+    check_distinct(names)
+    if options is not None and not isinstance(options, dict):
+        raise ConfigError(
+            f"algorithm.gdpo_options={options!r}: options of the estimator go by their names, for "
+            "example +algorithm.gdpo_options.max_advantage=5"
+        )
+    rule = AdvantageRule(_name(name), names, options)
+    if rule.duals is not None:
+        logger.warning(
+            "verl's checkpoints do not hold the multipliers of %s: a run that is resumed starts "
+            "them anew",
+            name,
+        )
+    return Settings(
+        rule=rule,
+        names=tuple(names),
+        weights=tuple(_weights(names, weights)),
+    )
+
+
+def _name(adv_estimator: str) -> str:
+    return NAME if adv_estimator == NAME else adv_estimator.removeprefix(PREFIX)
+
+
+def _weights(names: Sequence[str], weights: Any) -> list[float]:
+    try:
+        return weights_by_name(names, _floats(weights))
+    except (ConfigError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"algorithm.gdpo_reward_weights={weights!r}: {error}. Give a number for each of "
+            "gdpo_reward_keys in their order, or a mapping by name"
+        ) from error
+
+
+def _floats(weights: Any) -> Any:
+    if isinstance(weights, Mapping):
+        by_name = cast("Mapping[str, Any]", weights)
+        return {name: float(weight) for name, weight in by_name.items()}
+    return None if weights is None else [float(weight) for weight in weights]
+
+
+def _text(adv_estimator: Any) -> str:
+    return str(getattr(adv_estimator, "value", adv_estimator))
+
+
+def plain(value: Any) -> Any:
+    """OmegaConf's containers as dicts and lists."""
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[Any, Any]", value)
+        return {str(key): plain(item) for key, item in mapping.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in cast("Sequence[Any]", value)]
+    return value

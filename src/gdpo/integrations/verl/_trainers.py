@@ -1,0 +1,120 @@
+"""verl's functions, wrapped: called as they are, with the rewards one by one at hand."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdpo.integrations.verl._compute_score import check_keys
+from gdpo.integrations.verl._estimator import Carried, carrying, metrics_of_latest
+from gdpo.integrations.verl._settings import is_ours, read_settings
+
+Function = Callable[..., Any]
+
+
+def with_check(need_critic: Function) -> Function:
+    """`need_critic`, which every trainer asks about its configuration before it starts anything."""
+
+    @functools.wraps(need_critic)
+    def checked(config: Any) -> Any:
+        if is_ours(config.algorithm.adv_estimator):
+            check_keys(config.get("reward"), read_settings(config.algorithm).names)
+        return need_critic(config)
+
+    return checked
+
+
+def with_columns(compute_advantage: Function, register: Callable[[str], None]) -> Function:
+    """`compute_advantage` of all trainers: the rewards lie in its batch, or are carried already.
+
+    Args:
+        compute_advantage: verl's.
+        register: Puts our estimator under a name, if it is not there.
+    """
+
+    @functools.wraps(compute_advantage)
+    def computed(data: Any, adv_estimator: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_ours(adv_estimator):
+            return compute_advantage(data, adv_estimator, *args, **kwargs)
+        register(str(getattr(adv_estimator, "value", adv_estimator)))
+        with carrying(Carried(data.non_tensor_batch)):
+            return compute_advantage(data, adv_estimator, *args, **kwargs)
+
+    return computed
+
+
+def with_metrics(compute_data_metrics: Function) -> Function:
+    """`compute_data_metrics`, whose result every trainer logs."""
+
+    @functools.wraps(compute_data_metrics)
+    def computed(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return compute_data_metrics(*args, **kwargs) | metrics_of_latest()
+
+    return computed
+
+
+def with_queue(compute_advantage: Function, queue: Any) -> Function:
+    """`PPOTrainer._compute_advantage`, with the rewards that verl leaves in the queue."""
+
+    @functools.wraps(compute_advantage)
+    def computed(trainer: Any, batch: Any, metrics: dict[str, Any]) -> Any:
+        if not is_ours(trainer.config.algorithm.adv_estimator):
+            return compute_advantage(trainer, batch, metrics)
+        padding = np.array([bool(tag.get("is_padding")) for tag in batch.tags])
+        columns = fetch_columns(trainer, batch, queue)
+        with carrying(Carried(columns, keys=batch.keys, padding=padding)):
+            return compute_advantage(trainer, batch, metrics)
+
+    return computed
+
+
+def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
+    """`PPOTrainer._log_rollout_data`, whose files get a column for each reward."""
+
+    @functools.wraps(log_rollout_data)
+    def logged(trainer: Any, batch: Any, timing_raw: Any, rollout_data_dir: str) -> Any:
+        if not is_ours(trainer.config.algorithm.adv_estimator):
+            return log_rollout_data(trainer, batch, timing_raw, rollout_data_dir)
+        columns = fetch_columns(trainer, batch, queue)
+        row = {key: i for i, key in enumerate(batch.keys)}
+        dump = trainer._dump_generations
+
+        def dump_with_rewards(*, reward_extra_infos_dict: dict[str, Any], **others: Any) -> None:
+            rows = [row[key] for key in reward_extra_infos_dict["uid"]]
+            rewards = {name: [column[i] for i in rows] for name, column in columns.items()}
+            dump(reward_extra_infos_dict=rewards | reward_extra_infos_dict, **others)
+
+        trainer._dump_generations = dump_with_rewards
+        try:
+            return log_rollout_data(trainer, batch, timing_raw, rollout_data_dir)
+        finally:
+            del trainer._dump_generations  # the method of the class is back
+
+    return logged
+
+
+def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
+    """The rewards of each row by name, out of TransferQueue.
+
+    What `compute_score` returned lies in `extra_fields`. A reward model that takes turns with the
+    policy on its GPUs leaves fields of their own.
+    """
+    names = read_settings(trainer.config.algorithm).names
+    fields = ["extra_fields", *names]  # the queue leaves out those that it does not have
+    data = queue.kv_batch_get(
+        keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
+    )
+    given: dict[str, list[Any]] = {
+        field: [getattr(item, "data", item) for item in data[field]]
+        for field in fields
+        if field in data.keys()  # noqa: SIM118  a TensorDict is no mapping
+    }
+    rows = given.pop("extra_fields", [])
+    return given | _by_name([row.get("reward_extra_info") or {} for row in rows])
+
+
+def _by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Columns of rows; None where a row lacks one."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}

@@ -1,0 +1,92 @@
+"""verl's own configuration and reward loading, with command lines that a user would write.
+
+    python tests/conformance/verl/configuration.py
+
+Prints one line of JSON: what each command line came to, and what verl's reward manager returned.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import verl
+from hydra import compose, initialize_config_dir
+from paths import said
+from tensordict import TensorDict
+from verl import DataProto
+from verl.trainer.ppo.reward import load_reward_manager
+from verl.trainer.ppo.utils import need_critic
+
+from gdpo.tasks import resolve_task
+
+KEYS = "+algorithm.gdpo_reward_keys=[correctness,format]"
+FUNCTION = [
+    "reward.custom_reward_function.path=pkg://gdpo.integrations.verl",
+    "reward.custom_reward_function.name=compute_score",
+    "+reward.custom_reward_function.reward_kwargs.task=gsm8k",
+    "reward.reward_manager.name=gdpo_tokens",
+]
+LINES = {
+    "plain": [KEYS],
+    "another": ["algorithm.adv_estimator=gdpo/per_reward_batch_std", KEYS],
+    "own": ["algorithm.adv_estimator=gdpo/gdpo.advantages:mo_grpo", KEYS],
+    "weights by name": [KEYS, "+algorithm.gdpo_reward_weights={format: 0.5}"],
+    "options": [KEYS, "+algorithm.gdpo_options={token_counts: true, noise_floor: {format: 0.1}}"],
+    "reward function": [KEYS, *FUNCTION],
+    "no keys": [],
+    "kl in reward": [KEYS, "algorithm.use_kl_in_reward=True"],
+    "keys that are not given": ["+algorithm.gdpo_reward_keys=[brevity]", *FUNCTION],
+}
+
+
+def configured(*lines):
+    folder = Path(verl.__file__).parent / "trainer" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        return compose("ppo_trainer", overrides=["algorithm.adv_estimator=gdpo", *lines])
+
+
+class Tokenizer:
+    """Has one text."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def decode(self, ids, *, skip_special_tokens):
+        return self.text
+
+
+async def rewarded():
+    """What verl's reward manager makes of the task's own answer."""
+    task = resolve_task("gsm8k")
+    reference = task.read_row({"question": "40 + 2?", "answer": "#### 42"}).reference
+    gold = task.gold_completion(reference)
+    manager = load_reward_manager(configured(*FUNCTION), Tokenizer(gold))
+    columns = {
+        "data_source": ["gsm8k"],
+        "reward_model": [{"ground_truth": json.dumps(reference)}],
+        "extra_info": [{"index": 1}],
+    }
+    tensors = {
+        "responses": torch.ones(1, 5).long(),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1, 0]]),
+    }
+    manager.loop = asyncio.get_running_loop()
+    return await manager.run_single(
+        DataProto(
+            batch=TensorDict(tensors, batch_size=1),
+            non_tensor_batch={k: np.array(v, dtype=object) for k, v in columns.items()},
+        )
+    )
+
+
+def main():
+    results = {name: said(lambda *o: need_critic(configured(*o)), *o) for name, o in LINES.items()}
+    results["rewarded"] = asyncio.run(rewarded())
+    sys.stdout.write(json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""verl's own code paths on recorded batches, with whatever plugins this process loads.
+
+    python tests/conformance/verl/paths.py
+
+Prints one line of JSON per path and number of rewards. `VERL_USE_EXTERNAL_PLUGINS=none` shows verl
+without us. Needs an environment in which verl and TransferQueue import; no GPU, no Ray cluster.
+"""
+
+import json
+import sys
+import warnings
+
+import numpy as np
+import torch
+
+warnings.simplefilter("ignore")
+
+from omegaconf import OmegaConf  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
+from verl import DataProto, __version__  # noqa: E402
+from verl.experimental.separation.ray_trainer import SeparateRayPPOTrainer  # noqa: E402
+from verl.trainer.ppo import core_algos, metric_utils, ray_trainer  # noqa: E402, F401
+from verl.trainer.ppo.padding_utils import construct_minimal_padding_template  # noqa: E402
+from verl.trainer.ppo.utils import need_critic  # noqa: E402
+from verl.trainer.ppo.v1 import trainer_base  # noqa: E402
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict  # noqa: E402
+
+from gdpo import gdpo  # noqa: E402
+
+PROMPTS, LONGEST = 12, 9
+
+
+class Batch:
+    """Rollouts of ragged groups and lengths, and what the formula makes of them."""
+
+    def __init__(self, count, *, sizes=(1, 5), lengths=(1, LONGEST), missing=False, silent=False):
+        rng = np.random.default_rng(0)
+        self.sizes = rng.integers(sizes[0], sizes[1] + 1, PROMPTS)
+        self.uids = [f"prompt-{p}" for p in range(PROMPTS) for _ in range(self.sizes[p])]
+        self.names = [f"reward_{k}" for k in range(count)]
+        rows = len(self.uids)
+        self.values = (
+            rng.integers(0, 4, (rows, count)) * np.array([1.0, 0.1, 30.0, 7.0, 1e-3])[:count]
+        )
+        if silent:
+            self.values[:] = np.repeat(rng.random((PROMPTS, count)), self.sizes, axis=0)
+        if missing:
+            self.values[5, 0] = np.nan
+        self.lengths = rng.integers(lengths[0], lengths[1] + 1, rows)
+        self.weights = [1.0, 0.5, 2.0, 1.5, 0.25][:count]
+        self.order = rng.permutation(rows)
+
+    def grid(self):
+        grid = np.full((PROMPTS, self.sizes.max(), len(self.names)), np.nan)
+        rows = iter(self.values)
+        for prompt, size in enumerate(self.sizes):
+            for sample in range(size):
+                grid[prompt, sample] = next(rows)
+        return grid
+
+    def expected(self):
+        """Of each row, in the order of the rows."""
+        advantages = gdpo(self.grid(), self.weights)
+        return np.concatenate([a[:size] for a, size in zip(advantages, self.sizes, strict=True)])
+
+    def infos(self):
+        return [
+            {
+                "score": float(np.nansum(row)),
+                **{
+                    n: None if np.isnan(v) else float(v)
+                    for n, v in zip(self.names, row, strict=True)
+                },
+            }
+            for row in self.values
+        ]
+
+    def config(self, **more):
+        algorithm = {
+            "adv_estimator": "gdpo",
+            "gamma": 1.0,
+            "lam": 1.0,
+            "use_kl_in_reward": False,
+            "norm_adv_by_std_in_grpo": True,
+            "gdpo_reward_keys": self.names,
+            "gdpo_reward_weights": self.weights,
+            **more,
+        }
+        rest = {"actor_rollout_ref": {"rollout": {"n": 4}}, "critic": {"enable": None}}
+        config = OmegaConf.create({"algorithm": algorithm, **rest})
+        OmegaConf.set_struct(config, True)
+        return config
+
+    def mask(self):
+        return (torch.arange(LONGEST) < torch.tensor(self.lengths)[:, None]).long()
+
+    def proto(self):
+        """As the legacy trainers have it, in a shuffled order."""
+        prompts = torch.ones(len(self.uids), 3, dtype=torch.long)
+        scores = torch.zeros(self.mask().shape)
+        scores[range(len(scores)), self.lengths - 1] = torch.tensor(
+            np.nansum(self.values, -1)
+        ).float()
+        tensors = {
+            "prompts": prompts,
+            "attention_mask": torch.cat([prompts, self.mask()], 1),
+            "response_mask": self.mask(),
+            "token_level_rewards": scores,
+        }
+        infos = self.infos()
+        columns = {key: np.array([info[key] for info in infos]) for key in infos[0]}
+        columns["uid"] = np.array(self.uids, dtype=object)
+        data = DataProto(
+            batch=TensorDict(tensors, batch_size=len(scores)), non_tensor_batch=columns
+        )
+        data.reorder(torch.tensor(self.order))
+        return data
+
+
+def legacy(batch, **more):
+    config = batch.config(**more)
+    need_critic(config)
+    data = ray_trainer.compute_advantage(
+        batch.proto(),
+        adv_estimator=config.algorithm.adv_estimator,
+        num_repeat=4,
+        config=config.algorithm,
+    )
+    return data.batch["advantages"], data.batch["response_mask"], batch.order, len(batch.order)
+
+
+def separation(batch, **more):
+    trainer = object.__new__(SeparateRayPPOTrainer)
+    trainer.config, trainer.metrics, trainer.timing_raw = batch.config(**more), {}, {}
+    data = batch.proto()
+    trainer.reward_tensor = data.batch.pop("token_level_rewards")
+    names = ["score", *batch.names]
+    trainer.reward_extra_infos_dict = {k: data.non_tensor_batch.pop(k) for k in names}
+    data = trainer._fit_compute_advantage(data)
+    return data.batch["advantages"], data.batch["response_mask"], batch.order, len(batch.order)
+
+
+class Queue:
+    """TransferQueue's `kv_batch_get` and `kv_batch_put`, in this process."""
+
+    def __init__(self, keys, rows):
+        self.rows = dict(zip(keys, rows, strict=True))
+
+    def get(self, keys, partition_id, select_fields):
+        rows = [self.rows[key] for key in keys]
+        return list_of_dict_to_tensordict(
+            [{f: row[f] for f in select_fields if f in row} for row in rows]
+        )
+
+    def put(self, keys, partition_id, fields):
+        for i, key in enumerate(keys):
+            for name in fields.keys():  # noqa: SIM118  a TensorDict is no dict
+                self.rows[key][name] = fields[name][i]
+        return trainer_base.KVBatchMeta(
+            keys=keys, tags=[{} for _ in keys], partition_id=partition_id
+        )
+
+
+def v1_rows(batch, turns, padding):
+    """`(key, row, tag, of)`: several outputs of some rollouts, and rows that fill the batch up."""
+    rows, seen = [], {}
+    for i, (uid, info, length) in enumerate(
+        zip(batch.uids, batch.infos(), batch.lengths, strict=True)
+    ):
+        session = seen[uid] = seen.get(uid, -1) + 1
+        outputs = 1 + (turns and i % 3)
+        for output in range(outputs):
+            mask = torch.ones(length if output == outputs - 1 else 2, dtype=torch.long)
+            row = {"uid": uid, "response_mask": mask, "extra_fields": {"reward_extra_info": info}}
+            row["rm_scores"] = torch.zeros(len(mask))
+            row["rm_scores"][-1] = info["score"]
+            rows.append((f"{uid}_{session}_{output}", row, {}, i))
+    rows = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
+    for i in range(padding):
+        row, tag = construct_minimal_padding_template(rows[0][1], {}, eos_token_id=0)
+        row = {field: row[field] for field in rows[0][1]}
+        rows.append((f"pad_{i}_0", {**row, "uid": "pad"}, tag, None))
+    return rows
+
+
+def v1(batch, *, turns=False, padding=0, **more):
+    keys, rows, tags, of = zip(*v1_rows(batch, turns, padding), strict=True)
+    queue = Queue(keys, rows)
+    trainer_base.tq.kv_batch_get, trainer_base.tq.kv_batch_put = queue.get, queue.put
+    trainer = object.__new__(trainer_base.get_trainer_cls("sync"))
+    trainer.config = batch.config(**more)
+    meta = trainer_base.KVBatchMeta(keys=list(keys), tags=list(tags), partition_id="train")
+    trainer._compute_advantage(meta, metrics={})
+    nested = queue.get(keys, "train", ["advantages", "response_mask"])
+    advantages, mask = (nested[f].to_padded_tensor(0.0) for f in ("advantages", "response_mask"))
+    return advantages, mask, list(of), len([i for i in of if i is not None])
+
+
+def v1_turns(batch, **more):
+    return v1(batch, turns=True, padding=3, **more)
+
+
+PATHS = {"legacy": legacy, "separation": separation, "V1": v1, "V1, turns and padding": v1_turns}
+
+
+def worst_difference(batch, path, **more):
+    """From the formula, over all tokens; tokens that are not trained must have 0."""
+    advantages, mask, of, count = path(batch, **more)
+    expected = torch.tensor([batch.expected()[i] for i in of[:count]])
+    wanted = torch.zeros(len(mask), dtype=torch.float64)
+    wanted[:count] = expected
+    return float((advantages - wanted[:, None] * mask).abs().max())
+
+
+def said(function, *args):
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001  what a framework raises is what is reported
+        return f"{type(error).__name__}: {str(error)[:160]}"
+
+
+def report():
+    for name, path in PATHS.items():
+        for count in (2, 3, 5):
+            silent = said(lambda b, p=path: float(p(b)[0].abs().max()), Batch(count, silent=True))
+            metrics = said(gdpo_metrics)
+            yield {
+                "framework": "verl",
+                "version": __version__,
+                "path": name,
+                "rewards": count,
+                "difference": said(worst_difference, Batch(count), path),
+                "with_missing": said(worst_difference, Batch(count, missing=True), path),
+                "no_signal": silent,
+                "metrics": metrics,
+            }
+
+
+def gdpo_metrics():
+    """What the latest batch adds to the numbers that every trainer logs."""
+    data = Batch(2).proto()
+    data.batch["token_level_scores"] = data.batch["token_level_rewards"]
+    data.batch["advantages"] = data.batch["returns"] = data.batch["token_level_rewards"]
+    data.batch["responses"] = data.batch["response_mask"]
+    metrics = metric_utils.compute_data_metrics(data, use_critic=False)
+    return sorted(key for key in metrics if key.startswith("gdpo/"))
+
+
+if __name__ == "__main__":
+    for line in report():
+        sys.stdout.write(json.dumps(line) + "\n")

@@ -1,0 +1,77 @@
+"""How long verl's own GDPO and ours take for one batch, called as verl calls them.
+
+    python tests/conformance/verl/speed.py
+
+1,024 prompts x 16 rollouts, 3 rewards, 1,024 tokens: medians of 9, in seconds, alternating.
+"""
+
+import json
+import os
+import sys
+import uuid
+import warnings
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+
+warnings.simplefilter("ignore")
+
+from omegaconf import OmegaConf  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
+from verl import DataProto, __version__  # noqa: E402
+from verl.trainer.ppo import core_algos, ray_trainer  # noqa: E402
+
+from gdpo.integrations.verl._estimator import metrics_of_latest  # noqa: E402
+
+PROMPTS, SAMPLES, TOKENS = 1024, 16, 1024
+NAMES = ["correct", "format", "length"]
+
+
+def made():
+    rng = np.random.default_rng(0)
+    rows = PROMPTS * SAMPLES
+    mask = (torch.arange(TOKENS) < torch.tensor(rng.integers(1, TOKENS + 1, rows))[:, None]).long()
+    prompts = torch.ones(rows, 8, dtype=torch.long)
+    tensors = {
+        "prompts": prompts,
+        "attention_mask": torch.cat([prompts, mask], 1),
+        "response_mask": mask,
+        "token_level_rewards": torch.zeros(mask.shape),
+    }
+    columns = {name: rng.random(rows) for name in NAMES}
+    columns["uid"] = np.repeat([str(uuid.UUID(int=i)) for i in range(PROMPTS)], SAMPLES).astype(
+        object
+    )
+    return DataProto(batch=TensorDict(tensors, batch_size=rows), non_tensor_batch=columns)
+
+
+def main():
+    data = made()
+    algorithm = {
+        "adv_estimator": "gdpo",
+        "gdpo_reward_keys": NAMES,
+        "norm_adv_by_std_in_grpo": True,
+    }
+    algorithm = OmegaConf.create({"algorithm": algorithm}).algorithm
+    ours = core_algos.get_adv_estimator_fn("gdpo")
+    theirs = core_algos.compute_gdpo_outcome_advantage
+    seconds = {"verl": [], "gdpo": [], "gdpo, its metrics": []}
+    for _ in range(9):
+        for name, function in (("verl", theirs), ("gdpo", ours)):
+            core_algos.ADV_ESTIMATOR_REGISTRY["gdpo"] = function
+            start = perf_counter()
+            ray_trainer.compute_advantage(data, adv_estimator="gdpo", config=algorithm)
+            seconds[name].append(perf_counter() - start)
+        start = perf_counter()
+        metrics_of_latest()
+        seconds["gdpo, its metrics"].append(perf_counter() - start)
+    result = {name: round(median(times), 4) for name, times in seconds.items()}
+    result |= {"times faster": round(median(seconds["verl"]) / median(seconds["gdpo"]), 1)}
+    result |= {"verl version": __version__, "torch": torch.__version__, "cores": os.cpu_count()}
+    sys.stdout.write(json.dumps({**result, "threads": torch.get_num_threads()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""How far verl's own GDPO is from the formula, case by case, as a table in Markdown.
+
+    python tests/conformance/verl/table.py
+
+Both on verl's legacy path, where its own runs: 12 prompts, 3 rewards, seed 0, from `paths.py`.
+"""
+
+import sys
+
+import torch
+from paths import LONGEST, Batch, core_algos, legacy
+
+LONG = (LONGEST, LONGEST)
+CASES = {
+    "groups of 4, completions of one length": {"sizes": (4, 4), "lengths": LONG},
+    "groups of 4, completions of 1 to 9 tokens": {"sizes": (4, 4)},
+    "groups of 1 to 5, completions of one length": {"lengths": LONG},
+    "one reward missing": {"sizes": (4, 4), "lengths": LONG, "missing": True},
+    "groups of 6, every reward constant in each": {
+        "sizes": (6, 6),
+        "lengths": LONG,
+        "silent": True,
+    },
+}
+
+
+def advantages(batch, function, **more):
+    core_algos.ADV_ESTIMATOR_REGISTRY["gdpo"] = function
+    return legacy(batch, **more)[0]
+
+
+def largest(values):
+    return "NaN" if torch.isnan(values).any() else f"{float(values.abs().max()):.2g}"
+
+
+def main():
+    ours = core_algos.get_adv_estimator_fn("gdpo")
+    theirs = core_algos.compute_gdpo_outcome_advantage
+    by_tokens = {"gdpo_options": {"token_counts": True}}
+    write = sys.stdout.write
+    write("| batch | largest advantage: gdpo | verl | largest difference | by tokens, too |\n")
+    write("|---|---|---|---|---|\n")
+    for name, case in CASES.items():
+        batch = Batch(3, **case)
+        a, b = advantages(batch, ours), advantages(batch, theirs)
+        tokens = advantages(batch, ours, **by_tokens)
+        cells = [largest(x) for x in (a, b, a - b, tokens - b)]
+        write(f"| {name} | {' | '.join(cells)} |\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""verl's own code paths, with our plugin and without, where verl is installed.
+
+`paths.py` beside this file says what it needs; each test reads what one process of it printed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+needed = [name for name in ("verl", "transfer_queue", "ray") if find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(needed), reason=f"not installed: {', '.join(needed)}")
+
+PATHS = ["legacy", "separation", "V1", "V1, turns and padding"]
+
+
+@lru_cache
+def said(plugins, script="paths.py", *arguments, home=None):
+    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": plugins, "OMP_NUM_THREADS": "1"}
+    environment["HOME"] = home or os.environ.get("HOME", "")  # where Ray leaves files
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def lines(plugins, path):
+    found = [line for line in said(plugins) if line["path"] == path]
+    assert [line["rewards"] for line in found] == [2, 3, 5]
+    return found
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_advantages_on_verls_own_path_are_those_of_the_formula(path):
+    for line in lines("auto", path):
+        assert line["difference"] < 1e-5
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_missing_reward_stays_where_it_is(path):
+    for line in lines("auto", path):
+        assert line["with_missing"] < 1e-5
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_batch_without_any_signal_gives_exactly_0(path):
+    for line in lines("auto", path):
+        assert line["no_signal"] == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_every_trainer_logs_holds_numbers_of_each_reward(path):
+    for line in lines("auto", path):
+        assert {"gdpo/reward_0/dead_groups", "gdpo/conflict"} <= set(line["metrics"])
+
+
+@pytest.mark.parametrize("path", ["V1", "V1, turns and padding"])
+def test_without_the_plugin_the_default_trainer_raises_a_key_error(path):
+    for line in lines("none", path):
+        assert line["difference"].startswith('KeyError: \'key "prompts" not found')
+
+
+@pytest.mark.parametrize("path", ["legacy", "separation"])
+def test_without_the_plugin_one_missing_reward_makes_the_batch_nan(path):
+    for line in lines("none", path):
+        assert line["with_missing"] != line["with_missing"]
+
+
+@pytest.mark.parametrize("path", ["legacy", "separation"])
+def test_without_the_plugin_a_batch_without_signal_gets_advantages(path):
+    for line in lines("none", path):
+        assert line["no_signal"] > 1
+
+
+def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_rewards(tmp_path):
+    (line,) = said("auto", "real_queue.py", str(tmp_path / "dump"), home=str(tmp_path))
+    assert line["padding"] > 0
+    assert line["difference"] < 1e-5
+    assert line["dumped"]
+
+
+def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():
+    (line,) = said("auto", "configuration.py")
+    accepted = ["plain", "another", "own", "weights by name", "options", "reward function"]
+    assert [line[name] for name in accepted] == [False] * len(accepted)  # no critic is needed
+    assert line["no keys"].startswith("ConfigError: algorithm.gdpo_reward_keys=None")
+    assert line["kl in reward"].startswith("ConfigError: algorithm.use_kl_in_reward=True")
+    assert "'brevity', which compute_score does not give" in line["keys that are not given"]
+
+
+def test_verls_own_reward_manager_runs_our_task():
+    (line,) = said("auto", "configuration.py")
+    scores = line["rewarded"]["reward_extra_info"]
+    assert line["rewarded"]["reward_score"] == scores["score"] == sum(scores.values()) / 2 > 0
+    assert {"correctness", "format"} < set(scores)

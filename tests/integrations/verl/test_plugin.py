@@ -1,0 +1,60 @@
+"""The entry point, and how modules are changed when they are imported."""
+
+import importlib
+import logging
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from gdpo.integrations.verl import _plugin
+from gdpo.integrations.verl._imports import when_imported
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of a module that nobody has imported."""
+    name = f"late_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_the_entry_point_of_the_package_leads_to_the_plugin():
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    value = tomllib.loads(text)["project"]["entry-points"]["verl.plugins"]["gdpo"]
+    assert EntryPoint("gdpo", value, "verl.plugins").load() is _plugin
+
+
+def test_a_module_is_changed_when_it_is_imported_and_not_before(module):
+    when_imported(module, lambda found: setattr(found, "value", found.value + 1))
+    assert module not in sys.modules
+    assert importlib.import_module(module).value == 2
+
+
+def test_a_module_that_is_there_is_changed_at_once(module):
+    found = importlib.import_module(module)
+    when_imported(module, lambda found: setattr(found, "value", found.value + 1))
+    assert found.value == 2
+
+
+def test_a_changed_module_keeps_its_source_for_those_who_look(module):
+    when_imported(module, lambda found: None)
+    found = importlib.import_module(module)
+    assert found.__spec__.loader.get_source(module) == "value = 1\n"
+
+
+def test_a_verl_that_is_not_known_is_told_of_and_left_alone(caplog, monkeypatch):
+    asked = []
+    monkeypatch.setattr(_plugin, "when_imported", lambda name, change: asked.append(name))
+    with caplog.at_level(logging.WARNING):
+        assert _plugin.install("99.0") is False
+    assert asked == []
+    assert [
+        record.message.startswith("gdpo changes nothing in verl 99.0") for record in caplog.records
+    ] == [True]
+    assert _plugin.install(_plugin.KNOWN[-1]) is True
+    assert "verl.trainer.ppo.core_algos" in asked
