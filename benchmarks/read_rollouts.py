@@ -3,10 +3,10 @@
     python benchmarks/read_rollouts.py --rows 100000 --rows 1000000 --rows 10000000
 
 Makes the files (chat messages; 16 samples a prompt; about 400 characters of prompt and 200 of
-completion a rollout) in a temporary folder, reads each size in a process of its own, on two
-threads, and prints JSON: seconds of the wall and of the CPU from a fresh interpreter on, until the
-first step is there and until the last, with the peak of the resident set (Linux and macOS). With
-`--diagnose`, each step is given to `gdpo.diagnostics.diagnose` as well.
+completion a rollout) in a temporary folder, reads each size in a process of its own, and prints
+JSON: seconds of the wall until the first step is there and until the last, the import included;
+seconds of the CPU; the peak of the resident set (Linux and macOS). With `--diagnose`, each step is
+given to `gdpo.diagnostics.diagnose` as well. With `--lines`, the files are verl's lines of JSON.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def messages(role, texts):
     return pa.ListArray.from_arrays(pa.array(np.arange(len(texts) + 1), pa.int32()), struct)
 
 
-def write(folder, rows):
+def write(folder, rows, lines):
     rng = np.random.default_rng(0)
     per_file = rows // FILES // SAMPLES * SAMPLES
     answers = pa.array([f"answer {i} " + "so it is, " * 20 for i in range(2000)])
@@ -47,7 +47,24 @@ def write(folder, rows):
             **{name: rng.integers(0, 5, per_file) / 4 for name in REWARDS},
             "advantage": rng.standard_normal(per_file),
         }
-        pq.write_table(pa.table(columns), folder / f"completions_{step:05d}.parquet")
+        if lines:
+            write_lines(folder / f"{step}.jsonl", step, questions, columns)
+        else:
+            pq.write_table(pa.table(columns), folder / f"completions_{step:05d}.parquet")
+
+
+def write_lines(path, step, questions, columns):
+    with path.open("w") as file:
+        for i, score in enumerate(columns["advantage"]):
+            record = {
+                "input": questions[i // SAMPLES],
+                "output": "so it is, " * 20,
+                "gts": None,
+                "score": score,
+                "step": step,
+                **{name: columns[name][i] for name in REWARDS},
+            }
+            file.write(json.dumps(record) + "\n")
 
 
 def read(folder, diagnosed):
@@ -82,6 +99,7 @@ def main():
     )
     parser.add_argument("--rows", type=int, action="append", help="a size; may be repeated")
     parser.add_argument("--diagnose", action="store_true", help="and diagnose every step")
+    parser.add_argument("--lines", action="store_true", help="of JSON, as verl writes them")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder:
@@ -89,7 +107,7 @@ def main():
         return
     for rows in options.rows or [100_000, 1_000_000, 10_000_000]:
         with tempfile.TemporaryDirectory() as folder:
-            write(Path(folder), rows)
+            write(Path(folder), rows, options.lines)
             more = ["--diagnose"] if options.diagnose else []
             subprocess.run([sys.executable, __file__, "--folder", folder, *more], check=True)
 

@@ -1,0 +1,260 @@
+"""Files whose columns are read as they are: TRL's, our own, and any with a mapping of columns."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Float
+
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts.readers._keys import keys_of
+from gdpo.rollouts.readers._records import Record
+from gdpo.rollouts.readers._report import FileReport, ReadReport
+from gdpo.rollouts.readers._rows import Row, cut_of, number, numbers_in
+
+_GUESSES = {
+    "step": ("step", "global_step", "gen_step", "iteration"),
+    "group": ("group_id", "group", "group_index", "prompt_id", "problem_id", "uid"),
+    "prompt": ("prompt", "input", "question", "messages"),
+    "completion": ("completion", "output", "response", "answer"),
+    "advantage": ("advantage", "advantages"),
+    "num_tokens": ("num_tokens", "completion_length", "response_length", "completion_tokens"),
+    "finish_reason": ("finish_reason", "stop_reason"),
+    "total": ("reward", "score", "total_reward"),
+}
+_NO_REWARDS = frozenset(
+    {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
+    | {"time", "timestamp", "created_at"}
+)
+_MISSING = frozenset({"", "nan", "null", "none", "na", "n/a"})
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which column of a file means what; None: none does."""
+
+    step: str | None = None
+    group: str | None = None
+    prompt: str | None = None
+    completion: str | None = None
+    advantage: str | None = None
+    num_tokens: str | None = None
+    finish_reason: str | None = None
+    total: str | None = None
+
+    def taken(self) -> frozenset[str]:
+        """The columns that mean something, and so are no parts of a reward."""
+        return frozenset(v for name in _GUESSES if (v := getattr(self, name)) is not None)
+
+
+GDPO = Layout(
+    "step", "group_id", "prompt", "completion", "advantage", "num_tokens", "finish_reason"
+)
+TRL = Layout("step", None, "prompt", "completion", "advantage")
+
+
+def layout(columns: Mapping[str, str] | None, fields: Collection[str]) -> Layout:
+    """What was said of the columns, and for the rest what their names say.
+
+    Raises:
+        ConfigError: A meaning that there is not.
+        DataError: A column that is not in the file.
+    """
+    said = columns or {}
+    for meaning, column in said.items():
+        if meaning not in _GUESSES:
+            raise ConfigError(
+                f"columns: nothing is called {meaning!r}: {did_you_mean(meaning, _GUESSES)}"
+            )
+        if column.partition(".")[0] not in fields:
+            raise DataError(f"no column {column!r} for the {meaning}; it has {listed(fields)}")
+    guessed = {
+        meaning: next((name for name in names if name in fields), None)
+        for meaning, names in _GUESSES.items()
+    }
+    return Layout(**{**guessed, **said})
+
+
+def listed(names: Collection[str]) -> str:
+    """Some names for a message: a file may have thousands, and as hostile as any text."""
+    shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:12])
+    return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
+
+
+def reward_columns(
+    schema: Any, known: Layout, asked: Sequence[str] | None
+) -> tuple[dict[str, str], str]:
+    """The reward columns by name, and how they were told. A dot enters a struct."""
+    if asked is not None:
+        return {name: name for name in asked}, "as asked for"
+    if "rewards" in schema.names and pa.types.is_struct(schema.field("rewards").type):
+        parts = [field.name for field in schema.field("rewards").type]
+        return {name: f"rewards.{name}" for name in parts}, "those of the record"
+    free = [f for f in schema if f.name not in known.taken() | _NO_REWARDS]
+    found = {f.name: f.name for f in free if pa.types.is_floating(f.type)}
+    if found:
+        return found, "every other column of floating-point numbers; name them if some are none"
+    named = [f for f in free if "reward" in f.name or "score" in f.name]
+    found = {f.name: f.name for f in named if _is_number(f.type)}
+    if found or known.total is None:
+        return found, "every number with 'reward' or 'score' in its name"
+    return {known.total: known.total}, "the total alone: the file has no parts"
+
+
+def table_columns(
+    batch: Any, known: Layout, rewards: Mapping[str, str], file: FileReport, report: ReadReport
+) -> dict[str, np.ndarray]:
+    """The columns of a table but those of its file; a step that is none is -1."""
+    first = file.read + file.skipped
+    size = batch.num_rows
+
+    def floats(path: str | None, what: str) -> Float[np.ndarray, " row"]:
+        column = None if path is None else entered(batch, path)
+        if column is None:
+            return np.full(size, np.nan)
+        return _floats(column, what, first, file, report)
+
+    steps = np.full(size, np.nan) if known.step is None else floats(known.step, "step")
+    whole_steps = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
+    values = [floats(path, f"reward {name!r}") for name, path in rewards.items()]
+    return {
+        "steps": np.where(whole_steps, steps, -1).astype(np.int64),
+        "groups": _groups(batch, known, first, file, report),
+        "rewards": np.stack(values, axis=-1) if values else np.zeros((size, 0)),
+        "total": floats(known.total, "total"),
+        "advantages": floats(known.advantage, "advantage"),
+        "num_tokens": floats(known.num_tokens, "num_tokens"),
+        "cut": _cut(batch, known.finish_reason),
+        "trained": _trained(batch),
+        "row": np.arange(first, first + size),
+    }
+
+
+def how_grouped(batch: Any, known: Layout) -> str:
+    """By what the rollouts of this file are put into groups."""
+    if known.group is not None and entered(batch, known.group) is not None:
+        return "ids in the dump"
+    return "repeated prompts" if known.prompt is not None else "nothing"
+
+
+def entered(batch: Any, path: str) -> Any:
+    """The column of that name, or where there is none, the one that the dots lead to."""
+    if path in batch.schema.names:
+        return batch.column(path)
+    name, dot, rest = path.partition(".")
+    if name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    while dot:
+        names = [f.name for f in column.type] if pa.types.is_struct(column.type) else []
+        if rest in names:
+            name, dot, rest = rest, "", ""
+        else:
+            name, dot, rest = rest.partition(".")
+        if name not in names:
+            return None
+        column = column.flatten()[names.index(name)]
+    return column
+
+
+def rows_by(known: Layout) -> Any:
+    """A format of records for lines of JSON whose fields mean what was said."""
+
+    def rows(record: Record) -> Iterator[Row]:
+        yield Row(
+            step=at(record, known.step),
+            group=at(record, known.group),
+            prompt=at(record, known.prompt),
+            completion=at(record, known.completion),
+            rewards=numbers_in(record, but=known.taken() | _NO_REWARDS),
+            total=at(record, known.total),
+            total_name=known.total or "reward",
+            advantage=at(record, known.advantage),
+            num_tokens=at(record, known.num_tokens),
+            finish_reason=at(record, known.finish_reason),
+        )
+
+    return rows
+
+
+def at(record: Any, path: str | None) -> Any:
+    """The value at a name, or where its dots lead to; None: there is none."""
+    if path is None:
+        return None
+    if isinstance(record, Mapping) and path in record:
+        return record[path]
+    for part in path.split("."):
+        record = record.get(part) if isinstance(record, Mapping) else None
+    return record
+
+
+def _floats(
+    column: Any, what: str, first: int, file: FileReport, report: ReadReport
+) -> Float[np.ndarray, " row"]:
+    """Numbers; what is none, or not finite, is NaN and noted with its first row."""
+    values, unreadable = _numbers(column)
+    for wrong, why in (
+        (unreadable, "no number, and counts as missing"),
+        (np.isinf(values), "infinite, and counts as missing"),
+    ):
+        if np.any(wrong):
+            row = first + int(np.argmax(wrong))
+            report.note(file.path, row, f"{what} is {why}", count=int(np.sum(wrong)))
+    return np.where(np.isinf(values), np.nan, values)
+
+
+def _numbers(column: Any) -> tuple[Float[np.ndarray, " row"], np.ndarray]:
+    good = np.zeros(len(column), np.bool_)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_boolean(column.type):
+        column = pc.cast(column, pa.int8())
+    try:
+        floats = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        texts = column.to_pylist()
+        values = np.array([number(value) for value in texts])
+        missing = [v is None or str(v).strip().lower() in _MISSING for v in texts]
+        return values, np.isnan(values) & ~np.array(missing)
+    return floats, good
+
+
+def _groups(
+    batch: Any, known: Layout, first: int, file: FileReport, report: ReadReport
+) -> np.ndarray:
+    path = known.group if known.group is not None else known.prompt
+    column = None if path is None else entered(batch, path)
+    if column is None:
+        return np.zeros(batch.num_rows, np.int64)
+    if column.null_count:
+        row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        what = f"no {path}, where others have one: put into one group"
+        report.note(file.path, row, what, count=column.null_count)
+    elif pa.types.is_integer(column.type):
+        return column.to_numpy(zero_copy_only=False).astype(np.int64)
+    return keys_of(column).view(np.int64)
+
+
+def _cut(batch: Any, path: str | None) -> Float[np.ndarray, " row"]:
+    column = None if path is None else entered(batch, path)
+    if column is None:
+        return np.full(batch.num_rows, np.nan)
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
+    codes = pc.fill_null(encoded.indices, len(reasons)).to_numpy(zero_copy_only=False)
+    return np.array([*reasons, np.nan])[codes]
+
+
+def _trained(batch: Any) -> np.ndarray:
+    column = batch.column("trained") if "trained" in batch.schema.names else None
+    if column is None or not pa.types.is_boolean(column.type):
+        return np.ones(batch.num_rows, np.bool_)
+    return pc.fill_null(column, True).to_numpy(zero_copy_only=False)
+
+
+def _is_number(kind: Any) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)

@@ -1,0 +1,119 @@
+"""Which files of a run hold rollouts: of which run, which step, and whether of an evaluation."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdpo.errors import DataError
+
+_KINDS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".pt": "pt",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".pkl": "pkl",
+}
+_STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
+_EVALUATION = re.compile(r"(?:^|[_\-./])(?:evals?|val|valid|validation|test)(?:$|[_\-./\d])")
+_CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
+_PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
+_NO_ROLLOUTS = frozenset(
+    {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
+    | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that may hold rollouts."""
+
+    path: Path
+    kind: str
+    run: str
+    step: int | None
+    """As its name or its folder says."""
+    evaluation: bool
+
+
+def find_files(path: Path, left_out: dict[Path, str]) -> list[Found]:
+    """The files to read: run by run, in the order of the numbers in their names.
+
+    Those of evaluations are left out if there are any of training.
+
+    Raises:
+        DataError: There is no such file or folder.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder")
+    if not path.is_dir():
+        return [_found(path, path.parent)]
+    found = [_found(file, path) for file in _walk(path, left_out)]
+    found = [file for file in found if _wanted(file, left_out)]
+    if any(not file.evaluation for file in found):
+        for file in found:
+            if file.evaluation:
+                left_out[file.path] = "rollouts of an evaluation; give its folder to read them"
+        found = [file for file in found if not file.evaluation]
+    return sorted(found, key=lambda file: (file.run, _natural(file.path.relative_to(path))))
+
+
+def kind_of(path: Path) -> str:
+    """What the name says that a file is; empty: nothing that may hold rollouts."""
+    name = path.name.lower().removesuffix(".gz")
+    return _KINDS.get(Path(name).suffix, "")
+
+
+def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
+    def blocked(error: OSError) -> None:
+        left_out[Path(str(error.filename))] = f"the folder cannot be opened: {error.strerror}"
+
+    for folder, folders, names in os.walk(path, onerror=blocked):
+        folders[:] = sorted(name for name in folders if not _CHECKPOINT.match(name))
+        for name in sorted(names):
+            file = Path(folder, name)
+            if kind_of(file) and not name.startswith(".") and file.is_file():
+                yield file
+
+
+def _found(file: Path, root: Path) -> Found:
+    inner = file.relative_to(root)
+    stem = file.name.split(".", 1)[0]
+    folders = [part for part in inner.parts[:-1] if part not in _PLACES]
+    run = [part for part in folders if not _STEP.search(part) and not _EVALUATION.search(part)]
+    return Found(
+        path=file,
+        kind=kind_of(file),
+        run="/".join(run),
+        step=_step(stem, inner.parts[:-1] or root.parts[-1:]),
+        evaluation=_EVALUATION.search(f"{inner.parent}/{stem}") is not None,
+    )
+
+
+def _step(stem: str, folders: tuple[str, ...]) -> int | None:
+    for name in (stem, *reversed(folders)):
+        if match := _STEP.search(name):
+            return int(match[1])
+    last = re.search(r"(\d{1,18})$", stem)
+    return int(last[1]) if last else None
+
+
+def _wanted(file: Found, left_out: dict[Path, str]) -> bool:
+    parts = file.path.parts
+    if file.path.name in _NO_ROLLOUTS:
+        return False
+    if file.kind == "pkl":
+        left_out[file.path] = "a pickle can run any program when it is read"
+    elif "effective" in parts:
+        twin = Path(*["all" if part == "effective" else part for part in parts])
+        if twin.is_file():
+            left_out[file.path] = "its rollouts are in 'all' as well"
+    return file.path not in left_out
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """So that 9 comes before 10."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts]

@@ -1,0 +1,130 @@
+"""A file opened: its format, and what its columns mean."""
+
+import gzip
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from gdpo.errors import DataError, MissingExtraError
+from gdpo.rollouts.readers import _columns as columns_of
+from gdpo.rollouts.readers._columns import Layout
+from gdpo.rollouts.readers._finding import Found
+from gdpo.rollouts.readers._formats import Format, named, recognized
+from gdpo.rollouts.readers._records import Record
+from gdpo.rollouts.readers._report import FileReport, ReadReport
+from gdpo.rollouts.readers._sources import opened
+
+UNREADABLE = (
+    OSError,
+    EOFError,
+    UnicodeError,
+    pa.ArrowException,
+    DataError,
+    MissingExtraError,
+)
+"""What a file that is broken, or not what it seems, makes its reader raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller said; None: what the files say."""
+
+    format: str | None = None
+    rewards: tuple[str, ...] | None = None
+    columns: Mapping[str, str] | None = None
+
+
+def format_of(
+    found: Found, wanted: Wanted, fields: Sequence[str], record: Record | None = None
+) -> tuple[Format, str]:
+    """The format of a file, and how it was told.
+
+    Raises:
+        DataError: It has none that is known.
+        ConfigError: There is no format of the name that was asked for.
+    """
+    if wanted.format is not None:
+        form = named(wanted.format, found.kind, fields)
+        if form is None:
+            raise DataError(f"format {wanted.format} is not written as {found.kind}")
+        return form, "as asked for"
+    form = recognized(found.kind, fields, record) if wanted.columns is None else None
+    if form is not None:
+        return form, f"recognized by its fields {', '.join(sorted(form.fields))}"
+    by_columns = wanted.columns is not None or wanted.rewards is not None
+    if by_columns or {"reward", "score"} & set(fields):
+        form = named("columns", found.kind, fields)
+        assert form is not None
+        return form, "read by its columns"
+    raise DataError(
+        f"no format of rollouts that is known has the fields {columns_of.listed(fields)}; name the "
+        "format, or the columns"
+    )
+
+
+def form_of_records(found: Found, wanted: Wanted, record: Record) -> tuple[Format, str]:
+    """The format of a file of records, by its first, and how it was told."""
+    form, told_by = format_of(found, wanted, list(record), record)
+    if form.rows is None:
+        known = columns_of.layout(wanted.columns, list(record))
+        form = Format(form.name, "", form.fields, columns_of.rows_by(known))
+    return form, told_by
+
+
+def layout_of(form: Format, wanted: Wanted, fields: Sequence[str]) -> Layout:
+    """What the columns of a file mean."""
+    known = {"gdpo": columns_of.GDPO, "trl": columns_of.TRL}.get(form.name)
+    return known or columns_of.layout(wanted.columns, fields)
+
+
+def open_parquet(path: Path, text: str | None) -> Any:
+    """A parquet file; equal prompts are read once only, as they are stored."""
+    source: Any = path
+    with path.open("rb") as stream:
+        if stream.read(2) == b"\x1f\x8b":
+            source = pa.BufferReader(gzip.decompress(path.read_bytes()))
+    metadata = pq.read_metadata(source)
+    schema = metadata.schema
+    leaves = [schema.column(i) for i in range(len(schema))]
+    repeated = [
+        leaf.path
+        for leaf in leaves
+        if leaf.physical_type == "BYTE_ARRAY" and leaf.path.partition(".")[0] == text
+    ]
+    if source is not path:
+        source.seek(0)
+    return pq.ParquetFile(source, metadata=metadata, read_dictionary=repeated)
+
+
+def read_csv(file: FileReport, report: ReadReport) -> Any:
+    """A CSV file as texts: what is a number is told later, value by value."""
+
+    def skipped(row: Any) -> str:
+        file.rows += 1
+        report.lose(file, row.number, "the line has another number of fields than the first")
+        return "skip"
+
+    with opened(file.path) as stream:
+        names = pacsv.read_csv(pa.BufferReader(stream.readline())).column_names
+        stream.seek(0)
+        return pacsv.read_csv(
+            stream,
+            read_options=pacsv.ReadOptions(use_threads=False),
+            parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skipped),
+            convert_options=pacsv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True
+            ),
+        ).combine_chunks()
+
+
+def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
+    """Batches of one row group each, so that those before a broken one are read."""
+    for group in range(parquet.num_row_groups):
+        yield from parquet.iter_batches(
+            batch_size=size, row_groups=[group], columns=list(columns), use_threads=False
+        )

@@ -1,0 +1,178 @@
+"""What was read and what was not: a reader never loses a row silently."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class Notice:
+    """Something that a reader could not take as it stood, in one file."""
+
+    file: Path
+    line: int | None
+    """The first place: a line of a text file, from 1, else a row, from 0; None: the whole file."""
+    what: str
+    count: int = 0
+    """How often."""
+    rows: int = 0
+    """Rollouts that were lost by it, as far as they could be counted."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}" if self.line is None else f"{self.file}:{self.line}"
+        more = f" (and {self.count - 1:,} more like it)" if self.count > 1 else ""
+        return f"{place}: {self.what}{more}"
+
+
+@dataclass(slots=True)
+class FileReport:
+    """One file that was read."""
+
+    path: Path
+    format: str
+    told_by: str
+    """How its format was told."""
+    rows: int = 0
+    """Rollouts or lines that it holds, good or bad, counted before they are understood."""
+    read: int = 0
+    skipped: int = 0
+    expected: int = 0
+    """Rollouts that it says it holds; 0: it does not say."""
+    unplaced: int = 0
+    """Of those skipped, the ones that were read and have no step."""
+    rewards: tuple[str, ...] = ()
+    rewards_told_by: str = ""
+    """How its rewards were told from its other columns."""
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What became of every file and every row. It grows while the tables are read."""
+
+    path: Path
+    files: list[FileReport] = field(default_factory=list[FileReport])
+    left_out: dict[Path, str] = field(default_factory=dict[Path, str])
+    """Files that were not read, and why."""
+    notices: dict[tuple[Path, str], Notice] = field(default_factory=dict[tuple[Path, str], Notice])
+    groups: int = 0
+    group_sizes: Counter[int] = field(default_factory=Counter[int])
+    """How many groups there are of each size."""
+    grouped_by: Counter[str] = field(default_factory=Counter[str])
+    """How many rollouts were put into groups in which way."""
+    mixed_blocks: int = 0
+    """Groups made by `group_size` that hold more than one prompt."""
+    torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    """Steps that came in several pieces with others between them, which were not put together."""
+
+    @property
+    def rows(self) -> int:
+        """Rollouts in the files that were read: `read + skipped`."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def read(self) -> int:
+        """Rollouts in the tables."""
+        return sum(file.read for file in self.files)
+
+    @property
+    def skipped(self) -> int:
+        """Rollouts that could not be read."""
+        return sum(file.skipped for file in self.files)
+
+    @property
+    def formats(self) -> dict[str, int]:
+        """How many files have which format."""
+        return dict(Counter(file.format for file in self.files))
+
+    def note(self, file: Path, line: int | None, what: str, *, count: int = 1) -> None:
+        """Something is odd, and no row is lost by it."""
+        key = (file, what)
+        notice = self.notices.setdefault(key, Notice(file, line, what))
+        notice.count += count
+
+    def lose(self, file: FileReport, line: int | None, what: str, *, rows: int = 1) -> None:
+        """Rows cannot be read."""
+        self.note(file.path, line, what, count=rows)
+        self.notices[file.path, what].rows += rows
+        file.skipped += rows
+
+    def group_findings(self) -> list[str]:
+        """What is odd about the groups, as sentences."""
+        if not self.groups:
+            return []
+        found = (self._lonely(), self._unequal(), self._mixed(), self._unknown(), self._torn())
+        return [sentence for sentence in found if sentence]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.path}: {len(self.files):,} files, {self.rows:,} rows = {self.read:,} read + "
+            f"{self.skipped:,} skipped"
+        ]
+        for name, count in self.formats.items():
+            told = next(file.told_by for file in self.files if file.format == name)
+            lines.append(f"format {name}: {count:,} files, {told}")
+        lines += [f"rewards: {text}" for text in dict.fromkeys(map(_rewards, self.files)) if text]
+        if self.groups:
+            by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
+            sizes = ", ".join(f"{n:,} of {s}" for s, n in self.group_sizes.most_common(4))
+            lines.append(f"groups: {self.groups:,} by {by}: {sizes}")
+        lines += self.group_findings()
+        bare = sum(file.read for file in self.files if not file.rewards)
+        if bare:
+            lines.append(f"{bare:,} rollouts have no reward that can be told: name them (rewards)")
+        lines += [str(notice) for notice in self.notices.values()]
+        lines += [f"{path}: not read: {why}" for path, why in self.left_out.items()]
+        return "\n".join(lines)
+
+    def _lonely(self) -> str:
+        if self.group_sizes[1] < self.groups:
+            return ""
+        return (
+            "every group has one rollout only, so nothing can be compared: say how many samples a "
+            "prompt had (group_size), or which column tells the groups (columns)"
+        )
+
+    def _unequal(self) -> str:
+        usual = self.group_sizes.most_common(1)[0][0]
+        other = sum(n for size, n in self.group_sizes.items() if size != usual)
+        double = sum(
+            n for size, n in self.group_sizes.items() if size != usual and size % usual == 0
+        )
+        if not other:
+            return ""
+        found = f"{other:,} of {self.groups:,} groups do not have the usual size {usual}"
+        if double and usual > 1 and self.grouped_by["repeated prompts"]:
+            found += (
+                f"; {double:,} have a multiple of it, as when a prompt is drawn twice in a step: "
+                f"group_size={usual} tells them apart"
+            )
+        return found
+
+    def _mixed(self) -> str:
+        if not self.mixed_blocks:
+            return ""
+        return (
+            f"{self.mixed_blocks:,} groups made by group_size hold more than one prompt: it is not "
+            "the size of the groups, or the rows are not in order"
+        )
+
+    def _unknown(self) -> str:
+        if not self.grouped_by["nothing"]:
+            return ""
+        return (
+            f"{self.grouped_by['nothing']:,} rollouts have neither a group nor a prompt: say "
+            "group_size, if the rollouts of a prompt follow each other"
+        )
+
+    def _torn(self) -> str:
+        torn = sum(1 for count in self.torn_steps.values() if count > 1)
+        if not torn:
+            return ""
+        return (
+            f"{torn:,} steps came in several pieces with others between them: their groups were "
+            "told in each piece alone"
+        )
+
+
+def _rewards(file: FileReport) -> str:
+    return f"{', '.join(file.rewards)} ({file.rewards_told_by})" if file.rewards else ""

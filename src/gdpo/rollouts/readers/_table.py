@@ -1,0 +1,125 @@
+"""A batch of rollouts as columns of numbers, whichever framework wrote them. No texts in here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from gdpo.errors import DataError
+from gdpo.rollouts._arrays import RewardArrays
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTable:
+    """Rollouts of one step of one run, in the order in which they were written."""
+
+    run: str
+    """The folder of the run, relative to the path that was read; empty: that path itself."""
+    format: str
+    names: tuple[str, ...]
+    """The rewards, in the order of the array."""
+    weights: tuple[float, ...] | None
+    """What the framework wrote; None: it does not say."""
+    files: tuple[Path, ...]
+    steps: Int[np.ndarray, " rollout"]
+    groups: Int[np.ndarray, " rollout"]
+    """Equal for the samples of one group of a step; else without meaning."""
+    rewards: Float[np.ndarray, "rollout reward"]
+    """Raw. NaN: does not apply, or what stood there was no finite number."""
+    total: Float[np.ndarray, " rollout"]
+    """The one reward that the framework made of them; NaN: it does not say."""
+    advantages: Float[np.ndarray, " rollout"]
+    """What was trained with, of several tokens the last; NaN: not known."""
+    num_tokens: Float[np.ndarray, " rollout"]
+    """Tokens of the completion; NaN: not known."""
+    cut: Float[np.ndarray, " rollout"]
+    """1: ended by the limit of tokens; 0: by the model; NaN: not known."""
+    trained: Bool[np.ndarray, " rollout"]
+    """False: generated and scored, and left out of the batch."""
+    file: Int[np.ndarray, " rollout"]
+    """Which of the files."""
+    row: Int[np.ndarray, " rollout"]
+    """Which of the rollouts that were read from its file, from 0; see `read_texts`."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
+        """Some of its rollouts."""
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return replace(self, **columns)
+
+    def grouped(self) -> RewardArrays:
+        """The rewards and advantages by group; smaller groups are padded with NaN.
+
+        Raises:
+            DataError: The largest group is so much larger than the others that padding them would
+                take most of the memory.
+        """
+        prompt, sample = places(self.groups)
+        shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
+        if shape[0] * shape[1] > max(_PADDED, 16 * len(self)):
+            raise DataError(
+                f"step {self.steps[0]}: of {shape[0]:,} groups of {len(self) / shape[0]:.1f} "
+                f"rollouts on average one has {shape[1]:,}: are they groups? group_size says how "
+                "many rollouts a prompt has"
+            )
+        rewards = np.full((*shape, len(self.names)), np.nan)
+        rewards[prompt, sample] = self.rewards
+        advantages = np.zeros(shape)
+        advantages[prompt, sample] = np.nan_to_num(self.advantages)
+        weights = self.weights or (1.0,) * len(self.names)
+        return RewardArrays(self.names, weights, rewards, advantages)
+
+
+_PADDED = 10_000_000
+"""Cells of rollouts, there or not, that no one minds."""
+
+COLUMNS = (
+    *("steps", "groups", "rewards", "total", "advantages", "num_tokens", "cut", "trained"),
+    *("file", "row"),
+)
+"""The fields of a table with one value per rollout."""
+
+
+def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
+    """Several tables of one step as one; a reward that one of them lacks is NaN there."""
+    if len(tables) == 1:
+        return tables[0]
+    first = tables[0]
+    names = tuple(dict.fromkeys(name for table in tables for name in table.names))
+    files = tuple(dict.fromkeys(path for table in tables for path in table.files))
+    columns = {
+        name: np.concatenate([getattr(table, name) for table in tables])
+        for name in COLUMNS
+        if name not in ("rewards", "file")
+    }
+    columns["rewards"] = np.concatenate([_rewards_of(table, names) for table in tables])
+    columns["file"] = np.concatenate(
+        [np.array([files.index(path) for path in t.files])[t.file] for t in tables]
+    )
+    same = all(t.names == names and t.weights == first.weights for t in tables)
+    weights = first.weights if same else None
+    return RolloutTable(first.run, first.format, names, weights, files, **columns)
+
+
+def places(
+    groups: Int[np.ndarray, " rollout"],
+) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"]]:
+    """For each rollout the number of its group, and its number in the group."""
+    _, prompt, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(prompt, kind="stable")
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    sample = np.empty_like(prompt)
+    sample[order] = np.arange(len(groups)) - starts
+    return prompt, sample
+
+
+def _rewards_of(table: RolloutTable, names: tuple[str, ...]) -> Float[np.ndarray, "rollout reward"]:
+    rewards = np.full((len(table), len(names)), np.nan)
+    for place, name in enumerate(table.names):
+        rewards[:, names.index(name)] = table.rewards[:, place]
+    return rewards

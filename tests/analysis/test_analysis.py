@@ -1,0 +1,137 @@
+"""What a run's rewards did, against numbers that were worked out by hand."""
+
+import json
+import subprocess
+import sys
+from math import nan
+
+import numpy as np
+import pytest
+
+from gdpo.analysis import analyze_runs, analyze_steps
+from gdpo.diagnostics import Kind, diagnose
+from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts.readers import read_rollout_files
+
+ROWS = [
+    # step, prompt, wide, narrow, tokens
+    (1, "a", 0.0, 0.0, 10),
+    (1, "a", 10.0, 0.0, 20),
+    (1, "b", 5.0, 0.0, 30),
+    (1, "b", 5.0, 1.0, 10),
+    (2, "a", 0.0, None, 10),
+    (2, "a", 10.0, None, 20),
+    (2, "b", 0.0, 0.0, 10),
+    (2, "b", 10.0, 1.0, 30),
+]
+
+
+@pytest.fixture
+def dump(tmp_path):
+    for step in (1, 2):
+        records = [
+            {"step": s, "prompt": p, "wide": w, "narrow": n, "length": t}
+            for s, p, w, n, t in ROWS
+            if s == step
+        ]
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (tmp_path / f"step_{step}.jsonl").write_text(lines)
+    return tmp_path
+
+
+def read(path):
+    columns = {"prompt": "prompt", "num_tokens": "length"}
+    return read_rollout_files(path, rewards=["wide", "narrow"], columns=columns)
+
+
+def test_every_reward_has_its_numbers_over_all_steps(dump):
+    (run,) = analyze_runs(analyze_steps(read(dump)))
+    assert (run.steps, run.rollouts, run.recorded) == ([1, 2], 8, 0)
+    assert run.estimators == {"grpo"}
+    assert run.weights_from == "nobody: all 1"
+    wide, narrow = run.rewards()
+    assert (wide.mean, wide.missing, wide.groups, wide.live_groups) == (5.0, 0.0, 4, 3)
+    assert narrow.mean == pytest.approx(2 / 6)
+    assert narrow.missing == pytest.approx(2 / 8)
+    assert (narrow.groups, narrow.live_groups) == (3, 2)
+    assert wide.requested == narrow.requested == 0.5
+    # 10 more tokens with 10 more reward, 20 fewer with none; then 10 and 20 more with 10.
+    step_1 = (5 * 5 + 5 * 5) / np.sqrt((25 + 25) * (25 + 25 + 100 + 100))
+    step_2 = (25 + 25 + 50 + 50) / np.sqrt(100 * (25 + 25 + 100 + 100))
+    assert wide.with_length == pytest.approx((step_1 + step_2) / 2)
+    assert run.lengths().tolist() == pytest.approx(
+        np.array([[17.5, nan], [17.5, nan]]), nan_ok=True
+    )
+
+
+def test_over_time_is_what_each_diagnosis_says(dump):
+    steps = list(analyze_steps(read(dump)))
+    (run,) = analyze_runs(steps)
+    first = np.array([[[0, 0], [10, 0]], [[5, 0], [5, 1]]], float)
+    expected = diagnose(first, None, ["wide", "narrow"], estimator="grpo")
+    assert steps[0].diagnosis.as_dict() == expected.as_dict()
+    assert run.over_time("wide", "realized")[0] == expected.rewards[0].realized
+    np.testing.assert_array_equal(run.over_time("narrow", "missing"), [0, 0.5])
+
+
+def test_weights_are_asked_for_or_those_of_the_dump(dump):
+    step = next(analyze_steps(read(dump), weights={"wide": 0.25}))
+    assert [reward.weight for reward in step.diagnosis.rewards] == [0.25, 1.0]
+    assert step.weights_from == "asked for"
+    with pytest.raises(ConfigError, match="did you mean 'wide'"):
+        list(analyze_steps(read(dump), weights={"wid": 1}))
+
+
+def test_advantages_of_the_dump_are_those_that_count(tmp_path):
+    record = {"input": "a", "output": "b", "gts": None, "step": 1}
+    lines = [{**record, "score": float(i), "advantage": -float(i), "acc": i} for i in range(4)]
+    path = tmp_path / "1.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    reading = read_rollout_files(path, rewards=["acc"], columns={"advantage": "advantage"})
+    (step,) = analyze_steps(reading)
+    assert step.recorded
+    assert step.diagnosis.estimator is None
+    assert step.diagnosis.rewards[0].influence < 0
+
+
+def test_findings_are_told_with_how_long_they_held(dump):
+    for step in (3, 5, 6):
+        records = [
+            {
+                "step": step,
+                "prompt": p,
+                "wide": float(w),
+                "narrow": 0.0 if step != 5 else w / 10,
+                "length": 10,
+            }
+            for p in "abcd"
+            for w in range(4)
+        ]
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (dump / f"step_{step}.jsonl").write_text(lines)
+    (run,) = analyze_runs(analyze_steps(read(dump)))
+    held = {(h.finding.kind, h.finding.rewards): h for h in run.findings()}
+    constant = held[Kind.CONSTANT, ("narrow",)]
+    assert (constant.first, constant.last, constant.steps, constant.in_a_row) == (3, 6, 2, 1)
+    severities = [h.finding.severity.value for h in run.findings()]
+    assert severities == sorted(severities, reverse=True)  # warning before note
+
+
+def test_steps_without_rewards_are_passed_over(tmp_path):
+    (tmp_path / "a.csv").write_text("prompt,answer\nx,y\n")
+    reading = read_rollout_files(tmp_path, columns={"prompt": "prompt"})
+    assert list(analyze_steps(reading)) == []
+    assert "1 rollouts have no reward that can be told" in str(reading.report)
+
+
+def test_one_huge_group_among_many_is_no_array(tmp_path):
+    rows = "".join(f"p{i},1\n" for i in range(4000)) + "q,1\n" * 4000
+    (tmp_path / "a.csv").write_text("prompt,reward\n" + rows)
+    reading = read_rollout_files(tmp_path)
+    with pytest.raises(DataError, match="one has 4,000: are they groups"):
+        list(analyze_steps(reading))
+
+
+def test_it_does_not_import_torch():
+    program = "import sys, gdpo.analysis; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

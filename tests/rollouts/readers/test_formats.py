@@ -1,0 +1,367 @@
+"""Every framework's dump gives the numbers that stand in it."""
+
+import subprocess
+import sys
+from math import nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.rollouts.readers import written
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts.readers import FORMATS, read_rollout_files, read_texts
+
+
+def read(path, **options):
+    reading = read_rollout_files(path, **options)
+    tables = list(reading)
+    report = reading.report
+    assert report.rows == report.read + report.skipped
+    assert report.read == sum(map(len, tables))
+    return tables, report
+
+
+def only(path, **options):
+    (table,), report = read(path, **options)
+    assert report.skipped == 0
+    return table, report
+
+
+def sizes(table):
+    return sorted(np.unique(table.groups, return_counts=True)[1].tolist())
+
+
+def test_verl_has_every_reward_by_name(tmp_path):
+    table, report = only(written.verl(tmp_path))
+    assert table.format == "verl"
+    assert table.names == ("acc", "format")
+    np.testing.assert_array_equal(table.rewards, [[0, 0.5], [1, 0.5]] * 2)
+    assert table.total.tolist() == [0.5, 1.5, 0.5, 1.5]
+    assert table.steps.tolist() == [7] * 4
+    assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
+    assert report.grouped_by == {"repeated prompts": 4}
+    assert "recognized by its fields input, output, score, step" in str(report)
+
+
+def test_verl_v1_has_the_total_and_tells_its_groups(tmp_path):
+    table, report = only(written.verl_v1(tmp_path))
+    assert table.names == ("score",)
+    assert table.rewards[:, 0].tolist() == [1, 0, 1, 2]
+    assert report.grouped_by == {"ids in the dump": 4}  # one prompt, and yet two groups
+    assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
+    assert "the total alone" in str(report)
+
+
+def test_nemo_rl_tells_prompts_by_what_has_no_loss(tmp_path):
+    table, _ = only(written.nemo_rl(tmp_path))
+    assert table.steps.tolist() == [12] * 4
+    assert table.rewards[:, 0].tolist() == [1, 0, 2, 2]
+    assert table.advantages.tolist() == [0.7, -0.7, 0, 0]
+    assert table.num_tokens.tolist() == [3] * 4
+    assert table.trained.tolist() == [True, True, False, True]
+    assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
+
+
+def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_its_tokens_elsewhere(tmp_path):
+    path = written.lines(
+        tmp_path / "train_data_step1.jsonl",
+        [{"content": "a", "rewards": 5.0, "filtered_rewards": 1.0, "idx": 0}],
+    )
+    assert only(path)[0].rewards.tolist() == [[1.0]]
+
+
+def test_nemo_rl_of_a_validation_is_a_conversation(tmp_path):
+    talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    path = written.lines(
+        tmp_path / "val_data_step3.jsonl",
+        [{"content": talk, "rewards": 1.0, "idx": i} for i in range(2)],
+    )
+    table, _ = only(path)
+    assert sizes(table) == [2]
+    assert read_texts(path, [1])[0].prompt == talk[:1]
+
+
+def test_a_line_of_ms_swift_is_a_table(tmp_path):
+    tables, report = read(written.swift(tmp_path))
+    assert [table.steps[0] for table in tables] == [1, 2]
+    assert tables[0].names == ("MathAccuracy", "Format")
+    np.testing.assert_array_equal(tables[1].rewards, [[0.25, 1], [0, nan], [1, 0], [1, 0.5]])
+    assert tables[0].advantages.tolist() == [1, -1, 0.5, -0.5]
+    assert report.read == 8
+    assert report.group_sizes == {2: 4}
+    assert read_texts(tables[1].files[0], [6])[0].completion == "y"
+
+
+def test_ms_swift_on_ray_has_a_line_per_rollout(tmp_path):
+    table, _ = only(written.swift_ray(tmp_path))
+    assert table.format == "ms-swift-ray"
+    assert table.rewards[:, 0].tolist() == [1, 0, 0.5, 0.25]
+    assert sizes(table) == [2, 2]
+
+
+def test_tinker_has_rewards_in_its_metrics(tmp_path):
+    table, _ = only(written.tinker(tmp_path))
+    assert table.names == ("correct", "brevity")
+    np.testing.assert_array_equal(table.rewards, [[0.5, 0.5], [1.5, 0.5], [0.5, 0.5]])
+    assert table.total.tolist() == [1, 2, 3]
+    assert table.steps.tolist() == [4] * 3
+    assert table.num_tokens.tolist() == [7] * 3
+    assert table.cut.tolist() == [0, 1, 0]
+    assert table.groups.tolist() == [0, 0, 1]
+
+
+def test_art_has_rewards_in_its_metrics(tmp_path):
+    written.art(tmp_path)
+    table, _ = only(tmp_path)
+    assert table.names == ("correct", "short")
+    np.testing.assert_array_equal(table.rewards, [[1, 0.5], [0, 0.5], [0, nan]])
+    assert table.total.tolist() == [1.5, 0.5, 0]
+    assert table.steps.tolist() == [9] * 3
+    assert table.groups.tolist() == [0, 0, 1]
+    (text,) = read_texts(table.files[0], [1])
+    assert [m["content"] for m in (*text.prompt, *text.completion)] == ["2+2", "4"]
+
+
+@pytest.mark.parametrize("reward", [1.5, {"acc": 1.0, "format": 0.5, "pred": "4"}])
+def test_slime_has_one_reward_or_an_object_of_them(tmp_path, reward):
+    torch = pytest.importorskip("torch")
+    sample = {
+        "group_index": 3,
+        "index": 12,
+        "prompt": "q",
+        "tokens": [1, 2, 3],
+        "response": "a",
+        "response_length": 2,
+        "label": "4",
+        "reward": reward,
+        "loss_mask": None,
+        "remove_sample": False,
+        "status": "truncated",
+        "metadata": {},
+        "rollout_log_probs": [-0.5, -0.25],
+    }
+    samples = [sample, {**sample, "status": "completed"}]
+    torch.save({"rollout_id": 11, "samples": samples}, tmp_path / "data_11.pt")
+    table, _ = only(tmp_path)
+    expected = {"reward": 1.5} if reward == 1.5 else {"acc": 1.0, "format": 0.5}
+    assert table.names == tuple(expected)
+    assert table.rewards.tolist() == [list(expected.values())] * 2
+    assert table.steps.tolist() == [11, 11]
+    assert table.groups.tolist() == [3, 3]
+    assert table.num_tokens.tolist() == [2, 2]
+    assert table.cut.tolist() == [1, 0]
+    assert read_texts(table.files[0], [0])[0].completion == "a"
+
+
+def test_skyrl_adds_the_scores_of_tokens(tmp_path):
+    written.skyrl(tmp_path)
+    table, _ = only(tmp_path)
+    assert table.rewards[:, 0].tolist() == [1, 0.5, 0]
+    assert table.steps.tolist() == [5] * 3
+    assert table.cut.tolist() == [0, 1, 0]
+    assert sizes(table) == [1, 2]
+
+
+def test_open_instruct_has_tokens_for_texts(tmp_path):
+    table, _ = only(written.open_instruct(tmp_path))
+    assert table.rewards[:, 0].tolist() == [0, 1, 2, 3]
+    assert table.advantages.tolist() == [-1.5, -0.5, 0.5, 1.5]
+    assert table.num_tokens.tolist() == [1, 2, 3, 4]
+    assert table.cut.tolist() == [0, 0, 0, 1]
+    assert table.groups.tolist() == [0, 0, 1, 1]
+    assert table.steps.tolist() == [6] * 4
+
+
+def test_results_of_verifiers_have_rewards_in_their_metrics(tmp_path):
+    table, _ = only(written.results(tmp_path))
+    assert table.names == ("correct", "format")
+    assert table.rewards.tolist() == [[0, 1], [1, 1], [2, 1], [3, 1]]
+    assert table.total.tolist() == [1, 2, 3, 4]
+    assert table.num_tokens.tolist() == [4, 5, 6, 7]
+    assert table.cut.tolist() == [0, 1, 0, 0]
+    assert table.groups.tolist() == [0, 0, 1, 1]
+
+
+def test_traces_of_verifiers_have_rewards_and_weights(tmp_path):
+    table, report = only(written.episodes(tmp_path / "traces.jsonl"))
+    assert table.names == ("correct", "brief")
+    assert table.weights == (1.0, 0.25)
+    assert table.rewards.tolist() == [[1, 0.5], [0, 1], [1, 1], [0, 0]]
+    assert table.total.tolist() == [1.125, 0.25, 1.25, 0]
+    assert table.advantages.tolist() == [-1.5, -0.5, 0.5, 1.5]
+    assert table.num_tokens.tolist() == [1, 2, 3, 4]
+    assert table.cut.tolist() == [0, 0, 0, 1]
+    assert table.steps.tolist() == [8] * 4
+    assert report.grouped_by == {"ids in the dump": 4}
+    (text,) = read_texts(table.files[0], [2])
+    assert [m["content"] for m in (*text.prompt, *text.completion)] == ["q", "a"]
+
+
+def test_episodes_that_verifiers_itself_wrote(tmp_path):
+    """By its 0.4.0 on 2026-11-21, with the script beside it; the third has a reward unscored."""
+    golden = Path(__file__).parent / "golden" / "verifiers_0.4.0.jsonl"
+    lines = golden.read_text().splitlines(keepends=True)
+    for order in ([0, 1, 2, 3], [2, 3, 0, 1]):
+        path = tmp_path / "traces.jsonl"
+        path.write_text("".join(lines[i] for i in order))
+        table, _ = only(path)
+        assert table.format == "verifiers"
+        assert table.names == ("correct", "brief")
+        assert table.weights == (1.0, 0.25)
+        expected = np.array([[0, 1], [1, 0.5], [0, nan], [1, 0.25]])
+        np.testing.assert_array_equal(table.rewards, expected[order])
+        assert table.total.tolist() == [[0.25, 1.125, 0, 1.0625][i] for i in order]
+        assert table.advantages.tolist() == [i - 1.5 for i in order]
+        assert table.num_tokens.tolist() == [i + 1 for i in order]
+        assert table.cut.tolist() == [float(i == 3) for i in order]
+        assert table.steps.tolist() == [8] * 4
+        assert sizes(table) == [2, 2]
+
+
+def test_every_agent_of_an_episode_is_compared_with_itself(tmp_path):
+    record = {
+        "task": {"hash": "h"},
+        "group": {"id": "g"},
+        "traces": [
+            written.trace({"win": (1.0, 1.0)}, agent="a"),
+            written.trace({"win": (0.0, 1.0)}, agent="b", trainable=False),
+        ],
+    }
+    table, _ = only(written.lines(tmp_path / "traces.jsonl", [record, record]))
+    assert sizes(table) == [2, 2]
+    assert table.groups[0] == table.groups[2] != table.groups[1]
+    assert table.trained.tolist() == [True, False] * 2
+
+
+def test_prime_rl_is_read_once_and_without_its_evaluations(tmp_path):
+    for step in (9, 10):
+        for inner in ("train/all", "train/effective", "eval/all"):
+            folder = tmp_path / "rollouts" / f"step_{step}" / inner
+            written.episodes(folder / "traces.jsonl", step=step)
+    tables, report = read(tmp_path)
+    assert [(table.run, table.steps[0], len(table)) for table in tables] == [
+        ("", 9, 4),
+        ("", 10, 4),
+    ]
+    reasons = sorted(report.left_out.values())
+    assert [reason[:13] for reason in reasons] == ["its rollouts "] * 2 + ["rollouts of a"] * 2
+    _, report = read(tmp_path / "rollouts" / "step_9" / "eval")
+    assert report.read == 4
+
+
+def test_the_platform_of_prime_rl_has_parquet_with_json_in_it(tmp_path):
+    table, _ = only(written.platform(tmp_path))
+    assert table.format == "prime-rl"
+    assert table.names == ("correct",)
+    assert table.rewards[:, 0].tolist() == [0, 1, 0, 1]
+    assert table.total.tolist() == [0, 1, 2, 3]
+    assert table.num_tokens.tolist() == [20, 21, 22, 23]
+    assert table.groups.tolist() == [0, 0, 1, 1]
+
+
+def test_our_own_record_comes_with_weights(tmp_path):
+    rollouts = [
+        Rollout(
+            run="try",
+            step=3,
+            group_id=g,
+            sample_id=s,
+            prompt="q",
+            completion="a",
+            rewards={"correct": float(s), "short": None if g else 0.5},
+            weights={"correct": 1.0, "short": 0.25},
+            advantage=s - 0.5,
+            num_tokens=4 + s,
+            finish_reason="length" if s else "stop",
+            trained=g == 0,
+        )
+        for g in range(2)
+        for s in range(2)
+    ]
+    write_rollouts(rollout_file(tmp_path / "rollouts", 3), rollouts)
+    table, _ = only(tmp_path)
+    assert (table.format, table.names) == ("gdpo", ("correct", "short"))
+    assert table.weights == (1.0, 0.25)
+    np.testing.assert_array_equal(table.rewards, [[0, 0.5], [1, 0.5], [0, nan], [1, nan]])
+    assert table.advantages.tolist() == [-0.5, 0.5] * 2
+    assert table.num_tokens.tolist() == [4, 5] * 2
+    assert table.cut.tolist() == [0, 1] * 2
+    assert table.trained.tolist() == [True, True, False, False]
+    arrays = table.grouped()
+    np.testing.assert_array_equal(arrays.rewards, [[[0, 0.5], [1, 0.5]], [[0, nan], [1, nan]]])
+    assert arrays.advantages.tolist() == [[-0.5, 0.5]] * 2
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_any_file_is_read_by_its_columns(tmp_path, kind):
+    records = [
+        {"iter": 5, "question": q, "a": a, "b": float(a * 2), "credit": -1.0, "why": "stop"}
+        for q, a in (("x", 1), ("x", 2), ("y", 3))
+    ]
+    path = tmp_path / f"dump.{kind}"
+    if kind == "jsonl":
+        written.lines(path, records)
+    elif kind == "parquet":
+        written.parquet(path, records)
+    else:
+        rows = [",".join(map(str, record.values())) for record in records]
+        path.write_text("\n".join([",".join(records[0]), *rows]) + "\n")
+    columns = {"step": "iter", "advantage": "credit", "finish_reason": "why"}
+    table, report = only(path, rewards=["a", "b"], columns=columns)
+    assert table.format == "columns"
+    assert table.rewards.tolist() == [[1, 2], [2, 4], [3, 6]]
+    assert table.steps.tolist() == [5] * 3
+    assert table.advantages.tolist() == [-1] * 3
+    assert table.cut.tolist() == [0] * 3
+    assert sizes(table) == [1, 2]
+    assert report.files[0].told_by == "read by its columns"
+    assert read_texts(path, [2], columns=columns)[0].prompt == "y"
+
+
+def test_a_dot_enters_an_object(tmp_path):
+    records = [{"prompt": "x", "m": {"acc": 1.0, "in": {"deep": i}}, "reward": 1} for i in range(2)]
+    for path in (
+        written.lines(tmp_path / "a.jsonl", records),
+        written.parquet(tmp_path / "b.parquet", records),
+    ):
+        table, _ = only(path, rewards=["m.acc", "m.in.deep"], columns={"prompt": "prompt"})
+        assert table.rewards.tolist() == [[1, 0], [1, 1]]
+
+
+def test_a_format_can_be_forced(tmp_path):
+    path = written.verl(tmp_path)
+    table, report = only(path, format="columns", rewards=["score"])
+    assert table.format == "columns"
+    assert report.files[0].told_by == "as asked for"
+    _, report = read(path, format="skyrl")
+    assert (report.read, report.skipped) == (0, 4)
+    assert "no field 'score'" not in str(report)
+    assert "no field 'input_prompt' of format skyrl (and 3 more like it)" in str(report)
+
+
+def test_what_was_asked_for_must_be_there():
+    with pytest.raises(DataError, match="no such file"):
+        read_rollout_files("/nowhere/at/all")
+
+
+def test_unknown_names_are_errors_with_the_nearest(tmp_path):
+    path = written.verl(tmp_path)
+    with pytest.raises(ConfigError, match="did you mean 'verl'"):
+        list(read_rollout_files(path, format="verk"))
+    with pytest.raises(ConfigError, match="did you mean 'prompt'"):
+        list(read_rollout_files(path, columns={"promt": "input"}))
+    with pytest.raises(ConfigError, match="at least 1"):
+        read_rollout_files(path, group_size=0)
+
+
+def test_every_format_is_in_the_reference():
+    reference = Path(__file__).parents[3] / "docs" / "reference" / "rollout_formats.md"
+    text = reference.read_text()
+    assert [name for name in FORMATS if f"`{name}`" not in text] == []
+
+
+def test_reading_does_not_import_torch():
+    program = "import sys, gdpo.rollouts.readers; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

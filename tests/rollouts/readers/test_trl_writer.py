@@ -1,0 +1,104 @@
+"""What TRL's own trainer writes with `log_completions` is read as it was trained."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo.rollouts.readers import read_rollout_files, read_texts
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+SAMPLES = 4
+
+
+def length(completions, **columns):
+    return [len(text[0]["content"]) / 8 for text in completions]
+
+
+def sometimes(completions, log_extra=None, **columns):
+    log_extra("place", list(range(len(completions))))
+    return [None if i % 4 == 0 else float(i % 2) for i in range(len(completions))]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_policy, tmp_path_factory):
+    """Three optimizer steps of two generations: steps 1 and 2 share theirs, and 2 logs it again."""
+    folder = tmp_path_factory.mktemp("run")
+    prompts = [[{"role": "user", "content": text}] for text in ("one", "two", "three", "four")]
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(tiny_policy),
+        processing_class=AutoTokenizer.from_pretrained(tiny_policy),
+        reward_funcs=[length, sometimes],
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            num_generations=SAMPLES,
+            per_device_train_batch_size=SAMPLES,
+            steps_per_generation=2,
+            max_completion_length=8,
+            max_steps=3,
+            logging_steps=1,
+            log_completions=True,
+            num_completions_to_print=0,
+            report_to="none",
+            save_strategy="no",
+            activation_checkpointing=False,
+            use_cpu=True,
+            disable_tqdm=True,
+            seed=0,
+        ),
+    )
+    trainer.train()
+    return folder
+
+
+def test_a_generation_that_is_logged_twice_is_read_once(run):
+    reading = read_rollout_files(run)
+    tables = list(reading)
+    report = reading.report
+    assert [int(table.steps[0]) for table in tables] == [1, 3]
+    assert (report.rows, report.read, report.skipped) == (24, 16, 8)
+    (repeated,) = report.notices.values()
+    assert repeated.file.name == "completions_00002.parquet"
+    assert repeated.rows == 8
+    assert "once more" in str(repeated)
+
+
+def test_groups_are_told_by_prompts_and_rewards_by_their_type(run):
+    reading = read_rollout_files(run)
+    first = next(reading)
+    list(reading)
+    report = reading.report
+    assert report.formats == {"trl": 3}
+    assert report.groups == 4
+    assert report.group_sizes == {SAMPLES: 4}
+    assert report.grouped_by == {"repeated prompts": 16}
+    assert report.group_findings() == []
+    assert first.names == ("length", "sometimes")  # the column of whole numbers is none
+    rows = pq.read_table(run / "completions" / "completions_00001.parquet").to_pylist()
+    for place, row in enumerate(rows):
+        same = [other["prompt"] == row["prompt"] for other in rows]
+        np.testing.assert_array_equal(first.groups == first.groups[place], same)
+        assert first.rewards[place, 0] == len(row["completion"][0]["content"]) / 8
+        assert first.advantages[place] == row["advantage"]
+    assert np.isnan(first.rewards[:, 1]).tolist() == [True, False, False, False] * 2
+    assert first.rewards[1:4, 1].tolist() == [1, 0, 1]
+
+
+def test_its_rollouts_can_be_looked_at(run):
+    table = next(read_rollout_files(run))
+    (file,) = table.files
+    texts = read_texts(file, [5, 0])
+    rows = pq.read_table(file).to_pylist()
+    assert [text.row for text in texts] == [5, 0]
+    assert texts[0].prompt == rows[5]["prompt"]
+    assert texts[1].completion == rows[0]["completion"]
+
+
+def test_rewards_that_are_asked_for_are_the_rewards(run):
+    table = next(read_rollout_files(run, rewards=["place", "length"]))
+    assert table.names == ("place", "length")
+    assert table.rewards[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
