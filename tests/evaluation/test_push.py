@@ -211,3 +211,9 @@ def test_a_dry_run_only_lists(run, tmp_path):
     done = gdpo_push(run, "ann/maths", "--dry-run", token=None, home=tmp_path / "home")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == SENT
+
+
+def test_a_dry_run_refuses_a_name_without_its_owner(run, tmp_path):
+    done = gdpo_push(run, "maths", "--dry-run", token=None, home=tmp_path / "home")
+    assert done.returncode == 2
+    assert "write OWNER/NAME" in done.stderr

@@ -41,8 +41,8 @@ def files_of(given: Sequence[str]) -> Mapping[str, str]:
 
 
 def names_of(given: str) -> list[str]:
-    """Names that are written with commas."""
-    return [name.strip() for name in given.split(",") if name.strip()]
+    """Names that are written with commas; what is named twice is meant once."""
+    return list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
 
 
 def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.filesize import decimal
 
-from gdpo.evaluation import check_push, push, uploads
+from gdpo.evaluation import check_push, check_repository, push, uploads
 from gdpo.training import RunDirectory
 
 
@@ -25,6 +25,7 @@ def push_run(
         HubError: The Hub cannot be reached, or refuses.
     """
     run = RunDirectory(folder)
+    check_repository(name)
     files = uploads(run, rollouts=rollouts)
     if not dry_run:
         check_push(run, name)

@@ -14,7 +14,14 @@ from gdpo.evaluation._card import add_to_readme
 from gdpo.evaluation._evaluation import Result, Settings, evaluate, read_results, result_of
 from gdpo.evaluation._intervals import Estimate, difference, share
 from gdpo.evaluation._overlap import benchmarks_at_hand, overlap_findings
-from gdpo.evaluation._push import HubError, Upload, check_push, push, uploads
+from gdpo.evaluation._push import (
+    HubError,
+    Upload,
+    check_push,
+    check_repository,
+    push,
+    uploads,
+)
 from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
 from gdpo.evaluation._sanity import Sanity, sanity
 from gdpo.evaluation._server import Server, ServerError
@@ -42,6 +49,7 @@ __all__ = [
     "benchmarks_at_hand",
     "bfcl_lines",
     "check_push",
+    "check_repository",
     "check_sampling",
     "difference",
     "differences_table",

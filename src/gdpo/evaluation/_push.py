@@ -89,14 +89,19 @@ def _refuse_secrets(file: Path) -> None:
         )
 
 
+def check_repository(name: str) -> None:
+    """Raise a ConfigError where a name is no repository's."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ConfigError(f"{name!r} is no repository on the Hub: write OWNER/NAME")
+
+
 def check_push(run: RunDirectory, name: str) -> None:
     """Refuse a push that cannot succeed, before anything takes long.
 
     Raises:
         ConfigError: The name is no repository's, nobody is logged in, or the run is not finished.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ConfigError(f"{name!r} is no repository on the Hub: write OWNER/NAME")
+    check_repository(name)
     if _hub().get_token() is None:
         raise ConfigError(f"nobody is logged in to the Hub: {_LOG_IN}")
     uploads(run)

@@ -126,5 +126,5 @@ def _model_of(name: str) -> str:
 def _as_recipe(model: str) -> Recipe:
     """As much of a recipe as finding a model needs."""
     recipe = Recipe(task="none", model=model, data=DataConfig(source="none"))
-    recipe._source = "gdpo evaluate"  # pyright: ignore[reportPrivateUsage]
+    recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
     return recipe
