@@ -125,12 +125,13 @@ def stop_trainings(trainings: Sequence[Training]) -> None:
 def terminable() -> Generator[None]:
     """SIGTERM, and SIGHUP of a closed terminal, unwind the stack as Ctrl-C does.
 
-    So no training is left behind.
+    So no training is left behind. What is ignored (`nohup`) stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    caught = (signal.SIGTERM, signal.SIGHUP)
+    both = (signal.SIGTERM, signal.SIGHUP)
+    caught = [each for each in both if signal.getsignal(each) is not signal.SIG_IGN]
     before = [signal.signal(s, lambda number, _frame: sys.exit(128 + number)) for s in caught]
     try:
         yield
