@@ -213,9 +213,11 @@ def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path):
 def test_what_was_killed_for_memory_failed_and_what_was_told_to_stop_goes_on(
     code, interrupted, recipe, tmp_path
 ):
-    ends = (
-        f"import os, sys; os.kill(os.getpid(), {code[1:]})" if code[0] == "-" else f"exit({code})"
-    )
+    ends = f"exit({code})"
+    if code[0] == "-":
+        number = code[1:]
+        reset = "" if number == "9" else f"signal.signal({number}, signal.SIG_DFL); "
+        ends = f"import os, signal; {reset}os.kill(os.getpid(), {number})"
     process = subprocess.Popen([sys.executable, "-c", ends], stderr=subprocess.DEVNULL)
     process.wait()
     assert Training(recipe, tmp_path / "log", process).interrupted == interrupted
@@ -225,9 +227,11 @@ def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):
     script = tmp_path / "compare.py"
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
     script.write_text(f"""
+import signal
 from pathlib import Path
 from gdpo.experiments import make_grid, run_grid
 from gdpo.training import load_recipe
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})
 grid = make_grid(recipe, ["gdpo"], [1], Path({str(tmp_path / "compare")!r}), reach=0.8)
 pids = lambda: [c.training.process.pid for c in grid.running()]
