@@ -12,7 +12,15 @@ from rich.progress import Progress
 from gdpo.advantages import ESTIMATORS
 from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.errors import ConfigError
-from gdpo.experiments import LOGS, analyse, grid_display, make_grid, read_experiment, run_grid
+from gdpo.experiments import (
+    LOGS,
+    REACHED,
+    analyse,
+    grid_display,
+    make_grid,
+    read_experiment,
+    run_grid,
+)
 from gdpo.experiments.toys import suite, table
 from gdpo.report import summary, write_report
 from gdpo.training import load_recipe
@@ -34,7 +42,7 @@ def compare_recipe(
     console: Console,
     *,
     jobs: int | None,
-    reach: float,
+    reach: float | None,
     price: float,
     retry_failed: bool,
 ) -> int:
@@ -46,7 +54,12 @@ def compare_recipe(
     recipe = load_recipe(path, overrides)
     folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
     grid = make_grid(
-        recipe, _names(arms), _seeds(seeds), folder, reach=reach, retry_failed=retry_failed
+        recipe,
+        _names(arms),
+        _seeds(seeds),
+        folder,
+        reach=REACHED if reach is None else reach,
+        retry_failed=retry_failed,
     )
     jobs = jobs or _jobs()
     if grid.open():

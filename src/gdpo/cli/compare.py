@@ -6,8 +6,6 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-_REACH = 0.8
-
 
 def compare(
     recipe: Path | None = None,
@@ -19,7 +17,7 @@ def compare(
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     output: Path | None = None,
-    reach: float = _REACH,
+    reach: float | None = None,
     price: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
     retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
@@ -44,7 +42,7 @@ def compare(
             one for each core.
         output: Folder of the comparison. Left out: `<task>-compare` in the recipe's `runs_dir`; of
             a suite, no pages are written.
-        reach: Share of each reward's range whose first crossing is timed.
+        reach: Share of each reward's range whose first crossing is timed. Left out: 0.8.
         price: Of an hour of one run, so that the cost of what is left is shown.
         retry_failed: Train runs again that failed.
     """
@@ -61,7 +59,7 @@ def compare(
             "give a recipe, or --suite toys" + ("" if recipe is None else ", not both")
         )
     if recipe is None:
-        if set or price or retry_failed or reach != _REACH:
+        if set or price or retry_failed or reach is not None:
             raise ConfigError(
                 "--set, --price, --reach and --retry-failed are for recipes, not toys"
             )

@@ -217,7 +217,7 @@ def _correctness(completion: str, reference: Reference) -> float:
     return float(bool(checked["valid"]))
 
 
-def _format(completion: str, reference: Reference) -> float:  # noqa: ARG001
+def _format(completion: str, _reference: Reference) -> float:
     messages = messages_of(completion)
     scores = [_well_formed(message) for message in messages]
     return sum(scores) / len(scores) if scores else 0.0

@@ -16,7 +16,6 @@ from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
 from gdpo.experiments._process import Training, start_training, stop_trainings, terminable
 from gdpo.experiments._reading import (
-    LOGS,
     Plan,
     failure_file,
     read_plan,
@@ -238,7 +237,6 @@ def _start(cell: Cell, environment: Mapping[str, str]) -> None:
     cell.began = time.monotonic()
     cell.steps_before = len(cell.run.read_metrics()) if cell.begun else 0
     logs = cell.failure.parent
-    assert logs.name == LOGS
     cell.training = start_training(cell.recipe, logs, resume=cell.begun, environment=environment)
 
 

@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollouts.readers import written
 
+from gdpo.integrations.slime import load_dump
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
 
 def read(path, **options):
-    reading = read_rollout_files(path, **options)
+    reading = read_rollout_files(path, load_pt=load_dump, **options)
     tables = list(reading)
     report = reading.report
     assert report.rows == report.read + report.skipped
@@ -316,6 +317,13 @@ def test_without_torch_the_other_files_are_read(tmp_path, monkeypatch):
     tables, report = read(tmp_path)
     assert len(tables) == 1
     assert "torch is needed to read .pt files" in report.left_out[tmp_path / "data_1.pt"]
+
+
+def test_without_something_to_read_pt_files_they_are_left_out_and_told(tmp_path):
+    (tmp_path / "data_1.pt").write_bytes(b"PK")
+    reading = read_rollout_files(tmp_path)
+    assert list(reading) == []
+    assert "load_pt=load_dump" in reading.report.left_out[tmp_path / "data_1.pt"]
 
 
 def test_hostile_texts_are_texts(tmp_path):

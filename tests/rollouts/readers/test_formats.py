@@ -10,12 +10,13 @@ import pytest
 from tests.rollouts.readers import written
 
 from gdpo.errors import ConfigError, DataError
+from gdpo.integrations.slime import load_dump
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import FORMATS, read_rollout_files, read_texts
 
 
 def read(path, **options):
-    reading = read_rollout_files(path, **options)
+    reading = read_rollout_files(path, load_pt=load_dump, **options)
     tables = list(reading)
     report = reading.report
     assert report.rows == report.read + report.skipped
@@ -152,7 +153,7 @@ def test_slime_has_one_reward_or_an_object_of_them(tmp_path, reward):
     assert table.groups.tolist() == [3, 3]
     assert table.num_tokens.tolist() == [2, 2]
     assert table.cut.tolist() == [1, 0]
-    assert read_texts(table.files[0], [0])[0].completion == "a"
+    assert read_texts(table.files[0], [0], load_pt=load_dump)[0].completion == "a"
 
 
 def test_skyrl_adds_the_scores_of_tokens(tmp_path):

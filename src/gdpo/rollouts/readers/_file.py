@@ -35,7 +35,7 @@ from gdpo.rollouts.readers._rows import (
     row_columns,
     whole,
 )
-from gdpo.rollouts.readers._sources import json_lines, torch_samples
+from gdpo.rollouts.readers._sources import json_lines, saved_samples
 from gdpo.rollouts.readers._table import RolloutTable
 
 _BATCH = 65_536
@@ -103,7 +103,11 @@ def _scalars(record: Record, names: Sequence[str]) -> dict[str, Any]:
 
 def _read_records(found: Found, wanted: Wanted, report: ReadReport) -> Iterator[Piece]:
     file = FileReport(found.path, "", "")
-    source = (json_lines if found.kind == "jsonl" else torch_samples)(file, report)
+    source = (
+        json_lines(file, report)
+        if found.kind == "jsonl"
+        else saved_samples(file, report, wanted.load_pt)
+    )
     first = next(source, None)
     if first is None:
         if file.skipped:

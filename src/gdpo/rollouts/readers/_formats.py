@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
@@ -28,8 +29,8 @@ class Format:
     """The columns of a parquet file of records that are read when no text is asked for."""
 
 
-def _format(name: str, kind: str, fields: str, **more: object) -> Format:
-    return Format(name, kind, frozenset(fields.split()), **more)  # type: ignore[arg-type]
+def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
+    return Format(name, kind, frozenset(fields.split()), **more)
 
 
 FORMATS = (

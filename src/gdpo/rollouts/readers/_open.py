@@ -17,7 +17,7 @@ from gdpo.rollouts.readers._finding import Found
 from gdpo.rollouts.readers._formats import Format, named, recognized
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
-from gdpo.rollouts.readers._sources import opened
+from gdpo.rollouts.readers._sources import LoadPt, opened
 
 UNREADABLE = (
     OSError,
@@ -37,6 +37,7 @@ class Wanted:
     format: str | None = None
     rewards: tuple[str, ...] | None = None
     columns: Mapping[str, str] | None = None
+    load_pt: LoadPt | None = None
 
 
 def format_of(

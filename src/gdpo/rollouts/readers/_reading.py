@@ -11,6 +11,7 @@ from gdpo.rollouts.readers._file import Piece, read_file
 from gdpo.rollouts.readers._finding import find_files
 from gdpo.rollouts.readers._open import Wanted
 from gdpo.rollouts.readers._report import ReadReport
+from gdpo.rollouts.readers._sources import LoadPt
 from gdpo.rollouts.readers._table import RolloutTable, joined, places
 
 _REPEATS = frozenset({"trl", "ms-swift"})
@@ -86,6 +87,7 @@ def read_rollout_files(
     rewards: Sequence[str] | None = None,
     columns: Mapping[str, str] | None = None,
     group_size: int | None = None,
+    load_pt: LoadPt | None = None,
 ) -> RolloutReading:
     """Read the rollouts that a training run left behind, whichever framework wrote them.
 
@@ -101,6 +103,8 @@ def read_rollout_files(
             `num_tokens`, `finish_reason` or `total`, for files of no known format.
         group_size: Rollouts per prompt, which follow each other, where the dump has no ids of
             groups. Left out: equal prompts of a step are a group.
+        load_pt: Reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which needs torch.
+            Left out: they are not read, and the report says so.
 
     Returns:
         An iterator of `RolloutTable`, one per step, with the `report` of what was read.
@@ -111,7 +115,7 @@ def read_rollout_files(
     """
     if group_size is not None and group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
-    wanted = Wanted(format, None if rewards is None else tuple(rewards), columns)
+    wanted = Wanted(format, None if rewards is None else tuple(rewards), columns, load_pt)
     return RolloutReading(Path(path), wanted, group_size)
 
 

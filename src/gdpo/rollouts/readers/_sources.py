@@ -3,13 +3,16 @@
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
-from gdpo.errors import DataError, MissingExtraError
+from gdpo.errors import DataError
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
+
+LoadPt: TypeAlias = Callable[[Path], Any]
+"""Reads a `.pt` file, which takes torch: `gdpo.integrations.slime.load_dump`."""
 
 _GZIP = b"\x1f\x8b"
 
@@ -36,36 +39,31 @@ def json_lines(file: FileReport, report: ReadReport) -> Iterator[tuple[int, Reco
                     report.lose(file, line, wrong)
 
 
-def torch_samples(file: FileReport, report: ReadReport) -> Iterator[tuple[int, Record]]:
-    """The samples of a file that slime or miles saved. Nothing but data is ever unpickled.
+def saved_samples(
+    file: FileReport, report: ReadReport, load_pt: LoadPt | None
+) -> Iterator[tuple[int, Record]]:
+    """The samples of a file that slime or miles saved.
+
+    Args:
+        file: A `.pt` file.
+        report: Told of samples that are none.
+        load_pt: Reads the file.
 
     Raises:
-        MissingExtraError: torch is not installed.
-        DataError: It is no such file.
+        DataError: It is no such file, or there is nothing to read it with.
     """
-    payload = torch_payload(file.path)
-    for index, sample in enumerate(cast("list[Any]", payload["samples"])):
+    if load_pt is None:
+        raise DataError(".pt files take torch: give load_pt=load_dump, of gdpo.integrations.slime")
+    payload = load_pt(file.path)
+    if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):
+        raise DataError("it holds no rollouts: no 'rollout_id' and 'samples'")
+    found = cast("Record", payload)
+    for index, sample in enumerate(cast("list[Any]", found["samples"])):
         if isinstance(sample, dict):
-            yield index, {**cast("dict[str, Any]", sample), "rollout_id": payload["rollout_id"]}
+            yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
         else:
             file.rows += 1
             report.lose(file, index, "a sample that is no dict")
-
-
-def torch_payload(path: Path) -> Record:
-    """What a `.pt` file holds, if it is a dump of rollouts."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError("torch", "train", "to read .pt files") from error
-    try:
-        payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        kind = type(error).__name__
-        raise DataError(f"it is no file of tensors, numbers and texts alone ({kind})") from error
-    if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):
-        raise DataError("it holds no rollouts: no 'rollout_id' and 'samples'")
-    return cast("Record", payload)
 
 
 def _next_line(stream: IO[bytes], file: FileReport, line: int, report: ReadReport) -> bytes:

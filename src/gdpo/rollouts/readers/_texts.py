@@ -21,7 +21,7 @@ from gdpo.rollouts.readers._open import (
 )
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rows import Row
-from gdpo.rollouts.readers._sources import json_lines, torch_samples
+from gdpo.rollouts.readers._sources import LoadPt, json_lines, saved_samples
 
 _FEW = 1024
 """Rows at a time: texts are large."""
@@ -42,6 +42,7 @@ def read_texts(
     *,
     format: str | None = None,
     columns: Mapping[str, str] | None = None,
+    load_pt: LoadPt | None = None,
 ) -> list[RolloutText]:
     """Prompt and completion of some rollouts of one file.
 
@@ -50,6 +51,7 @@ def read_texts(
         rows: As the column `row` of a table has them.
         format: As it was given to `read_rollout_files`.
         columns: Likewise.
+        load_pt: Likewise.
 
     Returns:
         One for each of the rows, in their order.
@@ -58,7 +60,7 @@ def read_texts(
         DataError: The file cannot be read, or has no such row.
     """
     found = Found(file, kind_of(file), "", None, evaluation=False)
-    wanted = Wanted(format, columns=columns)
+    wanted = Wanted(format, columns=columns, load_pt=load_pt)
     try:
         texts = dict(_texts(found, wanted, set(rows)))
         return [texts[row] for row in rows]
@@ -71,7 +73,11 @@ def read_texts(
 def _texts(found: Found, wanted: Wanted, rows: set[int]) -> Iterator[tuple[int, RolloutText]]:
     file, report = FileReport(found.path, "", ""), ReadReport(found.path)
     if found.kind in ("jsonl", "pt"):
-        source = (json_lines if found.kind == "jsonl" else torch_samples)(file, report)
+        source = (
+            json_lines(file, report)
+            if found.kind == "jsonl"
+            else saved_samples(file, report, wanted.load_pt)
+        )
         first = next(source, None)
         if first is not None:
             form, _ = form_of_records(found, wanted, first[1])
