@@ -1,13 +1,12 @@
 """The study of docs/study.md: which estimator does better, on what, and how surely.
 
-    python -m benchmarks.study [kit tools rare maths map] [--seeds 10] [--jobs 2] [--output FOLDER]
+    python -m benchmarks.study [kit tools maths map] [--seeds 10] [--jobs 2] [--output FOLDER]
 
 - kit: the toys, 20 seeds, every estimator.
 - tools: the demo's tool calling, two rewards; a policy of 0.4 M parameters.
-- rare: the same from a policy that learned from a quarter as many well-formed texts.
 - maths: stories like GSM8K's, three rewards; a policy as small.
-- map: the rare start over learning rates and group sizes; the share of seeds that have the format
-  in the end.
+- map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
+  and group sizes; the share of seeds that have the format in the end.
 
 Each run is an ordinary run directory, each cell a comparison with a report.html. What is there is
 kept, so the same command goes on where it was stopped. Prints Markdown tables; `--tables` prints
@@ -48,7 +47,7 @@ step alone; GDPO without it; GDPO; and two that weigh rare rewards up."""
 
 MAP_ARMS = ("grpo", "grpo_batch_norm", "mo_grpo", "gdpo", "dara_symmetric", "per_reward_batch_std")
 
-PARTS = ("kit", "tools", "rare", "maths", "map")
+PARTS = ("kit", "tools", "maths", "map")
 
 _FIRST_SEED = 1
 
@@ -88,7 +87,6 @@ def main():
         print(kit_tables(options.toy_seeds, options.jobs))
     recipes = {
         "tools": partial(tools_recipe, well_formed=OFTEN),
-        "rare": partial(tools_recipe, well_formed=RARELY),
         "maths": maths_recipe,
     }
     for name, recipe_in in recipes.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gdpo.evaluation import share
 
 REWARD = "format"
-_LEARNING_RATES = (1e-4, 2e-4, 5e-4, 1e-3)
+_LEARNING_RATES = (2e-4, 5e-4, 1e-3)
 _SAMPLES = (4, 8)
 
 
