@@ -16,6 +16,7 @@ from gdpo.cli.check import check
 from gdpo.cli.compare import compare
 from gdpo.cli.demo import demo
 from gdpo.cli.evaluate import evaluate
+from gdpo.cli.launch import launch
 from gdpo.cli.push import push
 from gdpo.cli.recipes import recipes
 from gdpo.cli.report import report
@@ -37,6 +38,7 @@ app = App(
 )
 for _verb in (demo, recipes, check, train, compare, report, evaluate, push):
     app.command(_verb)
+app.command(launch)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -24,6 +24,7 @@ length from there on, so a lengthened run is not the same as one that was as lon
 """
 
 _SAME: Mapping[str, str] = {
+    "engine": "Go on with the engine that it was started with",
     "processes": "Start it with as many processes as before",
     "rows": "Give it the data that it was started with",
     "seed": "Give it the seed that it was started with",
@@ -73,7 +74,7 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
     """
     before = run.read_environment()
     for key, remedy in _SAME.items():
-        if key in before and before[key] != facts[key]:
+        if before.get(key, facts[key]) != facts[key]:
             raise ConfigError(
                 f"{run.path} was started with {key} = {before[key]}, now it is {facts[key]}: its "
                 f"batches would differ. {remedy} ({before.get('command')})"

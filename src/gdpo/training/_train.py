@@ -119,6 +119,7 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
     """The run's directory, ready to be written to, and what to start from."""
     facts = {
         **describe_environment(job.batches.processes, job.config.seed),
+        "engine": "trl",
         "rows": job.batches.rows,
         "rows_left_out": job.left_out,
         "recipe_digest": job.recipe.digest,

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gdpo.training import shipped_recipes
+
 needed = [name for name in ("verl", "transfer_queue", "ray") if find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(needed), reason=f"not installed: {', '.join(needed)}")
 
@@ -98,3 +100,13 @@ def test_verls_own_reward_manager_runs_our_task():
     scores = line["rewarded"]["reward_extra_info"]
     assert line["rewarded"]["reward_score"] == scores["score"] == sum(scores.values()) / 2 > 0
     assert {"correctness", "format"} < set(scores)
+
+
+def test_what_is_launched_passes_verls_own_checks_for_every_recipe(tmp_path):
+    found = said("auto", "launched.py", str(tmp_path))
+    assert {line["recipe"] for line in found} == set(shipped_recipes())
+    for line in found:
+        told = line["told"]
+        assert told["classes"] == ["AlgoConfig", "FSDPActorConfig", "RolloutConfig"]
+        assert told["names"]
+        assert told["rows"]

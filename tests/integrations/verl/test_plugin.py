@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.integrations.verl import _plugin
+from gdpo.integrations.verl import KNOWN, _plugin
 from gdpo.integrations.verl._imports import when_imported
 
 
@@ -56,5 +56,5 @@ def test_a_verl_that_is_not_known_is_told_of_and_left_alone(caplog, monkeypatch)
     assert [
         record.message.startswith("gdpo changes nothing in verl 99.0") for record in caplog.records
     ] == [True]
-    assert _plugin.install(_plugin.KNOWN[-1]) is True
+    assert _plugin.install(KNOWN[-1]) is True
     assert "verl.trainer.ppo.core_algos" in asked

@@ -3,7 +3,15 @@
 And any reward, task or gate as its reward function: `compute_score`.
 """
 
-from gdpo.integrations.verl._compute_score import compute_score
-from gdpo.integrations.verl._settings import NAME, PREFIX, estimator_names
+from gdpo.integrations.verl._compute_score import PATH, TOKENS_MANAGER, compute_score
+from gdpo.integrations.verl._settings import KNOWN, NAME, PREFIX, estimator_names
 
-__all__ = ["NAME", "PREFIX", "compute_score", "estimator_names"]
+__all__ = [
+    "KNOWN",
+    "NAME",
+    "PATH",
+    "PREFIX",
+    "TOKENS_MANAGER",
+    "compute_score",
+    "estimator_names",
+]

@@ -16,15 +16,10 @@ from jaxtyping import Bool, Float
 
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl._rows import (
-    Columns,
-    Groups,
-    advantages_of,
-    as_groups,
-    last_outputs,
-    reward_columns,
-)
-from gdpo.integrations.verl._settings import Settings, read_settings
+from gdpo.integrations._rows import Columns, Groups, advantages_of, as_groups, reward_columns
+from gdpo.integrations._settings import Settings
+from gdpo.integrations.verl._rows import last_outputs
+from gdpo.integrations.verl._settings import read_settings
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +95,12 @@ def compute_advantages(
             "the ways that gdpo knows. Use verl's own trainers, or pass non_tensor_batch"
         )
     groups = as_groups(
-        reward_columns(carried.columns, settings.names),
+        reward_columns(
+            carried.columns,
+            settings.names,
+            asked_by="algorithm.gdpo_reward_keys",
+            given_by="compute_score must return a dict with 'score' and",
+        ),
         list(index),
         response_mask.sum(-1).cpu().numpy(),
         outputs=None if carried.keys is None else last_outputs(carried.keys),

@@ -8,10 +8,10 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from gdpo.integrations.verl._compute_score import with_num_tokens
+from gdpo.integrations.verl._compute_score import TOKENS_MANAGER, with_num_tokens
 from gdpo.integrations.verl._estimator import compute_advantages
 from gdpo.integrations.verl._imports import when_imported
-from gdpo.integrations.verl._settings import NAME, estimator_names
+from gdpo.integrations.verl._settings import KNOWN, NAME, estimator_names
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_columns,
@@ -21,9 +21,6 @@ from gdpo.integrations.verl._trainers import (
 )
 
 logger = logging.getLogger(__name__)
-
-KNOWN = ("0.9.0", "0.9.1")
-"""Versions of verl that the conformance tests have run with."""
 
 
 def install(version: str) -> bool:
@@ -77,7 +74,7 @@ def _carry_through_queue(trainer_base: Any) -> None:
 
 def _add_manager(reward_manager: Any) -> None:
     naive = reward_manager.NaiveRewardManager
-    reward_manager.register("gdpo_tokens")(with_num_tokens(naive))
+    reward_manager.register(TOKENS_MANAGER)(with_num_tokens(naive))
 
 
 _verl: ModuleType | None = sys.modules.get("verl")

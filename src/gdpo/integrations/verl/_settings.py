@@ -1,24 +1,23 @@
 """What `algorithm` of verl's configuration asks for: estimator, rewards, weights, options."""
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import ESTIMATORS, AdvantageRule, weights_by_name
+from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
-from gdpo.rewards import check_distinct
-
-logger = logging.getLogger(__name__)
+from gdpo.integrations._settings import Settings, make_settings
 
 NAME = "gdpo"
 """The estimator that verl has under this name is replaced by ours."""
 
 PREFIX = "gdpo/"
 """Before the name of each of our estimators; before `module:attribute` for one of the user's."""
+
+KNOWN = ("0.9.0", "0.9.1")
+"""Versions of verl that the conformance tests have run with."""
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
 """What is read of `algorithm`. The first two are verl's own names, the third is ours."""
@@ -35,16 +34,6 @@ _WITHOUT_EFFECT = {
         f"algorithm.adv_estimator={PREFIX}grpo_no_std for GRPO that does not divide",
     ),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """An estimator that is ready to be called, and which rewards it takes."""
-
-    rule: AdvantageRule
-    names: tuple[str, ...]
-    """Of the rewards, as `compute_score` returns them."""
-    weights: tuple[float, ...]
 
 
 def estimator_names() -> list[str]:
@@ -85,51 +74,8 @@ def read_settings(algorithm: Any) -> Settings:
 @lru_cache
 def _settings(described: str) -> Settings:
     name, keys, weights, options = json.loads(described).values()
-    if not isinstance(keys, list) or not keys:
-        raise ConfigError(
-            f"algorithm.gdpo_reward_keys={keys!r}: list the rewards that compute_score returns, "
-            "for example +algorithm.gdpo_reward_keys=[correct,format]"
-        )
-    names = [str(key) for key in cast("list[Any]", keys)]
-    check_distinct(names)
-    if options is not None and not isinstance(options, dict):
-        raise ConfigError(
-            f"algorithm.gdpo_options={options!r}: options of the estimator go by their names, for "
-            "example +algorithm.gdpo_options.max_advantage=5"
-        )
-    rule = AdvantageRule(_name(name), names, options)
-    if rule.duals is not None:
-        logger.warning(
-            "verl's checkpoints do not hold the multipliers of %s: a run that is resumed starts "
-            "them anew",
-            name,
-        )
-    return Settings(
-        rule=rule,
-        names=tuple(names),
-        weights=tuple(_weights(names, weights)),
-    )
-
-
-def _name(adv_estimator: str) -> str:
-    return NAME if adv_estimator == NAME else adv_estimator.removeprefix(PREFIX)
-
-
-def _weights(names: Sequence[str], weights: Any) -> list[float]:
-    try:
-        return weights_by_name(names, _floats(weights))
-    except (ConfigError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"algorithm.gdpo_reward_weights={weights!r}: {error}. Give a number for each of "
-            "gdpo_reward_keys in their order, or a mapping by name"
-        ) from error
-
-
-def _floats(weights: Any) -> Any:
-    if isinstance(weights, Mapping):
-        by_name = cast("Mapping[str, Any]", weights)
-        return {name: float(weight) for name, weight in by_name.items()}
-    return None if weights is None else [float(weight) for weight in weights]
+    estimator = NAME if name == NAME else name.removeprefix(PREFIX)
+    return make_settings(estimator, keys, weights, options, place="+algorithm.gdpo_")
 
 
 def _text(adv_estimator: Any) -> str:

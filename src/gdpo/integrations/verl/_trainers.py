@@ -1,11 +1,12 @@
 """verl's functions, wrapped: called as they are, with the rewards one by one at hand."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gdpo.integrations._rows import by_name
 from gdpo.integrations.verl._compute_score import check_keys
 from gdpo.integrations.verl._estimator import Carried, carrying, metrics_of_latest
 from gdpo.integrations.verl._settings import is_ours, read_settings
@@ -111,10 +112,4 @@ def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
         if field in data.keys()  # noqa: SIM118  a TensorDict is no mapping
     }
     rows = given.pop("extra_fields", [])
-    return given | _by_name([row.get("reward_extra_info") or {} for row in rows])
-
-
-def _by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Columns of rows; None where a row lacks one."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+    return given | by_name([row.get("reward_extra_info") or {} for row in rows])

@@ -1,0 +1,147 @@
+"""Rewards, a task and gates, as a framework's configuration names them, ready to score."""
+
+import json
+from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float
+
+from gdpo._naming import find
+from gdpo.errors import ConfigError, DataError
+from gdpo.rewards import BUILT_IN, Gate, Reward, Scorer, apply_gates, check_gates
+from gdpo.tasks import resolve_task
+
+_AT_ONCE = 8
+"""Batches that one process scores at a time; frameworks run several such processes."""
+
+
+class Judge:
+    """The rewards of one configuration.
+
+    Frameworks call from many threads, and a scorer serves one at a time: a few are lent in turn.
+
+    Args:
+        options: `task`: a name or `module:attribute`. `rewards`: names of its rewards, of built-in
+            ones, or `module:attribute`, or `{name: ..., options: {...}}`; left out: all of the
+            task. `gates`: `{length: {on: correct, at_least: 1}}`. `on_error`, `workers`, ...:
+            options of `gdpo.rewards.Scorer`.
+        place: Where the user writes them, for messages.
+
+    Raises:
+        ConfigError: An unknown name or option, or options that do not fit.
+    """
+
+    def __init__(self, options: Mapping[str, Any], *, place: str) -> None:
+        given: dict[str, Any] = {"workers": 1, **options}
+        rewards = _rewards(given.pop("task", None), given.pop("rewards", None), place)
+        self.names = tuple(reward.name for reward in rewards)
+        self.of_tokens = next((r.name for r in rewards if r.of == "tokens"), None)
+        """The first reward that judges the number of tokens; None if none does."""
+        self._gates = _gates(given.pop("gates", None))
+        check_gates(self.names, self._gates)
+        self._scorers: SimpleQueue[Scorer] = SimpleQueue()
+        for _ in range(_AT_ONCE):
+            self._scorers.put(Scorer.from_options(rewards, given))
+
+    def score(
+        self,
+        completions: Sequence[str],
+        references: Sequence[Mapping[str, Any]],
+        *,
+        num_tokens: Sequence[int] | None = None,
+    ) -> Float[np.ndarray, "rollout reward"]:
+        """Gated rewards of each completion; NaN where one does not apply or failed.
+
+        Args:
+            completions: What the model wrote.
+            references: What each is judged against.
+            num_tokens: Of each completion; needed by a reward that judges them.
+        """
+        scorer = self._scorers.get()
+        try:
+            values = scorer.score(completions, references, num_tokens=num_tokens).values
+        finally:
+            self._scorers.put(scorer)
+        return apply_gates(values, self.names, self._gates)
+
+
+def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str, Any]:
+    """What rewards judge against, of what a framework's data file holds.
+
+    Args:
+        ground_truth: A dict, or a JSON object as text.
+        place: Where the data file holds it, for messages.
+
+    Raises:
+        DataError: It is neither.
+    """
+    given = ground_truth
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = None
+    if not isinstance(given, Mapping):
+        raise DataError(
+            f"{place} is {ground_truth!r:.80}; gdpo's rewards judge against named fields: write a "
+            "dict, or a JSON object as text"
+        )
+    return _without_arrays(given)
+
+
+def _rewards(task: str | None, entries: Sequence[Any] | None, place: str) -> list[Reward]:
+    of_task = {r.name: r for r in resolve_task(task).rewards} if task else {}
+    if not entries:
+        entries = list(of_task)
+    if not entries:
+        raise ConfigError(f"{place} must name a task or rewards, for example task: gsm8k")
+    return [_reward(entry, of_task) for entry in entries]
+
+
+def _reward(entry: Any, of_task: Mapping[str, Reward]) -> Reward:
+    fields: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+    name, options = fields.pop("name", None), fields.pop("options", {})
+    if fields or not isinstance(name, str):
+        raise ConfigError(f"rewards holds {entry!r}: write a name, or {{name: ..., options: {{}}}}")
+    place = BUILT_IN.get(name, name) if name not in of_task else name
+    reward = find(place, dict.fromkeys(BUILT_IN) | dict(of_task), "reward")
+    if callable(reward) and not isinstance(reward, Reward):
+        reward = _made(name, reward, options)
+    elif options:
+        raise ConfigError(f"reward {name!r} takes no options: it is made already")
+    if not isinstance(reward, Reward):
+        raise ConfigError(
+            f"reward {name!r} is of type {type(reward).__name__}; it must be a gdpo.Reward or a "
+            "function that returns one"
+        )
+    return reward
+
+
+def _made(name: str, function: Any, options: Mapping[str, Any]) -> Any:
+    try:
+        return function(**options)
+    except TypeError as error:
+        raise ConfigError(
+            f"reward {name!r} cannot be made with the options {dict(options)}: {error}"
+        ) from error
+
+
+def _gates(gates: Any) -> dict[str, Gate]:
+    try:
+        return {name: Gate(**fields) for name, fields in (gates or {}).items()}
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"gates must be like {{length: {{on: correct, at_least: 1}}}}, got {gates!r}"
+        ) from error
+
+
+def _without_arrays(value: Any) -> Any:
+    """As JSON has it: a data frame makes arrays of lists, and fills up what a row lacks."""
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[Any, Any]", value)
+        return {str(key): _without_arrays(item) for key, item in mapping.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_without_arrays(item) for item in cast("Sequence[Any]", value)]
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,240 @@
+"""Writes what verl needs into a run directory, and runs it."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from gdpo._files import write_whole
+from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.launch._batches import Batches, plan
+from gdpo.launch._machines import Machines
+from gdpo.launch._rows import write_rows
+from gdpo.launch._trainer import check_fields
+from gdpo.launch._trl_defaults import field
+from gdpo.launch._verl import MAX_PROMPT_LENGTH, VerlFiles, verl_config
+from gdpo.tasks import Sample
+from gdpo.training import (
+    SMOLLM2,
+    DataConfig,
+    Recipe,
+    RunDirectory,
+    convert_smollm2,
+    read_data,
+)
+from gdpo.training._environment import describe_environment, now
+from gdpo.training._lock import lock, unlock
+from gdpo.training._resolve import find_task
+from gdpo.training._resume import find_run, refuse_other_circumstances
+from gdpo.training._run_directory import create_run, refuse_existing
+from gdpo.training._yaml import dump_yaml
+
+_HEADER = "# What `gdpo launch verl` made of recipe.yaml beside this folder. Change the recipe.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run of verl that is worked out, and not begun."""
+
+    recipe: Recipe
+    machines: Machines
+    batches: Batches
+    config: dict[str, Any]
+    """Of verl."""
+    overrides: tuple[str, ...]
+    """Of the user's own, for Hydra."""
+    notes: tuple[str, ...]
+    """Where verl differs."""
+
+    @property
+    def files(self) -> VerlFiles:
+        """Where everything lies."""
+        return VerlFiles(RunDirectory(self.recipe.run_dir))
+
+    @property
+    def config_text(self) -> str:
+        """The configuration as the file holds it."""
+        return _HEADER + dump_yaml(self.config)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that verl needs beside those that are there."""
+        variables = {"VERL_FILE_LOGGER_PATH": str(self.files.metrics)}
+        if self.machines.nodes > 1:
+            variables["RAY_ADDRESS"] = os.environ.get("RAY_ADDRESS", "auto")
+        return variables
+
+    @property
+    def arguments(self) -> list[str]:
+        """The command."""
+        config = self.files.config
+        return [
+            sys.executable,
+            "-m",
+            "verl.trainer.main_ppo",
+            f"--config-path={config.parent}",
+            f"--config-name={config.stem}",
+            *self.overrides,
+        ]
+
+    @property
+    def command(self) -> str:
+        """The same for a shell, a line for each argument that a person looks at."""
+        variables = " ".join(f"{k}={shlex.quote(v)}" for k, v in self.environment.items())
+        module, *rest = self.arguments[2:]
+        begin = f"{variables} {shlex.quote(self.arguments[0])} -m {module}"
+        return " \\\n  ".join([begin, *(shlex.quote(each) for each in rest)])
+
+
+def plan_verl(
+    recipe: Recipe,
+    machines: Machines,
+    *,
+    max_prompt_length: int = MAX_PROMPT_LENGTH,
+    overrides: Sequence[str] = (),
+) -> Launch:
+    """Work out a run of verl. Nothing is read, written or started; verl need not be there.
+
+    Args:
+        recipe: Resolved, as `load_recipe` gives it.
+        machines: What it runs on. As with `accelerate launch`, batches grow with the GPUs.
+        max_prompt_length: Tokens; verl stops at a longer prompt.
+        overrides: `key=value` of verl's own configuration, which go before what the recipe says.
+
+    Raises:
+        ConfigError: Something in the recipe has no counterpart in verl.
+    """
+    if recipe.lora is not None and recipe.lora.dropout:
+        raise ConfigError(
+            f"{recipe.place('lora', 'dropout')}: verl's LoRA has no dropout: set lora.dropout to 0"
+        )
+    if max_prompt_length < 1:
+        raise ConfigError(f"--max-prompt-length must be 1 or more, got {max_prompt_length}")
+    if wrong := [each for each in overrides if "=" not in each.strip("~")[1:]]:
+        raise ConfigError(
+            f"{wrong[0]!r} after `--` is no override of verl's configuration: write key=value, as "
+            "in trainer.logger=[console,wandb]"
+        )
+    notes = check_fields(recipe)
+    batches = plan(recipe, machines)
+    config = verl_config(recipe, batches, machines, max_prompt_length=max_prompt_length)
+    return Launch(recipe, machines, batches, config, tuple(overrides), tuple(notes))
+
+
+def launch_verl(
+    launch: Launch, *, resume: bool = False, told: Callable[[str], None] = lambda _: None
+) -> int:
+    """Write the configuration and the data, start verl, and wait for its end.
+
+    Args:
+        launch: What to run.
+        resume: Go on with the run of this recipe, from verl's last checkpoint.
+        told: Called with what is being done.
+
+    Returns:
+        verl's exit code.
+
+    Raises:
+        ConfigError: The run directory is taken, there is nothing to resume, or the installed verl
+            is one that gdpo does not know.
+        DataError: The data is wrong.
+        MissingExtraError: verl is not installed.
+    """
+    _check_verl()
+    recipe = launch.recipe
+    if resume:
+        find_run(recipe)
+    else:
+        refuse_existing(RunDirectory(recipe.run_dir), recipe)
+    rows = _rows(launch, recipe.data, told)
+    eval_rows = None if recipe.eval_data is None else _rows(launch, recipe.eval_data, told)
+    if len(rows) < launch.batches.prompts:
+        raise ConfigError(
+            f"{recipe.place('data')}: the data has {len(rows)} rows, and one generation takes "
+            f"{launch.batches.prompts} prompts"
+        )
+    run = _opened(launch, len(rows), resume=resume)
+    try:
+        _write(launch, rows, eval_rows)
+        told(f"{run.path}: verl begins")
+        code = _wait_for(subprocess.Popen(launch.arguments, env=os.environ | launch.environment))
+        run.update_environment(verl_exit_code=code, **({} if code else {"finished": now()}))
+        return code
+    finally:
+        unlock(run.path)
+
+
+def _check_verl() -> None:
+    from gdpo.integrations.verl import KNOWN
+
+    try:
+        installed = version("verl")
+    except PackageNotFoundError as error:
+        raise MissingExtraError("verl", None, "to launch a run of it (pip install verl)") from error
+    if installed not in KNOWN:
+        raise ConfigError(
+            f"verl {installed} is installed, and gdpo knows {', '.join(KNOWN)}: install one of "
+            "these, or a newer gdpo"
+        )
+
+
+def _rows(launch: Launch, data: DataConfig, told: Callable[[str], None]) -> Sequence[Sample]:
+    rows = read_data(find_task(launch.recipe), data)
+    if rows.left_out:
+        told(rows.left_out)
+    return rows.samples
+
+
+def _opened(launch: Launch, rows: int, *, resume: bool) -> RunDirectory:
+    """The run's directory, locked."""
+    recipe, processes = launch.recipe, launch.machines.processes
+    facts = {
+        **describe_environment(processes, field(recipe, "seed")),
+        "engine": "verl",
+        "rows": rows,
+        "recipe_digest": recipe.digest,
+    }
+    if not resume:
+        run = create_run(recipe, facts)
+        lock(run.path)
+        return run
+    run = RunDirectory(recipe.run_dir)
+    lock(run.path)
+    refuse_other_circumstances(run, facts)
+    resumed = [*run.read_environment().get("resumed", []), facts]
+    run.update_environment(resumed=resumed)
+    write_whole(run.recipe, recipe.to_yaml())
+    return run
+
+
+def _write(launch: Launch, rows: Sequence[Sample], eval_rows: Sequence[Sample] | None) -> None:
+    files, task = launch.files, find_task(launch.recipe).name
+    files.folder.mkdir(exist_ok=True)
+    write_rows(files.train, rows, task)
+    if eval_rows is not None:
+        write_rows(files.evaluation, eval_rows, task)
+    write_whole(files.config, launch.config_text)
+    write_whole(files.command, f"#!/bin/sh\n{launch.command}")
+    if launch.recipe.model == SMOLLM2:
+        convert_smollm2()
+
+
+def _wait_for(process: "subprocess.Popen[bytes]") -> int:
+    """Its exit code. Ctrl-C reaches verl, too, which ends by itself; a second one kills it."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.kill()
+            process.wait()
+        raise
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise

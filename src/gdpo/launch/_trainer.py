@@ -1,0 +1,192 @@
+"""`trainer:` of a recipe, fields of TRL's GRPOConfig, in the words of verl's configuration."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError
+from gdpo.launch._batches import Batches
+from gdpo.launch._trl_defaults import DEFAULTS, field
+from gdpo.training import Recipe
+
+_AGGREGATION: Mapping[str, str] = {
+    "dapo": "token-mean",
+    "bnpo": "token-mean",
+    "grpo": "seq-mean-token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+}
+"""`loss_type` of TRL, `loss_agg_mode` of verl."""
+
+_SCHEDULERS = ("constant", "cosine")
+"""What verl has. `constant` warms up too, if it is asked to."""
+
+_UNBOUNDED = 1e9
+"""verl always bounds the ratio of a rollout with a negative advantage; TRL does with `delta`."""
+
+_LIKE_TRL: Mapping[str, tuple[Any, ...]] = {
+    "bf16": (True, None),
+    "use_vllm": (True, False),
+    "vllm_mode": ("colocate",),
+    "importance_sampling_level": ("token",),
+    "mask_truncated_completions": (False,),
+    "use_cpu": (False,),
+    "optim": ("adamw_torch", "adamw_torch_fused"),
+    "shuffle_dataset": (True,),
+    "repetition_penalty": (1.0,),
+    "min_p": (None,),
+    "adam_epsilon": (1e-8,),
+    "disable_dropout": (True, False),
+}
+"""Fields with one meaning in verl, or few: with these values the training is the same."""
+
+_NO_MATTER = (
+    "logging_steps",
+    "logging_strategy",
+    "log_completions",
+    "disable_tqdm",
+    "report_to",
+    "save_strategy",
+    "save_total_limit",
+    "save_steps",
+    "per_device_eval_batch_size",
+    "eval_strategy",
+    "eval_steps",
+    "pack_micro_batches",
+    "completion_only_head",
+    "fast_generation",
+    "filter_groups",
+    "max_filter_rounds",
+    "ddp_timeout",
+    "dataloader_num_workers",
+)
+"""Fields that say how TRL works, or are read below and in `_verl`."""
+
+_FILTERED = (
+    "trainer.filter_groups: verl replaces no groups that teach nothing; they have advantage 0, and "
+    "count in the mean over tokens"
+)
+
+
+def check_fields(recipe: Recipe) -> list[str]:
+    """What the user should know about `trainer:`, where verl differs.
+
+    Raises:
+        ConfigError: A field has no counterpart in verl, or a value has none.
+    """
+    known = {*DEFAULTS, *_LIKE_TRL, *_NO_MATTER}
+    for name, value in recipe.trainer.items():
+        place = recipe.place("trainer", name)
+        if name not in known:
+            raise ConfigError(
+                f"{place}: trainer.{name} has no counterpart in verl that gdpo knows: leave it "
+                "out, and give verl's own field after `--`, as in "
+                "`-- actor_rollout_ref.actor.strategy=fsdp2`. " + did_you_mean(name, known)
+            )
+        if name in _LIKE_TRL and value not in _LIKE_TRL[name]:
+            allowed = " or ".join(str(each) for each in _LIKE_TRL[name])
+            raise ConfigError(
+                f"{place}: trainer.{name} = {value} has no counterpart in verl, only {allowed}"
+            )
+    _check_choices(recipe)
+    return [_FILTERED] if field_or(recipe, "filter_groups", "off") != "off" else []
+
+
+def _check_choices(recipe: Recipe) -> None:
+    for name, allowed in (("lr_scheduler_type", _SCHEDULERS), ("loss_type", tuple(_AGGREGATION))):
+        value = field(recipe, name)
+        if value not in allowed:
+            default = "" if name in recipe.trainer else ", TRL's default,"
+            raise ConfigError(
+                f"{recipe.place('trainer', name)}: trainer.{name} = {value}{default} does not "
+                f"exist in verl: set {' or '.join(allowed)}"
+            )
+
+
+def field_or(recipe: Recipe, name: str, default: Any) -> Any:
+    """A field that is TRL's or the Trainer's, without a counterpart."""
+    return recipe.trainer.get(name, default)
+
+
+def actor(recipe: Recipe, batches: Batches) -> dict[str, Any]:
+    """`actor_rollout_ref.actor`: the loss and the optimizer."""
+    low, beta = field(recipe, "epsilon"), field(recipe, "beta")
+    high = field(recipe, "epsilon_high")
+    given: dict[str, Any] = {
+        "ppo_mini_batch_size": batches.prompts_per_update,
+        "ppo_micro_batch_size_per_gpu": batches.micro_batch,
+        "ppo_epochs": batches.iterations,
+        "clip_ratio": low,
+        "clip_ratio_low": low,
+        "clip_ratio_high": low if high is None else high,
+        "clip_ratio_c": field(recipe, "delta") or _UNBOUNDED,
+        "loss_agg_mode": _AGGREGATION[field(recipe, "loss_type")],
+        "entropy_coeff": field(recipe, "entropy_coef"),
+        "use_kl_loss": beta > 0,
+        "kl_loss_coef": beta,
+        "kl_loss_type": "low_var_kl",
+        "data_loader_seed": field(recipe, "seed"),
+        "optim": _optimizer(recipe, batches),
+    }
+    if field(recipe, "loss_type") == "dr_grpo":
+        given["loss_scale_factor"] = field(recipe, "max_completion_length")
+    return given
+
+
+def _optimizer(recipe: Recipe, batches: Batches) -> dict[str, Any]:
+    warmup = field(recipe, "warmup_steps")
+    share = 0 < warmup < 1  # as TRL takes it
+    return {
+        "lr": field(recipe, "learning_rate"),
+        "lr_scheduler_type": field(recipe, "lr_scheduler_type"),
+        "lr_warmup_steps": -1 if share else batches.generations(warmup),
+        "lr_warmup_steps_ratio": warmup if share else 0.0,
+        "weight_decay": field(recipe, "weight_decay"),
+        "betas": [field(recipe, "adam_beta1"), field(recipe, "adam_beta2")],
+        "clip_grad": field(recipe, "max_grad_norm"),
+    }
+
+
+def rollout(recipe: Recipe, batches: Batches) -> dict[str, Any]:
+    """`actor_rollout_ref.rollout`: how completions are sampled."""
+    return {
+        "name": "vllm",
+        "n": batches.samples,
+        "temperature": field(recipe, "temperature"),
+        "top_p": field(recipe, "top_p"),
+        "top_k": field(recipe, "top_k") or -1,
+        "seed": field(recipe, "seed"),
+        "tensor_model_parallel_size": field(recipe, "vllm_tensor_parallel_size"),
+        "gpu_memory_utilization": field(recipe, "vllm_gpu_memory_utilization"),
+        "log_prob_micro_batch_size_per_gpu": batches.micro_batch,
+    }
+
+
+def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
+    """Of `trainer`: how long the run is, in generations or epochs, and how often it is saved.
+
+    Raises:
+        ConfigError: A part of an epoch.
+    """
+    steps = field(recipe, "max_steps")
+    if steps > 0:
+        total = batches.generations(steps)
+        saved = field_or(recipe, "save_steps", 0)
+        every = batches.generations(saved) if saved >= 1 else min(100, math.ceil(total / 10))
+        # Every epoch has a step, so that as many epochs are always enough.
+        return {"total_training_steps": total, "total_epochs": total, "save_freq": every}
+    epochs = field(recipe, "num_train_epochs")
+    if epochs != int(epochs):
+        raise ConfigError(
+            f"{recipe.place('trainer', 'num_train_epochs')}: verl trains whole epochs, not "
+            f"{epochs}: set trainer.max_steps, or a whole number"
+        )
+    saved = field_or(recipe, "save_steps", 0)
+    return {
+        "total_epochs": int(epochs),
+        "save_freq": batches.generations(saved) if saved >= 1 else _SAVED_EVERY,
+    }
+
+
+_SAVED_EVERY = 20
+"""Generations, where neither the recipe says so nor the length of the run is known."""

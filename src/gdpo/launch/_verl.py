@@ -1,0 +1,213 @@
+"""verl's configuration of a recipe: what Hydra merges over verl's own `ppo_trainer`."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from math import isfinite
+from pathlib import Path
+from typing import Any, cast
+
+from gdpo.advantages import resolve_estimator
+from gdpo.integrations.verl import NAME, PATH, PREFIX, TOKENS_MANAGER, compute_score
+from gdpo.launch._batches import Batches
+from gdpo.launch._machines import Machines
+from gdpo.launch._trainer import actor, length, rollout
+from gdpo.launch._trl_defaults import field
+from gdpo.rewards import Reward, declared_ranges
+from gdpo.training import SMOLLM2, Recipe, RunDirectory
+from gdpo.training._resolve import find_rewards, find_task, gates_of
+from gdpo.training._smollm2 import converted_folder
+
+MAX_PROMPT_LENGTH = 2048
+"""Tokens, where nothing else is asked for. verl stops at a longer prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerlFiles:
+    """What verl reads and writes, in the run directory."""
+
+    run: RunDirectory
+
+    @property
+    def folder(self) -> Path:
+        """Of all of them."""
+        return self.run.path.absolute() / "verl"
+
+    @property
+    def config(self) -> Path:
+        """What Hydra reads."""
+        return self.folder / "config.yaml"
+
+    @property
+    def command(self) -> Path:
+        """What was run, to be run again by hand."""
+        return self.folder / "command.sh"
+
+    @property
+    def train(self) -> Path:
+        """Prompts and references."""
+        return self.folder / "train.parquet"
+
+    @property
+    def evaluation(self) -> Path:
+        """The same of `eval_data`."""
+        return self.folder / "eval.parquet"
+
+    @property
+    def rollouts(self) -> Path:
+        """The dump of verl, a file per step, which `gdpo analyze` reads."""
+        return self.folder / "rollouts"
+
+    @property
+    def metrics(self) -> Path:
+        """What verl logs, a line per step."""
+        return self.folder / "metrics.jsonl"
+
+
+def verl_config(
+    recipe: Recipe, batches: Batches, machines: Machines, *, max_prompt_length: int
+) -> dict[str, Any]:
+    """The configuration, as a YAML file holds it.
+
+    Args:
+        recipe: Resolved, its `trainer:` checked.
+        batches: Of the recipe on these machines.
+        machines: What it runs on.
+        max_prompt_length: Tokens.
+    """
+    files = VerlFiles(RunDirectory(recipe.run_dir))
+    rewards = find_rewards(recipe, find_task(recipe))
+    return {
+        "hydra": {
+            "searchpath": ["pkg://verl.trainer.config"],
+            "run": {"dir": str(files.folder / "hydra")},
+        },
+        "defaults": ["ppo_trainer", "_self_"],
+        "algorithm": _algorithm(recipe, rewards),
+        "reward": _reward(recipe, rewards),
+        "data": _data(recipe, files, batches, max_prompt_length=max_prompt_length),
+        "actor_rollout_ref": {
+            "model": _model(recipe),
+            "actor": actor(recipe, batches),
+            "rollout": rollout(recipe, batches),
+            "ref": {"log_prob_micro_batch_size_per_gpu": batches.micro_batch},
+        },
+        "trainer": _trainer(recipe, files, machines) | length(recipe, batches),
+        **_modules(recipe),
+    }
+
+
+def _algorithm(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
+    ours = NAME if recipe.advantage == NAME else f"{PREFIX}{recipe.advantage}"
+    options = {**recipe.advantage_options, **_ranges(recipe, rewards)}
+    return {
+        "adv_estimator": ours,
+        "use_kl_in_reward": False,
+        "gdpo_reward_keys": [reward.name for reward in rewards],
+        "gdpo_reward_weights": [entry.weight for entry in recipe.rewards],
+        **({"gdpo_options": options} if options else {}),
+    }
+
+
+def _ranges(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
+    """Declared ranges, which verl does not know, for estimators that need them."""
+    wanted = signature(resolve_estimator(recipe.advantage)).parameters
+    ends = zip(("low", "high"), declared_ranges(rewards, gates_of(recipe, rewards)), strict=True)
+    ranges: dict[str, Any] = {}
+    for key, values in ends:
+        given: Any = recipe.advantage_options.get(key, {})
+        if key in wanted and isinstance(given, Mapping):
+            named = {r.name: v for r, v in zip(rewards, values, strict=True) if isfinite(v)}
+            ranges[key] = {**named, **cast("Mapping[str, Any]", given)}
+    return ranges
+
+
+def _reward(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
+    gates = gates_of(recipe, rewards)
+    kwargs: dict[str, Any] = {
+        "task": recipe.task,
+        "rewards": [_entry(entry.name, entry.options) for entry in recipe.rewards],
+        "weights": [entry.weight for entry in recipe.rewards],
+        **recipe.scorer,
+    }
+    if gates:
+        kwargs["gates"] = {n: {"on": g.on, "at_least": g.at_least} for n, g in gates.items()}
+    return {
+        "custom_reward_function": {
+            "path": PATH,
+            "name": compute_score.__name__,
+            "reward_kwargs": kwargs,
+        },
+        "reward_manager": {"name": TOKENS_MANAGER},
+    }
+
+
+def _entry(name: str, options: Mapping[str, Any]) -> Any:
+    return {"name": name, "options": dict(options)} if options else name
+
+
+def _data(
+    recipe: Recipe, files: VerlFiles, batches: Batches, *, max_prompt_length: int
+) -> dict[str, Any]:
+    # verl wants a file to evaluate on, also where it never does.
+    evaluation = files.train if recipe.eval_data is None else files.evaluation
+    return {
+        "train_files": str(files.train),
+        "val_files": str(evaluation),
+        "val_max_samples": 1 if recipe.eval_data is None else -1,
+        "train_batch_size": batches.prompts,
+        "max_prompt_length": max_prompt_length,
+        "max_response_length": field(recipe, "max_completion_length"),
+        "seed": field(recipe, "seed"),
+    }
+
+
+def _model(recipe: Recipe) -> dict[str, Any]:
+    local = Path(recipe.model).expanduser()
+    path = str(local.absolute()) if local.is_dir() else recipe.model
+    model: dict[str, Any] = {
+        "path": str(converted_folder()) if recipe.model == SMOLLM2 else path,
+        "enable_gradient_checkpointing": field(recipe, "gradient_checkpointing"),
+    }
+    if recipe.lora is not None:
+        layers = recipe.lora.target_modules
+        model |= {
+            "lora_rank": recipe.lora.r,
+            "lora_alpha": recipe.lora.alpha,
+            "target_modules": layers if isinstance(layers, str) else list(layers),
+        }
+    return model
+
+
+def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> dict[str, Any]:
+    reporting = recipe.trainer.get("report_to", "none")
+    loggers = [reporting] if isinstance(reporting, str) else list(reporting)
+    evaluated = recipe.eval_data is not None
+    return {
+        "project_name": "gdpo",
+        "experiment_name": recipe.name,
+        "logger": ["console", "file", *(name for name in loggers if name != "none")],
+        "nnodes": machines.nodes,
+        "n_gpus_per_node": machines.gpus,
+        "default_local_dir": str(files.run.checkpoints.absolute()),
+        "rollout_data_dir": str(files.rollouts),
+        "max_actor_ckpt_to_keep": recipe.trainer.get("save_total_limit", 2),
+        "resume_mode": "auto",
+        "val_before_train": evaluated,
+        "test_freq": _EVALUATED_EVERY if evaluated else -1,
+    }
+
+
+_EVALUATED_EVERY = 20
+"""Generations."""
+
+
+def _modules(recipe: Recipe) -> dict[str, Any]:
+    """Where Ray's workers find the user's modules, if the recipe names any."""
+    named = (recipe.task, recipe.advantage, *(entry.name for entry in recipe.rewards))
+    if not any(":" in name for name in named):
+        return {}
+    places = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    joined = os.pathsep.join(place for place in places if place)
+    return {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"PYTHONPATH": joined}}}}}

@@ -1,0 +1,81 @@
+"""verl's own checks and dataset on what `gdpo launch verl` writes for every recipe.
+
+    python tests/conformance/verl/launched.py FOLDER
+
+Prints a line of JSON per recipe: which of verl's configuration classes the file makes, and whether
+its dataset gives the reward function the references.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from paths import said
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+
+from gdpo.integrations.verl._settings import read_settings
+from gdpo.launch import Machines, plan_verl
+from gdpo.launch._rows import write_rows
+from gdpo.tasks import Sample
+from gdpo.training import load_recipe, shipped_recipes
+
+ONE_GPU = Machines(1, 1)
+
+
+def composed(recipe, folder):
+    """As verl's `main_ppo` would, with the command's own arguments."""
+    launch = plan_verl(recipe, ONE_GPU)
+    Path(folder, "config.yaml").write_text(launch.config_text)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(folder), version_base=None):
+        return compose("config", overrides=list(launch.overrides))
+
+
+def checked(recipe, folder):
+    """What of verl's classes the configuration becomes, after verl's own checks."""
+    config = composed(recipe, folder)
+    reference = need_reference_policy(config)
+    validate_config(config, use_reference_policy=reference, use_critic=need_critic(config))
+    # verl reads `algorithm` as it is; its class would refuse the one field that is ours alone.
+    theirs = {key: value for key, value in config.algorithm.items() if key != "gdpo_options"}
+    trained = config.actor_rollout_ref
+    parts = (theirs, trained.actor, trained.rollout)  # that of `reward` fails on its own defaults
+    return {
+        "classes": [type(omega_conf_to_dataclass(part)).__name__ for part in parts],
+        "reference": reference,
+        "names": read_settings(config.algorithm).names,
+        "rows": rows(config, folder),
+    }
+
+
+def rows(config, folder):
+    """What verl's dataset gives the reward function of two rows of ours."""
+    file = Path(folder, "rows.parquet")
+    references = [{"answer": "1", "tests": ["a", "b"]}, {"answer": "2", "tests": []}]
+    message = {"role": "user", "content": "how many"}
+    write_rows(file, [Sample([message], each) for each in references], "gsm8k")
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    )
+    data = RLHFDataset(str(file), tokenizer, config.data)
+    batch = collate_fn([data[0], data[1]])
+    given = [json.loads(each["ground_truth"]) for each in batch["reward_model"]]
+    return given == references and list(batch["raw_prompt"][0]) == [message]
+
+
+def main(folder):
+    for name, path in shipped_recipes().items():
+        told = said(checked, load_recipe(path), folder)
+        sys.stdout.write(json.dumps({"recipe": name, "told": told}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute())

@@ -1,0 +1,194 @@
+"""What NeMo-RL's trainers call, with batches as they pass them."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from tests.integrations.nemo_rl.recorded import Loss, adv_estimator
+
+from gdpo import ConfigError, DataError, gdpo
+from gdpo.integrations.nemo_rl._estimator import AdvantageEstimator
+
+SIZES = [3, 1, 4, 2]
+ROWS, TOKENS = sum(SIZES), 5
+WEIGHTS = [1.0, 0.5]
+
+
+def estimator(**more):
+    return AdvantageEstimator(adv_estimator(gdpo_reward_weights=WEIGHTS, **more), Loss())
+
+
+def scored():
+    return np.random.default_rng(0).integers(0, 4, (ROWS, 2)).astype(float)
+
+
+def by_formula(values, sizes=SIZES, formula=gdpo):
+    grid, start = np.full((len(sizes), max(sizes), 2), np.nan), 0
+    for prompt, size in enumerate(sizes):
+        grid[prompt, :size] = values[start : start + size]
+        start += size
+    advantages = formula(grid, WEIGHTS)
+    return np.concatenate([a[:size] for a, size in zip(advantages, sizes, strict=True)])
+
+
+def prompts(sizes=SIZES):
+    """Prompts of 2 to 5 tokens that differ in one of them, padded with 0."""
+    ids = torch.zeros(len(sizes), 6, dtype=torch.long)
+    for prompt in range(len(sizes)):
+        ids[prompt, : 2 + prompt] = 7
+    return ids.repeat_interleave(torch.tensor(sizes), dim=0)
+
+
+def computed(values, *, asked=None, order=None, masked=(), prompt_ids=None, **more):
+    order = np.arange(len(values)) if order is None else order
+    mask = torch.ones(len(values), TOKENS)
+    mask[:, 0] = 0
+    mask[list(masked)] = 0
+    columns = torch.tensor(values, dtype=torch.float32)[order]
+    advantages = (asked or estimator()).compute_advantage(
+        prompt_ids=(prompts() if prompt_ids is None else prompt_ids)[order],
+        rewards=columns.sum(-1),
+        mask=mask[order],
+        repeated_batch={
+            "total_reward": columns.sum(-1),
+            "reward/format": columns[:, 1],
+            "reward/correct": columns[:, 0],
+        },
+        logprobs_policy=None,
+        logprobs_reference=None,
+        **more,
+    )
+    assert advantages.shape == mask.shape
+    assert advantages.dtype == torch.float32
+    assert (advantages == advantages[:, :1]).all()
+    return advantages[:, 0].numpy()
+
+
+def test_rows_of_ragged_groups_get_the_advantages_of_the_formula():
+    np.testing.assert_allclose(computed(scored()), by_formula(scored()), rtol=0, atol=1e-6)
+
+
+def test_the_order_of_rows_changes_no_advantage():
+    order = np.random.default_rng(1).permutation(ROWS)
+    np.testing.assert_allclose(
+        computed(scored(), order=order), by_formula(scored())[order], rtol=0, atol=1e-6
+    )
+
+
+def test_another_estimator_is_called_with_the_same_rewards():
+    from gdpo.advantages import per_reward_batch_std
+
+    asked = estimator(name="gdpo/per_reward_batch_std")
+    wanted = by_formula(scored(), formula=per_reward_batch_std)
+    np.testing.assert_allclose(computed(scored(), asked=asked), wanted, rtol=0, atol=1e-6)
+    assert np.abs(wanted - by_formula(scored())).max() > 0.01
+
+
+def test_what_other_estimators_need_is_left_aside():
+    more = {"teacher_logprobs": None, "sample_mask": torch.ones(ROWS)}
+    np.testing.assert_array_equal(computed(scored(), **more), computed(scored()))
+
+
+def test_a_missing_reward_is_left_out_and_spreads_nowhere():
+    values = scored()
+    values[4, 1] = np.nan
+    values[5] = np.nan
+    advantages = computed(values)
+    np.testing.assert_allclose(advantages, by_formula(values), rtol=0, atol=1e-6)
+    assert advantages[5] == 0
+
+
+def test_a_group_of_one_and_rewards_without_spread_get_exactly_0():
+    assert computed(scored())[SIZES[0]] == 0
+    assert not computed(np.full((ROWS, 2), 0.1)).any()
+
+
+def test_a_rollout_that_is_not_trained_counts_nowhere_and_gets_0():
+    values = scored()
+    values[1] = 100.0
+    advantages = computed(values, masked=[1])
+    wanted = by_formula(np.delete(values, 1, axis=0), sizes=[2, 1, 4, 2])
+    np.testing.assert_allclose(np.delete(advantages, 1), wanted, rtol=0, atol=1e-6)
+    assert advantages[1] == 0
+
+
+def test_prompts_that_were_cut_to_the_same_tokens_are_no_group():
+    values, cut = scored(), prompts()
+    cut[:4] = 7
+    np.testing.assert_allclose(
+        computed(values, prompt_ids=cut, masked=range(4)),
+        [0] * 4 + list(by_formula(values[4:], sizes=SIZES[2:])),
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+def test_a_batch_of_which_nothing_is_trained_gives_0_and_no_numbers():
+    asked = estimator()
+    computed(scored(), asked=asked)
+    assert not computed(scored(), asked=asked, masked=range(ROWS)).any()
+    assert asked.last_metrics == {}
+
+
+def test_tokens_that_are_trained_are_counted_where_asked_to():
+    lengths = torch.tensor([1, 5, 2, 3, 4, 1, 1, 5, 2, 3])
+    asked = estimator(gdpo_options={"token_counts": True})
+    counts = np.zeros((len(SIZES), max(SIZES)))
+    grid = np.full((len(SIZES), max(SIZES), 2), np.nan)
+    row = 0
+    for prompt, size in enumerate(SIZES):
+        counts[prompt, :size] = lengths[row : row + size]
+        grid[prompt, :size] = scored()[row : row + size]
+        row += size
+    columns = torch.tensor(scored())
+    advantages = asked.compute_advantage(
+        prompts(),
+        columns.sum(-1),
+        (torch.arange(TOKENS) < lengths[:, None]).float(),
+        {"reward/correct": columns[:, 0], "reward/format": columns[:, 1]},
+    )
+    wanted = gdpo(grid, WEIGHTS, token_counts=counts)[counts > 0]
+    np.testing.assert_allclose(advantages[:, 0], wanted, atol=1e-12)
+
+
+def test_a_reward_that_the_batch_lacks_is_an_error_that_says_which_there_are():
+    asked = estimator(gdpo_reward_keys=["correct", "formatting"])
+    with pytest.raises(ConfigError, match=r"names 'formatting'.*did you mean 'format'") as raised:
+        computed(scored(), asked=asked)
+    assert "total_reward" not in str(raised.value)
+
+
+def test_an_infinite_reward_is_an_error_that_names_it():
+    values = scored()
+    values[2, 1] = np.inf
+    with pytest.raises(DataError, match="'format' is inf"):
+        computed(values)
+
+
+def test_numbers_of_a_batch_stay_until_the_next_one():
+    asked = estimator()
+    assert asked.last_metrics == {}
+    computed(scored(), asked=asked)
+    metrics = asked.last_metrics
+    assert metrics["gdpo/correct/mean"] == pytest.approx(scored()[:, 0].mean())
+    assert asked.last_metrics is metrics
+    computed(scored() + 1, asked=asked)
+    assert asked.last_metrics["gdpo/correct/mean"] == pytest.approx(scored()[:, 0].mean() + 1)
+
+
+def test_multipliers_of_constraints_are_logged_and_learn():
+    options = {"targets": {"format": 3.0}, "step_size": 1.0}
+    asked = estimator(name="gdpo/constrained_grpo", gdpo_options=options)
+    computed(scored(), asked=asked)
+    assert asked.last_metrics["gdpo/format/multiplier"] > 0
+
+
+def test_a_finding_that_lasts_is_logged_once(caplog):
+    asked = estimator()
+    silent = np.ones((24, 2))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(7):
+            computed(silent, asked=asked, prompt_ids=torch.arange(24)[:, None] // 2)
+            assert asked.last_metrics == asked.last_metrics
+    assert sum("train nothing" in record.getMessage() for record in caplog.records) == 1

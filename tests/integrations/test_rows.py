@@ -1,0 +1,128 @@
+"""From a framework's rows to groups, through the estimator, and back."""
+
+import numpy as np
+import pytest
+
+from gdpo import ConfigError, DataError, gdpo
+from gdpo.integrations._rows import advantages_of, as_groups, by_name, reward_columns
+from gdpo.integrations._settings import make_settings
+
+SIZES = [3, 1, 4, 2]
+UIDS = [f"prompt-{p}" for p, size in enumerate(SIZES) for _ in range(size)]
+NAMES = ["correct", "format", "length"]
+
+
+def settings(**options):
+    return make_settings("gdpo", NAMES, [1, 2, 0.5], options)
+
+
+def scored():
+    return np.random.default_rng(0).random((len(UIDS), len(NAMES)))
+
+
+def grid_of(rewards):
+    grid = np.full((len(SIZES), max(SIZES), len(NAMES)), np.nan)
+    starts = np.cumsum([0, *SIZES])
+    for prompt, size in enumerate(SIZES):
+        grid[prompt, :size] = rewards[starts[prompt] : starts[prompt] + size]
+    return grid
+
+
+def by_formula(rewards, **options):
+    advantages = gdpo(grid_of(rewards), [1, 2, 0.5], **options)
+    return np.concatenate([a[:size] for a, size in zip(advantages, SIZES, strict=True)])
+
+
+def per_row(rewards, uids, counts=None, asked=None, **places):
+    counts = np.ones(len(rewards), dtype=int) if counts is None else counts
+    groups = as_groups(rewards, uids, counts, **places)
+    return groups.per_row(advantages_of(groups, asked or settings()))
+
+
+def test_rows_of_ragged_groups_get_the_advantages_of_the_formula():
+    np.testing.assert_allclose(per_row(scored(), UIDS), by_formula(scored()), rtol=0, atol=1e-12)
+
+
+def test_the_order_of_rows_changes_no_advantage():
+    order = np.random.default_rng(1).permutation(len(UIDS))
+    shuffled = per_row(scored()[order], [UIDS[i] for i in order])
+    np.testing.assert_allclose(shuffled, by_formula(scored())[order], rtol=0, atol=1e-12)
+
+
+def test_a_group_of_one_gets_exactly_0():
+    assert per_row(scored(), UIDS)[UIDS.index("prompt-1")] == 0
+
+
+def test_a_missing_reward_is_left_out_and_spreads_nowhere():
+    rewards = scored()
+    rewards[4, 1] = np.nan
+    rewards[5] = np.nan
+    advantages = per_row(rewards, UIDS)
+    np.testing.assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
+    assert advantages[5] == 0
+
+
+def test_rewards_without_spread_give_exactly_0():
+    assert not per_row(np.full((len(UIDS), 3), 0.1), UIDS).any()
+
+
+def test_rows_that_fill_a_batch_up_count_nowhere():
+    rewards = np.concatenate([scored(), np.full((4, 3), 100.0)])
+    padding = np.arange(len(rewards)) >= len(UIDS)
+    advantages = per_row(rewards, [*UIDS, *["pad"] * 4], padding=padding)
+    np.testing.assert_allclose(advantages[: len(UIDS)], by_formula(scored()), rtol=0, atol=1e-12)
+    assert not advantages[len(UIDS) :].any()
+
+
+def test_a_rollout_of_several_outputs_counts_once_and_each_output_gets_its_advantage():
+    again = [0, 0, 5]
+    last = np.array([*range(len(UIDS)), *again])
+    last[last == 0] = len(UIDS) + 1
+    rewards = np.concatenate([scored(), scored()[again]])
+    advantages = per_row(rewards, [*UIDS, *(UIDS[i] for i in again)], outputs=last)
+    wanted = by_formula(scored())
+    np.testing.assert_allclose(advantages, wanted[[*range(len(UIDS)), *again]], atol=1e-12)
+
+
+def test_the_batch_step_weights_by_tokens_where_asked_to():
+    counts = np.random.default_rng(2).integers(1, 30, len(UIDS))
+    by_tokens = settings(token_counts=True)
+    grid = np.zeros((len(SIZES), max(SIZES)))
+    starts = np.cumsum([0, *SIZES])
+    for prompt, size in enumerate(SIZES):
+        grid[prompt, :size] = counts[starts[prompt] : starts[prompt] + size]
+    advantages = per_row(scored(), UIDS, counts, by_tokens)
+    np.testing.assert_allclose(advantages, by_formula(scored(), token_counts=grid), atol=1e-12)
+    assert np.abs(advantages - by_formula(scored())).max() > 0.01
+
+
+def test_none_becomes_nan_and_the_order_is_that_of_the_names():
+    columns = {
+        "format": np.array([1, None], dtype=object),
+        "correct": [True, 0.5],
+        "uid": ["a", "b"],
+    }
+    rewards = reward_columns(columns, ["correct", "format"])
+    np.testing.assert_array_equal(rewards, [[1.0, 1.0], [0.5, np.nan]])
+
+
+def test_rows_become_columns_with_none_where_a_row_lacks_one():
+    assert by_name([{"a": 1}, {"b": 2, "a": 3}]) == {"a": [1, 3], "b": [None, 2]}
+
+
+def test_a_name_that_no_rollout_has_is_an_error_that_says_which_there_are():
+    with pytest.raises(ConfigError, match=r"names 'corect'.*did you mean 'correct'") as raised:
+        reward_columns({"correct": [1.0], "uid": np.array(["a"])}, ["corect"])
+    assert "uid" not in str(raised.value)
+
+
+def test_text_is_no_reward_though_it_could_be_read_as_a_number():
+    with pytest.raises(DataError, match=r"'correct' is '1\.0' on some rollout, a str"):
+        reward_columns({"correct": [0.0, "1.0"]}, ["correct"])
+
+
+def test_an_infinite_reward_is_an_error_that_names_it():
+    rewards = scored()
+    rewards[2, 1] = np.inf
+    with pytest.raises(DataError, match="'format' is inf"):
+        per_row(rewards, UIDS)

@@ -1,0 +1,44 @@
+"""What a configuration may ask for in any framework, and how a mistake is told."""
+
+import logging
+
+import pytest
+
+from gdpo import ConfigError
+from gdpo.integrations._settings import make_settings
+
+
+def refused(match, keys=("a", "b"), weights=None, options=None, **place):
+    with pytest.raises(ConfigError, match=match):
+        make_settings("gdpo", keys, weights, options, **place)
+
+
+def test_weights_go_in_order_or_by_name_and_are_1_by_default():
+    assert make_settings("gdpo", ["a", "b"], None, None).weights == (1.0, 1.0)
+    assert make_settings("gdpo", ["a", "b"], [1, 0.5], None).weights == (1.0, 0.5)
+    assert make_settings("gdpo", ["a", "b"], {"b": 3}, None).weights == (1.0, 3.0)
+
+
+def test_options_reach_the_estimator():
+    settings = make_settings("gdpo", ["a", "b"], None, {"max_advantage": 5})
+    assert settings.rule.name == "gdpo"
+    refused("no option 'max_advantag'", options={"max_advantag": 5})
+
+
+@pytest.mark.parametrize("keys", [None, [], "a"])
+def test_a_mistake_is_told_as_the_user_wrote_it(keys):
+    refused(r"^reward_keys=.*for example reward_keys=\[correct,format\]", keys)
+    refused(r"^x\.gdpo_reward_keys=.*example \+x\.gdpo_reward_keys=", keys, place="+x.gdpo_")
+
+
+def test_what_no_option_or_weight_can_be_is_refused():
+    refused("options=5", options=5)
+    refused("reward_weights=.*has 3 entries for 2", weights=[1, 2, 3])
+    refused("repeated: a", ["a", "a"])
+
+
+def test_multipliers_that_no_checkpoint_holds_are_told_of(caplog):
+    options = {"targets": {"a": 0.5}, "step_size": 0.1}
+    with caplog.at_level(logging.WARNING):
+        make_settings("constrained_grpo", ["a", "b"], None, options)
+    assert "a run that is resumed starts them anew" in caplog.text

@@ -1,0 +1,156 @@
+"""A run that is launched: its directory, its end, and going on with it.
+
+Instead of verl runs a program of its name, which writes down how it was called.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.launch import Machines, launch_verl, plan_verl
+from gdpo.training import load_recipe, train
+
+PROGRAM = """
+import json, os, pathlib, sys
+folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--config-path")).partition("=")[2])
+told = {"arguments": sys.argv[1:], "log": os.environ["VERL_FILE_LOGGER_PATH"]}
+with open(folder / "called.jsonl", "a") as file:
+    file.write(json.dumps(told) + "\\n")
+sys.exit(int(os.environ.get("STAND_IN_CODE", "0")))
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Puts the program where verl would be, in some version."""
+
+    def put(version):
+        site = tmp_path / "site"
+        package = site / "verl" / "trainer"
+        package.mkdir(parents=True)
+        for folder in (package, package.parent):
+            (folder / "__init__.py").write_text("")
+        (package / "main_ppo.py").write_text(PROGRAM)
+        facts = site / f"verl-{version}.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text(f"Name: verl\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(str(site))
+        monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+    return put
+
+
+@pytest.fixture
+def planned(recipe_file):
+    def plan(*changes, **more):
+        recipe = load_recipe(recipe_file, ["trainer.lr_scheduler_type=constant", *changes])
+        return plan_verl(recipe, Machines(1, 1), **more)
+
+    return plan
+
+
+def calls(launch):
+    lines = (launch.files.folder / "called.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_everything_that_decided_the_run_lies_in_its_directory(planned, install):
+    install("0.9.1")
+    launch = planned(overrides=("trainer.val_only=False",))
+    assert launch_verl(launch) == 0
+    files, run = launch.files, launch.files.run
+    assert load_recipe(run.path).digest == launch.recipe.digest
+    assert yaml.safe_load(files.config.read_text()) == launch.config
+    assert "verl.trainer.main_ppo" in files.command.read_text()
+    environment = run.read_environment()
+    assert environment["engine"] == "verl"
+    assert environment["verl_exit_code"] == 0
+    assert "finished" in environment
+    (call,) = calls(launch)
+    assert call["arguments"][-1] == "trainer.val_only=False"
+    assert call["log"] == str(files.metrics)
+
+
+def test_the_command_that_was_written_down_runs_again(planned, install):
+    install("0.9.1")
+    launch = planned()
+    launch_verl(launch)
+    subprocess.run(["sh", launch.files.command], check=True)
+    first, again = calls(launch)
+    assert first == again
+
+
+def test_the_data_is_as_verl_and_our_rewards_read_it(planned, install, rows):
+    install("0.9.1")
+    launch = planned(f"eval_data={{source: {rows}, limit: 2}}")
+    launch_verl(launch)
+    table = pq.read_table(launch.files.train).to_pylist()
+    assert len(table) == 10
+    assert table[3]["data_source"] == "gsm8k"
+    assert table[3]["extra_info"] == {"index": 3}
+    assert table[3]["prompt"][-1] == {"role": "user", "content": "What is 3 + 3?"}
+    assert json.loads(table[3]["reward_model"]["ground_truth"])["answer"] == "6"
+    assert pq.read_metadata(launch.files.evaluation).num_rows == 2
+    assert launch.config["data"]["val_files"] == str(launch.files.evaluation)
+
+
+def test_a_run_is_not_overwritten_and_can_be_gone_on_with(planned, install, monkeypatch):
+    install("0.9.1")
+    monkeypatch.setenv("STAND_IN_CODE", "3")
+    assert launch_verl(planned()) == 3
+    environment = planned().files.run.read_environment()
+    assert environment["verl_exit_code"] == 3
+    assert "finished" not in environment
+    with pytest.raises(ConfigError, match="already holds a run"):
+        launch_verl(planned())
+    monkeypatch.setenv("STAND_IN_CODE", "0")
+    assert launch_verl(planned(), resume=True) == 0
+    environment = planned().files.run.read_environment()
+    assert len(environment["resumed"]) == 1
+    assert "finished" in environment
+
+
+def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recipe_file):
+    install("0.9.1")
+    launch_verl(planned())
+    with pytest.raises(ConfigError, match="started with another recipe"):
+        launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
+    recipe = load_recipe(recipe_file, ["trainer.lr_scheduler_type=constant"])
+    with pytest.raises(ConfigError, match="processes = 1, now it is 2"):
+        launch_verl(plan_verl(recipe, Machines(1, 2)), resume=True)
+
+
+def test_the_other_engine_does_not_go_on_with_it(planned, install):
+    install("0.9.1")
+    launch_verl(planned())
+    with pytest.raises(ConfigError, match="engine = verl, now it is trl"):
+        train(planned().recipe, resume=True)
+
+
+def test_a_verl_that_is_not_known_is_refused_before_anything_is_written(planned, install):
+    install("0.8.0")
+    with pytest.raises(ConfigError, match=r"verl 0.8.0 is installed, and gdpo knows 0.9.0"):
+        launch_verl(planned())
+    assert not planned().files.run.path.exists()
+
+
+@pytest.mark.skipif("verl" in sys.modules, reason="verl is installed")
+def test_without_verl_it_says_so_and_writes_nothing(planned):
+    with pytest.raises(MissingExtraError, match="verl is needed to launch a run of it"):
+        launch_verl(planned())
+    assert not planned().files.run.path.exists()
+
+
+def test_too_few_rows_for_one_generation_are_told_before_anything_is_written(planned, install):
+    install("0.9.1")
+    launch = planned("trainer.gradient_accumulation_steps=20")
+    with pytest.raises(ConfigError, match="has 10 rows, and one generation takes 20 prompts"):
+        launch_verl(launch)
+    assert not Path(launch.files.run.path).exists()

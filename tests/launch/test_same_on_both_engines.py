@@ -1,0 +1,73 @@
+"""A recipe gives one completion the same advantage with TRL and with verl."""
+
+import numpy as np
+import pytest
+import torch
+
+from gdpo.integrations.verl import compute_score
+from gdpo.integrations.verl._estimator import Carried, carrying, compute_advantages
+from gdpo.launch import Machines, plan_verl
+from gdpo.rollouts import read_rollouts
+from gdpo.training import load_recipe, read_data, train
+from gdpo.training._resolve import find_task
+
+VARIANTS = {
+    "gdpo": [],
+    "weights by token": ["advantage_options={token_counts: true}"],
+    "a noise floor": ["advantage_options={noise_floor: {vowels: 0.01}}"],
+    "another estimator": ["advantage=per_reward_batch_std"],
+    "declared ranges": ["advantage=saw"],
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def recipe(request, recipe_file, own_rewards):
+    """Rewards of a user's own, a gate, weights, and tokens that are counted."""
+    rewards = [
+        f"{{name: '{own_rewards}:vowels', gate: {{on: brief, at_least: 0.83}}}}",
+        f"{{name: '{own_rewards}:brief', weight: 0.5}}",
+        f"{{name: '{own_rewards}:short_or', weight: 2, options: {{most: 6}}}}",
+    ]
+    shared = [
+        f"rewards=[{', '.join(rewards)}]",
+        "trainer.lr_scheduler_type=constant",
+        "trainer.max_steps=2",
+        "trainer.gradient_accumulation_steps=4",
+    ]
+    return load_recipe(recipe_file, [*shared, *VARIANTS[request.param]])
+
+
+def columns(config, rollouts, references):
+    """What verl's reward loop leaves in a batch."""
+    kwargs = config["reward"]["custom_reward_function"]["reward_kwargs"]
+    scored = [
+        compute_score(
+            solution_str=rollout.completion[-1]["content"],
+            ground_truth=references[rollout.prompt[-1]["content"]],
+            extra_info={"num_tokens": rollout.num_tokens},
+            **kwargs,
+        )
+        for rollout in rollouts
+    ]
+    return {name: np.array([row[name] for row in scored]) for name in scored[0]}
+
+
+def test_recorded_completions_get_the_advantages_that_they_were_trained_with(recipe):
+    run = train(recipe).run
+    config = plan_verl(recipe, Machines(1, 1)).config
+    samples = read_data(find_task(recipe), recipe.data).samples
+    references = {sample.prompt[-1]["content"]: sample.reference for sample in samples}
+    for file in sorted(run.rollouts.glob("*.parquet")):
+        rollouts = read_rollouts(file)
+        lengths = torch.tensor([rollout.num_tokens for rollout in rollouts])
+        mask = (torch.arange(8) < lengths[:, None]).long()
+        with carrying(Carried(columns(config, rollouts, references))):
+            found, _ = compute_advantages(
+                token_level_rewards=torch.zeros(mask.shape),
+                response_mask=mask,
+                config=config["algorithm"],
+                index=np.array([rollout.group_id for rollout in rollouts], dtype=object),
+            )
+        trained_with = torch.tensor([rollout.advantage for rollout in rollouts])
+        assert trained_with.abs().max() > 0.1
+        torch.testing.assert_close(found, trained_with[:, None] * mask, atol=1e-5, rtol=0)

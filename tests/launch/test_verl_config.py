@@ -1,0 +1,244 @@
+"""What verl is told, for a recipe: its fields, and what has no counterpart there."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from trl import GRPOConfig
+
+from gdpo.errors import ConfigError
+from gdpo.integrations.verl._settings import read_settings
+from gdpo.launch import Machines, plan_verl
+from gdpo.launch._trl_defaults import DEFAULTS
+from gdpo.training import load_recipe, shipped_recipe, shipped_recipes
+from gdpo.training._yaml import read_yaml
+
+ONE = Machines(1, 1)
+
+
+@pytest.fixture
+def planned(recipe_file):
+    def plan(*changes, machines=ONE, **more):
+        changes = ("trainer.lr_scheduler_type=constant", *changes)
+        return plan_verl(load_recipe(recipe_file, changes), machines, **more)
+
+    return plan
+
+
+def at(config, path):
+    for key in path.split("."):
+        config = config[key]
+    return config
+
+
+def test_what_is_taken_for_trls_defaults_are_trls_defaults():
+    theirs = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+    assert {name: theirs[name] for name in DEFAULTS} == dict(DEFAULTS)
+
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "value"),
+    [
+        ("learning_rate=0.5", f"{ACTOR}.optim.lr", 0.5),
+        ("lr_scheduler_type=cosine", f"{ACTOR}.optim.lr_scheduler_type", "cosine"),
+        ("warmup_steps=3", f"{ACTOR}.optim.lr_warmup_steps", 3),
+        ("warmup_steps=0.25", f"{ACTOR}.optim.lr_warmup_steps_ratio", 0.25),
+        ("weight_decay=0.5", f"{ACTOR}.optim.weight_decay", 0.5),
+        ("adam_beta2=0.95", f"{ACTOR}.optim.betas", [0.9, 0.95]),
+        ("max_grad_norm=0.5", f"{ACTOR}.optim.clip_grad", 0.5),
+        ("epsilon=0.1", f"{ACTOR}.clip_ratio_low", 0.1),
+        ("epsilon=0.1", f"{ACTOR}.clip_ratio_high", 0.1),
+        ("epsilon_high=0.3", f"{ACTOR}.clip_ratio_high", 0.3),
+        ("delta=4.0", f"{ACTOR}.clip_ratio_c", 4.0),
+        ("beta=0.04", f"{ACTOR}.kl_loss_coef", 0.04),
+        ("beta=0.04", f"{ACTOR}.use_kl_loss", True),
+        ("beta=0.0", f"{ACTOR}.use_kl_loss", False),
+        ("entropy_coef=0.1", f"{ACTOR}.entropy_coeff", 0.1),
+        ("loss_type=grpo", f"{ACTOR}.loss_agg_mode", "seq-mean-token-mean"),
+        ("loss_type=bnpo", f"{ACTOR}.loss_agg_mode", "token-mean"),
+        ("loss_type=dr_grpo", f"{ACTOR}.loss_scale_factor", 8),
+        ("num_iterations=2", f"{ACTOR}.ppo_epochs", 2),
+        ("seed=7", "data.seed", 7),
+        ("seed=7", f"{ROLLOUT}.seed", 7),
+        ("max_completion_length=9", "data.max_response_length", 9),
+        ("temperature=0.7", f"{ROLLOUT}.temperature", 0.7),
+        ("top_p=0.9", f"{ROLLOUT}.top_p", 0.9),
+        ("top_k=0", f"{ROLLOUT}.top_k", -1),
+        ("top_k=20", f"{ROLLOUT}.top_k", 20),
+        ("num_generations=2", f"{ROLLOUT}.n", 2),
+        ("vllm_tensor_parallel_size=2", f"{ROLLOUT}.tensor_model_parallel_size", 2),
+        ("vllm_gpu_memory_utilization=0.6", f"{ROLLOUT}.gpu_memory_utilization", 0.6),
+        (
+            "gradient_checkpointing=true",
+            "actor_rollout_ref.model.enable_gradient_checkpointing",
+            True,
+        ),
+        ("save_steps=3", "trainer.save_freq", 3),
+        ("report_to=wandb", "trainer.logger", ["console", "file", "wandb"]),
+    ],
+)
+def test_a_field_of_trl_becomes_verls(planned, change, path, value):
+    assert at(planned(f"trainer.{change}").config, path) == value
+
+
+def test_the_loss_of_a_negative_advantage_is_as_unbounded_as_trls(planned):
+    assert at(planned().config, f"{ACTOR}.clip_ratio_c") > 1e8
+
+
+def test_batches_count_as_trls_do_on_as_many_processes(planned):
+    # On each of 6 GPUs 4 rollouts x 2 accumulated: 48 rollouts are 12 prompts.
+    config = planned(machines=Machines(2, 3)).config
+    assert at(config, "data.train_batch_size") == 12
+    assert at(config, f"{ACTOR}.ppo_mini_batch_size") == 12
+    assert at(config, "trainer.nnodes") == 2
+    assert at(config, "trainer.n_gpus_per_node") == 3
+
+
+def test_a_generation_that_is_learned_from_in_several_steps(planned):
+    config = planned("trainer.generation_batch_size=32", "trainer.max_steps=10").config
+    assert at(config, "data.train_batch_size") == 8
+    assert at(config, f"{ACTOR}.ppo_mini_batch_size") == 2
+    # 10 optimizer steps, 4 of them on each generation.
+    assert at(config, "trainer.total_training_steps") == 3
+
+
+def test_a_run_by_epochs(planned):
+    config = planned("trainer.max_steps=-1", "trainer.num_train_epochs=3").config
+    assert at(config, "trainer.total_epochs") == 3
+    assert "total_training_steps" not in config["trainer"]
+
+
+def test_rewards_weights_gates_and_options_go_by_name(planned, own_rewards):
+    gated = f"{{name: '{own_rewards}:vowels', weight: 2, gate: {{on: format, at_least: 1}}}}"
+    entries = f"[{gated}, {{name: format}}]"
+    config = planned(
+        f"rewards={entries}", "advantage=dara_symmetric", "scorer.on_error=worst"
+    ).config
+    kwargs = at(config, "reward.custom_reward_function.reward_kwargs")
+    assert kwargs["rewards"] == [f"{own_rewards}:vowels", "format"]
+    assert kwargs["gates"] == {"vowels": {"on": "format", "at_least": 1}}
+    assert kwargs["on_error"] == "worst"
+    settings = read_settings(config["algorithm"])
+    assert settings.names == ("vowels", "format")
+    assert settings.weights == (2.0, 1.0)
+    assert settings.rule.name == "dara_symmetric"
+
+
+def test_the_ranges_that_an_estimator_needs_are_those_that_the_rewards_declare(planned):
+    options = planned("advantage=saw").config["algorithm"]["gdpo_options"]
+    ends = {key: values for key, values in options.items() if key in ("low", "high")}
+    assert ends
+    for values in ends.values():
+        assert set(values) == {"vowels", "brief", "format"}
+
+
+def test_workers_find_the_modules_of_the_user_where_the_command_was_typed(planned):
+    found = planned().config["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"]["PYTHONPATH"]
+    assert found.split(":")[0] == str(Path.cwd())
+    assert "ray_kwargs" not in planned("rewards=[{name: format}]").config
+
+
+def test_lora(planned):
+    model = planned("lora={r: 4, alpha: 8}").config["actor_rollout_ref"]["model"]
+    assert (model["lora_rank"], model["lora_alpha"], model["target_modules"]) == (
+        4,
+        8,
+        "all-linear",
+    )
+    with pytest.raises(ConfigError, match="no dropout"):
+        planned("lora={r: 4, dropout: 0.1}")
+
+
+def test_groups_that_verl_does_not_replace_are_told(planned):
+    assert planned().notes == ()
+    (note,) = planned("trainer.filter_groups=advantage_nonzero").notes
+    assert "replaces no groups" in note
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "trainer.loss_type=cispo",
+            "--set trainer.loss_type=cispo: trainer.loss_type = cispo does not exist in verl",
+        ),
+        ("trainer.mask_truncated_completions=true", "mask_truncated_completions = True has no"),
+        ("trainer.importance_sampling_level=sequence", "only token"),
+        ("trainer.use_cpu=true", "use_cpu = True has no counterpart in verl, only False"),
+        ("trainer.lr_scheduler_kwargs={}", "lr_scheduler_kwargs has no counterpart"),
+        ("trainer.num_generations=3", "multiples of num_generations = 3"),
+        ("trainer.generation_batch_size=12", "12 rollouts per generation are no multiple"),
+        ("trainer={num_train_epochs: 1.5, lr_scheduler_type: constant}", "whole epochs, not 1.5"),
+        ("trainer={max_steps: 5}", "lr_scheduler_type = linear, TRL's default, does not exist"),
+    ],
+)
+def test_what_verl_does_not_have_is_told_with_its_place(planned, change, message):
+    with pytest.raises(ConfigError, match=message):
+        planned(change)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"overrides": ("strategy",)}, "'strategy' after `--` is no override"),
+        ({"max_prompt_length": 0}, "--max-prompt-length must be 1 or more"),
+    ],
+)
+def test_what_is_given_beside_the_recipe_is_checked(planned, more, message):
+    with pytest.raises(ConfigError, match=message):
+        planned(**more)
+
+
+@pytest.mark.parametrize("machines", [(0, 8), (1, 0)])
+def test_a_cluster_of_nothing_is_refused(machines):
+    with pytest.raises(ConfigError, match="must be 1 or more, got 0"):
+        Machines(*machines)
+
+
+def test_several_nodes_go_to_the_cluster_that_runs(planned, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert "RAY_ADDRESS" not in planned().environment
+    assert planned(machines=Machines(2, 1)).environment["RAY_ADDRESS"] == "auto"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert planned(machines=Machines(2, 1)).environment["RAY_ADDRESS"] == "10.0.0.1:6379"
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_recipe_can_be_launched(name):
+    recipe = load_recipe(shipped_recipe(name))
+    launch = plan_verl(recipe, Machines(1, 1))
+    assert launch.batches.prompts >= launch.batches.prompts_per_update
+
+
+def test_the_file_holds_what_was_worked_out(planned, tmp_path):
+    launch = planned()
+    file = tmp_path / "config.yaml"
+    file.write_text(launch.config_text)
+    assert yaml.safe_load(launch.config_text) == launch.config
+    assert read_yaml(file).data == launch.config
+
+
+def test_showing_it_imports_nothing_heavy_and_writes_nothing(recipe_file, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    command = (
+        "import sys\n"
+        "from gdpo.cli import main\n"
+        "try:\n"
+        f"    main(['launch', 'verl', {str(recipe_file)!r}, '--dry-run', '--gpus', '1', '--set', "
+        "'trainer.lr_scheduler_type=constant', '--set', 'rewards=[{name: format}]'])\n"
+        "except SystemExit as end:\n"
+        "    heavy = {'torch', 'trl', 'transformers', 'datasets', 'verl'} & set(sys.modules)\n"
+        "    print('heavy:', sorted(heavy), end.code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "heavy: [] 0"
+    assert "# the command" in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
