@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 # With two torch threads on two busy cores, each waits for the other at every operation.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint types clean help
+.PHONY: demo test conformance check lint types clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,6 +19,10 @@ demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side
 
 test: $(VENV)/.installed  ## Run the tests
 	$(BIN)/pytest -q -n 2
+
+FRAMEWORKS ?=
+conformance: $(VENV)/.installed  ## Our advantages on the frameworks' own code paths (FRAMEWORKS="trl verl": these)
+	$(BIN)/python -m tests.conformance $(FRAMEWORKS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check
@@ -37,4 +41,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt requirements-bfcl.txt
 	@touch $@
 
 clean:  ## Remove the environment and caches; runs stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .conformance .pytest_cache .ruff_cache .hypothesis

@@ -66,11 +66,13 @@ def advantages_of_a_rank(policy, folder):
     }
 
 
-def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(tiny_policy, tmp_path):
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(
+    nodes, tiny_policy, tmp_path
+):
     """Each rank holds 6 of 12 rollouts, a group has 4: the second group straddles the ranks."""
-    ranks_of = launched(
-        "tests.integrations.test_trl_conformance:advantages_of_a_rank", tiny_policy, tmp_path
-    )
+    function = "tests.integrations.test_trl_conformance:advantages_of_a_rank"
+    ranks_of = launched(function, tiny_policy, tmp_path, nodes=nodes)
     for arm, formula, epsilon in (
         ("ours", by_hand.gdpo, 0.0),
         ("theirs", by_hand.gdpo, TRL_EPSILON),

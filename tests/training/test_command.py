@@ -36,6 +36,7 @@ def test_check_then_train_then_resume(gdpo_says, recipe_file, recipe):
     assert "vowels" in steps[0]
     assert "4 steps in" in out
     assert str(recipe.run_dir) in out
+    assert RunDirectory(recipe.run_dir).report.is_file()
 
     code, out, err = gdpo_says("train", recipe_file)
     assert code == 2

@@ -14,6 +14,7 @@ def train(
     *,
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    report: Annotated[bool, Parameter(show_default=False)] = True,
 ) -> int:
     """Train what a recipe describes.
 
@@ -30,6 +31,7 @@ def train(
         set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
         resume: Continue an interrupted run from its last checkpoint. The recipe must be the same;
             only the length may differ.
+        report: Write `report.html` at the end; `gdpo report` makes it at any time.
     """
     from rich.console import Console
 
@@ -44,7 +46,7 @@ def train(
     )
     if result.is_main_process:
         console.print(summary_table(result.rewards))
-        if result.finished:
+        if result.finished and report:
             write_report(analyse(read_experiment(result.run.path)), result.run.report)
         for line in (*result.notes, result.conclusion):
             console.print(line, markup=False, soft_wrap=True)

@@ -14,6 +14,8 @@ from typing import Any
 
 from gdpo.training import Recipe, RunDirectory
 
+_COMMAND = (sys.executable, "-m", "gdpo", "train", "--no-report")
+
 _GRACE_S = 20.0
 """How long a run may take to finish its step and save, once it is told to stop."""
 
@@ -84,7 +86,7 @@ class Training:
 def start_training(
     recipe: Recipe, logs: Path, *, resume: bool = False, environment: Mapping[str, str] = {}
 ) -> Training:
-    """Start `gdpo train` on a recipe.
+    """Start `gdpo train` on a recipe, without its page: runs side by side have one together.
 
     Args:
         recipe: What is trained.
@@ -97,7 +99,7 @@ def start_training(
     file.write_text(recipe.to_yaml(), encoding="utf-8")
     with log.open("ab" if resume else "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gdpo", "train", str(file), *(["--resume"] if resume else [])],
+            [*_COMMAND, str(file), *(["--resume"] if resume else [])],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

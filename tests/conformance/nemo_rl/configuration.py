@@ -1,0 +1,83 @@
+"""NeMo-RL's own configuration and environments, with what a user would write.
+
+    NEMO_RL_SOURCE=... python tests/conformance/nemo_rl/configuration.py
+
+Prints one line of JSON: what each configuration came to, and what our environment gave, called by
+NeMo-RL's `calculate_rewards` in a Ray actor that its `create_env` made.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import ray
+from source import configured, said
+
+from gdpo.integrations.nemo_rl import install
+from gdpo.tasks import resolve_task
+
+RECIPE = Path(__file__).parents[3] / "examples" / "nemo_rl" / "gsm8k.yaml"
+KEYS = {"gdpo_reward_keys": ["correctness", "format"]}
+ESTIMATORS = {
+    "plain": KEYS,
+    "another": {"name": "gdpo/per_reward_batch_std", **KEYS},
+    "own": {"name": "gdpo/gdpo.advantages:mo_grpo", **KEYS},
+    "weights by name": {**KEYS, "gdpo_reward_weights": {"format": 0.5}},
+    "options": {**KEYS, "gdpo_options": {"token_counts": True, "noise_floor": {"format": 0.1}}},
+    "no keys": {},
+    "leave one out": {**KEYS, "use_leave_one_out_baseline": True},
+    "weights by the alphabet": {**KEYS, "reward_weights": [1.0, 0.5]},
+}
+
+
+def made(adv_estimator):
+    """The class of estimator that NeMo-RL's own function makes."""
+    from nemo_rl.algorithms import grpo
+
+    return type(grpo._create_advantage_estimator(configured(**adv_estimator))).__name__
+
+
+def recipe():
+    from nemo_rl.algorithms.grpo import MasterConfig
+    from nemo_rl.utils.config import load_config
+    from omegaconf import OmegaConf
+
+    return MasterConfig(**OmegaConf.to_container(load_config(RECIPE), resolve=True))
+
+
+def rewarded(env):
+    """What NeMo-RL makes of the task's own answer and of a bare one."""
+    from nemo_rl.environments.utils import create_env
+    from nemo_rl.experience.rollouts import calculate_rewards
+
+    gold = resolve_task("gsm8k").gold_completion({"answer": "42"})
+    ask = {"role": "user", "content": "40 + 2?"}
+    batch = {
+        "message_log": [[ask, {"role": "assistant", "content": t}] for t in (gold, "42", "no")],
+        "task_name": ["gsm8k"] * 3,
+        "extra_env_info": [{"ground_truth": "42"}] * 3,
+    }
+    answer = calculate_rewards(batch, {"gsm8k": create_env("gdpo", env)})
+    return {
+        "rewards": {name: values.tolist() for name, values in answer.rewards.items()},
+        "ended": answer.terminateds.tolist(),
+    }
+
+
+def main():
+    out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints
+    install()
+    install()
+    results = {name: said(made, config) for name, config in ESTIMATORS.items()}
+    results["theirs"] = said(made, {"name": "grpo"})
+    config = recipe()
+    results["recipe"] = config.grpo.adv_estimator.model_extra
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    results["rewarded"] = rewarded(config.env["gdpo"])
+    out.write(json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()

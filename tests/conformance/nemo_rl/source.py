@@ -1,0 +1,40 @@
+"""Where NeMo-RL is: `NEMO_RL_SOURCE` names a checkout. Import this before anything of it.
+
+NeMo-RL is on no package index under its own name, and asks for Python 3.13. On an older Python its
+typed dictionaries are taken from typing_extensions, as pydantic asks for; nothing else is changed.
+"""
+
+import os
+import sys
+import typing
+import warnings
+from pathlib import Path
+
+import typing_extensions
+
+warnings.simplefilter("ignore")
+
+SOURCE = Path(os.environ["NEMO_RL_SOURCE"])
+sys.path.insert(0, str(SOURCE))
+if sys.version_info < (3, 12):
+    typing.TypedDict = typing_extensions.TypedDict
+
+
+def configured(**changes):
+    """NeMo-RL's configuration of its GDPO example, with fields of `grpo.adv_estimator` changed."""
+    from nemo_rl.algorithms.grpo import MasterConfig
+    from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
+    from omegaconf import OmegaConf
+
+    register_omegaconf_resolvers()
+    config = load_config(SOURCE / "examples" / "configs" / "gdpo_math_1B.yaml")
+    config = OmegaConf.to_container(config, resolve=True)
+    config["grpo"]["adv_estimator"].update(changes)
+    return MasterConfig(**config)
+
+
+def said(function, *args):
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001  what a framework raises is what is reported
+        return f"{type(error).__name__}: {str(error)[:160]}"

@@ -1,0 +1,96 @@
+"""NeMo-RL's own code paths, with gdpo installed in it and without, where its source is.
+
+`paths.py` beside this file says what it needs; each test reads what one process of it printed.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+needed = [name for name in ("ray", "tensordict", "mlflow") if find_spec(name) is None]
+needed += [] if os.environ.get("NEMO_RL_SOURCE") else ["NEMO_RL_SOURCE, a checkout of NeMo-RL"]
+pytestmark = pytest.mark.skipif(bool(needed), reason=f"not installed: {', '.join(needed)}")
+
+PATHS = ["grpo", "grpo_sync", "grpo_train, a whole step"]
+
+
+@lru_cache
+def said(script, without=""):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NEMO_RL_WITHOUT_GDPO": without}
+    command = [sys.executable, str(Path(__file__).with_name(script))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def lines(path, without=""):
+    found = [line for line in said("paths.py", without) if line["path"] == path]
+    assert [line["rewards"] for line in found] == [2, 3, 5]
+    return found
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_advantages_on_nemo_rls_own_path_are_those_of_the_formula(path):
+    for line in lines(path):
+        assert line["difference"] < 1e-5
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_missing_reward_stays_where_it_is(path):
+    for line in lines(path):
+        assert line["with_missing"] < 1e-5
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_batch_without_any_signal_gives_exactly_0(path):
+    for line in lines(path):
+        assert line["no_signal"] == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_the_trainers_log_holds_numbers_of_each_reward(path):
+    for line in lines(path):
+        assert {"gdpo/reward_0/dead_groups", "gdpo/conflict"} <= set(line["metrics"])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_gdpo_one_missing_reward_makes_the_batch_nan(path):
+    for line in lines(path, without="1"):
+        assert math.isnan(line["with_missing"])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_gdpo_a_batch_without_signal_gets_advantages(path):
+    for line in lines(path, without="1"):
+        assert line["no_signal"] > 1
+        assert line["metrics"] == []
+
+
+def test_nemo_rls_own_configuration_takes_our_fields_and_refuses_what_is_wrong():
+    (line,) = said("configuration.py")
+    accepted = ["plain", "another", "own", "weights by name", "options"]
+    assert [line[name] for name in accepted] == ["AdvantageEstimator"] * len(accepted)
+    assert line["theirs"] == "GRPOAdvantageEstimator"
+    assert line["no keys"].startswith("ConfigError: grpo.adv_estimator.gdpo_reward_keys=None")
+    assert "use_leave_one_out_baseline=true has no effect" in line["leave one out"]
+    assert "goes by the alphabet" in line["weights by the alphabet"]
+
+
+def test_nemo_rl_reads_the_recipe_and_its_environment_scores_with_it():
+    (line,) = said("configuration.py")
+    assert line["recipe"]["gdpo_reward_keys"] == ["correctness", "integer", "format"]
+    assert line["rewarded"] == {
+        "rewards": {
+            "reward/correctness": [1.0, 1.0, 0.0],
+            "reward/integer": [1.0, 1.0, 0.0],
+            "reward/format": [1.0, 0.0, 0.0],
+        },
+        "ended": [1.0, 1.0, 1.0],
+    }

@@ -1,0 +1,7 @@
+"""All files here but `test_others.py` are scripts for environments that have a framework."""
+
+from pathlib import Path
+
+collect_ignore = [
+    path.name for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_")
+]

@@ -1,0 +1,114 @@
+"""slime's own conversion of samples to training data, or that of miles, with our `post_process`.
+
+    PYTHONPATH=<checkout> python tests/conformance/others/slime_paths.py slime|miles
+
+Prints one line of JSON per path and number of rewards. `--own` leaves the advantages to slime, over
+the number that `--reward-key` names. SGLang, Megatron and W&B are replaced by empty modules.
+"""
+
+import sys
+from argparse import Namespace
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import torch
+import yaml
+from batches import tell
+
+FRAMEWORK = sys.argv[1]
+OWN = "--own" in sys.argv
+HOOK = "gdpo.integrations.slime.post_process"
+ABSENT = ("sglang", "sglang_router", "megatron", "wandb")
+
+
+class Empty(MetaPathFinder, Loader):
+    """Modules that have every name."""
+
+    def find_spec(self, fullname, path, target=None):
+        absent = fullname.partition(".")[0] in ABSENT
+        return ModuleSpec(fullname, self, is_package=True) if absent else None
+
+    def create_module(self, spec):
+        module = MagicMock(name=spec.name)
+        module.__spec__, module.__path__, module.__all__ = spec, [], []
+        return module
+
+    def exec_module(self, module):
+        pass
+
+
+sys.meta_path.append(Empty())
+Sample = import_module(f"{FRAMEWORK}.utils.types").Sample
+
+
+def arguments(batch):
+    """As the command line and the file of `--custom-config-path` leave them."""
+    args = Namespace(
+        advantage_estimator="grpo",
+        normalize_advantages=False,
+        reward_key="score",
+        rewards_normalization=True,
+        grpo_std_normalization=True,
+        n_samples_per_prompt=4,
+        rollout_batch_size=len(batch.sizes),
+        custom_reward_post_process_path=None if OWN else HOOK,
+        use_dynamic_global_batch_size=False,
+    )
+    text = f"gdpo_reward_keys: {batch.names}\ngdpo_reward_weights: {batch.weights}\n"
+    for key, value in yaml.safe_load(text).items():
+        setattr(args, key, value)
+    return args
+
+
+def samples(batch, outputs=1):
+    """Each rollout as one sample, or as several of one `rollout_id`."""
+    return [
+        Sample(
+            group_index=int(prompt),
+            index=row,
+            rollout_id=row if outputs > 1 else None,
+            tokens=[1] * int(length + 1),
+            response_length=int(length),
+            reward={**rewards, "score": float(np.nansum(batch.values[row]))},
+        )
+        for row, (prompt, rewards, length) in enumerate(
+            zip(batch.prompts, batch.rewards(), batch.lengths, strict=True)
+        )
+        for _ in range(1 + row % outputs)
+    ]
+
+
+def converted(batch, outputs=1):
+    args, given = arguments(batch), samples(batch, outputs)
+    load = import_module(f"{FRAMEWORK}.utils.misc").load_function
+    hook = None if OWN else load(args.custom_reward_post_process_path)
+    if FRAMEWORK == "miles":
+        conversion = import_module("miles.ray.rollout.train_data_conversion")
+        data = conversion.convert_samples_to_train_data(args, given, {}, None, hook)
+    else:
+        manager = import_module("slime.ray.rollout").RolloutManager
+        manager = manager.__ray_metadata__.modified_class
+        own = SimpleNamespace(
+            args=args,
+            custom_reward_post_process_func=hook,
+            custom_convert_samples_to_train_data_func=None,
+            _post_process_rewards=lambda s: manager._post_process_rewards(own, s),
+        )
+        data = manager._convert_samples_to_train_data(own, given)
+    assert data["raw_reward"] == [sample.reward["score"] for sample in given]
+    by_rollout = dict(zip(data["sample_indices"], data["rewards"], strict=True))
+    if not OWN:  # as slime and miles put them on the tokens
+        assert data["rewards"] == [by_rollout[row] for row in data["sample_indices"]]
+    return torch.tensor([by_rollout[row] for row in range(len(batch.values))])
+
+
+def several(batch):
+    return converted(batch, outputs=3)
+
+
+if __name__ == "__main__":
+    tell(FRAMEWORK, {"samples": converted, "several samples of one rollout": several})

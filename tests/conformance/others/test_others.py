@@ -1,0 +1,93 @@
+"""Frameworks' own code paths with our estimators, where a framework is installed.
+
+Each test reads what one process of a script beside this file printed. `requirements-<name>.txt`
+says what an environment needs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = {
+    "ms_swift": ("swift", ["ms_swift_paths.py"]),
+    "tunix": ("tunix", ["tunix_paths.py"]),
+    "rllm": ("rllm", ["rllm_paths.py"]),
+    "slime": ("slime", ["slime_paths.py", "slime"]),
+    "miles": ("miles", ["slime_paths.py", "miles"]),
+}
+PATHS = [
+    ("ms_swift", "groups"),
+    ("ms_swift", "request-aware"),
+    ("tunix", "GRPOLearner"),
+    ("rllm", "traj_group_adv_estimator_map"),
+    ("rllm", "adv_estimator: gdpo"),
+    ("slime", "samples"),
+    ("slime", "several samples of one rollout"),
+    ("miles", "samples"),
+    ("miles", "several samples of one rollout"),
+]
+
+
+@lru_cache
+def said(framework, *options):
+    package, (script, *arguments) = SCRIPTS[framework]
+    if find_spec(package) is None:
+        pytest.skip(f"not installed: {package}")
+    here = Path(__file__).parent
+    command = [sys.executable, str(here / script), *arguments, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def lines(framework, path, *options):
+    found = [line for line in said(framework, *options) if line["path"] == path]
+    assert [line["rewards"] for line in found] == [2, 3, 5]
+    return found
+
+
+@pytest.mark.parametrize(("framework", "path"), PATHS)
+def test_advantages_on_a_frameworks_own_path_are_those_of_the_formula(framework, path):
+    for line in lines(framework, path):
+        assert line["difference"] < 1e-5
+        assert line["with_missing"] < 1e-5
+
+
+@pytest.mark.parametrize(("framework", "path"), PATHS)
+def test_a_batch_without_any_signal_gives_exactly_0(framework, path):
+    for line in lines(framework, path):
+        assert line["no_signal"] == 0
+
+
+@pytest.mark.parametrize(("framework", "path"), PATHS)
+def test_without_us_the_same_path_gives_something_else(framework, path):
+    for line in lines(framework, path, "--own"):
+        assert line["difference"] > 0.1 or line["no_signal"] > 1
+
+
+def test_ms_swift_drops_gdpo_without_a_word_where_we_refuse():
+    for line in lines("ms_swift", "reinforce_plus_plus"):
+        assert line["difference"].startswith("ConfigError: --advantage_estimator")
+    for line in lines("ms_swift", "reinforce_plus_plus", "--own"):
+        assert line["difference"] > 1
+
+
+def test_a_whole_run_of_ms_swift_trains_on_the_advantages_of_the_formula(tmp_path):
+    if find_spec("swift") is None:
+        pytest.skip("not installed: swift")
+    script = Path(__file__).with_name("ms_swift_training.py")
+    command = [sys.executable, str(script), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    _, logged, differences = told
+    assert [step["rewards/letters/mean"] > 0 for step in logged["logged"][:6]] == [True] * 6
+    assert len(differences["differences"]) >= 6
+    assert max(differences["differences"]) < 1e-5

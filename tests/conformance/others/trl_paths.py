@@ -1,0 +1,103 @@
+"""TRL's own trainer with our estimator, and without, on recorded batches.
+
+    python tests/conformance/others/trl_paths.py
+
+Prints one line of JSON per path and number of rewards. A random policy writes a few tokens, which
+nobody reads: the rewards are those of the batch. Needs the extra `train`.
+"""
+
+import logging
+import tempfile
+import warnings
+
+from batches import tell
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import GRPOConfig, GRPOTrainer
+
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+
+SAMPLES = 4
+"""TRL has groups of one size."""
+
+VOCABULARY = {f"w{i}": i for i in range(32)}
+TINY = LlamaConfig(
+    vocab_size=len(VOCABULARY),
+    hidden_size=16,
+    intermediate_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    eos_token_id=0,
+    pad_token_id=0,
+    bos_token_id=None,
+)
+
+
+def tokenizer():
+    words = Tokenizer(models.WordLevel(VOCABULARY, unk_token="w1"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="w0", pad_token="w0", padding_side="left"
+    )
+
+
+def reward_functions(batch):
+    """One for each reward, which knows what every rollout gets."""
+    rows = batch.rewards()
+
+    def named(name):
+        def function(completions, **columns):
+            assert len(completions) == len(rows)
+            return [row[name] for row in rows]
+
+        function.__name__ = name
+        return function
+
+    return [named(name) for name in batch.names]
+
+
+def with_trainer(trainer_class, config_class, **options):
+    """A path: one generation batch through the trainer's own code."""
+
+    def path(batch):
+        prompts = [f"w{prompt + 2}" for prompt in batch.prompts[::SAMPLES]]
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_class(
+                output_dir=folder,
+                per_device_train_batch_size=len(batch.prompts),
+                num_generations=SAMPLES,
+                max_completion_length=2,
+                reward_weights=batch.weights,
+                use_cpu=True,
+                bf16=False,
+                report_to=[],
+                shuffle_dataset=False,
+                **options,
+            )
+            trainer = trainer_class(
+                model=LlamaForCausalLM(TINY),
+                reward_funcs=reward_functions(batch),
+                args=config,
+                train_dataset=Dataset.from_dict({"prompt": prompts}),
+                processing_class=tokenizer(),
+            )
+            inputs = [{"prompt": prompt} for prompt in prompts for _ in range(SAMPLES)]
+            return trainer._generate_and_score_completions(inputs)["advantages"].numpy()
+
+    return path
+
+
+PATHS = {
+    "GDPOTrainer": with_trainer(GDPOTrainer, GDPOConfig),
+    "without gdpo": with_trainer(
+        GRPOTrainer, GRPOConfig, multi_objective_aggregation="normalize_then_sum"
+    ),
+}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    tell("trl", PATHS, sizes=(SAMPLES, SAMPLES))
