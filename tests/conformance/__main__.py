@@ -46,6 +46,12 @@ FRAMEWORKS = {
     "verl": Framework(
         "verl/paths.py", "verl/requirements.txt", off={"VERL_USE_EXTERNAL_PLUGINS": "none"}
     ),
+    "nemo_rl": Framework(
+        "nemo_rl/paths.py",
+        "nemo_rl/requirements.txt",
+        source="NEMO_RL_SOURCE",
+        off={"NEMO_RL_WITHOUT_GDPO": "1"},
+    ),
 }
 
 

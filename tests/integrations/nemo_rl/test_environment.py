@@ -5,6 +5,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from gdpo import ConfigError, DataError, Reward
 from gdpo.integrations.nemo_rl import _actor
@@ -15,6 +19,7 @@ HERE = "tests.integrations.nemo_rl.test_environment:"
 
 said = Reward("said", lambda text, reference: float(reference["word"] in text), low=0, high=1)
 short = Reward("short", lambda text, reference: 1 - len(text) / 100, low=0, high=1)
+brief = Reward("brief", lambda count, reference: 1 - count / 10, low=0, high=1, of="tokens")
 never = Reward("never", lambda text, reference: None, low=0, high=1)
 
 
@@ -84,6 +89,15 @@ def test_a_ground_truth_without_fields_is_an_error(truth):
 def test_a_ground_truth_that_is_to_be_a_field_must_be_text():
     with pytest.raises(DataError, match="it must be text"):
         of("said", truth={"word": "yes"}, ground_truth="word")
+
+
+def test_a_reward_of_the_length_counts_the_tokens_of_the_tokenizer(tmp_path):
+    words = Tokenizer(WordLevel({"yes": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(tmp_path)
+    answers = ["yes " * 3, "", "yes no"]
+    rewards = of("brief", answers=answers, tokenizer=str(tmp_path))
+    assert rewards["reward/brief"] == [0.7, 1.0, 0.8]
 
 
 def test_wrong_options_are_errors_before_anything_is_scored():

@@ -1,0 +1,9 @@
+"""ms-swift: rewards of ours for `--reward_funcs`, and estimators for `--scale_rewards gdpo`.
+
+Both are called from a file of the user's that `--external_plugins` names.
+"""
+
+from gdpo.integrations.ms_swift._estimator import VERSIONS, use_estimator
+from gdpo.integrations.ms_swift._rewards import register_rewards
+
+__all__ = ["VERSIONS", "register_rewards", "use_estimator"]

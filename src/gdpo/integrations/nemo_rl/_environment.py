@@ -1,0 +1,74 @@
+"""Rewards, tasks and gates of ours as an environment of NeMo-RL: from message logs to rewards."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdpo.errors import DataError
+from gdpo.integrations._scoring import as_reference
+from gdpo.integrations.nemo_rl._estimator import COMPONENT
+from gdpo.integrations.nemo_rl._settings import judge_of
+
+_PLACE = "extra_env_info['ground_truth']"
+
+
+class Rewarder:
+    """Scores the last answer of each conversation.
+
+    Args:
+        env: `env.gdpo` of NeMo-RL's configuration. `task`, `rewards`, `gates` and options of
+            `gdpo.rewards.Scorer`, as for `gdpo.integrations.verl.compute_score`. `ground_truth`:
+            the field of the reference that a ground truth without fields is, for example `answer`.
+            `tokenizer`: whose tokens are counted, for rewards that judge the length.
+
+    Raises:
+        ConfigError: Wrong options.
+    """
+
+    def __init__(self, env: Mapping[str, Any]) -> None:
+        self._judge = judge_of(env)
+        self._field = env.get("ground_truth")
+        self._count = _counter(env.get("tokenizer")) if self._judge.of_tokens else None
+
+    def score(
+        self,
+        message_logs: Sequence[Sequence[Mapping[str, Any]]],
+        metadata: Sequence[Mapping[str, Any]],
+    ) -> dict[str, np.ndarray]:
+        """`reward/<name>` `[conversation]` for each reward, in their order; NaN: does not apply.
+
+        Args:
+            message_logs: Of each conversation, messages with `role` and `content`.
+            metadata: Of each conversation, `extra_env_info`: `ground_truth` is what the rewards
+                judge against.
+
+        Raises:
+            DataError: There is no ground truth, or it is neither a dict nor a JSON object and
+                `env.gdpo.ground_truth` is not set.
+        """
+        answers = [_last_answer(messages) for messages in message_logs]
+        references = [self._reference(info) for info in metadata]
+        tokens = None if self._count is None else [self._count(answer) for answer in answers]
+        rewards = self._judge.score(answers, references, num_tokens=tokens)
+        return {COMPONENT + name: rewards[:, k] for k, name in enumerate(self._judge.names)}
+
+    def _reference(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        truth = info.get("ground_truth")
+        if self._field is None:
+            return as_reference(truth, place=_PLACE)
+        if not isinstance(truth, str):
+            raise DataError(f"{_PLACE} is {truth!r:.80}; it must be text, as env.gdpo.ground_truth")
+        return {self._field: truth}
+
+
+def _last_answer(messages: Sequence[Mapping[str, Any]]) -> str:
+    answers = [message["content"] for message in messages if message["role"] == "assistant"]
+    return str(answers[-1]) if answers else ""
+
+
+def _counter(name: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,72 @@
+"""rLLM: estimators of ours by name, over the signals that an evaluator returns."""
+
+import logging
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from gdpo.integrations._rows import advantages_of, as_groups, by_name, reward_columns
+from gdpo.integrations._settings import Settings, make_settings
+
+logger = logging.getLogger(__name__)
+
+
+def register(
+    name: str = "gdpo",
+    *,
+    reward_keys: list[str],
+    reward_weights: dict[str, float] | list[float] | None = None,
+    estimator: str = "gdpo",
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Give rLLM an estimator for `traj_group_adv_estimator_map={"solver": "gdpo"}`.
+
+    Args:
+        name: What the map calls it. rLLM looks up every unknown `algorithm.adv_estimator` of a
+            configuration file as "other": register that name to use one there.
+        reward_keys: Names of `signals` of each trajectory. `None` and NaN: does not apply.
+        reward_weights: A number for each in their order, or by name; left out, all 1.
+        estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
+        options: Of the estimator, by name.
+
+    Raises:
+        ConfigError: Wrong settings; at the first batch also a key that no trajectory has.
+    """
+    settings = make_settings(estimator, reward_keys, reward_weights, options)
+    advantage = import_module("rllm.trainer.algorithms.advantage")
+    advantage.register_rllm_adv_estimator(name)(Estimator(settings))
+
+
+class Estimator:
+    """What rLLM calls with all groups of one role."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._warned = False
+
+    def __call__(
+        self,
+        rewards: list[np.ndarray],
+        algorithm_config: Any,  # noqa: ARG002  rLLM passes it by name
+        traj_groups: list[Any],
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Advantages of each trajectory of each group; `rewards`, their totals, are not used."""
+        if len(traj_groups) == 1 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "one group of trajectories at a time: what an estimator normalizes over the batch "
+                "it normalizes over this group. Do not use async_training with it"
+            )
+        rows = [t for group in traj_groups for t in group.trajectories]
+        prompts = [i for i, group in enumerate(traj_groups) for _ in group.trajectories]
+        columns = by_name([trajectory.signals for trajectory in rows])
+        signals = reward_columns(
+            columns, self._settings.names, given_by="the evaluator must return a Signal for"
+        )
+        counts = np.array([sum(len(step.response_ids) for step in t.steps) for t in rows])
+        groups = as_groups(signals, prompts, counts)
+        advantages = groups.per_row(advantages_of(groups, self._settings))
+        ends = np.cumsum([len(group_rewards) for group_rewards in rewards])
+        by_group = np.split(advantages, ends[:-1])
+        return by_group, by_group

@@ -1,0 +1,164 @@
+"""ms-swift's `orms` and its functions for advantages as recorded."""
+
+import logging
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from gdpo import ConfigError, DataError, Reward, gdpo
+from gdpo.integrations.ms_swift import register_rewards, use_estimator
+
+SIZE = 4
+
+
+def share_of_vowels(completion, reference):
+    return sum(c in reference["vowels"] for c in completion) / max(1, len(completion))
+
+
+def only_long(completion, reference):
+    return 1.0 if len(completion) > 3 else None
+
+
+vowels = Reward("vowels", share_of_vowels, low=0, high=1)
+long = Reward("long", only_long, low=0, high=1)
+HERE = f"{__name__}:"
+
+
+class ORM:
+    """The base of ms-swift's rewards."""
+
+    def __init__(self, args=None, **kwargs):
+        self.args = args
+
+
+@pytest.fixture
+def swift(monkeypatch):
+    """ms-swift's modules, with the weighted sum where it computes advantages."""
+
+    def compute_advantages(*, rewards_per_func, reward_weights, num_generations, **given):
+        return "its own", (rewards_per_func * reward_weights).nansum(1)
+
+    def compute_advantages_dynamic(*, rewards_per_func, reward_weights, prompt_ids, **given):
+        return "its own", (rewards_per_func * reward_weights).nansum(1)
+
+    names = ["swift", "swift.rewards", "swift.rl_core", "swift.rl_core.advantage", "swift.trainer"]
+    made = {name: ModuleType(name) for name in names}
+    made["swift"].__version__ = "4.6.0"
+    made["swift.rewards"].ORM, made["swift.rewards"].orms = ORM, {"format": ORM}
+    for name in ("swift.rl_core.advantage", "swift.trainer"):
+        made[name].compute_advantages = compute_advantages
+        made[name].compute_advantages_dynamic = compute_advantages_dynamic
+    for name, module in made.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return made
+
+
+def scored(rows=12):
+    return torch.tensor(np.random.default_rng(0).random((rows, 2)), dtype=torch.float32)
+
+
+def by_formula(rewards):
+    grid = rewards.double().numpy().reshape(-1, SIZE, 2)
+    return gdpo(grid, [1.0, 0.5]).reshape(-1)
+
+
+def computed(swift, name="compute_advantages", rewards=None, **more):
+    given = {
+        "rewards_per_func": scored() if rewards is None else rewards,
+        "reward_weights": torch.tensor([1.0, 0.5]),
+        "advantage_estimator": "grpo",
+        "scale_rewards": "gdpo",
+        "kl_in_reward": False,
+        "beta": 0.04,
+    }
+    if name == "compute_advantages":
+        given["num_generations"] = SIZE
+    return getattr(swift["swift.trainer"], name)(**(given | more))
+
+
+def test_rewards_are_registered_by_name_and_score_as_they_do_everywhere(swift):
+    register_rewards(rewards=[HERE + "vowels", HERE + "long"])
+    orms = swift["swift.rewards"].orms
+    columns = {"reference": ['{"vowels": "ae"}', {"vowels": "z"}], "messages": [[], []]}
+    assert orms["vowels"](args=None)(["aebb", "zz"], **columns) == [0.5, 1.0]
+    assert orms["long"]()(["aebb", "zz"], **columns) == [1.0, None]
+
+
+def test_logs_and_dumps_call_a_reward_by_its_name(swift):
+    register_rewards(rewards=[HERE + "vowels"])
+    made = swift["swift.rewards"].orms["vowels"]
+    assert issubclass(made, ORM)
+    assert type(made(args=None)).__name__ == "vowels"
+
+
+def test_a_task_brings_its_rewards_and_a_name_of_ms_swift_that_is_replaced_is_told(swift, caplog):
+    with caplog.at_level(logging.WARNING):
+        register_rewards(task="gsm8k")
+    assert {"correctness", "integer", "format"} <= set(swift["swift.rewards"].orms)
+    assert "'format' of gdpo takes the place" in caplog.text
+
+
+def test_a_reward_of_tokens_gets_the_tokens_of_every_turn(swift):
+    register_rewards(rewards=[{"name": "token_limit", "options": {"limit": 3}}])
+    score = swift["swift.rewards"].orms["length"]()
+    columns = {"reference": ["{}", "{}"]}
+    assert score(["a", "b"], response_token_ids=[[[1, 2], [3, 4]], [1, 2]], **columns) == [0, 1]
+    with pytest.raises(ConfigError, match="'length' judges the number of tokens"):
+        score(["a", "b"], response_token_ids=[None, None], **columns)
+
+
+def test_data_without_the_column_or_with_something_else_in_it_is_refused(swift):
+    register_rewards(column="truth", rewards=[HERE + "vowels"])
+    score = swift["swift.rewards"].orms["vowels"]()
+    with pytest.raises(ConfigError, match="judges against the column 'truth'"):
+        score(["a"], reference=["{}"])
+    with pytest.raises(DataError, match="column 'truth' is '42'"):
+        score(["a"], truth=["42"])
+
+
+def test_groups_get_the_advantages_of_the_formula_and_the_totals_stay(swift):
+    use_estimator()
+    advantages, totals = computed(swift)
+    assert advantages.dtype == torch.float32
+    np.testing.assert_allclose(advantages, by_formula(scored()), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(totals, scored() @ torch.tensor([1.0, 0.5]), atol=1e-6)
+
+
+def test_samples_with_ids_are_grouped_by_prompt_and_count_once_for_each_request(swift):
+    use_estimator()
+    rows = [*range(12), 0, 7]
+    advantages, _ = computed(
+        swift,
+        "compute_advantages_dynamic",
+        scored()[rows],
+        prompt_ids=[f"p{row // SIZE}" for row in rows],
+        request_ids=[f"r{row}" for row in rows],
+    )
+    np.testing.assert_allclose(advantages, by_formula(scored())[rows], rtol=0, atol=1e-6)
+
+
+def test_what_is_not_gdpo_stays_ms_swifts(swift):
+    use_estimator()
+    assert computed(swift, scale_rewards="group", advantage_estimator="rloo")[0] == "its own"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"advantage_estimator": "reinforce_plus_plus"}, {"kl_in_reward": True}]
+)
+def test_switches_that_would_have_no_effect_are_refused(swift, wrong):
+    use_estimator()
+    with pytest.raises(ConfigError, match="have no effect on the estimator 'gdpo'"):
+        computed(swift, **wrong)
+    assert computed(swift, kl_in_reward=True, beta=0.0)[0] is not None
+
+
+def test_an_unknown_version_or_estimator_changes_nothing(swift):
+    with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
+        use_estimator("gpdo")
+    swift["swift"].__version__ = "5.0.0"
+    with pytest.raises(ConfigError, match=r"functions of ms-swift 4\.6\.x; this is 5\.0\.0"):
+        use_estimator()
+    assert computed(swift)[0] == "its own"

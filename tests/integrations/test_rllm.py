@@ -1,0 +1,100 @@
+"""rLLM's registry and trajectory groups as recorded."""
+
+import logging
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gdpo import ConfigError, gdpo
+from gdpo.integrations.rllm import register
+
+NAMES = ["correct", "format"]
+SIZES = [3, 2, 4]
+
+
+@dataclass
+class Trajectory:
+    """The fields of rLLM's that are read."""
+
+    signals: dict
+    steps: list = field(default_factory=list)
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """`register_rllm_adv_estimator` of rLLM, which only puts a function under a name."""
+    found = {}
+    module = ModuleType("rllm.trainer.algorithms.advantage")
+    module.register_rllm_adv_estimator = lambda name: lambda f: found.setdefault(name, f)
+    for name in ("rllm", "rllm.trainer", "rllm.trainer.algorithms"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return found
+
+
+def scored():
+    return np.random.default_rng(0).random((sum(SIZES), 2))
+
+
+def groups_of(rewards):
+    step = SimpleNamespace(response_ids=[1, 2])
+    made = [
+        Trajectory(dict(zip(NAMES, row.tolist(), strict=True)), [step, step]) for row in rewards
+    ]
+    parts = np.split(np.arange(len(made)), np.cumsum(SIZES)[:-1])
+    return [SimpleNamespace(trajectories=[made[i] for i in part]) for part in parts]
+
+
+def by_formula(rewards):
+    grid = np.full((len(SIZES), max(SIZES), 2), np.nan)
+    ends = np.cumsum([0, *SIZES])
+    for prompt, size in enumerate(SIZES):
+        grid[prompt, :size] = rewards[ends[prompt] : ends[prompt + 1]]
+    return [a[:size] for a, size in zip(gdpo(grid, [1.0, 0.5]), SIZES, strict=True)]
+
+
+def called(estimator, groups):
+    totals = [np.zeros(len(group.trajectories)) for group in groups]
+    return estimator(rewards=totals, algorithm_config=SimpleNamespace(), traj_groups=groups)
+
+
+def test_groups_get_the_advantages_of_the_formula_in_their_own_shapes(registry):
+    register(reward_keys=NAMES, reward_weights=[1.0, 0.5])
+    advantages, returns = called(registry["gdpo"], groups_of(scored()))
+    assert returns is advantages
+    for got, wanted in zip(advantages, by_formula(scored()), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12)
+
+
+def test_a_signal_that_a_trajectory_lacks_is_left_out(registry):
+    register(reward_keys=NAMES, reward_weights={"format": 0.5})
+    rewards, groups = scored(), groups_of(scored())
+    rewards[4, 1] = np.nan
+    del groups[1].trajectories[1].signals["format"]
+    advantages, _ = called(registry["gdpo"], groups)
+    np.testing.assert_allclose(advantages[1], by_formula(rewards)[1], rtol=0, atol=1e-12)
+
+
+def test_a_key_that_no_trajectory_has_names_the_nearest(registry):
+    register("other", reward_keys=["corect"])
+    with pytest.raises(ConfigError, match=r"did you mean 'correct'.*must return a Signal"):
+        called(registry["other"], groups_of(scored()))
+
+
+def test_wrong_settings_are_refused_when_they_are_made(registry):
+    with pytest.raises(ConfigError, match="did you mean 'mo_grpo'"):
+        register(reward_keys=NAMES, estimator="mogrpo")
+    with pytest.raises(ConfigError, match=r"reward_weights=.*3 entries for 2"):
+        register(reward_keys=NAMES, reward_weights=[1, 2, 3])
+    assert not registry
+
+
+def test_one_group_at_a_time_is_told_of_once(registry, caplog):
+    register(reward_keys=NAMES)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            called(registry["gdpo"], groups_of(scored())[:1])
+    assert caplog.text.count("one group of trajectories at a time") == 1

@@ -1,0 +1,154 @@
+"""slime's and miles's hook for rewards, on their arguments and samples as recorded."""
+
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdpo import ConfigError, DataError, gdpo
+from gdpo.integrations.slime import post_process
+
+SIZES = [3, 1, 4]
+NAMES = ["correct", "format"]
+
+
+@dataclass
+class Sample:
+    """The fields of slime's that are read."""
+
+    group_index: int | None
+    index: int
+    reward: Any
+    rollout_id: int | None = None
+    response_length: int = 5
+    loss_mask: list[int] | None = field(default=None)
+
+    def get_reward_value(self, args):
+        return self.reward if not args.reward_key else self.reward[args.reward_key]
+
+    @property
+    def effective_response_length(self):
+        return sum(self.loss_mask) if self.loss_mask is not None else self.response_length
+
+
+def arguments(**more):
+    fields = {
+        "normalize_advantages": False,
+        "advantage_estimator": "grpo",
+        "reward_key": "score",
+        "gdpo_reward_keys": NAMES,
+        "gdpo_reward_weights": [1.0, 0.5],
+    }
+    return Namespace(**(fields | more))
+
+
+def scored():
+    return np.random.default_rng(0).random((sum(SIZES), 2))
+
+
+def samples(rewards):
+    prompts = np.repeat(range(len(SIZES)), SIZES).tolist()
+    return [
+        Sample(
+            prompt, i, {"score": float(row.sum()), **dict(zip(NAMES, row.tolist(), strict=True))}
+        )
+        for i, (prompt, row) in enumerate(zip(prompts, rewards, strict=True))
+    ]
+
+
+def by_formula(rewards, **options):
+    grid = np.full((len(SIZES), max(SIZES), 2), np.nan)
+    ends = np.cumsum([0, *SIZES])
+    for prompt, size in enumerate(SIZES):
+        grid[prompt, :size] = rewards[ends[prompt] : ends[prompt + 1]]
+    advantages = gdpo(grid, [1.0, 0.5], **options)
+    return np.concatenate([a[:size] for a, size in zip(advantages, SIZES, strict=True)])
+
+
+def test_a_rollout_batch_gets_the_advantages_of_the_formula_and_keeps_what_slime_logs():
+    rewards = scored()
+    raw, advantages = post_process(arguments(), samples(rewards))
+    assert raw == rewards.sum(-1).tolist()
+    np.testing.assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
+
+
+def test_the_order_of_samples_changes_no_advantage():
+    order = np.random.default_rng(1).permutation(sum(SIZES))
+    given = samples(scored())
+    _, advantages = post_process(arguments(), [given[i] for i in order])
+    np.testing.assert_allclose(advantages, by_formula(scored())[order], rtol=0, atol=1e-12)
+
+
+def test_a_reward_that_a_sample_lacks_or_has_as_none_is_left_out():
+    rewards, given = scored(), samples(scored())
+    rewards[4, 1] = rewards[5, 0] = np.nan
+    del given[4].reward["format"]
+    given[5].reward["correct"] = None
+    _, advantages = post_process(arguments(), given)
+    np.testing.assert_allclose(advantages, by_formula(rewards), rtol=0, atol=1e-12)
+
+
+def test_samples_of_one_rollout_count_once_and_share_its_advantage():
+    given = samples(scored())
+    for sample in given:
+        sample.rollout_id = sample.index
+    _, advantages = post_process(arguments(), [*given, given[0], given[4]])
+    wanted = by_formula(scored())
+    np.testing.assert_allclose(advantages, [*wanted, wanted[0], wanted[4]], rtol=0, atol=1e-12)
+
+
+def test_samples_of_one_rollout_with_unequal_rewards_are_refused():
+    given = samples(scored())
+    given[0].rollout_id = given[1].rollout_id = 7
+    with pytest.raises(DataError, match="one rollout_id have unequal rewards"):
+        post_process(arguments(), given)
+
+
+def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
+    given = samples(scored())
+    counts = np.arange(1, len(given) + 1)
+    for sample, count in zip(given, counts, strict=True):
+        sample.response_length, sample.loss_mask = 100, [1] * int(count) + [0] * 3
+    grid = np.zeros((len(SIZES), max(SIZES)))
+    ends = np.cumsum([0, *SIZES])
+    for prompt, size in enumerate(SIZES):
+        grid[prompt, :size] = counts[ends[prompt] : ends[prompt + 1]]
+    _, advantages = post_process(arguments(gdpo_options={"token_counts": True}), given)
+    np.testing.assert_allclose(advantages, by_formula(scored(), token_counts=grid), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"normalize_advantages": True}, "--normalize-advantages whitens advantages once more"),
+        ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo .* use grpo or gspo or cispo"),
+        ({"reward_key": None}, "--reward-key None"),
+        ({"gdpo_reward_keys": None}, r"^gdpo_reward_keys=None: list the rewards"),
+        ({"gdpo_reward_weights": [1.0]}, "gdpo_reward_weights=.*1 entries for 2"),
+        ({"gdpo_reward_key": ["a"]}, "gdpo_reward_key is nothing: did you mean 'gdpo_reward_keys'"),
+        ({"gdpo_estimator": "gpdo"}, "did you mean 'gdpo'"),
+        ({"gdpo_options": {"noise": 1}}, "no option 'noise'"),
+        ({"gdpo_reward_keys": ["corect"], "gdpo_reward_weights": None}, "did you mean 'correct'"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        post_process(arguments(**wrong), samples(scored()))
+
+
+@pytest.mark.parametrize(("field", "value"), [("reward", 1.0), ("group_index", None)])
+def test_a_sample_without_components_or_group_is_refused(field, value):
+    given = samples(scored())
+    setattr(given[2], field, value)
+    with pytest.raises(DataError, match="sample 2 has group_index"):
+        post_process(arguments(), given)
+
+
+def test_another_estimator_goes_by_its_name():
+    settings = {"gdpo_estimator": "rloo", "gdpo_reward_weights": {"format": 2.0}}
+    _, advantages = post_process(arguments(**settings), samples(scored()))
+    totals = scored() @ [1.0, 2.0]
+    first = totals[:3]
+    np.testing.assert_allclose(advantages[:3], (first - first.mean()) * 1.5, atol=1e-12)

@@ -1,0 +1,117 @@
+"""tunix's registries and reward manager as recorded."""
+
+import sys
+from types import ModuleType
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from gdpo import ConfigError, DataError, gdpo
+from gdpo.integrations.tunix import register
+
+NAMES = ["correct", "format"]
+
+
+class SequenceLevel:
+    """tunix's reward manager: the sum of the rewards, and each of them in what it logs."""
+
+    def __init__(self, reward_fns, algo_config):
+        self.reward_fns, self.algo_config = reward_fns, algo_config
+
+    def __call__(self, prompts, completions, **kwargs):
+        rewards = np.stack([f(prompts, completions) for f in self.reward_fns], axis=1)
+        logged = {
+            f"rewards/{function.__name__}": (rewards[:, i], np.mean)
+            for i, function in enumerate(self.reward_fns)
+        }
+        return {"rewards": np.nansum(rewards, axis=1), "log_metrics": logged}
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    managers, estimators = {"sequence-level": SequenceLevel}, {}
+    module = ModuleType("tunix.rl.function_registry")
+    module.get_reward_manager = managers.__getitem__
+    module.register_reward_manager = lambda name: lambda f: managers.setdefault(name, f)
+    module.register_advantage_estimator = lambda name: lambda f: estimators.setdefault(name, f)
+    for name in ("tunix", "tunix.rl"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return managers, estimators
+
+
+def constant(name, values):
+    def function(prompts, completions):
+        return values
+
+    function.__name__ = name
+    return function
+
+
+def scored():
+    return np.random.default_rng(0).random((12, 2))
+
+
+def test_rewards_reach_the_estimator_one_by_one_and_get_the_advantages_of_the_formula(registry):
+    managers, estimators = registry
+    register(reward_keys=NAMES, reward_weights=[1.0, 0.5])
+    others = [constant("third", [9.0] * 12)]
+    functions = [constant(n, scored()[:, NAMES.index(n)]) for n in reversed(NAMES)]
+    info = managers["gdpo"](functions + others, None)(["p"] * 12, ["c"] * 12)
+    np.testing.assert_array_equal(info["rewards"], scored())
+    assert set(info["log_metrics"]) == {"rewards/correct", "rewards/format", "rewards/third"}
+    advantages = estimators["gdpo"](rewards=info["rewards"], num_generations=4)
+    wanted = gdpo(scored().reshape(3, 4, 2), [1.0, 0.5]).reshape(-1)
+    np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
+
+
+def test_a_missing_reward_is_left_out(registry):
+    register(reward_keys=NAMES)
+    rewards = scored()
+    rewards[3, 1] = np.nan
+    advantages = registry[1]["gdpo"](rewards, 4)
+    wanted = gdpo(rewards.reshape(3, 4, 2), [1.0, 1.0]).reshape(-1)
+    np.testing.assert_allclose(advantages, wanted, rtol=0, atol=1e-12)
+
+
+def test_the_result_is_of_the_library_that_the_rewards_are_of(registry):
+    register(reward_keys=NAMES)
+    advantages = registry[1]["gdpo"](array_api_strict.asarray(scored()), 4)
+    assert isinstance(advantages, type(array_api_strict.asarray([1.0])))
+
+
+def test_a_key_that_is_no_reward_functions_name_is_refused_when_the_learner_is_made(registry):
+    register(reward_keys=["corect", "format"])
+    functions = [constant(name, []) for name in NAMES]
+    with pytest.raises(ConfigError, match=r"names 'corect'.*did you mean 'correct'"):
+        registry[0]["gdpo"](functions, None)
+    with pytest.raises(ConfigError, match="must be the __name__ of one reward function"):
+        registry[0]["gdpo"]([*functions, constant("format", []), constant("corect", [])], None)
+
+
+@pytest.mark.parametrize("rewards", [np.zeros(12), np.zeros((12, 3))])
+def test_sums_or_too_many_rewards_are_refused(registry, rewards):
+    register(reward_keys=NAMES)
+    with pytest.raises(ConfigError, match="set reward_manager to the name"):
+        registry[1]["gdpo"](rewards, 4)
+
+
+def test_an_infinite_reward_is_named(registry):
+    register(reward_keys=NAMES)
+    rewards = scored()
+    rewards[2, 1] = np.inf
+    with pytest.raises(DataError, match="'format' is inf"):
+        registry[1]["gdpo"](rewards, 4)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [
+        ("constrained_grpo", {"targets": {"correct": 0.5}, "step_size": 0.1}),
+        ("gdpo", {"token_counts": True}),
+    ],
+)
+def test_what_tunix_cannot_give_is_refused(registry, estimator, options):
+    with pytest.raises(ConfigError, match="tunix passes no token counts"):
+        register(reward_keys=NAMES, estimator=estimator, options=options)
