@@ -35,7 +35,9 @@ class Groups:
 
     def per_row(self, advantages: Float[np.ndarray, "prompt sample"]) -> np.ndarray:
         """The advantage of each row; 0 of one that is not counted."""
-        return np.where(self.prompts < 0, 0.0, advantages[self.prompts, self.samples])
+        values, counted = np.zeros(len(self.prompts)), self.prompts >= 0
+        values[counted] = advantages[self.prompts[counted], self.samples[counted]]
+        return values
 
 
 def by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -4,8 +4,9 @@ import pytest
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
+from gdpo.integrations._names import is_ours
 from gdpo.integrations.verl import estimator_names
-from gdpo.integrations.verl._settings import is_ours, read_settings
+from gdpo.integrations.verl._settings import read_settings
 
 
 def read(**more):

@@ -1,27 +1,15 @@
 """The class whose `compute_advantage` NeMo-RL's trainers call."""
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
-from gdpo.diagnostics import Watch, diagnose
-from gdpo.integrations._rows import Groups, advantages_of, as_groups, reward_columns
+from gdpo.diagnostics import Watch
+from gdpo.integrations._metrics import Computed
+from gdpo.integrations._rows import advantages_of, as_groups, reward_columns
 from gdpo.integrations.nemo_rl._settings import PLACE, read_settings
-
-logger = logging.getLogger(__name__)
 
 COMPONENT = "reward/"
 """Before the name of a reward, in NeMo-RL's batches."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    groups: Groups
-    advantages: Float[np.ndarray, "prompt sample"]
 
 
 class AdvantageEstimator:
@@ -43,7 +31,7 @@ class AdvantageEstimator:
     def __init__(self, estimator_config: Any, loss_config: Any) -> None:  # noqa: ARG002
         self.settings = read_settings(estimator_config)
         self._watch = Watch()
-        self._computed: _Computed | None = None
+        self._computed: Computed | None = None
         self._metrics: dict[str, float] = {}
 
     def compute_advantage(
@@ -87,7 +75,7 @@ class AdvantageEstimator:
             return rewards.new_zeros(mask.shape)
         groups = as_groups(values, _row_ids(prompt_ids), trained, padding=trained == 0)
         advantages = advantages_of(groups, self.settings)
-        self._computed = _Computed(groups, advantages)
+        self._computed = Computed(self.settings, groups, advantages)
         return rewards.new_tensor(groups.per_row(advantages)).unsqueeze(-1).expand(mask.shape)
 
     @property
@@ -99,23 +87,9 @@ class AdvantageEstimator:
         logged, once.
         """
         if self._computed is not None:
-            self._metrics = self._metrics_of(self._computed)
+            self._metrics = self._computed.metrics(self._watch)
             self._computed = None
         return self._metrics
-
-    def _metrics_of(self, computed: _Computed) -> dict[str, float]:
-        rule, names = self.settings.rule, self.settings.names
-        diagnosis = diagnose(
-            computed.groups.rewards,
-            self.settings.weights,
-            names,
-            estimator=rule.name,
-            advantages=computed.advantages,
-        )
-        for finding in self._watch.update(diagnosis.findings):
-            logger.warning("%s: %s", finding.message, finding.remedy)
-        metrics = {**diagnosis.metrics(), **rule.metrics(names)}
-        return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
 
 
 def _row_ids(prompt_ids: Any) -> list[bytes]:

@@ -7,18 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
+from gdpo.integrations._names import PREFIX, is_ours, without_prefix
 from gdpo.integrations._scoring import Judge
 from gdpo.integrations._settings import Settings, make_settings
 
 logger = logging.getLogger(__name__)
-
-NAME = "gdpo"
-"""The estimator that NeMo-RL has under this name is replaced by ours."""
-
-PREFIX = "gdpo/"
-"""Before the name of each of our estimators; before `module:attribute` for one of the user's."""
 
 ENVIRONMENT = "gdpo"
 """Our environment, in `env_name` of NeMo-RL's data and as a field of `env`."""
@@ -64,16 +58,6 @@ _ELSEWHERE = (
 )
 
 
-def estimator_names() -> list[str]:
-    """Every value of `grpo.adv_estimator.name` that a name of ours stands behind."""
-    return [NAME, *(f"{PREFIX}{name}" for name in ESTIMATORS)]
-
-
-def is_ours(name: str) -> bool:
-    """Whether `grpo.adv_estimator.name` is for us."""
-    return name == NAME or name.startswith(PREFIX)
-
-
 def read_settings(adv_estimator: Any) -> Settings:
     """Settings of a configuration; the same object, and state, for an equal configuration.
 
@@ -107,8 +91,7 @@ def read_settings(adv_estimator: Any) -> Settings:
 @lru_cache
 def _settings(described: str) -> Settings:
     name, keys, weights, options = json.loads(described)
-    estimator = NAME if name == NAME else name.removeprefix(PREFIX)
-    return make_settings(estimator, keys, weights, options, place=f"{PLACE}.gdpo_")
+    return make_settings(without_prefix(name), keys, weights, options, place=f"{PLACE}.gdpo_")
 
 
 def check_run(config: Any, environments: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ verl gives an estimator the rewards as one number per token, already summed. The
 beside: `carrying` holds them while verl computes advantages.
 """
 
-import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,16 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
-from gdpo.diagnostics import Watch, diagnose
+from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
-from gdpo.integrations._rows import Columns, Groups, advantages_of, as_groups, reward_columns
-from gdpo.integrations._settings import Settings
+from gdpo.integrations._metrics import Computed
+from gdpo.integrations._rows import Columns, advantages_of, as_groups, reward_columns
 from gdpo.integrations.verl._rows import last_outputs
 from gdpo.integrations.verl._settings import read_settings
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +33,8 @@ class Carried:
     """Rows that only fill the batch up."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    settings: Settings
-    groups: Groups
-    advantages: Float[np.ndarray, "prompt sample"]
-
-
 _carried: ContextVar[Carried | None] = ContextVar("carried", default=None)
-_latest: list[_Computed] = []
+_latest: list[Computed] = []
 _watch = Watch()
 
 
@@ -107,7 +97,7 @@ def compute_advantages(
         padding=carried.padding,
     )
     advantages = advantages_of(groups, settings)
-    _latest[:] = [_Computed(settings, groups, advantages)]
+    _latest[:] = [Computed(settings, groups, advantages)]
     rows = token_level_rewards.new_tensor(groups.per_row(advantages))
     tokens = rows.unsqueeze(-1) * response_mask
     return tokens, tokens
@@ -121,20 +111,4 @@ def metrics_of_latest() -> dict[str, float]:
     """
     if not _latest:
         return {}
-    computed = _latest.pop()
-    rule, names = computed.settings.rule, computed.settings.names
-    diagnosis = diagnose(
-        computed.groups.rewards,
-        computed.settings.weights,
-        names,
-        estimator=rule.name,
-        advantages=computed.advantages,
-    )
-    for finding in _watch.update(diagnosis.findings):
-        logger.warning("%s: %s", finding.message, finding.remedy)
-    metrics = {f"gdpo/{_after_slash(key)}": value for key, value in diagnosis.metrics().items()}
-    return metrics | {f"gdpo/{_after_slash(k)}": v for k, v in rule.metrics(names).items()}
-
-
-def _after_slash(key: str) -> str:
-    return key.partition("/")[2]
+    return _latest.pop().metrics(_watch)

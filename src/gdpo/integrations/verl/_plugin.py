@@ -8,10 +8,11 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from gdpo.integrations._names import NAME, estimator_names
 from gdpo.integrations.verl._compute_score import TOKENS_MANAGER, with_num_tokens
 from gdpo.integrations.verl._estimator import compute_advantages
 from gdpo.integrations.verl._imports import when_imported
-from gdpo.integrations.verl._settings import KNOWN, NAME, estimator_names
+from gdpo.integrations.verl._settings import KNOWN
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_columns,

@@ -6,15 +6,9 @@ from functools import lru_cache
 from typing import Any, cast
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError
+from gdpo.integrations._names import PREFIX, as_text, without_prefix
 from gdpo.integrations._settings import Settings, make_settings
-
-NAME = "gdpo"
-"""The estimator that verl has under this name is replaced by ours."""
-
-PREFIX = "gdpo/"
-"""Before the name of each of our estimators; before `module:attribute` for one of the user's."""
 
 KNOWN = ("0.9.0", "0.9.1")
 """Versions of verl that the conformance tests have run with."""
@@ -36,17 +30,6 @@ _WITHOUT_EFFECT = {
 }
 
 
-def estimator_names() -> list[str]:
-    """Every value of `algorithm.adv_estimator` that a name of ours stands behind."""
-    return [NAME, *(f"{PREFIX}{name}" for name in ESTIMATORS)]
-
-
-def is_ours(adv_estimator: Any) -> bool:
-    """Whether `algorithm.adv_estimator` is for us; it may be a member of verl's enumeration."""
-    name = _text(adv_estimator)
-    return name == NAME or name.startswith(PREFIX)
-
-
 def read_settings(algorithm: Any) -> Settings:
     """Settings of a configuration; the same object, and state, for an equal configuration.
 
@@ -61,25 +44,20 @@ def read_settings(algorithm: Any) -> Settings:
         if algorithm.get(switch) is value:
             raise ConfigError(
                 f"algorithm.{switch}={value} has no effect with algorithm.adv_estimator="
-                f"{_text(algorithm.get('adv_estimator'))}: {why}"
+                f"{as_text(algorithm.get('adv_estimator'))}: {why}"
             )
     for key in algorithm:
         if str(key).startswith("gdpo_") and key not in FIELDS:
             raise ConfigError(f"algorithm.{key} is nothing: {did_you_mean(str(key), FIELDS)}")
     fields = {field: plain(algorithm.get(field)) for field in FIELDS}
-    name = _text(algorithm.get("adv_estimator"))
+    name = as_text(algorithm.get("adv_estimator"))
     return _settings(json.dumps({"name": name, **fields}))
 
 
 @lru_cache
 def _settings(described: str) -> Settings:
     name, keys, weights, options = json.loads(described).values()
-    estimator = NAME if name == NAME else name.removeprefix(PREFIX)
-    return make_settings(estimator, keys, weights, options, place="+algorithm.gdpo_")
-
-
-def _text(adv_estimator: Any) -> str:
-    return str(getattr(adv_estimator, "value", adv_estimator))
+    return make_settings(without_prefix(name), keys, weights, options, place="+algorithm.gdpo_")
 
 
 def plain(value: Any) -> Any:

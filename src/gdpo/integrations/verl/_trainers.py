@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from gdpo.integrations._names import is_ours
 from gdpo.integrations._rows import by_name
 from gdpo.integrations.verl._compute_score import check_keys
 from gdpo.integrations.verl._estimator import Carried, carrying, metrics_of_latest
-from gdpo.integrations.verl._settings import is_ours, read_settings
+from gdpo.integrations.verl._settings import read_settings
 
 Function = Callable[..., Any]
 
