@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import venv
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
 
@@ -26,6 +26,8 @@ WITHOUT = "without gdpo"
 """What the name of a path ends with that is the framework's own."""
 
 CLOSE = 1e-5
+REFUSED = "ConfigError"
+"""Ours: a setting with which the framework would not compute what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +35,32 @@ class Framework:
     """How its paths are run."""
 
     script: str
+    """With its arguments."""
     requirements: str | None = None
     """None: it runs in the environment of this process."""
-    source: str | None = None
-    """The variable that names a checkout, where there is no package."""
-    off: dict[str, str] = field(default_factory=dict)
-    """Variables that switch our plugin off, where the script cannot."""
+    checkout: bool = False
+    """There is no package: `<FRAMEWORK>_SOURCE` names a folder with its source."""
+    without: str = "--own"
+    """The argument, or the variable, that leaves the work to the framework."""
 
 
+SLIME = "others/requirements-slime.txt"
 FRAMEWORKS = {
     "trl": Framework("others/trl_paths.py"),
     "verl": Framework(
-        "verl/paths.py", "verl/requirements.txt", off={"VERL_USE_EXTERNAL_PLUGINS": "none"}
+        "verl/paths.py", "verl/requirements.txt", without="VERL_USE_EXTERNAL_PLUGINS=none"
     ),
     "nemo_rl": Framework(
         "nemo_rl/paths.py",
         "nemo_rl/requirements.txt",
-        source="NEMO_RL_SOURCE",
-        off={"NEMO_RL_WITHOUT_GDPO": "1"},
+        checkout=True,
+        without="NEMO_RL_WITHOUT_GDPO=1",
     ),
+    "ms_swift": Framework("others/ms_swift_paths.py", "others/requirements-ms_swift.txt"),
+    "slime": Framework("others/slime_paths.py slime", SLIME, checkout=True),
+    "miles": Framework("others/slime_paths.py miles", SLIME, checkout=True),
+    "rllm": Framework("others/rllm_paths.py", "others/requirements-rllm.txt", checkout=True),
+    "tunix": Framework("others/tunix_paths.py", "others/requirements-tunix.txt"),
 }
 
 
@@ -62,14 +71,15 @@ class NotRunError(Exception):
 def lines_of(name, *, own):
     """What the framework's script tells, a dict for each path and number of rewards."""
     framework = FRAMEWORKS[name]
-    python, variables = interpreter(name, framework), {}
-    if framework.source:
-        variables["PYTHONPATH"] = source_of(name, framework)
-    told = run(python, framework.script, variables)
-    if own and framework.off:
-        switched_off = run(python, framework.script, variables | framework.off)
-        told += [{**line, "path": f"{line['path']}, {WITHOUT}"} for line in switched_off]
-    return told if own else [line for line in told if not line["path"].endswith(WITHOUT)]
+    variables = source_of(name) if framework.checkout else {}
+    python, command = interpreter(name, framework), framework.script.split()
+    told = run(python, command, variables)
+    if own:
+        given, equals, value = framework.without.partition("=")
+        switch = {given: value} if equals else {}
+        without = run(python, command if equals else [*command, given], variables | switch)
+        told += [{**line, "path": f"{line['path']}, {WITHOUT}"} for line in without]
+    return told
 
 
 def interpreter(name, framework):
@@ -94,18 +104,24 @@ def interpreter(name, framework):
     return python
 
 
-def source_of(name, framework):
-    """The checkout that the user names."""
-    folder = os.environ.get(framework.source, "")
+def source_of(name):
+    """Where the checkout is that the user names, for its script."""
+    variable = f"{name.upper()}_SOURCE"
+    folder = os.environ.get(variable, "")
     if not Path(folder, name).is_dir():
-        raise NotRunError(f"{framework.source} names no checkout that holds {name}/")
-    return folder
+        raise NotRunError(f"{variable} names no checkout that holds {name}/")
+    return {"PYTHONPATH": folder}
 
 
-def run(python, script, variables):
+def run(python, command, variables):
+    script, *arguments = command
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(
-        [python, HERE / script], env=environment, check=False, capture_output=True, text=True
+        [python, HERE / script, *arguments],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         raise NotRunError(f"{script} failed: {last_line(done.stderr)}")
@@ -145,8 +161,11 @@ def number(value):
 
 
 def is_right(row):
+    """Whether we are where the formula is, or refuse."""
     *_, difference, contained, silent = row
-    return not isinstance(difference, str) and difference < CLOSE and contained and silent
+    if isinstance(difference, str):
+        return difference == REFUSED
+    return difference < CLOSE and contained and silent
 
 
 def table(rows, missing):
