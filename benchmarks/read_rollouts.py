@@ -6,11 +6,14 @@ Makes the files (chat messages; 16 samples a prompt; about 400 characters of pro
 completion a rollout) in a temporary folder, reads each size in a process of its own, and prints
 JSON: seconds of the wall until the first step is there and until the last, the import included;
 seconds of the CPU; the peak of the resident set (Linux and macOS). With `--diagnose`, each step is
-given to `gdpo.diagnostics.diagnose` as well. With `--lines`, the files are verl's lines of JSON.
+given to `gdpo.diagnostics.diagnose` as well. With `--command`, it is `gdpo analyze` that reads, its
+page included, with what follows `--command` as further options; then the first is the first line
+that it prints. With `--lines`, the files are verl's lines of JSON.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -93,12 +96,34 @@ def read(folder, diagnosed):
     }
 
 
+def run_command(folder, options):
+    page = folder.with_suffix(".html")
+    command = [sys.executable, "-m", "gdpo", "analyze", str(folder), "--output", str(page)]
+    start = time.perf_counter()
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    first = time.perf_counter() - start
+    lines = process.stdout.read().splitlines()
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, lines
+    scale = 1 if sys.platform == "darwin" else 1024
+    return {
+        "rows": lines[1],
+        "first_line_seconds": round(first, 3),
+        "seconds": round(time.perf_counter() - start, 3),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3),
+        "peak_mb": round(usage.ru_maxrss * scale / 1e6, 1),
+        "page_kb": round(page.stat().st_size / 1e3),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, action="append", help="a size; may be repeated")
     parser.add_argument("--diagnose", action="store_true", help="and diagnose every step")
+    parser.add_argument("--command", nargs=argparse.REMAINDER, help="time gdpo analyze")
     parser.add_argument("--lines", action="store_true", help="of JSON, as verl writes them")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -107,9 +132,14 @@ def main():
         return
     for rows in options.rows or [100_000, 1_000_000, 10_000_000]:
         with tempfile.TemporaryDirectory() as folder:
-            write(Path(folder), rows, options.lines)
+            dump = Path(folder, "run")
+            dump.mkdir()
+            write(dump, rows, options.lines)
+            if options.command is not None:
+                print(json.dumps(run_command(dump, options.command)), flush=True)
+                continue
             more = ["--diagnose"] if options.diagnose else []
-            subprocess.run([sys.executable, __file__, "--folder", folder, *more], check=True)
+            subprocess.run([sys.executable, __file__, "--folder", str(dump), *more], check=True)
 
 
 if __name__ == "__main__":

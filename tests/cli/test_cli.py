@@ -31,12 +31,12 @@ def test_help_is_quick_and_loads_no_torch():
     )
     seconds = _seconds_of_children() - before
     assert done.stdout.splitlines()[-1] == "[]"
-    for verb in ("train", "check", "demo"):
+    for verb in ("train", "check", "demo", "analyze"):
         assert verb in done.stdout
     assert seconds < 1.5  # half a second where nothing else runs; torch alone takes two
 
 
-@pytest.mark.parametrize("verb", ["train", "check", "demo"])
+@pytest.mark.parametrize("verb", ["train", "check", "demo", "analyze"])
 def test_every_verb_explains_itself(gdpo_says, verb):
     code, out, _ = gdpo_says(verb, "--help")
     assert code == 0

@@ -1,17 +1,28 @@
 """All steps of a run together: each reward over time and over all, and which findings held."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import nan
+from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from gdpo.analysis._steps import StepAnalysis
-from gdpo.diagnostics import Finding, Kind, Severity
+from gdpo.diagnostics import Diagnosis, Finding, Kind, Severity
 
 OVER_TIME = ("mean", "missing", "dead_groups", "group_std", "requested", "realized", "energy")
 """What is kept of every reward at every step: fields of `RewardDiagnosis`."""
+
+LASTING = 5
+"""Steps in a row that a finding has to hold for to be told, as the alarms in training want it."""
+
+_TENTH = 10
+
+_Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, "reward reward"]]
+
+Span: TypeAlias = tuple[int, int]
+"""First and last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,10 @@ class RewardOverall:
     steps: int
     mean: float
     """Over the rollouts that it applies to."""
+    first: float
+    """Mean of the first tenth of the steps that have it, one at least."""
+    last: float
+    """Mean of the last tenth."""
     missing: float
     """Share of the rollouts."""
     groups: int
@@ -48,6 +63,15 @@ class HeldFinding:
     """In how many it held."""
     in_a_row: int
     """The longest time without a break, in steps that were recorded."""
+    spans: tuple[Span, ...]
+    """From which recorded step to which, counted from 1: their places, not their numbers."""
+    of: int
+    """Recorded steps in all."""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it held for 5 steps in a row, or for all of a shorter run."""
+        return self.in_a_row >= min(LASTING, self.of)
 
 
 @dataclass(slots=True)
@@ -64,6 +88,8 @@ class RunAnalysis:
     estimators: set[str] = field(default_factory=set[str])
     """What made the advantages of the other steps."""
     _kept: list[dict[str, Float[np.ndarray, " number"]]] = field(default_factory=list, repr=False)
+    _gains: list[float] = field(default_factory=list[float], repr=False)
+    _pairs: dict[tuple[str, ...], _Pairs] = field(default_factory=dict, repr=False)
     _lengths: list[tuple[float, float]] = field(default_factory=list, repr=False)
     _counts: dict[str, list[float]] = field(default_factory=dict, repr=False)
     _held: dict[tuple[Kind, tuple[str, ...]], tuple[list[int], Finding]] = field(
@@ -91,6 +117,8 @@ class RunAnalysis:
             at.append(len(self.steps))
             self._held[key] = (at, finding)
         self._lengths.append((step.num_tokens, step.cut))
+        self._gains.append(nan if diagnosis.batch_gain is None else diagnosis.batch_gain)
+        self._correlate(diagnosis)
         self.steps.append(step.step)
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
@@ -107,13 +135,29 @@ class RunAnalysis:
         """Mean tokens of a completion, and the share that was cut, at every step."""
         return np.array(self._lengths, np.float64).reshape(-1, 2)
 
+    def batch_gains(self) -> Float[np.ndarray, " step"]:
+        """What GDPO's batch step multiplies with at every step; NaN: nothing varies."""
+        return np.array(self._gains)
+
+    def correlation(self, a: str, b: str) -> float:
+        """Of the z-scores of two rewards in groups in which both vary, over all steps.
+
+        The mean over the steps, each counted by its degrees of freedom. NaN: there is none.
+        """
+        total = degrees = 0.0
+        for names, (sums, counts) in self._pairs.items():
+            if a in names and b in names:
+                place = names.index(a), names.index(b)
+                total, degrees = total + sums[place], degrees + counts[place]
+        return float(total / degrees) if degrees else nan
+
     def rewards(self) -> list[RewardOverall]:
         """Every reward over all steps."""
         return [self._overall(name) for name in self.names]
 
     def findings(self) -> list[HeldFinding]:
         """What was found in any step: the worst first, and of these what held longest."""
-        found = [self._one(np.array(at), last) for at, last in self._held.values()]
+        found = [self._one(at, last) for at, last in self._held.values()]
         severities, kinds = list(Severity), list(Kind)
         return sorted(
             found,
@@ -123,6 +167,14 @@ class RunAnalysis:
                 kinds.index(held.finding.kind),
             ),
         )
+
+    def _correlate(self, diagnosis: Diagnosis) -> None:
+        names = tuple(reward.name for reward in diagnosis.rewards)
+        values, degrees = np.array(diagnosis.correlation), np.array(diagnosis.degrees)
+        counts = np.where(np.isnan(values), 0.0, degrees)
+        sums = np.where(counts > 0, values, 0.0) * counts
+        before = self._pairs.get(names, (np.zeros_like(sums), np.zeros_like(sums)))
+        self._pairs[names] = (before[0] + sums, before[1] + counts)
 
     def _keep(self, step: StepAnalysis) -> None:
         cells = step.diagnosis.prompts * step.diagnosis.samples
@@ -148,14 +200,17 @@ class RunAnalysis:
         there, total, rollouts, groups, live = self._counts[name]
 
         def mean(what: str) -> float:
-            values = self.over_time(name, what)
-            known = values[~np.isnan(values)]
-            return float(np.mean(known)) if len(known) else nan
+            return _mean(self.over_time(name, what))
 
+        means = self.over_time(name, "mean")
+        means = means[~np.isnan(means)]
+        tenth = max(1, len(means) // _TENTH)
         return RewardOverall(
             name=name,
             steps=sum(name in kept for kept in self._kept),
             mean=total / there if there else nan,
+            first=_mean(means[:tenth]),
+            last=_mean(means[-tenth:]),
             missing=1 - there / rollouts if rollouts else nan,
             groups=int(groups),
             live_groups=int(live),
@@ -165,16 +220,37 @@ class RunAnalysis:
             with_length=mean("with_length"),
         )
 
-    def _one(self, at: Int[np.ndarray, " step"], finding: Finding) -> HeldFinding:
-        breaks = np.flatnonzero(np.diff(at) != 1)
-        ends = np.concatenate([[-1], breaks, [len(at) - 1]])
+    def _one(self, at: list[int], finding: Finding) -> HeldFinding:
+        held = spans(at)
         return HeldFinding(
             finding=finding,
             first=self.steps[at[0]],
             last=self.steps[at[-1]],
             steps=len(at),
-            in_a_row=int(np.max(np.diff(ends))),
+            in_a_row=max(last - first + 1 for first, last in held),
+            spans=tuple((first + 1, last + 1) for first, last in held),
+            of=len(self.steps),
         )
+
+
+def spans(places: Sequence[int]) -> list[Span]:
+    """Runs of consecutive numbers.
+
+    >>> spans([1, 2, 3, 7, 8])
+    [(1, 3), (7, 8)]
+    """
+    found: list[Span] = []
+    for place in places:
+        if found and found[-1][1] == place - 1:
+            found[-1] = (found[-1][0], place)
+        else:
+            found.append((place, place))
+    return found
+
+
+def _mean(values: Float[np.ndarray, " step"]) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.mean(known)) if len(known) else nan
 
 
 def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:

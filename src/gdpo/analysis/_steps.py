@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from math import nan
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from gdpo._naming import did_you_mean
 from gdpo.diagnostics import Bounds, Diagnosis, diagnose
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
+from gdpo.rollouts.readers._table import places
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,52 @@ class StepAnalysis:
     their group."""
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rollouts that one step trained on, as arrays."""
+
+    table: RolloutTable
+    rewards: Float[np.ndarray, "prompt sample reward"]
+    """NaN: does not apply, or there is no such rollout."""
+    weights: tuple[float, ...]
+    weights_from: str
+    advantages: Float[np.ndarray, "prompt sample"] | None
+    """Those of the dump; None: it lacks some."""
+    left_out: int
+
+    def placed(self) -> Int[np.ndarray, "prompt sample"]:
+        """Which rollout of the table stands where; -1: none."""
+        rows = np.full(self.rewards.shape[:2], -1)
+        rows[places(self.table.groups)] = np.arange(len(self.table))
+        return rows
+
+
+def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
+    """The arrays of one step; None: it has no rewards, or nothing of it was trained on.
+
+    Args:
+        table: One step.
+        weights: By the name of the reward, others weigh 1; left out: those of the dump, else all 1.
+
+    Raises:
+        DataError: Groups of so different a size that they have no common shape.
+    """
+    trained = np.flatnonzero(table.trained)
+    if not table.names or not len(trained):
+        return None
+    left_out = len(table) - len(trained)
+    used = table if not left_out else table.take(trained)
+    arrays = used.grouped()
+    if weights is not None:
+        given = tuple(float(weights.get(name, 1.0)) for name in table.names)
+        said_by = "asked for"
+    else:
+        given, said_by = arrays.weights, "nobody: all 1" if table.weights is None else "the dump"
+    recorded = bool(np.all(np.isfinite(used.advantages)))
+    advantages = arrays.advantages if recorded else None
+    return Batch(used, arrays.rewards, given, said_by, advantages, left_out)
+
+
 def analyze_steps(
     tables: Iterable[RolloutTable],
     *,
@@ -55,52 +102,54 @@ def analyze_steps(
         high: Declared highest value.
 
     Raises:
-        ConfigError: A weight of a reward that is not there, or an unknown estimator.
+        ConfigError: A weight of a reward that no step has, or an unknown estimator.
         DataError: Groups of so different a size that they have no common shape.
     """
+    names: dict[str, None] = {}
     for table in tables:
-        trained = np.flatnonzero(table.trained)
-        if not table.names or not len(trained):
-            continue
-        left_out = len(table) - len(trained)
-        used = table if not left_out else table.take(trained)
-        given, said_by = _weights(used, weights)
-        arrays = used.grouped()
-        recorded = bool(np.all(np.isfinite(used.advantages)))
-        diagnosis = diagnose(
-            arrays.rewards,
-            given,
-            used.names,
-            estimator=None if recorded else estimator,
-            advantages=arrays.advantages if recorded else None,
-            low=_known(low, used.names),
-            high=_known(high, used.names),
-        )
-        yield StepAnalysis(
-            run=used.run,
-            step=int(used.steps[0]),
-            rollouts=len(used),
-            diagnosis=diagnosis,
-            recorded=recorded,
-            weights_from=said_by,
-            left_out=left_out,
-            cut=_mean(used.cut),
-            num_tokens=_mean(used.num_tokens),
-            with_length=tuple(_with_length(used, column) for column in used.rewards.T),
-        )
+        batch = batch_of(table, weights)
+        names |= dict.fromkeys(table.names)
+        if batch is not None:
+            yield analyze_step(batch, estimator=estimator, low=low, high=high)
+    check_weights(weights, names)
 
 
-def _weights(table: RolloutTable, asked: Mapping[str, float] | None) -> tuple[list[float], str]:
-    if asked is None:
-        said_by = "nobody: all 1" if table.weights is None else "the dump"
-        return list(table.weights or [1.0] * len(table.names)), said_by
-    for name in asked:
-        if name not in table.names:
+def analyze_step(
+    batch: Batch, *, estimator: str = "grpo", low: Bounds = None, high: Bounds = None
+) -> StepAnalysis:
+    """Diagnose one step; the arguments are those of `analyze_steps`."""
+    used, recorded = batch.table, batch.advantages is not None
+    diagnosis = diagnose(
+        batch.rewards,
+        batch.weights,
+        used.names,
+        estimator=None if recorded else estimator,
+        advantages=batch.advantages,
+        low=_known(low, used.names),
+        high=_known(high, used.names),
+    )
+    return StepAnalysis(
+        run=used.run,
+        step=int(used.steps[0]),
+        rollouts=len(used),
+        diagnosis=diagnosis,
+        recorded=recorded,
+        weights_from=batch.weights_from,
+        left_out=batch.left_out,
+        cut=_mean(used.cut),
+        num_tokens=_mean(used.num_tokens),
+        with_length=tuple(_with_length(used, column) for column in used.rewards.T),
+    )
+
+
+def check_weights(weights: Mapping[str, float] | None, names: Iterable[str]) -> None:
+    """Raise a ConfigError if a weight is of none of the rewards that there are."""
+    known = list(names)
+    for name in weights or ():
+        if known and name not in known:
             raise ConfigError(
-                f"weights name {name!r}, which is no reward of step {table.steps[0]}: "
-                f"{did_you_mean(name, table.names)}"
+                f"weights name {name!r}, which is no reward: {did_you_mean(name, known)}"
             )
-    return [float(asked.get(name, 1.0)) for name in table.names], "asked for"
 
 
 def _known(bounds: Bounds, names: Sequence[str]) -> Bounds:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gdpo import __version__
 from gdpo.cli._codes import INTERRUPTED, MISTAKE
+from gdpo.cli.analyze import analyze
 from gdpo.cli.check import check
 from gdpo.cli.compare import compare
 from gdpo.cli.demo import demo
@@ -25,8 +26,9 @@ from gdpo.errors import GdpoError
 
 _HELP = """Train a language model on several rewards at once, so that none of them drowns.
 
-Start with `gdpo demo` (2 minutes, no GPU, nothing to download), then take a recipe (`gdpo recipes
-ls`), `gdpo check` it and `gdpo train` it.
+Start with `gdpo demo` (2 minutes, no GPU, nothing to download), or see with `gdpo analyze` what the
+rewards of a run did that you have. Then take a recipe (`gdpo recipes ls`), `gdpo check` it and
+`gdpo train` it.
 """
 
 app = App(
@@ -36,7 +38,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-for _verb in (demo, recipes, check, train, compare, report, evaluate, push):
+for _verb in (demo, analyze, recipes, check, train, compare, report, evaluate, push):
     app.command(_verb)
 app.command(launch)
 
@@ -68,5 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _complain(message: str) -> None:
     """One message on stderr; of processes that train together, only the first one speaks."""
     if os.environ.get("RANK", "0") == "0":
+        if not message.replace("\n", "").isprintable():
+            from gdpo.report._text import visible  # it costs time, and is rarely needed
+
+            message = visible(message)
         console = Console(stderr=True, highlight=False)
         console.print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)

@@ -49,6 +49,8 @@ class Chart:
     threshold: float | None = None
     stairs: bool = False
     """A value holds until the next point."""
+    unit: str = "step"
+    """What the horizontal axis counts."""
 
     def across(self, step: float) -> float:
         """Where a step lies in the picture."""
@@ -64,6 +66,7 @@ class Chart:
     def data(self) -> dict[str, Any]:
         """What a reader of the page can ask it for: every arm's values at a step."""
         return {
+            "unit": self.unit,
             "x": [round(float(step), 1) for step in self.x],
             "px": [self.across(float(step)) for step in self.x],
             "lines": [
@@ -80,9 +83,10 @@ class Chart:
         """The picture."""
         lines = (f'<g class="a{line.colour}">{self._line(line)}</g>' for line in self.lines)
         parts = [*self._axes(), *lines]
+        unit = html(self.unit)
         return (
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html(self.title)}: '
-            f'{html(self.label)}, over the steps">{"".join(parts)}<g class="cursor"></g></svg>'
+            f'{html(self.label)}, by {unit}">{"".join(parts)}<g class="cursor"></g></svg>'
         )
 
     def _texts(self, line: Line) -> list[str]:
@@ -104,7 +108,8 @@ class Chart:
         for step in ticks(float(self.x[0]), float(self.x[-1])):
             place = f'x="{self.across(step)}" y="{bottom + 15}"'
             parts.append(f'<text class="tick x" {place}>{step:g}</text>')
-        parts.append(f'<text class="tick x" x="{(_LEFT + right) / 2}" y="{HEIGHT - 4}">step</text>')
+        middle = f'x="{(_LEFT + right) / 2}" y="{HEIGHT - 4}"'
+        parts.append(f'<text class="tick x" {middle}>{html(self.unit)}</text>')
         parts.append(f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>')
         if self.threshold is not None:
             y = self.up(self.threshold)

@@ -36,7 +36,7 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
     return Chart(
         title=reward.name,
         label="mean reward",
-        x=_binned(steps[None], points)[0],
+        x=binned(steps[None], points)[0],
         low=low,
         high=high if high > low else low + 1,
         lines=drawn,
@@ -68,7 +68,7 @@ def _curve(comparison: Comparison, arm: str, place: int, reward: Measured, point
     table = comparison.experiment.curves(arm, reward.name)
     if not table.shape[1]:
         table = np.full((len(table), 1), np.nan)
-    seeds = _binned(_running_mean(table, smoothing(table.shape[1])), points)
+    seeds = binned(running_mean(table, smoothing(table.shape[1])), points)
     low, value, high = _quartiles(seeds)
     counts = np.sum(np.isfinite(seeds), axis=0)
     return Line(
@@ -112,7 +112,7 @@ def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, .
     )
 
 
-def _running_mean(table: Table, window: int) -> Table:
+def running_mean(table: Table, window: int) -> Table:
     """Over the steps around each, fewer at the ends; of what is known, and only where it is."""
     known = np.isfinite(table)
     half = window // 2
@@ -126,7 +126,7 @@ def _running_mean(table: Table, window: int) -> Table:
     return np.where(known, sums / np.maximum(counts, 1), np.nan)
 
 
-def _binned(table: Table, points: int) -> Float[np.ndarray, "seed point"]:
+def binned(table: Table, points: int) -> Float[np.ndarray, "seed point"]:
     """Means of neighbouring steps, so that a long run has no more than so many points."""
     if table.shape[1] <= points:
         return table

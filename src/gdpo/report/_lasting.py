@@ -3,15 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gdpo.analysis import LASTING, Span, spans
 from gdpo.diagnostics import Finding, Kind, Severity, diagnose
 from gdpo.experiments import Experiment, Run
 from gdpo.report._replay import Replay, Replayed
-
-LASTING = 5
-"""Steps in a row that a finding has to hold for, as the alarms in training want it."""
-
-Span = tuple[int, int]
-"""First and last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +33,11 @@ def lasting_findings(experiment: Experiment, replay: Replay) -> list[Lasting]:
 def _of_arm(experiment: Experiment, arm: str, replay: Replay) -> list[Lasting]:
     merged: dict[tuple[Kind, tuple[str, ...]], Lasting] = {}
     for run in experiment.runs_of(arm):
-        for finding, spans, steps in _of_run(experiment, run, replay.of_run(run)):
+        for finding, held, steps in _of_run(experiment, run, replay.of_run(run)):
             key = (finding.kind, finding.rewards)
             before = merged.get(key)
             earlier, count = (before.spans, before.steps) if before else ({}, 0)
-            merged[key] = Lasting(arm, finding, {**earlier, run.seed: spans}, count + steps)
+            merged[key] = Lasting(arm, finding, {**earlier, run.seed: held}, count + steps)
     severities, kinds = list(Severity), list(Kind)
     return sorted(
         merged.values(),
@@ -79,23 +74,8 @@ def _of_run(
     numbers = [replayed.step.number for replayed in steps]
     found: list[tuple[Finding, tuple[Span, ...], int]] = []
     for key, places in held.items():
-        spans = _spans(places)
-        if max(last - first + 1 for first, last in spans) >= min(LASTING, len(steps)):
-            named = tuple((numbers[first], numbers[last]) for first, last in spans)
+        held_spans = spans(places)
+        if max(last - first + 1 for first, last in held_spans) >= min(LASTING, len(steps)):
+            named = tuple((numbers[first], numbers[last]) for first, last in held_spans)
             found.append((latest[key], named, len(places)))
     return found
-
-
-def _spans(places: Sequence[int]) -> list[Span]:
-    """Runs of consecutive numbers.
-
-    >>> _spans([1, 2, 3, 7, 8])
-    [(1, 3), (7, 8)]
-    """
-    spans: list[Span] = []
-    for place in places:
-        if spans and spans[-1][1] == place - 1:
-            spans[-1] = (spans[-1][0], place)
-        else:
-            spans.append((place, place))
-    return spans

@@ -8,11 +8,12 @@ from pathlib import Path
 from string import Template
 
 from gdpo._files import write_whole
+from gdpo.analysis import LASTING
 from gdpo.experiments import Comparison, Measured
 from gdpo.report import _figures as figures
 from gdpo.report import _head as head
 from gdpo.report import _parts as parts
-from gdpo.report._lasting import LASTING, lasting_findings
+from gdpo.report._lasting import lasting_findings
 from gdpo.report._replay import Replay, replay
 from gdpo.report._sample import Sample, sample
 from gdpo.report._summary import caution
@@ -43,12 +44,12 @@ def page(comparison: Comparison) -> str:
     shown = sample(experiment, replayed)
     curves = [figures.curves(comparison, reward) for reward in experiment.rewards]
     survival = [figures.survival(comparison, reward) for reward in _timed(comparison)]
-    style, script = _file("page.css"), _file("page.js")
-    return Template(_file("page.html")).substitute(
+    style, script = read_file("page.css"), read_file("page.js")
+    return Template(read_file("page.html")).substitute(
         style=style,
-        style_hash=_hash(style),
+        style_hash=sha256(style),
         script=script,
-        script_hash=_hash(script),
+        script_hash=sha256(script),
         title=html(f"{experiment.name}: {comparison.answer}"),
         setup=head.setup(comparison),
         question=html(comparison.question),
@@ -119,9 +120,11 @@ def _sampled(replayed: Replay, shown: Sample) -> str:
     )
 
 
-def _file(name: str) -> str:
+def read_file(name: str) -> str:
+    """A file beside this one: style, script and templates."""
     return files("gdpo.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def _hash(text: str) -> str:
+def sha256(text: str) -> str:
+    """As the page's policy names what may be applied and run."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

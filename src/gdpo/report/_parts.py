@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from gdpo.analysis import LASTING, Span
 from gdpo.diagnostics import Severity
 from gdpo.experiments import Comparison
 from gdpo.report._charts import Chart
 from gdpo.report._head import arm_name, swatch, table
-from gdpo.report._lasting import LASTING, Lasting, Span
+from gdpo.report._lasting import Lasting
 from gdpo.report._replay import Replay, agreements
 from gdpo.report._text import html, number
 
@@ -41,7 +42,7 @@ def survival_section(charts: Sequence[Chart], first: int) -> str:
 
 
 def _figure(chart: Chart, place: int) -> str:
-    title = f"{html(chart.title)}: {html(chart.label)}"
+    title, unit = f"{html(chart.title)}: {html(chart.label)}", html(chart.unit)
     names = "".join(
         f"<li>{swatch(line.colour)} <bdi>{html(line.arm)}</bdi> <output></output></li>"
         for line in chart.lines
@@ -49,9 +50,9 @@ def _figure(chart: Chart, place: int) -> str:
     return (
         f"<figure><figcaption><b><bdi>{html(chart.title)}</bdi></b> {html(chart.label)}"
         f'</figcaption><div class="chart" role="slider" tabindex="0" data-chart="{place}" '
-        f'aria-label="{title}; arrow keys choose a step" aria-valuemin="{chart.x[0]:g}" '
+        f'aria-label="{title}; arrow keys choose a {unit}" aria-valuemin="{chart.x[0]:g}" '
         f'aria-valuemax="{chart.x[-1]:g}" aria-valuenow="{chart.x[-1]:g}" '
-        f'aria-valuetext="no step chosen">{chart.svg()}</div>'
+        f'aria-valuetext="no {unit} chosen">{chart.svg()}</div>'
         f'<div class="values"><span class="at">at the end</span><ul>{names}</ul></div></figure>'
     )
 
@@ -81,7 +82,7 @@ def _finding_row(comparison: Comparison, found: Lasting) -> list[str]:
     mark = "bad" if finding.severity is Severity.WARNING else "note"
     about = ", ".join(f"<bdi>{html(name)}</bdi>" for name in finding.rewards)
     when = "".join(
-        f"<li>{_strip(spans, comparison.experiment.total_steps)} seed {seed}: "
+        f"<li>{strip(spans, comparison.experiment.total_steps)} seed {seed}: "
         f"{_in_words(spans)}</li>"
         for seed, spans in sorted(found.spans.items())
     )
@@ -94,7 +95,7 @@ def _finding_row(comparison: Comparison, found: Lasting) -> list[str]:
     ]
 
 
-def _strip(spans: Sequence[Span], total: int) -> str:
+def strip(spans: Sequence[Span], total: int) -> str:
     """When it held, as bars over the steps of the run."""
     scale = _STRIP / max(1, total)
     bars = "".join(
@@ -122,8 +123,8 @@ def estimators(comparison: Comparison, replay: Replay) -> str:
             f"{swatch(arms.index(a.estimator)) if a.estimator in arms else ''} "
             f"<bdi>{html(a.estimator)}</bdi>",
             number(a.correlation),
-            _percent(a.opposite),
-            _percent(a.zero),
+            percentage(a.opposite),
+            percentage(a.zero),
             "–" if a.off != a.off else f"{a.off:.1e}",
         ]
         for a in agreements(replay)
@@ -145,5 +146,5 @@ def estimators(comparison: Comparison, replay: Replay) -> str:
     return table(headings, rows, looked_at) + problems
 
 
-def _percent(share: float) -> str:
+def percentage(share: float) -> str:
     return "–" if share != share else f"{100 * share:.1f}&nbsp;%"

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gdpo.advantages import AdvantageRule
+from gdpo.analysis import Tally, call_rule, disagreement, make_rule
 from gdpo.errors import GdpoError
 from gdpo.experiments import Experiment, Run
 from gdpo.report._record import Step, evenly, read_step, step_files
@@ -97,18 +98,24 @@ def agreements(replayed: Replay) -> list[Agreement]:
     """Each estimator beside the first, over all rollouts that were looked at."""
     if not replayed.steps:
         return []
-    columns = np.concatenate([r.advantages[:, r.there] for r in replayed.steps], axis=1)
     return [
-        Agreement(
-            estimator=name,
-            correlation=_correlation(columns[0], column),
-            opposite=_opposite(columns[0], column),
-            zero=float(np.mean(column == 0)),
-            off=_off(replayed, place),
-        )
-        for place, (name, column) in enumerate(zip(replayed.estimators, columns, strict=True))
+        _agreement(replayed, place)
+        for place, name in enumerate(replayed.estimators)
         if name not in replayed.problems
     ]
+
+
+def _agreement(replayed: Replay, place: int) -> Agreement:
+    tally = Tally()
+    for step in replayed.steps:
+        tally.add(*(step.advantages[i][step.there] for i in (0, place)))
+    return Agreement(
+        estimator=replayed.estimators[place],
+        correlation=tally.correlation,
+        opposite=tally.opposite,
+        zero=tally.zero,
+        off=_off(replayed, place),
+    )
 
 
 def _options(runs: Sequence[Run], name: str, problems: dict[str, str]) -> Mapping[str, object]:
@@ -130,71 +137,25 @@ def _replay_run(
 ) -> list[Replayed]:
     if not steps:
         return []
-    rules = {name: _rule(experiment, name, steps[0].names, options, problems) for name in options}
+    low = {reward.name: reward.low for reward in experiment.rewards}
+    high = {reward.name: reward.high for reward in experiment.rewards}
+    rules = {
+        name: make_rule(name, steps[0].names, given, problems, low=low, high=high)
+        for name, given in options.items()
+    }
     return [
-        Replayed(run, step, advantages, _disagreement(advantages, step.rows >= 0))
+        Replayed(run, step, advantages, disagreement(advantages, step.rows >= 0))
         for step in steps
         for advantages in [np.stack([_call(rules[n], n, step, problems) for n in options])]
     ]
 
 
-def _rule(
-    experiment: Experiment,
-    name: str,
-    rewards: Sequence[str],
-    options: Mapping[str, Mapping[str, object]],
-    problems: dict[str, str],
-) -> AdvantageRule | None:
-    low = {reward.name: reward.low for reward in experiment.rewards}
-    high = {reward.name: reward.high for reward in experiment.rewards}
-    try:
-        return AdvantageRule(
-            name,
-            rewards,
-            options[name],
-            low=[low.get(reward, nan) for reward in rewards],
-            high=[high.get(reward, nan) for reward in rewards],
-        )
-    except GdpoError as error:
-        problems.setdefault(name, str(error))
-        return None
-
-
 def _call(
     rule: AdvantageRule | None, name: str, step: Step, problems: dict[str, str]
 ) -> Float[np.ndarray, "prompt sample"]:
-    """The advantages of a step; a rule with state goes on from step to step, as in training."""
-    if rule is not None and name not in problems:
-        try:
-            found = rule(step.rewards, np.array(step.weights), token_counts=step.token_counts)
-            rule.update(step.rewards)
-        except Exception as error:  # noqa: BLE001 (users' estimators; the page tells)
-            problems.setdefault(name, f"{type(error).__name__}: {error}")
-        else:
-            return np.asarray(found, dtype=np.float64)
-    return np.full(step.rows.shape, nan)
-
-
-def _disagreement(
-    advantages: Float[np.ndarray, "estimator prompt sample"],
-    there: Bool[np.ndarray, "prompt sample"],
-) -> Float[np.ndarray, "prompt sample"]:
-    known = [a for a in advantages if not np.any(np.isnan(a))]
-    if len(known) < 2:
-        return np.zeros(there.shape)
-    scales = [np.sqrt(np.mean(a[there] ** 2)) for a in known]
-    scaled = [a / scale if scale > 0 else a for a, scale in zip(known, scales, strict=True)]
-    return np.ptp(np.stack(scaled), axis=0)
-
-
-def _correlation(a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]) -> float:
-    if np.any(np.isnan(a)) or np.any(np.isnan(b)) or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return nan
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def _opposite(a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]) -> float:
-    return nan if np.any(np.isnan(a)) else float(np.mean(a * b < 0))
+    return call_rule(
+        rule, name, step.rewards, step.weights, problems, token_counts=step.token_counts
+    )
 
 
 def _off(replayed: Replay, place: int) -> float:

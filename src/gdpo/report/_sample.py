@@ -28,10 +28,10 @@ _GROUPS, _READ = 300, 60_000
 _SAMPLES = 8
 """Rollouts of a group that are shown, at most: those with the largest disagreement."""
 
-_PROMPT, _COMPLETION = 2_000, 3_000
+PROMPT, COMPLETION = 2_000, 3_000
 """Characters of each that are shown."""
 
-_GOLDEN = 0.6180339887498949
+GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _evenly(experiment: Experiment, replay: Replay) -> Iterator[tuple[Replayed, 
     runs = [steps for run in experiment.runs if (steps := replay.of_run(run))]
     for turn in range(_GROUPS):
         for steps in runs:
-            replayed = steps[int(len(steps) * ((turn * _GOLDEN) % 1))]
+            replayed = steps[int(len(steps) * ((turn * GOLDEN) % 1))]
             yield replayed, turn % len(replayed.disagreement)
 
 
@@ -115,7 +115,7 @@ def _group(experiment: Experiment, replayed: Replayed, group: int) -> dict[str, 
         "step": step.number,
         "id": rollouts[0].group_id,
         "size": len(there),
-        "prompt": messages(rollouts[0].prompt, _PROMPT),
+        "prompt": messages(rollouts[0].prompt, PROMPT),
         "samples": [
             _sample(rollout, replayed, group, s) for rollout, s in zip(rollouts, shown, strict=True)
         ],
@@ -126,15 +126,15 @@ def _sample(rollout: Rollout, replayed: Replayed, group: int, s: int) -> dict[st
     values = {visible(name): value for name, value in rollout.rewards.items()}
     return {
         "id": rollout.sample_id,
-        "completion": messages(rollout.completion, _COMPLETION),
-        "rewards": {name: _short(value) for name, value in values.items()},
-        "advantages": [_short(a) for a in replayed.advantages[:, group, s].tolist()],
-        "disagreement": _short(float(replayed.disagreement[group, s])),
+        "completion": messages(rollout.completion, COMPLETION),
+        "rewards": {name: four_digits(value) for name, value in values.items()},
+        "advantages": [four_digits(a) for a in replayed.advantages[:, group, s].tolist()],
+        "disagreement": four_digits(float(replayed.disagreement[group, s])),
         "tokens": rollout.num_tokens,
         "end": visible(rollout.finish_reason)[:40],
     }
 
 
-def _short(value: float | None) -> float:
+def four_digits(value: float | None) -> float:
     """Four digits are enough to read, and less to carry."""
     return nan if value is None else float(f"{value:.4g}")

@@ -30,6 +30,15 @@ def visible(text: str) -> str:
     return text if text.isprintable() else "".join(_shown(text))
 
 
+def one_line(text: str) -> str:
+    r"""The text made visible, on a line of its own: it can neither command a terminal nor go on.
+
+    >>> one_line("a\x1b[31m\nb")
+    'a⟨U+001B⟩[31m b'
+    """
+    return " ".join(visible(text).split())
+
+
 def cut(text: str, limit: int) -> tuple[str, int, str]:
     """Start and end of a text, made visible, with the count of characters left out between them.
 

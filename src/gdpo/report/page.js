@@ -41,10 +41,10 @@
         if (line.py[place] === null) continue;
         cursor.append(shape("circle", { class: `a${line.colour}`, cx: x, cy: line.py[place], r: 4 }));
       }
-      write(`step ${chart.x[place]}`);
+      write(`${chart.unit} ${chart.x[place]}`);
       const words = chart.lines.map((line, i) => `${names[i].textContent} ${line.text[place]}`);
       box.setAttribute("aria-valuenow", chart.x[place]);
-      box.setAttribute("aria-valuetext", `step ${chart.x[place]}: ${words.join("; ")}`);
+      box.setAttribute("aria-valuetext", `${chart.unit} ${chart.x[place]}: ${words.join("; ")}`);
     }
 
     function hide() {
@@ -90,6 +90,9 @@
     row.run = viewer.runs[row.group.run];
   }
 
+  // Runs of somebody else's have no arms and seeds, but a folder each.
+  const seeded = viewer.runs.some((run) => run.seed !== null);
+
   function shown(value, sign) {
     if (value === null || value === undefined) return "–";
     const text = String(Math.abs(value) < 1000 ? Number(value.toFixed(3)) : value);
@@ -97,7 +100,7 @@
   }
 
   const columns = [
-    { title: "run", value: (r) => r.group.run, text: (r) => `${r.run.arm}, seed ${r.run.seed}` },
+    { title: "run", value: (r) => r.group.run, text: (r) => (seeded ? `${r.run.arm}, seed ${r.run.seed}` : r.run.arm) },
     { title: "step", value: (r) => r.group.step },
     ...viewer.rewards.map((name) => ({ title: name, value: (r) => r.sample.rewards[name] })),
     ...viewer.estimators.map((name, i) => ({
@@ -118,8 +121,9 @@
   const choice = (values, all) =>
     make("select", {}, make("option", { value: "" }, all), ...values.map((v) => make("option", { value: v }, String(v))));
   const distinct = (values) => [...new Set(values)];
-  field("arm", "arm", choice(distinct(viewer.runs.map((run) => run.arm)), "all arms"));
-  field("seed", "seed", choice(distinct(viewer.runs.map((run) => run.seed)), "all seeds"));
+  const what = seeded ? "arm" : "run";
+  field("arm", what, choice(distinct(viewer.runs.map((run) => run.arm)), `all ${what}s`));
+  if (seeded) field("seed", "seed", choice(distinct(viewer.runs.map((run) => run.seed)), "all seeds"));
   field("from", "from step", make("input", { type: "number", min: 0 }));
   field("to", "to step", make("input", { type: "number", min: 0 }));
   field("reward", "reward", choice(viewer.rewards, "any reward"));
@@ -139,7 +143,7 @@
   function matches(row) {
     const reward = fields.reward.value;
     return (!fields.arm.value || row.run.arm === fields.arm.value)
-      && (!fields.seed.value || String(row.run.seed) === fields.seed.value)
+      && (!fields.seed?.value || String(row.run.seed) === fields.seed.value)
       && within(row.group.step, fields.from, fields.to)
       && (reward ? [reward] : viewer.rewards).some((n) => within(row.sample.rewards[n], fields.low, fields.high))
       && row.text.includes(fields.text.value.toLowerCase());
@@ -229,7 +233,7 @@
         make("th", { scope: "row" }, sample === mine ? `${sample.id} (this one)` : String(sample.id)),
         ...viewer.rewards.map((name) => make("td", {}, shown(sample.rewards[name]))),
         ...sample.advantages.map((a) => make("td", {}, shown(a, true))),
-        make("td", {}, String(sample.tokens)), make("td", {}, make("bdi", {}, sample.end))));
+        make("td", {}, shown(sample.tokens)), make("td", {}, make("bdi", {}, sample.end))));
     return make("table", {}, make("thead", {}, heads), make("tbody", {}, ...lines));
   }
 

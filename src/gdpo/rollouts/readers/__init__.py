@@ -7,6 +7,7 @@ has them all. Nothing is lost silently: every row that was not read is in the re
 from gdpo.rollouts.readers._formats import NAMES as FORMATS
 from gdpo.rollouts.readers._reading import RolloutReading, read_rollout_files
 from gdpo.rollouts.readers._report import FileReport, Notice, ReadReport
+from gdpo.rollouts.readers._rescoring import Rescore, Rescored, Written
 from gdpo.rollouts.readers._table import RolloutTable
 from gdpo.rollouts.readers._texts import RolloutText, read_texts
 
@@ -15,9 +16,12 @@ __all__ = [
     "FileReport",
     "Notice",
     "ReadReport",
+    "Rescore",
+    "Rescored",
     "RolloutReading",
     "RolloutTable",
     "RolloutText",
+    "Written",
     "read_rollout_files",
     "read_texts",
 ]

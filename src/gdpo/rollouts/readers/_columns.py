@@ -1,5 +1,6 @@
 """Files whose columns are read as they are: TRL's, our own, and any with a mapping of columns."""
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers._keys import keys_of
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
+from gdpo.rollouts.readers._rescoring import Written
 from gdpo.rollouts.readers._rows import Row, cut_of, number, numbers_in
 
 _GUESSES = {
@@ -134,6 +136,34 @@ def table_columns(
     }
 
 
+def written(batch: Any, known: Layout) -> list[Written]:
+    """The rollouts of a table with their texts, and the columns that mean nothing else."""
+    size = batch.num_rows
+
+    def values(path: str | None) -> list[Any]:
+        column = None if path is None else entered(batch, path)
+        return [None] * size if column is None else column.to_pylist()
+
+    paths = (known.prompt, known.completion, known.num_tokens)
+    texts = zip(*map(values, paths), strict=True)
+    others = [name for name in batch.schema.names if name not in known.taken()]
+    extras = batch.select(others).to_pylist() if others else [{}] * size
+    return [
+        Written(prompt, completion, None, _opened(extra), tokens)
+        for (prompt, completion, tokens), extra in zip(texts, extras, strict=True)
+    ]
+
+
+def _opened(extras: dict[str, Any]) -> dict[str, Any]:
+    """Our own record keeps other fields as JSON in one column."""
+    extra = extras.get("extra")
+    try:
+        inner = json.loads(extra) if isinstance(extra, str) else None
+    except ValueError:
+        inner = None
+    return extras | inner if isinstance(inner, dict) else extras
+
+
 def how_grouped(batch: Any, known: Layout) -> str:
     """By what the rollouts of this file are put into groups."""
     if known.group is not None and entered(batch, known.group) is not None:
@@ -176,6 +206,7 @@ def rows_by(known: Layout) -> Any:
             advantage=at(record, known.advantage),
             num_tokens=at(record, known.num_tokens),
             finish_reason=at(record, known.finish_reason),
+            extras={k: v for k, v in record.items() if k not in known.taken()},
         )
 
     return rows

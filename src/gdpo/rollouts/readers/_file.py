@@ -11,9 +11,8 @@ import numpy as np
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import _columns as columns_of
 from gdpo.rollouts.readers._columns import Layout
-from gdpo.rollouts.readers._finding import Found
+from gdpo.rollouts.readers._finding import ENDINGS, Found
 from gdpo.rollouts.readers._formats import Format
-from gdpo.rollouts.readers._keys import key_of
 from gdpo.rollouts.readers._open import (
     UNREADABLE,
     Wanted,
@@ -26,6 +25,7 @@ from gdpo.rollouts.readers._open import (
 )
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
+from gdpo.rollouts.readers._rescoring import RESCORED, forget_texts, rescored, rescored_table
 from gdpo.rollouts.readers._rows import (
     Row,
     grouping,
@@ -42,6 +42,8 @@ _BATCH = 65_536
 """Rows of parquet at a time."""
 _CHUNK = 16_384
 """Records at a time; their prompts are hashed before, so that this is a matter of numbers."""
+_TEXTS = 4096
+"""Rollouts at a time whose texts are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,9 @@ class Piece:
 
 def read_file(found: Found, wanted: Wanted, report: ReadReport) -> Iterator[Piece]:
     """The rollouts of a file; what cannot be read is told to the report."""
+    if not found.kind:
+        report.left_out[found.path] = f"its name has none of the endings {', '.join(ENDINGS)}"
+        return
     try:
         if found.kind in ("jsonl", "pt"):
             yield from _read_records(found, wanted, report)
@@ -132,14 +137,15 @@ def _pieces(
 ) -> Iterator[Piece]:
     lines: list[int] = []
     rows: list[Row] = []
+    size = _CHUNK if wanted.rescore is None else _TEXTS
     broken: Exception | None = None
     try:
         for line, row in rollouts:
-            row.completion = None
-            row.prompt = None if row.prompt is None or row.group is not None else key_of(row.prompt)
+            if wanted.rescore is None:
+                forget_texts(row)
             lines.append(line)
             rows.append(row)
-            if len(rows) == _CHUNK:
+            if len(rows) == size:
                 yield _piece(found, wanted, file, rows, lines, report)
                 lines, rows = [], []
     except UNREADABLE as error:  # what was read before counts
@@ -158,7 +164,10 @@ def _piece(
     lines: list[int],
     report: ReadReport,
 ) -> Piece:
-    names, told = reward_names(rows, wanted.rewards)
+    if wanted.rescore is None:
+        names, told = reward_names(rows, wanted.rewards)
+    else:
+        names, told = rescored(rows, lines, wanted.rescore, file, report), RESCORED
     _tell_rewards(file, names, told)
     _tell_absent(names, rows, lines[0], file, report)
     first = file.read + file.unplaced
@@ -249,11 +258,34 @@ def _read_columns(found: Found, wanted: Wanted, report: ReadReport) -> Iterator[
         yield from _pieces(found, wanted, file, rollouts, report)
         return
     known = layout_of(form, wanted, schema.names)
+    yield from _column_pieces(found, wanted, file, report, schema, batches, known)
+
+
+def _column_pieces(
+    found: Found,
+    wanted: Wanted,
+    file: FileReport,
+    report: ReadReport,
+    schema: Any,
+    batches: Iterator[Any] | None,
+    known: Layout,
+) -> Iterator[Piece]:
     rewards, told = columns_of.reward_columns(schema, known, wanted.rewards)
+    if wanted.rescore is not None:
+        rewards, told = {}, RESCORED
     _tell_rewards(file, list(rewards), told)
     _tell_missing(rewards, schema.names, file, report)
-    for batch in batches or _batches(found.path, known, rewards, schema):
-        yield _column_piece(batch, found, known, rewards, file, report)
+    if batches is None and wanted.rescore is None:
+        batches = _batches(found.path, known, rewards, schema)
+    elif batches is None:
+        batches = parts(open_parquet(found.path, None), _TEXTS, schema.names)
+    for batch in batches:
+        piece = _column_piece(batch, found, known, rewards, file, report)
+        table = piece.table
+        if wanted.rescore is not None:
+            written = columns_of.written(batch, known)
+            table = rescored_table(table, written, wanted.rescore, file, report)
+        yield Piece(_kept(table, file, None, report), piece.grouped_by)
 
 
 def _tell_missing(
@@ -293,7 +325,7 @@ def _column_piece(
         file=np.zeros(batch.num_rows, np.int64),
         **columns,
     )
-    return Piece(_kept(table, file, None, report), columns_of.how_grouped(batch, known))
+    return Piece(table, columns_of.how_grouped(batch, known))
 
 
 def _struct_weights(batch: Any, names: tuple[str, ...]) -> tuple[float, ...] | None:

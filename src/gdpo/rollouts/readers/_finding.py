@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ _KINDS = {
     ".ndjson": "jsonl",
     ".pkl": "pkl",
 }
+ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt")
+"""Of files that may hold rollouts; `.gz` may follow."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-./])(?:evals?|val|valid|validation|test)(?:$|[_\-./\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
@@ -38,26 +40,28 @@ class Found:
     evaluation: bool
 
 
-def find_files(path: Path, left_out: dict[Path, str]) -> list[Found]:
-    """The files to read: run by run, in the order of the numbers in their names.
+def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
+    """The files to read, each once: run by run, in the order of the numbers in their names.
 
-    Those of evaluations are left out if there are any of training.
+    Those of evaluations are left out if there are any of training, unless their folder is one of
+    the paths.
 
     Raises:
         DataError: There is no such file or folder.
     """
-    if not path.exists():
-        raise DataError(f"{path}: there is no such file or folder")
-    if not path.is_dir():
-        return [_found(path, path.parent)]
-    found = [_found(file, path) for file in _walk(path, left_out)]
-    found = [file for file in found if _wanted(file, left_out)]
-    if any(not file.evaluation for file in found):
-        for file in found:
+    if len({path.is_absolute() for path in paths}) > 1:
+        paths = [path.absolute() for path in paths]
+    root = _root(paths)
+    found: dict[Path, Found] = {}
+    for path in paths:
+        for file in _found_in(path, root, left_out):
+            found.setdefault(file.path, file)
+    if any(not file.evaluation for file in found.values()):
+        for file in found.values():
             if file.evaluation:
                 left_out[file.path] = "rollouts of an evaluation; give its folder to read them"
-        found = [file for file in found if not file.evaluation]
-    return sorted(found, key=lambda file: (file.run, _natural(file.path.relative_to(path))))
+    kept = [file for file in found.values() if file.path not in left_out]
+    return sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
 
 
 def kind_of(path: Path) -> str:
@@ -78,16 +82,33 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
                 yield file
 
 
-def _found(file: Path, root: Path) -> Found:
-    inner = file.relative_to(root)
+def _root(paths: Sequence[Path]) -> Path:
+    """The folder that all lie in: what tells their runs apart is below it."""
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path}: there is no such file or folder")
+    folders = [path if path.is_dir() else path.parent for path in paths]
+    return folders[0] if len(set(folders)) == 1 else Path(os.path.commonpath(folders))
+
+
+def _found_in(path: Path, root: Path, left_out: dict[Path, str]) -> Iterator[Found]:
+    above = path if path.is_dir() else path.parent
+    for file in _walk(path, left_out) if path.is_dir() else [path]:
+        found = _found(file, above, root)
+        if not path.is_dir() or _wanted(found, left_out):
+            yield found
+
+
+def _found(file: Path, given: Path, root: Path) -> Found:
+    inner = file.relative_to(given)
     stem = file.name.split(".", 1)[0]
-    folders = [part for part in inner.parts[:-1] if part not in _PLACES]
+    folders = [part for part in file.relative_to(root).parts[:-1] if part not in _PLACES]
     run = [part for part in folders if not _STEP.search(part) and not _EVALUATION.search(part)]
     return Found(
         path=file,
         kind=kind_of(file),
         run="/".join(run),
-        step=_step(stem, inner.parts[:-1] or root.parts[-1:]),
+        step=_step(stem, inner.parts[:-1] or given.parts[-1:]),
         evaluation=_EVALUATION.search(f"{inner.parent}/{stem}") is not None,
     )
 

@@ -17,6 +17,7 @@ from gdpo.rollouts.readers._finding import Found
 from gdpo.rollouts.readers._formats import Format, named, recognized
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
+from gdpo.rollouts.readers._rescoring import Rescore
 from gdpo.rollouts.readers._sources import LoadPt, opened
 
 UNREADABLE = (
@@ -38,6 +39,7 @@ class Wanted:
     rewards: tuple[str, ...] | None = None
     columns: Mapping[str, str] | None = None
     load_pt: LoadPt | None = None
+    rescore: Rescore | None = None
 
 
 def format_of(

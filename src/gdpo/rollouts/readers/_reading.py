@@ -11,6 +11,7 @@ from gdpo.rollouts.readers._file import Piece, read_file
 from gdpo.rollouts.readers._finding import find_files
 from gdpo.rollouts.readers._open import Wanted
 from gdpo.rollouts.readers._report import ReadReport
+from gdpo.rollouts.readers._rescoring import Rescore
 from gdpo.rollouts.readers._sources import LoadPt
 from gdpo.rollouts.readers._table import RolloutTable, joined, places
 
@@ -21,11 +22,11 @@ _REPEATS = frozenset({"trl", "ms-swift"})
 class RolloutReading(Iterator[RolloutTable]):
     """The tables of a run, one step after the other; its `report` is whole when they end."""
 
-    def __init__(self, path: Path, wanted: Wanted, group_size: int | None) -> None:
-        self.report = ReadReport(path)
+    def __init__(self, paths: Sequence[Path], wanted: Wanted, group_size: int | None) -> None:
+        self.report = ReadReport(tuple(paths))
         self._group_size = group_size
         self._last: RolloutTable | None = None
-        files = find_files(path, self.report.left_out)
+        files = find_files(paths, self.report.left_out)
         pieces = (piece for file in files for piece in read_file(file, wanted, self.report))
         self._tables = self._finished(_by_step(pieces))
 
@@ -81,13 +82,14 @@ class RolloutReading(Iterator[RolloutTable]):
 
 
 def read_rollout_files(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     format: str | None = None,
     rewards: Sequence[str] | None = None,
     columns: Mapping[str, str] | None = None,
     group_size: int | None = None,
     load_pt: LoadPt | None = None,
+    rescore: Rescore | None = None,
 ) -> RolloutReading:
     """Read the rollouts that a training run left behind, whichever framework wrote them.
 
@@ -95,7 +97,8 @@ def read_rollout_files(
     the numbers of one step.
 
     Args:
-        path: A file, or a folder with files of one or several runs, at any depth.
+        path: A file, or a folder with files of one or several runs, at any depth; or several of
+            these, whose runs are told apart by the folders in which they differ.
         format: One of `FORMATS`; left out: each file's is recognized by its fields.
         rewards: The columns that are rewards, by name; a dot enters an object. Left out: those of
             the format, or every number that has no other meaning.
@@ -105,18 +108,24 @@ def read_rollout_files(
             groups. Left out: equal prompts of a step are a group.
         load_pt: Reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which needs torch.
             Left out: they are not read, and the report says so.
+        rescore: Gives the rewards of rollouts by their texts, instead of those of the files. Texts
+            are read for it, and not kept.
 
     Returns:
         An iterator of `RolloutTable`, one per step, with the `report` of what was read.
 
     Raises:
         DataError: There is no such path.
-        ConfigError: An unknown format or meaning of a column, or a group size below 1.
+        ConfigError: An unknown format or meaning of a column, a group size below 1, or no path.
     """
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    if not paths:
+        raise ConfigError("name a file or folder with rollouts")
     if group_size is not None and group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
-    wanted = Wanted(format, None if rewards is None else tuple(rewards), columns, load_pt)
-    return RolloutReading(Path(path), wanted, group_size)
+    asked = None if rewards is None else tuple(rewards)
+    wanted = Wanted(format, asked, columns, load_pt, rescore)
+    return RolloutReading(paths, wanted, group_size)
 
 
 def _by_step(pieces: Iterator[Piece]) -> Iterator[Piece]:

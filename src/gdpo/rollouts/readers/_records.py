@@ -34,6 +34,8 @@ def verl(record: Record) -> Iterator[Row]:
         rewards=numbers_in(record, but=_VERL),
         total=record["score"],
         total_name="score",
+        truth=record.get("gts"),
+        extras=record,
     )
 
 
@@ -61,6 +63,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
         total_name="rewards",
         advantage=credit,
         num_tokens=sum(map(bool, kept)) if kept else None,
+        extras=record,
         trained=weight is None or bool(number(weight)),
     )
 
@@ -79,6 +82,7 @@ def swift(record: Record) -> Iterator[Row]:
         for name, values in columns.items()
         if name not in _SWIFT and all(v is None or is_number(v) for v in values)
     ]
+    others = {name: values for name, values in columns.items() if name not in _SWIFT}
     steps = columns.get("step", columns.get("gen_step"))
     credit = columns.get("advantages", columns.get("advantage"))
     for i in range(size):
@@ -88,6 +92,7 @@ def swift(record: Record) -> Iterator[Row]:
             completion=columns["completion"][i],
             rewards={name: columns[name][i] for name in rewards},
             advantage=credit[i] if credit else None,
+            extras={name: values[i] for name, values in others.items()},
         )
 
 
@@ -98,6 +103,7 @@ def swift_row(record: Record) -> Iterator[Row]:
         prompt=record["prompt"],
         completion=record["completion"],
         total=record["reward"],
+        extras=record,
     )
 
 
@@ -131,6 +137,7 @@ def art(record: Record) -> Iterator[Row]:
         completion=completion,
         rewards=numbers_in(as_object(record["metrics"]), but=frozenset({"duration"})),
         total=record["reward"],
+        extras=as_object(record.get("metadata")),
     )
 
 
@@ -148,6 +155,8 @@ def slime(record: Record) -> Iterator[Row]:
         total=None if parts else reward,
         num_tokens=length if length is not None else len(mask) if mask else None,
         finish_reason=record.get("status"),
+        truth=record.get("label"),
+        extras=as_object(record.get("metadata")),
         trained=not record.get("remove_sample", False),
     )
 
@@ -161,6 +170,7 @@ def skyrl(record: Record) -> Iterator[Row]:
         total=sum(map(number, score)) if isinstance(score, list) else score,
         total_name="score",
         finish_reason=record.get("stop_reason"),
+        extras=as_object(record.get("env_extras")),
     )
 
 
@@ -176,6 +186,7 @@ def open_instruct(record: Record) -> Iterator[Row]:
         advantage=credit,
         num_tokens=len(record["response_tokens"]),
         finish_reason=record.get("finish_reason"),
+        truth=record.get("ground_truth"),
     )
 
 

@@ -49,7 +49,7 @@ class FileReport:
 class ReadReport:
     """What became of every file and every row. It grows while the tables are read."""
 
-    path: Path
+    paths: tuple[Path, ...]
     files: list[FileReport] = field(default_factory=list[FileReport])
     left_out: dict[Path, str] = field(default_factory=dict[Path, str])
     """Files that were not read, and why."""
@@ -105,8 +105,8 @@ class ReadReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.path}: {len(self.files):,} files, {self.rows:,} rows = {self.read:,} read + "
-            f"{self.skipped:,} skipped"
+            f"{', '.join(map(str, self.paths))}: {len(self.files):,} files, {self.rows:,} rows = "
+            f"{self.read:,} read + {self.skipped:,} skipped"
         ]
         for name, count in self.formats.items():
             told = next(file.told_by for file in self.files if file.format == name)

@@ -34,6 +34,10 @@ class Row:
     num_tokens: Any = None
     finish_reason: Any = None
     trained: bool = True
+    truth: Any = None
+    """What it was judged against."""
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other fields of its record; a judge may want them."""
 
 
 def number(value: Any) -> float:

@@ -71,7 +71,7 @@ def read_texts(
 
 
 def _texts(found: Found, wanted: Wanted, rows: set[int]) -> Iterator[tuple[int, RolloutText]]:
-    file, report = FileReport(found.path, "", ""), ReadReport(found.path)
+    file, report = FileReport(found.path, "", ""), ReadReport((found.path,))
     if found.kind in ("jsonl", "pt"):
         source = (
             json_lines(file, report)

@@ -1,5 +1,6 @@
 """What verifiers and prime-rl write: episodes with traces, results, and the platform's rows."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ def results(record: Record) -> Iterator[Row]:
         total=record["reward"],
         num_tokens=(record.get("token_usage") or {}).get("output_tokens"),
         finish_reason=record.get("is_truncated"),
+        truth=record.get("answer"),
+        extras=record,
     )
 
 
@@ -39,13 +42,24 @@ def platform(record: Record) -> Iterator[Row]:
     yield Row(
         step=record["step"],
         group=record["problem_id"],
-        prompt=record.get("prompt"),
-        completion=record.get("completion"),
+        prompt=_messages(record.get("prompt")),
+        completion=_messages(record.get("completion")),
         rewards=numbers_in(as_object(record.get("metrics")), but=_METRICS),
         total=record["reward"],
         advantage=record.get("advantage"),
         num_tokens=record.get("num_output_tokens"),
+        truth=record.get("answer"),
+        extras=as_object(record.get("info")),
     )
+
+
+def _messages(value: Any) -> Any:
+    """Messages that are written as JSON."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return cast("list[Any]", found) if isinstance(found, list) else value
 
 
 def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
@@ -70,6 +84,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
         num_tokens=sum(_count(node) for node in sampled) if sampled else None,
         finish_reason=_reason(trace),
         trained=bool((trace.get("agent") or {}).get("trainable", True)),
+        extras=as_object((trace.get("task") or {}).get("data")),
     )
 
 

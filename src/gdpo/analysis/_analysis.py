@@ -1,0 +1,119 @@
+"""Everything about the rollouts of some runs, in one pass over their steps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gdpo.analysis._lengths import LengthBins
+from gdpo.analysis._replay import RECORDED, Replay, Replayed
+from gdpo.analysis._run import HeldFinding, RunAnalysis
+from gdpo.analysis._sample import Sample, SampledGroup
+from gdpo.analysis._steps import Batch, StepAnalysis, analyze_step, batch_of, check_weights
+from gdpo.diagnostics import Severity
+from gdpo.errors import DataError
+from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
+
+Bounds: TypeAlias = Mapping[str, float]
+
+_VIEWED = ("grpo", "gdpo")
+"""Estimators whose advantages are shown beside the recorded ones, if none are asked for."""
+
+
+@dataclass(slots=True)
+class Analysis:
+    """What the rewards did in all runs that were read."""
+
+    report: ReadReport
+    runs: list[RunAnalysis] = field(default_factory=list[RunAnalysis])
+    replayed: list[Replayed] = field(default_factory=list[Replayed])
+    """Empty: it was not asked for."""
+    sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
+    lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
+    """By run."""
+    untold: int = 0
+    """Rollouts that were read and of which nothing is told: without a reward, or of a step whose
+    groups have no common shape."""
+    problems: dict[str, int] = field(default_factory=dict[str, int])
+    """Why a step could not be analyzed, and its rollouts."""
+
+    def add(self, batch: Batch, step: StepAnalysis) -> None:
+        """Take in the next step of a run."""
+        run = next((run for run in self.runs if run.run == step.run), None)
+        if run is None:
+            run = RunAnalysis(step.run)
+            self.runs.append(run)
+        run.add(step)
+        bins = self.lengths.setdefault(step.run, LengthBins())
+        for name, rewards in zip(batch.table.names, batch.table.rewards.T, strict=True):
+            bins.add(name, batch.table.num_tokens, rewards)
+
+    def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
+        """What lasted in any run, worst first; of the same severity, what held longest."""
+        severities = list(Severity)
+        found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
+        return sorted(
+            found,
+            key=lambda pair: (severities.index(pair[1].finding.severity), -pair[1].steps),
+        )
+
+
+def analyze(
+    reading: RolloutReading,
+    *,
+    weights: Mapping[str, float] | None = None,
+    low: Bounds | None = None,
+    high: Bounds | None = None,
+    replayed: Sequence[str] | None = None,
+    sampled: bool = False,
+    progress: Callable[[RolloutTable], None] | None = None,
+) -> Analysis:
+    """Diagnose every step as it is read, and what else is asked for.
+
+    A step that cannot be analyzed is told in `problems`, and the others are analyzed.
+
+    Args:
+        reading: As `read_rollout_files` gives it.
+        weights: By the name of the reward; left out: those of the dump, else all 1.
+        low: Declared lowest value of each reward, by name.
+        high: Declared highest value.
+        replayed: Estimators that every step is given to anew, see `Replay`; empty: all of them.
+            None: none. The first makes the advantages of a step whose dump has none for some
+            rollout; left out, GRPO does.
+        sampled: Choose some groups to be looked at.
+        progress: Called with each step, before it is analyzed.
+
+    Raises:
+        ConfigError: A weight of a reward that no step has, or an unknown estimator.
+    """
+    replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
+    viewed = Replay(low=low, high=high, among=_VIEWED) if replay is None and sampled else replay
+    estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
+    done, sample = Analysis(reading.report), Sample()
+    names: dict[str, None] = {}
+    for table in reading:
+        if progress is not None:
+            progress(table)
+        names |= dict.fromkeys(table.names)
+        batch = _batch(table, weights, done)
+        if batch is None:
+            continue
+        done.add(batch, analyze_step(batch, estimator=estimator, low=low, high=high))
+        advantages = viewed.add(batch) if viewed is not None else {}
+        if sampled:
+            sample.add(batch, advantages)
+    check_weights(weights, names)
+    done.sample = sample.groups
+    done.replayed = [] if replay is None else replay.results()
+    return done
+
+
+def _batch(
+    table: RolloutTable, weights: Mapping[str, float] | None, done: Analysis
+) -> Batch | None:
+    try:
+        batch = batch_of(table, weights)
+    except DataError as error:
+        done.problems[str(error)] = len(table)
+        batch = None
+    done.untold += len(table) if batch is None else 0
+    return batch

@@ -1,0 +1,118 @@
+"""An analysis as dicts, lists, numbers and text, for machines. The keys are documented."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from gdpo.analysis._analysis import Analysis
+from gdpo.analysis._replay import Replayed
+from gdpo.analysis._run import OVER_TIME, HeldFinding, RunAnalysis
+from gdpo.rollouts.readers import Notice, ReadReport
+
+
+def as_dict(analysis: Analysis) -> dict[str, Any]:
+    """Everything that is known; NaN stands for what is not.
+
+    See docs/how-to/analyze.md for the keys.
+    """
+    report = analysis.report
+    return {
+        "paths": [str(path) for path in report.paths],
+        "rows": {
+            "all": report.rows,
+            "read": report.read,
+            "skipped": report.skipped,
+            "untold": analysis.untold,
+        },
+        "files": [
+            {
+                "path": str(file.path),
+                "format": file.format,
+                "told_by": file.told_by,
+                "rows": file.rows,
+                "read": file.read,
+                "skipped": file.skipped,
+                "rewards": list(file.rewards),
+                "rewards_told_by": file.rewards_told_by,
+            }
+            for file in report.files
+        ],
+        "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
+        "notices": [_notice(notice) for notice in report.notices.values()],
+        "groups": _groups(report),
+        "problems": [{"what": w, "rollouts": n} for w, n in analysis.problems.items()],
+        "runs": [_run(run) for run in analysis.runs],
+        "estimators": [_replayed(replayed) for replayed in analysis.replayed],
+    }
+
+
+def _notice(notice: Notice) -> dict[str, Any]:
+    return {
+        "file": str(notice.file),
+        "line": notice.line,
+        "what": notice.what,
+        "count": notice.count,
+        "rows": notice.rows,
+    }
+
+
+def _groups(report: ReadReport) -> dict[str, Any]:
+    return {
+        "count": report.groups,
+        "sizes": {str(size): count for size, count in sorted(report.group_sizes.items())},
+        "by": dict(report.grouped_by),
+        "findings": report.group_findings(),
+    }
+
+
+def _run(run: RunAnalysis) -> dict[str, Any]:
+    lengths = run.lengths()
+    return {
+        "run": run.run,
+        "rollouts": run.rollouts,
+        "left_out": run.left_out,
+        "weights_from": run.weights_from,
+        "steps_with_recorded_advantages": run.recorded,
+        "estimators": sorted(run.estimators),
+        "rewards": [
+            {
+                **asdict(reward),
+                "over_time": _over_time(run, reward.name, (*OVER_TIME, "with_length")),
+            }
+            for reward in run.rewards()
+        ],
+        "correlation": [[run.correlation(a, b) for b in run.names] for a in run.names],
+        "findings": [_finding(held) for held in run.findings()],
+        "over_time": {
+            "step": list(run.steps),
+            "batch_gain": run.batch_gains().tolist(),
+            "num_tokens": lengths[:, 0].tolist(),
+            "cut": lengths[:, 1].tolist(),
+        },
+    }
+
+
+def _over_time(run: RunAnalysis, name: str, what: Iterable[str]) -> dict[str, list[float]]:
+    return {each: run.over_time(name, each).tolist() for each in what}
+
+
+def _finding(held: HeldFinding) -> dict[str, Any]:
+    finding = held.finding
+    return {
+        "kind": finding.kind.value,
+        "severity": finding.severity.value,
+        "rewards": list(finding.rewards),
+        "message": finding.message,
+        "remedy": finding.remedy,
+        "evidence": dict(finding.evidence),
+        "first": held.first,
+        "last": held.last,
+        "steps": held.steps,
+        "in_a_row": held.in_a_row,
+        "of": held.of,
+        "lasting": held.lasting,
+    }
+
+
+def _replayed(replayed: Replayed) -> dict[str, Any]:
+    return {**asdict(replayed), "same": replayed.same}

@@ -1,0 +1,196 @@
+"""Rewards of recorded rollouts, scored anew from their texts, for dumps that kept only a total."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from gdpo._naming import find
+from gdpo.errors import ConfigError, DataError
+from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
+from gdpo.rollouts.readers import Rescored, Written
+from gdpo.tasks import TASKS, Task
+
+NO_TEXT = "no text of the completion: nothing can be scored anew"
+NO_REFERENCE = "no reference in the dump: rewards that need one fail"
+NO_TOKENS = "no number of tokens: what judges it is missing"
+
+_TRUTHS = ("reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution")
+"""Fields of a record that may hold what its completion was judged against."""
+
+_ASKED = ("question", "problem", "prompt")
+"""Columns of a task's rows that a prompt may stand for."""
+
+Problems = dict[str, list[int]]
+
+
+class Rescorer:
+    """Scores rollouts as their files have them. Close it, or use it in a `with`.
+
+    What a completion is judged against is the first of these that there is:
+
+    1. what the task reads from the fields of the record, if they are those of its rows;
+    2. the truth of the dump (verl's `gts`, slime's `label`, `reference` of our own record, ...),
+       if it is an object or the JSON text of one;
+    3. `{"answer": ...}`, if it is a text or a number.
+
+    Args:
+        name: A task, a built-in reward, or `module:attribute` of a task, of a `Reward` or of a list
+            of them.
+
+    Raises:
+        ConfigError: There is no such thing, or it is something else.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.task, self.rewards = _found(name)
+        self._scorer = Scorer(self.rewards)
+
+    @property
+    def low(self) -> dict[str, float]:
+        """The lowest value of each reward."""
+        return {reward.name: float(reward.low) for reward in self.rewards}
+
+    @property
+    def high(self) -> dict[str, float]:
+        """The highest value of each reward."""
+        return {reward.name: float(reward.high) for reward in self.rewards}
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._scorer.close()
+
+    def __enter__(self) -> "Rescorer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, written: Sequence[Written]) -> Rescored:
+        """The rewards of some rollouts; None: does not apply, or cannot be scored."""
+        problems: Problems = {}
+        references = [self._reference(each, i, problems) for i, each in enumerate(written)]
+        texts = [completion_text(each.completion) for each in written]
+        tokens = [each.num_tokens for each in written]
+        values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}
+        for kind, judged, lacking in (("text", texts, NO_TEXT), ("tokens", tokens, NO_TOKENS)):
+            rewards = [reward for reward in self.rewards if reward.of == kind]
+            known = [i for i, value in enumerate(judged) if value is not None]
+            if not rewards:
+                continue
+            if len(known) < len(judged):
+                problems[lacking] = sorted(set(range(len(judged))) - set(known))
+            scores = self._scorer.score(
+                [texts[i] or "" for i in known],
+                [references[i] for i in known],
+                num_tokens=[int(tokens[i] or 0) for i in known],
+                only=rewards,
+            )
+            for failure in scores.failures:
+                what = f"reward {failure.reward!r} failed: {failure.kind}"
+                problems.setdefault(what, []).append(known[failure.index])
+            for i, row in zip(known, scores.values.tolist(), strict=True):
+                for reward, value in zip(rewards, row, strict=True):
+                    values[reward.name][i] = None if value != value else value
+        return Rescored(values, problems)
+
+    def _reference(self, written: Written, place: int, problems: Problems) -> Reference:
+        why = NO_REFERENCE
+        try:
+            found = self._read_row(written)
+        except DataError as error:
+            found, why = None, f"no row of task {self.task and self.task.name}: {error}"[:200]
+        found = _truth(written) if found is None else found
+        if found is None:
+            problems.setdefault(why, []).append(place)
+        return found or {}
+
+    def _read_row(self, written: Written) -> Reference | None:
+        """What the task makes of the record; None: its fields are not those of a row."""
+        if self.task is None or _as_object(written.extras.get("reference")) is not None:
+            return None
+        extras, asked = _single(written.extras), completion_text(written.prompt)
+        for columns in self.task.columns:
+            lacking = set(columns) - set(extras)
+            if len(lacking) < len(columns) and lacking <= set(_ASKED):
+                return self.task.read_row(extras | dict.fromkeys(lacking, asked)).reference
+        return None
+
+
+def completion_text(written: Any) -> str | None:
+    """The text of a prompt or completion: the contents of its messages; None: it has none."""
+    if isinstance(written, str):
+        return written
+    if not isinstance(written, list | tuple):
+        return None
+    parts = [_content(message) for message in cast("Sequence[Any]", written)]
+    return (
+        "".join(part for part in parts if part is not None)
+        if any(part is not None for part in parts)
+        else None
+    )
+
+
+def _content(message: Any) -> str | None:
+    if isinstance(message, str):
+        return message
+    if not isinstance(message, Mapping):
+        return None
+    return str(cast("Mapping[str, Any]", message).get("content") or "")
+
+
+def _truth(written: Written) -> Reference | None:
+    candidates = [written.truth, *(written.extras.get(name) for name in _TRUTHS)]
+    given = next((value for value in candidates if value is not None), None)
+    found = _as_object(given)
+    if found is not None:
+        return found
+    if isinstance(given, list) and len(cast("list[Any]", given)) == 1:
+        given = cast("list[Any]", given)[0]
+    if isinstance(given, str | int | float | np.number) and not isinstance(given, bool):
+        return {"answer": str(given)}
+    return None
+
+
+def _as_object(value: Any) -> Mapping[str, Any] | None:
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+
+
+def _single(extras: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in extras.items() if value is not None}
+
+
+def _found(name: str) -> tuple[Task | None, list[Reward]]:
+    known: Mapping[str, Any] = {**dict.fromkeys(BUILT_IN), **dict.fromkeys(TASKS)}
+    if name in TASKS:
+        return TASKS[name], list(TASKS[name].rewards)
+    found = find(BUILT_IN.get(name, name), known, "task or reward")
+    if isinstance(found, Task):
+        return found, list(found.rewards)
+    if isinstance(found, Callable) and not isinstance(found, Reward):
+        found = _made(name, found)
+    if isinstance(found, Task):
+        return found, list(found.rewards)
+    rewards = [found] if isinstance(found, Reward) else found
+    if not isinstance(rewards, list | tuple) or not rewards:
+        raise ConfigError(
+            f"{name!r} is a {type(found).__name__}; to score anew takes a task, a gdpo.Reward or a "
+            "list of them"
+        )
+    return None, list(cast("Sequence[Reward]", rewards))
+
+
+def _made(name: str, function: Any) -> Any:
+    try:
+        return function()
+    except TypeError as error:
+        raise ConfigError(
+            f"{name!r} needs options ({error}): name a module:attribute that holds a gdpo.Reward "
+            "made with them, or a list"
+        ) from error

@@ -1,0 +1,322 @@
+"""`gdpo analyze`, once its arguments are read. Imports what is heavy."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gdpo import __version__
+from gdpo._files import to_json
+from gdpo._naming import did_you_mean
+from gdpo.advantages import resolve_estimator
+from gdpo.analysis import RECORDED, Analysis, Rescorer, analyze, as_dict
+from gdpo.cli._codes import FAILED, INTERRUPTED
+from gdpo.diagnostics import Severity
+from gdpo.errors import ConfigError, DataError, MissingExtraError
+from gdpo.report import LINES, MARK, estimators_summary, rollouts_summary, write_rollouts_report
+from gdpo.report._text import one_line
+from gdpo.rollouts.readers import FORMATS, RolloutTable, read_rollout_files
+from gdpo.rollouts.readers._finding import ENDINGS, find_files
+
+PAGE = Path("analysis.html")
+
+_PAUSE_S = 3.0
+_WIDTH = 100
+_AROUND = 2
+"""Lines of the command around its summary: what is read, and where the page is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a command line asks for."""
+
+    paths: tuple[Path, ...]
+    reading: Mapping[str, Any]
+    """Options of `read_rollout_files`."""
+    weights: Mapping[str, float] | None
+    rescore: str | None
+    estimators: tuple[str, ...] | None
+    json: bool
+    fail_on: Severity | None
+    page: Path | None
+    no_page: str
+    """Why there is none, if nobody asked for none."""
+
+    @classmethod
+    def of(
+        cls,
+        paths: Sequence[Path],
+        *,
+        format: str | None,
+        rewards: str | None,
+        columns: Sequence[str],
+        group_size: int | None,
+        weights: str | None,
+        rescore: str | None,
+        estimators: Sequence[str] | None,
+        json: bool,
+        fail_on: str | None,
+        output: Path | None,
+        report: bool,
+    ) -> "Wanted":
+        """Check it all, before anything is read.
+
+        Raises:
+            ConfigError: Something is unknown, or written otherwise than it should be.
+        """
+        if format is not None and format not in FORMATS:
+            raise ConfigError(f"--format {format}: {did_you_mean(format, FORMATS)}")
+        if rescore is not None and rewards is not None:
+            raise ConfigError("--rescore gives all rewards, so --rewards cannot name columns")
+        page, no_page = _page(paths, output, report=report, asked=output is not None or not json)
+        return cls(
+            paths=tuple(paths),
+            reading={
+                "format": format,
+                "rewards": _names(rewards, "--rewards") if rewards is not None else None,
+                "columns": _pairs(columns, "--columns", "MEANING=COLUMN") or None,
+                "group_size": group_size,
+                "load_pt": _load_pt,
+            },
+            weights=_weights(weights),
+            rescore=rescore,
+            estimators=_estimators(estimators),
+            json=json,
+            fail_on=_severity(fail_on),
+            page=page,
+            no_page=no_page,
+        )
+
+
+def run_analysis(wanted: Wanted) -> int:
+    """Read, print, and write the page. Returns the exit code.
+
+    Raises:
+        DataError: There is nothing to analyze.
+        ConfigError: The files do not have what was asked for.
+    """
+    console = Console(highlight=False)
+    analysis = _analyzed(wanted)
+    failed = _fails(analysis, wanted.fail_on)
+    _tell(analysis, wanted, console, failed=failed)
+    if not analysis.runs:
+        raise DataError(_nothing(analysis))
+    _write_page(analysis, wanted, console)
+    return FAILED if failed else 0
+
+
+def follow_runs(wanted: Wanted) -> int:
+    """Say it again whenever a file is new or has grown, until Ctrl-C. Returns the exit code.
+
+    Everything is read again then; reading takes at most a tenth of the time.
+    """
+    console, seen = Console(highlight=False), None
+    try:
+        while True:
+            start, now = time.monotonic(), _sizes(wanted.paths)
+            if now != seen:
+                seen, analysis = now, _analyzed(wanted)
+                if not wanted.json:
+                    console.rule(time.strftime("%H:%M:%S"))
+                _tell(analysis, wanted, console, failed=_fails(analysis, wanted.fail_on))
+                if analysis.runs:
+                    _write_page(analysis, wanted, console)
+            time.sleep(max(_PAUSE_S, 10 * (time.monotonic() - start)))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
+    found: list[tuple[Path, int, int]] = []
+    for file in find_files(paths, {}):
+        with suppress(OSError):  # a file may go while it is looked at
+            stat = file.path.stat()
+            found.append((file.path, stat.st_size, stat.st_mtime_ns))
+    return found
+
+
+def _analyzed(wanted: Wanted) -> Analysis:
+    with ExitStack() as stack:
+        rescorer = None
+        if wanted.rescore is not None:
+            # What fails is in the summary, counted and with its place.
+            logging.getLogger("gdpo.rewards").setLevel(logging.ERROR)
+            rescorer = stack.enter_context(Rescorer(wanted.rescore))
+        told = stack.enter_context(_progress())
+        return analyze(
+            read_rollout_files(wanted.paths, **wanted.reading, rescore=rescorer),
+            weights=wanted.weights,
+            low=rescorer.low if rescorer else None,
+            high=rescorer.high if rescorer else None,
+            replayed=wanted.estimators,
+            sampled=wanted.page is not None,
+            progress=told,
+        )
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
+    """On a terminal, what is being read; gone when it has been."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("") as status:
+        read = 0
+
+        def told(table: RolloutTable) -> None:
+            nonlocal read
+            read += len(table)
+            status.update(f"step {table.steps[0]:,}: {read:,} rollouts")
+
+        yield told
+
+
+def _tell(analysis: Analysis, wanted: Wanted, console: Console, *, failed: bool) -> None:
+    if wanted.json:
+        everything = {"gdpo": __version__, **as_dict(analysis), "failed": failed}
+        # ASCII, so that what a file holds cannot command the terminal.
+        print(json.dumps(json.loads(to_json(everything))), flush=True)
+        return
+    width = max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
+    lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND)
+    for line in (*lines, *estimators_summary(analysis)):
+        console.print(line, soft_wrap=True)
+
+
+def _write_page(analysis: Analysis, wanted: Wanted, console: Console) -> None:
+    if wanted.page is not None:
+        told = {key: wanted.reading[key] for key in ("columns", "load_pt")}
+        write_rollouts_report(analysis, wanted.page, **told)
+    said = f"the whole page: {wanted.page}" if wanted.page is not None else wanted.no_page
+    if said and not wanted.json:
+        console.print(one_line(said), markup=False, soft_wrap=True)
+
+
+def _fails(analysis: Analysis, worst: Severity | None) -> bool:
+    if worst is None:
+        return False
+    severities = list(Severity)
+    bad = severities[: severities.index(worst) + 1]
+    return any(held.finding.severity in bad for _, held in analysis.findings())
+
+
+def _nothing(analysis: Analysis) -> str:
+    report = analysis.report
+    if analysis.problems:
+        return "no step could be analyzed"
+    if report.read:
+        return "no reward can be told in these files: name the columns that are rewards (--rewards)"
+    if report.files or report.left_out:
+        return "no rollout could be read from these files"
+    return f"no files with rollouts there: {', '.join(ENDINGS)}, or these with .gz"
+
+
+def _load_pt(path: Path) -> Any:
+    try:
+        from gdpo.integrations.slime import load_dump
+
+        return load_dump(path)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", "train", "to read .pt files") from error
+
+
+def _page(
+    paths: Sequence[Path], output: Path | None, *, report: bool, asked: bool
+) -> tuple[Path | None, str]:
+    """Where the page goes, or why there is none."""
+    if not report and output is not None:
+        raise ConfigError("--output names a page, and --no-report wants none")
+    if not report or not asked:
+        return None, ""
+    if output is None and (run := _run_around_here(paths)):
+        return None, f"no page: this folder lies in {run}; --output FILE writes one"
+    page = output or PAGE
+    if page.exists() and not (page.is_file() and _is_ours(page)):
+        raise ConfigError(
+            f"{page} is there, and no page of gdpo analyze: nothing else is replaced; name another "
+            "with --output, or --no-report"
+        )
+    if not page.parent.is_dir() or not os.access(page.parent, os.W_OK):
+        raise ConfigError(
+            f"{page.parent.absolute()} is no folder that can be written to: name a page elsewhere "
+            "with --output, or --no-report"
+        )
+    return page, ""
+
+
+def _run_around_here(paths: Sequence[Path]) -> Path | None:
+    """The folder of rollouts that this folder is, or lies in."""
+    here = Path.cwd()
+    for path in paths:
+        folder = path.resolve() if path.is_dir() else path.resolve().parent
+        if folder == here or folder in here.parents:
+            return folder
+    return None
+
+
+def _is_ours(page: Path) -> bool:
+    with page.open(encoding="utf-8", errors="replace") as file:
+        return MARK in file.read(4096)
+
+
+def _names(text: str, option: str) -> list[str]:
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ConfigError(f"{option} names none")
+    return names
+
+
+def _pairs(given: Sequence[str], option: str, what: str) -> dict[str, str]:
+    pairs = [part.partition("=") for text in given for part in text.split(",") if part.strip()]
+    for name, equals, value in pairs:
+        if not (name.strip() and equals and value.strip()):
+            raise ConfigError(f"{option} {name}{equals}{value}: write {what}")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _weights(given: str | None) -> dict[str, float] | None:
+    if given is None:
+        return None
+    pairs = _pairs([given], "--weights", "NAME=WEIGHT, as correctness=1,format=0.5")
+    weights: dict[str, float] = {}
+    for name, text in pairs.items():
+        try:
+            weights[name] = float(text)
+        except ValueError as error:
+            raise ConfigError(f"--weights {name}={text}: {text!r} is no number") from error
+        if not isfinite(weights[name]):
+            raise ConfigError(f"--weights {name}={text}: a weight is finite")
+    if not weights:
+        raise ConfigError("--weights names none")
+    return weights
+
+
+def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """None: none are replayed; empty: all."""
+    if given is None:
+        return None
+    names = tuple(dict.fromkeys(n.strip() for text in given for n in text.split(",") if n.strip()))
+    for name in names:
+        if name != RECORDED and ":" not in name and Path(name).exists():
+            raise ConfigError(f"--estimators {name}: that is a path; name the paths first")
+        if name != RECORDED:
+            resolve_estimator(name)
+    return names
+
+
+def _severity(given: str | None) -> Severity | None:
+    if given is None:
+        return None
+    names = [severity.value for severity in Severity]
+    if given not in names:
+        raise ConfigError(f"--fail-on {given}: {did_you_mean(given, names)}")
+    return Severity(given)

@@ -1,0 +1,269 @@
+"""What the rewards of recorded rollouts did, in 20 lines of a terminal.
+
+Every text of a file is made visible: none of it can command the terminal.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from gdpo.analysis import Analysis, HeldFinding, Replayed, RewardOverall, RunAnalysis
+from gdpo.diagnostics import Kind, Severity
+from gdpo.diagnostics._text import percent
+from gdpo.report._text import one_line
+from gdpo.rollouts.readers import ReadReport
+
+LINES = 20
+"""What fits on a screen; the two worst findings are told in any case."""
+
+_NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
+"""Oddities and rewards that are listed, and characters of a name and of a problem, at most."""
+
+_STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
+_MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
+
+
+def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES) -> list[Text]:
+    """Lines to be printed with rich: what was read, the rewards, and the findings, worst first.
+
+    Args:
+        analysis: See `gdpo.analysis.analyze`.
+        width: Of the terminal; long lines are cut into several.
+        room: Lines that there is room for.
+    """
+    lines = [*_wrapped(_read(analysis.report), width), *_odd(analysis, width)]
+    lines += [line for run in analysis.runs[:2] for line in _wrapped([_run(run, analysis)], width)]
+    if len(analysis.runs) > 2:
+        lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
+    lines += _rewards(analysis)
+    return [*lines, *_findings(analysis, width, room - len(lines))]
+
+
+def estimators_summary(analysis: Analysis) -> list[Text]:
+    """What every estimator would have made of the same rollouts; nothing if none was asked for."""
+    replayed = analysis.replayed
+    if not replayed:
+        return []
+    first = replayed[0]
+    heading = (
+        f"the same rollouts under every estimator, beside {one_line(first.beside)} "
+        f"({_count(first.steps, 'step')}, {_count(first.groups, 'group')})"
+    )
+    rows = [("estimator", "correlation", "other sign", "groups die", "revive", "scale", "")]
+    rows += [_replayed_cells(each) for each in replayed if each.steps]
+    told = (*_verdict(replayed), *_gain(analysis), *_not_replayed(replayed))
+    return [Text(heading, style="bold"), *_table(rows), *map(Text, told)]
+
+
+def _read(report: ReadReport) -> Iterator[str]:
+    formats = list(report.formats.items())
+    if len(formats) == 1:
+        told = one_line(report.files[0].told_by)
+        yield f"{formats[0][0]}: {_count(formats[0][1], 'file')}, {told}"
+    elif formats:
+        yield "; ".join(f"{name}: {_count(n, 'file')}" for name, n in formats)
+    skipped = f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped"
+    left = len(report.left_out)
+    yield skipped + (f"; {_count(left, 'file')} not read" if left else "")
+
+
+def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
+    """What was wrong with files, groups and steps."""
+    report = analysis.report
+    told = [str(notice) for notice in report.notices.values()]
+    told += [f"{path}: not read: {why}" for path, why in report.left_out.items()]
+    told += [
+        f"{_with_options(why)} ({count:,} rollouts)" for why, count in analysis.problems.items()
+    ]
+    told = [_with_options(text) for text in report.group_findings()] + told
+    if len(told) > _NOTICES:
+        told = [*told[: _NOTICES - 1], f"and {len(told) - _NOTICES + 1:,} more: --json has all"]
+    for text in told:
+        yield Text(_cut(f"! {one_line(text)}", 2 * width), style="yellow")
+
+
+def _with_options(text: str) -> str:
+    """What is an argument in Python is an option here."""
+    text = text.replace("group_size=", "--group-size ").replace("group_size", "--group-size")
+    return text.replace("(columns)", "(--columns)")
+
+
+def _run(run: RunAnalysis, analysis: Analysis) -> str:
+    name = f"{one_line(run.run)}: " if run.run else ""
+    steps = _count(len(run.steps), "step")
+    span = f" ({min(run.steps):,} to {max(run.steps):,})" if len(run.steps) > 1 else ""
+    groups = f"; {_groups(analysis.report)}" if len(analysis.runs) == 1 else ""
+    return (
+        f"{name}{steps}{span}, {run.rollouts:,} rollouts{_left_out(run)}{groups}; "
+        f"weights: {_weights(run)}; advantages: {_credit(run)}"
+    )
+
+
+def _weights(run: RunAnalysis) -> str:
+    return "all 1, as none are known" if "nobody" in run.weights_from else run.weights_from
+
+
+def _left_out(run: RunAnalysis) -> str:
+    return f" ({run.left_out:,} more not trained on)" if run.left_out else ""
+
+
+def _groups(report: ReadReport) -> str:
+    size = report.group_sizes.most_common(1)[0][0]
+    by = ", ".join(report.grouped_by)
+    usual = f"of {size}" if len(report.group_sizes) == 1 else f"mostly of {size}"
+    return f"{_count(report.groups, 'group')} {usual}, by {by}"
+
+
+def _credit(run: RunAnalysis) -> str:
+    if run.recorded == len(run.steps):
+        return "the dump's"
+    names = ", ".join(sorted(run.estimators))
+    return f"{names}'s" if not run.recorded else f"the dump's in {run.recorded:,} steps, {names}'s"
+
+
+def _rewards(analysis: Analysis) -> Iterator[Text]:
+    several = len(analysis.runs) > 1
+    rows = [(run, reward) for run in analysis.runs for reward in run.rewards()]
+    if not rows:
+        return
+    headings = ("reward", "mean: first → last", "live groups", "asked", "realized", "energy")
+    headings = (*(["run"] if several else []), *headings, "missing")
+    cells = [
+        (*([_name(run.run)] if several else []), *_cells(run, reward))
+        for run, reward in rows[:_REWARDS]
+    ]
+    yield from _table([headings, *cells])
+    if len(rows) > _REWARDS:
+        yield Text(f"and {len(rows) - _REWARDS:,} more: --json has all", style="dim")
+
+
+def _cells(run: RunAnalysis, reward: RewardOverall) -> tuple[str, ...]:
+    against = any(
+        held.lasting
+        and held.finding.kind is Kind.REVERSED
+        and held.finding.rewards[0] == reward.name
+        for held in run.findings()
+    )
+    live = reward.live_groups / reward.groups if reward.groups else float("nan")
+    return (
+        _name(reward.name),
+        f"{_number(reward.first)} → {_number(reward.last)}",
+        _share(live),
+        _share(reward.requested),
+        ("against " if against else "") + _share(reward.realized),
+        _share(reward.energy),
+        _share(reward.missing),
+    )
+
+
+def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
+    found = analysis.findings()
+    if not found and analysis.runs:
+        yield Text("nothing found that lasted", style="green")
+    for place, (run, held) in enumerate(found):
+        lines = list(_finding(run if len(analysis.runs) > 1 else None, held, width))
+        last = place == len(found) - 1
+        if place >= 2 and len(lines) + (not last) > room:
+            rest = _count(len(found) - place, "more finding")
+            yield Text(f"and {rest}: --json has all", style="dim")
+            return
+        room -= len(lines)
+        yield from lines
+
+
+def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator[Text]:
+    finding = held.finding
+    where = f"{_name(run.run)}: " if run is not None else ""
+    when = f"in {held.steps:,} of {held.of:,} steps: " if held.of > 1 else ""
+    message = f"{_MARKS[finding.severity]} {where}{when}{one_line(finding.message)}"
+    for line in wrap(message, width, subsequent_indent="  "):
+        yield Text(line, style=_STYLES[finding.severity])
+    remedy = f"→ {one_line(finding.remedy)}"
+    for line in wrap(remedy, width, initial_indent="  ", subsequent_indent="    "):
+        yield Text(line)
+
+
+def _replayed_cells(replayed: Replayed) -> tuple[str, ...]:
+    itself = replayed.estimator == replayed.beside
+    verdict = "" if itself else "nothing would change" if replayed.same else _changed(replayed)
+    return (
+        _name(replayed.estimator),
+        "–" if replayed.correlation != replayed.correlation else f"{replayed.correlation:z.3f}",
+        _share(replayed.opposite),
+        f"{replayed.dies:,}",
+        f"{replayed.revives:,}",
+        _number(replayed.scale),
+        verdict,
+    )
+
+
+def _changed(replayed: Replayed) -> str:
+    every = replayed.changed == replayed.steps
+    return "changes every step" if every else f"changes {_count(replayed.changed, 'step')}"
+
+
+def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
+    others = [r for r in replayed if r.estimator != r.beside and r.steps]
+    same = [r.estimator for r in others if r.same]
+    if others and len(same) == len(others):
+        yield f"nothing would change under any of them: it is {others[0].beside}, scaled"
+    elif same:
+        yield f"nothing would change under {', '.join(map(one_line, same))}"
+
+
+def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
+    for each in replayed:
+        if not each.steps:
+            why = each.problem or f"nothing to compare: no step has {each.beside} advantages too"
+            yield _cut(f"not replayed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
+
+
+def _gain(analysis: Analysis) -> Iterator[str]:
+    gains = [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]
+    if gains:
+        middle = sorted(gains)[len(gains) // 2]
+        yield (
+            f"GDPO's batch step multiplies with {middle:.3g} "
+            f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
+        )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[Text]:
+    """Columns under each other: names and remarks to the left, numbers to the right."""
+    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    texts = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "")]
+    for place, row in enumerate(rows):
+        cells = (
+            cell + " " * (width - cell_len(cell))
+            if i in texts
+            else " " * (width - cell_len(cell)) + cell
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield Text("  ".join(cells).rstrip(), style="" if place else "dim")
+
+
+def _wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
+    for text in texts:
+        yield from map(Text, wrap(text, width, subsequent_indent="  "))
+
+
+def _name(name: str) -> str:
+    return _cut(one_line(name), _NAME)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _share(value: float) -> str:
+    return "–" if value != value else percent(value)
+
+
+def _number(value: float) -> str:
+    return "–" if value != value else f"{value:.3g}"

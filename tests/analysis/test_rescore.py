@@ -1,0 +1,150 @@
+"""Rewards scored anew from the texts of a dump, with the reference that it has, or none."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.rollouts.readers import written
+
+from gdpo.analysis import Rescorer
+from gdpo.analysis._rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS, completion_text
+from gdpo.errors import ConfigError
+from gdpo.rewards import Reward
+from gdpo.rewards.length import token_limit
+from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts.readers import read_rollout_files
+
+RIGHT, WRONG = "<think>a</think>\n<answer>4</answer>", "5"
+
+size = Reward("size", lambda completion, _: min(len(completion), 9), low=0, high=9)
+both = [size, token_limit(3)]
+nothing = 3
+
+
+def read(path, name, **options):
+    with Rescorer(name) as rescorer:
+        reading = read_rollout_files(path, rescore=rescorer, **options)
+        tables = list(reading)
+    return tables, reading.report
+
+
+def verl_v1(path, truth):
+    record = {"input": "2+2", "gts": truth, "score": 0.5, "step": 1}
+    uids = [f"p_1_{i}_0" for i in range(2)]
+    texts = (RIGHT, WRONG)
+    return written.lines(
+        path, [{**record, "output": t, "uid": u} for t, u in zip(texts, uids, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("truth", ["4", 4, {"answer": "4"}, '{"answer": "4"}'])
+def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
+    (table,), report = read(verl_v1(tmp_path / "1.jsonl", truth), "gsm8k")
+    assert table.names == ("correctness", "integer", "format")
+    assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
+    assert table.total.tolist() == [0.5, 0.5]
+    assert report.files[0].rewards_told_by == "scored anew"
+    assert not report.notices
+
+
+def test_where_the_dump_has_no_reference_it_is_said_and_the_rest_is_scored(tmp_path):
+    (table,), report = read(verl_v1(tmp_path / "1.jsonl", None), "gsm8k")
+    np.testing.assert_array_equal(table.rewards, [[np.nan, 1, 1], [np.nan, 1, 0]])
+    found = {notice.what: (notice.line, notice.count) for notice in report.notices.values()}
+    assert found[NO_REFERENCE] == (1, 2)
+    assert found["reward 'correctness' failed: raised KeyError"] == (1, 2)
+
+
+def test_nemo_rl_is_scored_by_what_follows_the_prompt(tmp_path):
+    path = written.nemo_rl(tmp_path)
+    (table,), _ = read(path, f"{__name__}:size")
+    assert table.rewards[:, 0].tolist() == [len("answer")] * 4
+    assert table.advantages.tolist() == pytest.approx([0.7, -0.7, 0, 0])
+
+
+def test_tokens_are_judged_where_the_dump_counts_them(tmp_path):
+    (table,), _ = read(written.nemo_rl(tmp_path), f"{__name__}:both")
+    assert table.names == ("size", "length")
+    assert table.rewards[:, 1].tolist() == [1.0] * 4
+    (table,), report = read(verl_v1(tmp_path / "verl" / "1.jsonl", "4"), f"{__name__}:both")
+    assert np.isnan(table.rewards[:, 1]).all()
+    assert any(notice.what == NO_TOKENS for notice in report.notices.values())
+
+
+def test_a_dump_without_texts_cannot_be_scored_and_says_so(tmp_path):
+    tables, report = read(written.tinker(tmp_path), "gsm8k")
+    assert all(np.isnan(table.rewards).all() for table in tables)
+    assert {notice.what for notice in report.notices.values()} >= {NO_TEXT}
+
+
+def test_columns_of_parquet_give_the_row_of_the_task(tmp_path):
+    rows = [
+        {
+            "step": 1,
+            "prompt": [{"role": "user", "content": "2+2"}],
+            "completion": [{"role": "assistant", "content": text}],
+            "advantage": 0.0,
+            "answer": "so it is #### 4",
+            "reward_of_theirs": 0.25,
+        }
+        for text in (RIGHT, WRONG)
+    ]
+    path = tmp_path / "completions_00001.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    (table,), _ = read(path, "gsm8k")
+    assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
+    assert len(set(table.groups.tolist())) == 1
+
+
+def test_our_own_record_has_its_reference(tmp_path):
+    rollouts = [
+        Rollout("r", 1, 0, i, "2+2", text, {"old": 0.0}, {"old": 1.0}, 0.0, 3, "stop", extra)
+        for i, text in enumerate((RIGHT, WRONG))
+        for extra in [{"reference": {"answer": "4"}}]
+    ]
+    write_rollouts(rollout_file(tmp_path, 1), rollouts)
+    (table,), report = read(tmp_path, "gsm8k")
+    assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
+    assert table.weights is None  # those of the old rewards
+    assert not report.notices
+
+
+def test_ms_swift_has_the_solution_beside_its_rewards(tmp_path):
+    path = written.swift(tmp_path)
+    first = json.loads(path.read_text().splitlines()[0])
+    written.lines(path, [{**first, "completion": ["4", "5", "4", "5"]}])
+    (table,), _ = read(path, "gsm8k")
+    assert table.names == ("correctness", "integer", "format")
+    assert table.rewards[:, 0].tolist() == [1, 0, 0, 1]  # the solutions are 4, 4, 5, 5
+
+
+def test_all_chunks_are_scored(tmp_path):
+    record = {"input": "2+2", "gts": "4", "score": 0.5, "step": 1, "output": WRONG}
+    path = written.lines(tmp_path / "1.jsonl", [record] * 9000)
+    (table,), report = read(path, f"{__name__}:size")
+    assert table.rewards.sum() == 9000
+    assert report.read == 9000
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gsm9k", "did you mean 'gsm8k'"),
+        (f"{__name__}:nothing", "is a int; to score anew takes a task"),
+        ("token_limit", "needs options"),
+    ],
+)
+def test_what_cannot_score_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        Rescorer(name)
+
+
+def test_the_text_of_a_completion_is_that_of_its_messages():
+    chat = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": None}]
+    assert completion_text(chat) == "a"
+    assert completion_text([1, 2]) is None
+    assert completion_text(None) is None
+    assert completion_text(["a", "b"]) == "ab"
+    assert json.loads('"x"') == completion_text("x")

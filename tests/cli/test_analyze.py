@@ -1,0 +1,397 @@
+"""`gdpo analyze`: the summary, the numbers for machines, the exit code, and the page's place."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.report.runs import trained
+from tests.rollouts.readers import written
+
+ROWS = [
+    # step, prompt, wide, narrow, tokens
+    (1, "a", 0.0, 0.0, 10),
+    (1, "a", 10.0, 0.0, 20),
+    (1, "b", 5.0, 0.0, 30),
+    (1, "b", 5.0, 1.0, 10),
+    (2, "a", 0.0, None, 10),
+    (2, "a", 10.0, None, 20),
+    (2, "b", 0.0, 0.0, 10),
+    (2, "b", 10.0, 1.0, 30),
+]
+COLUMNS = ("--rewards", "wide,narrow", "--columns", "prompt=prompt,num_tokens=length")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to be in, beside those of the runs."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def dump(tmp_path):
+    names = ("step", "prompt", "wide", "narrow", "length")
+    for step in (1, 2):
+        rows = [dict(zip(names, row, strict=True)) for row in ROWS if row[0] == step]
+        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+    return tmp_path / "run"
+
+
+def drowned(folder, steps=6):
+    """Two rewards that are independent; the spread of one is 50 times that of the other."""
+    rng = np.random.default_rng(0)
+    for step in range(1, steps + 1):
+        loud = 50 * rng.integers(0, 2, (16, 8))
+        quiet = rng.integers(0, 2, (16, 8))
+        written.lines(
+            folder / f"{step}.jsonl",
+            [
+                {
+                    "input": f"{step} {p}",
+                    "output": "x",
+                    "gts": None,
+                    "score": 0.0,
+                    "step": step,
+                    "loud": float(loud[p, s]),
+                    "quiet": float(quiet[p, s]),
+                }
+                for p in range(16)
+                for s in range(8)
+            ],
+        )
+    return folder
+
+
+def machine(says, *arguments):
+    code, out, err = says("analyze", *arguments, "--json")
+    assert code in (0, 1), err
+    return json.loads(out, parse_constant=pytest.fail), code
+
+
+def test_the_numbers_are_those_of_a_table_worked_out_by_hand(gdpo_says, dump, here):
+    """Groups of 2: a z-score is ±1/√2 where the reward varies, and so is GRPO's advantage.
+
+    Step 1: `wide` varies in a, `narrow` in b: influences (½ + ½)/4 each, energies 1 and 1.
+    Step 2: `wide` in both: (½ + ½ + ½ + ½)/4, energy 2; `narrow` in b, its only group: (½ + ½)/2,
+    energy 1.
+    """
+    found, code = machine(gdpo_says, dump, *COLUMNS)
+    assert code == 0
+    assert found["rows"] == {"all": 8, "read": 8, "skipped": 0, "untold": 0}
+    assert found["groups"]["count"] == 4
+    assert found["groups"]["sizes"] == {"2": 4}
+    (run,) = found["runs"]
+    assert run["rollouts"] == 8
+    assert run["estimators"] == ["grpo"]
+    wide, narrow = run["rewards"]
+    expected = {
+        "name": "wide",
+        "steps": 2,
+        "mean": 5.0,
+        "first": 5.0,
+        "last": 5.0,
+        "missing": 0.0,
+        "groups": 4,
+        "live_groups": 3,
+        "requested": 0.5,
+        "realized": 0.5,
+        "energy": (1 / 2 + 2 / 3) / 2,
+    }
+    assert {key: wide[key] for key in expected} == pytest.approx(expected)
+    expected = {"mean": 2 / 6, "first": 1 / 4, "last": 1 / 2, "missing": 2 / 8, "groups": 3}
+    expected |= {"live_groups": 2, "energy": (1 / 2 + 1 / 3) / 2, "realized": 0.5}
+    assert {key: narrow[key] for key in expected} == pytest.approx(expected)
+    assert wide["over_time"]["dead_groups"] == [0.5, 0.0]
+    assert narrow["over_time"]["missing"] == [0.0, 0.5]
+    # Step 1: Σ z is ±1/√2 four times, step 2: ±1/√2 and ±2/√2; their spread is over n - 1.
+    gains = [1 / np.sqrt(2 / 3), 1 / np.sqrt((1 + 4) / 3)]
+    assert run["over_time"]["batch_gain"] == pytest.approx(gains)
+    # Both vary in b of step 2 alone, and there alike.
+    assert run["correlation"][0][1] == pytest.approx(1.0)
+
+
+def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path, here):
+    code, out, err = gdpo_says("analyze", drowned(tmp_path / "run"))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) <= 20
+    assert lines[0] == f"reading {tmp_path / 'run'}"
+    assert lines[1].startswith("verl: 6 files, recognized by its fields input, output, score, step")
+    assert lines[2] == "768 rows = 768 read + 0 skipped"
+    assert "6 steps (1 to 6)" in lines[3]
+    assert "96 groups of 8, by repeated prompts" in " ".join(lines)
+    table = {line.split()[0]: line for line in lines}
+    assert "50 %" in table["loud"]
+    assert "100 %" in table["quiet"]  # alive, and drowned all the same
+    assert "in 6 of 6 steps" in out
+    assert "`quiet`" in out
+    assert "→" in out
+    assert lines[-1] == "the whole page: analysis.html"
+    assert "\x1b" not in out
+
+
+def test_what_is_worst_comes_first_and_is_told_with_what_to_do(gdpo_says, tmp_path, here):
+    found, _ = machine(gdpo_says, drowned(tmp_path / "run"))
+    findings = found["runs"][0]["findings"]
+    assert findings[0]["severity"] == "warning"
+    assert {f["kind"] for f in findings} >= {"dominates"}
+    assert all(f["remedy"] and f["steps"] <= f["of"] == 6 for f in findings)
+    assert [f["severity"] for f in findings] == sorted(
+        (f["severity"] for f in findings), reverse=True
+    )
+
+
+def test_the_exit_code_says_whether_a_finding_lasted(gdpo_says, tmp_path, dump, here):
+    run = drowned(tmp_path / "drowned")
+    quiet = ("--no-report", "--fail-on")
+    assert gdpo_says("analyze", run, "--no-report")[0] == 0
+    assert gdpo_says("analyze", run, *quiet, "warning")[0] == 1
+    assert gdpo_says("analyze", run, *quiet, "note")[0] == 1
+    found, code = machine(gdpo_says, run, "--fail-on", "warning")
+    assert (code, found["failed"]) == (1, True)
+    # 4 of 6 steps are no 5 in a row.
+    short = drowned(tmp_path / "short")
+    for step in (3, 6):
+        record = {"input": "a", "output": "x", "gts": None, "score": 0, "step": step}
+        values = [(0, 0), (1, 1), (2, 1), (0, 1)]
+        written.lines(
+            short / f"{step}.jsonl", [{**record, "loud": a, "quiet": b} for a, b in values]
+        )
+    assert gdpo_says("analyze", short, *quiet, "warning")[0] == 0
+
+
+def test_estimators_are_replayed_and_nothing_would_change_is_said(gdpo_says, dump, tmp_path, here):
+    code, out, _ = gdpo_says("analyze", dump, *COLUMNS, "--estimators", "grpo,gdpo")
+    assert code == 0
+    assert "beside grpo (2 steps, 4 groups)" in out
+    assert "nothing would change" not in out
+    one = ("--rewards", "wide", "--columns", "prompt=prompt", "--estimators", "grpo", "gdpo")
+    _, out, _ = gdpo_says("analyze", dump, *one)
+    assert "nothing would change under any of them: it is grpo, scaled" in out
+    found, _ = machine(gdpo_says, dump, *one)
+    assert [(e["estimator"], e["same"], e["dies"]) for e in found["estimators"]] == [
+        ("grpo", True, 0),
+        ("gdpo", True, 0),
+    ]
+
+
+def test_all_estimators_are_replayed_if_none_is_named(gdpo_says, dump, here):
+    found, _ = machine(gdpo_says, dump, *COLUMNS, "--estimators")
+    by_name = {e["estimator"]: e for e in found["estimators"]}
+    assert len(by_name) == 20
+    assert by_name["saw"]["problem"]
+    assert by_name["saw"]["correlation"] is None
+    _, out, _ = gdpo_says("analyze", dump, *COLUMNS, "--estimators")
+    assert "not replayed: saw: estimator 'saw' needs 'low'" in out
+
+
+def test_rewards_are_scored_anew(gdpo_says, tmp_path, here):
+    path = written.verl_v1(tmp_path / "run")
+    code, out, _ = gdpo_says("analyze", path, "--rescore", "gsm8k")
+    assert code == 0
+    assert "integer" in out
+    assert f"! {path}:1: no reference in the dump" in out
+    found, _ = machine(gdpo_says, path, "--rescore", "gsm8k")
+    assert [r["name"] for r in found["runs"][0]["rewards"]] == ["correctness", "integer", "format"]
+    assert found["files"][0]["rewards_told_by"] == "scored anew"
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [
+        "verl",
+        "verl_v1",
+        "nemo_rl",
+        "swift",
+        "swift_ray",
+        "tinker",
+        "art",
+        "skyrl",
+        "open_instruct",
+        "results",
+        "platform",
+    ],
+)
+def test_every_format_is_analyzed_by_the_command(gdpo_says, tmp_path, here, writer):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    getattr(written, writer)(folder)
+    code, out, err = gdpo_says("analyze", folder, "--estimators", "grpo,gdpo")
+    assert (code, err) == (0, "")
+    name = writer.partition("_v1")[0].replace("_", "-")
+    known = {"swift": "ms-swift", "swift-ray": "ms-swift-ray", "results": "verifiers-results"}
+    known |= {"platform": "prime-rl"}
+    assert out.splitlines()[1].startswith(f"{known.get(name, name)}: 1 file")
+    assert (here / "analysis.html").stat().st_size > 10_000
+
+
+def test_our_own_runs_are_told_apart_by_their_folders(gdpo_says, tmp_path, here):
+    for arm in ("grpo", "gdpo"):
+        trained(tmp_path / "runs", arm, 1, steps=3)
+    code, out, _ = gdpo_says("analyze", tmp_path / "runs")
+    assert code == 0
+    assert "run-0: 3 steps" in out
+    assert "run-1: 3 steps" in out
+    paths = [tmp_path / "runs" / name for name in ("run-0", "run-1")]
+    found, _ = machine(gdpo_says, *paths)
+    assert [run["run"] for run in found["runs"]] == ["run-0", "run-1"]
+    files = sorted((paths[0] / "rollouts").iterdir(), reverse=True)
+    found, _ = machine(gdpo_says, *files, files[0].parent)
+    assert [run["over_time"]["step"] for run in found["runs"]] == [[1, 2, 3]]
+
+
+def test_weights_are_those_asked_for(gdpo_says, dump, here):
+    found, _ = machine(gdpo_says, dump, *COLUMNS, "--weights", "wide=3")
+    wide, narrow = found["runs"][0]["rewards"]
+    assert (wide["requested"], narrow["requested"]) == (0.75, 0.25)
+    assert found["runs"][0]["weights_from"] == "asked for"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name a file or folder with rollouts"),
+        (("nowhere",), "nowhere: there is no such file or folder"),
+        (("run", "--format", "trll"), "did you mean 'trl'"),
+        (("run", "--rewards", ","), "--rewards names none"),
+        (("run", "--columns", "prompt"), "write MEANING=COLUMN"),
+        (("run", "--columns", "promt=prompt"), "did you mean 'prompt'"),
+        (("run", *COLUMNS, "--weights", "wid=1"), "did you mean 'wide'"),
+        (("run", "--weights", "wide=much"), "'much' is no number"),
+        (("run", "--weights", "wide=inf"), "a weight is finite"),
+        (("run", "--fail-on", "error"), "Allowed: note, warning"),
+        (("run", "--estimators", "gpdo"), "did you mean 'gdpo'"),
+        (("--estimators", "run"), "name a file or folder"),
+        (("run", "--estimators", "run"), "that is a path; name the paths first"),
+        (("run", "--rescore", "gsm9k"), "did you mean 'gsm8k'"),
+        (("run", "--rescore", "gsm8k", "--rewards", "wide"), "so --rewards cannot name columns"),
+        (("run", "--output", "a.html", "--no-report"), "--no-report wants none"),
+        (("run", "--output", "no/a.html"), "no folder that can be written to"),
+        (("run", "--group-size", "0"), "Must be >= 1"),
+        (("run", "--no-such-option"), "no-such-option"),
+        (("empty",), "no files with rollouts there"),
+    ],
+)
+def test_what_is_typed_wrong_is_told_with_code_2(
+    gdpo_says, dump, tmp_path, monkeypatch, arguments, message
+):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, out, err = gdpo_says("analyze", *arguments)
+    assert code == 2
+    assert message in " ".join((out + err).split())
+    assert "Traceback" not in out + err
+
+
+def test_a_page_of_this_command_is_replaced_and_nothing_else(gdpo_says, dump, here):
+    page = here / "analysis.html"
+    assert gdpo_says("analyze", dump, *COLUMNS)[0] == 0
+    first = page.read_text()
+    page.write_text(first + "<!-- old -->")
+    assert gdpo_says("analyze", dump, *COLUMNS)[0] == 0
+    assert page.read_text() == first
+    page.write_text("<p>My own notes</p>")
+    code, _, err = gdpo_says("analyze", dump, *COLUMNS)
+    assert code == 2
+    assert "nothing else is replaced" in err
+    assert page.read_text() == "<p>My own notes</p>"
+
+
+def test_nothing_is_written_into_the_run_unless_asked_to(gdpo_says, dump, monkeypatch):
+    monkeypatch.chdir(dump)
+    before = sorted(dump.iterdir())
+    code, out, _ = gdpo_says("analyze", ".", *COLUMNS)
+    assert code == 0
+    assert f"no page: this folder lies in {dump}" in out
+    assert sorted(dump.iterdir()) == before
+    assert gdpo_says("analyze", ".", *COLUMNS, "--json")[0] == 0
+    assert gdpo_says("analyze", "..", *COLUMNS, "--no-report")[0] == 0
+    assert sorted(dump.iterdir()) == before
+    assert gdpo_says("analyze", ".", *COLUMNS, "--output", "page.html")[0] == 0
+    assert (dump / "page.html").is_file()
+
+
+def test_it_says_what_it_reads_before_it_imports_what_is_heavy(dump):
+    script = (
+        "import sys\n"
+        "class Out:\n"
+        "    first = None\n"
+        "    def write(self, text):\n"
+        "        Out.first = Out.first or (text, 'pyarrow' in sys.modules)\n"
+        "    def flush(self): pass\n"
+        "    def isatty(self): return False\n"
+        "real, sys.stdout = sys.stdout, Out()\n"
+        "from gdpo.cli import main\n"
+        "try: main(['analyze', sys.argv[1], '--no-report'])\n"
+        "except SystemExit: pass\n"
+        "print(Out.first, 'torch' in sys.modules, file=real)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(dump)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"({f'reading {dump}'!r}, False) False\n"
+
+
+def test_texts_that_are_not_shown_are_not_read(gdpo_says, tmp_path, here):
+    """The bytes of the completions are garbage: whoever reads them fails."""
+    rows = [
+        {
+            "step": 1,
+            "prompt": "a",
+            "completion": f"completion {i} " * 20,
+            "advantage": 0.0,
+            "r": i / 4,
+        }
+        for i in range(8)
+    ]
+    path = written.parquet(tmp_path / "run" / "completions_00001.parquet", rows, compression="none")
+    column = pq.read_metadata(path).row_group(0).column(2)
+    assert column.path_in_schema == "completion"
+    start = column.dictionary_page_offset or column.data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(data)
+    with pytest.raises((OSError, pa.ArrowException)):
+        pq.read_table(path)
+    code, out, _ = gdpo_says("analyze", path, "--no-report", "--estimators", "grpo,gdpo")
+    assert code == 0
+    assert "8 rows = 8 read + 0 skipped" in out
+    code, out, _ = gdpo_says("analyze", path)  # a page without texts is still a page
+    assert code == 0
+    assert "No texts could be read" in (here / "analysis.html").read_text()
+
+
+def test_a_run_that_goes_on_is_followed_until_ctrl_c(tmp_path):
+    run = written.verl(tmp_path / "run", steps=(1,))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gdpo", "analyze", str(run), "--follow", "--no-report", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert json.loads(process.stdout.readline())["rows"]["read"] == 4
+        written.verl(run, steps=(2,))
+        path = run / "1.jsonl"
+        path.write_bytes(path.read_bytes() + b'{"input": "a", "outp')
+        rows = {"read": 0}
+        while rows["read"] < 8 or not rows["skipped"]:
+            rows = json.loads(process.stdout.readline())["rows"]
+        assert (rows["all"], rows["skipped"]) == (9, 1)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err

@@ -1,0 +1,221 @@
+"""`gdpo analyze` on what goes wrong in practice: named with file and line, the rest analyzed."""
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from math import inf, nan
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.report.hostile import TEXTS
+from tests.rollouts.readers import written
+
+
+@pytest.fixture
+def analyzed(gdpo_says, tmp_path, monkeypatch):
+    """Runs the command twice, for people and for machines; what both say has to fit."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def run(*arguments):
+        code, out, err = gdpo_says("analyze", *arguments, "--estimators", "grpo,gdpo")
+        assert code == 0, err
+        assert err == ""
+        found = json.loads(
+            gdpo_says("analyze", *arguments, "--json")[1], parse_constant=pytest.fail
+        )
+        rows = found["rows"]
+        assert rows["all"] == rows["read"] + rows["skipped"]
+        assert rows["read"] == rows["untold"] + sum(
+            run["rollouts"] + run["left_out"] for run in found["runs"]
+        )
+        assert f"{rows['all']:,} rows = {rows['read']:,} read + {rows['skipped']:,} skipped" in out
+        assert len(out.split("the same rollouts under")[0].splitlines()) <= 20
+        assert all(c.isprintable() or c == "\n" for c in out)
+        return found, out
+
+    return run
+
+
+def told(found):
+    return {(Path(n["file"]).name, n["line"], n["what"]): n["count"] for n in found["notices"]}
+
+
+def test_a_last_line_that_is_cut_off(analyzed, tmp_path):
+    path = written.verl(tmp_path / "run") / "7.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    found, out = analyzed(tmp_path / "run")
+    assert found["rows"] == {"all": 4, "read": 3, "skipped": 1, "untold": 0}
+    assert f"! {path}:4: the last line is cut off" in out
+
+
+def test_several_formats_in_one_folder(analyzed, tmp_path):
+    run = tmp_path / "run"
+    written.verl(run)
+    written.nemo_rl(run)
+    written.tinker(run)
+    found, out = analyzed(run)
+    assert "nemo-rl: 1 file; tinker: 1 file; verl: 1 file" in "; ".join(
+        sorted(out.splitlines()[1].split("; "))
+    )
+    assert found["rows"]["read"] == 11
+    assert {r["name"] for r in found["runs"][0]["rewards"]} == {
+        *("acc", "format", "rewards", "brevity", "correct")
+    }
+
+
+def test_a_renamed_column_is_missing_where_it_is_and_the_rest_counts(analyzed, tmp_path):
+    for step, name in ((1, "acc"), (2, "accuracy")):
+        rows = [
+            {"step": step, "prompt": "a", "completion": "b", "advantage": 0.0, name: i / 2}
+            for i in range(2)
+        ]
+        written.parquet(tmp_path / "run" / f"completions_{step:05d}.parquet", rows)
+    found, out = analyzed(tmp_path / "run", "--rewards", "acc")
+    (reward,) = found["runs"][0]["rewards"]
+    assert (reward["steps"], reward["missing"], reward["mean"]) == (2, 0.5, 0.25)
+    assert "completions_00002.parquet: no column 'acc': it is missing there; it has" in out
+
+
+def test_groups_of_different_size(analyzed, tmp_path):
+    prompts = ["a"] * 2 + ["b"] * 2 + ["c"] * 4 + ["d"]
+    record = {"output": "b", "gts": None, "step": 1}
+    rows = [{**record, "input": p, "score": float(i)} for i, p in enumerate(prompts)]
+    written.lines(tmp_path / "run" / "1.jsonl", rows)
+    found, out = analyzed(tmp_path / "run")
+    assert found["groups"]["sizes"] == {"1": 1, "2": 2, "4": 1}
+    assert "! 2 of 4 groups do not have the usual size 2" in out
+    assert "--group-size 2 tells them apart" in out
+    assert found["runs"][0]["rewards"][0]["missing"] == 0
+
+
+def test_rewards_that_are_no_finite_numbers(analyzed, tmp_path):
+    values = [1.0, None, nan, inf, -inf, 0.5, "good"]
+    written.lines(tmp_path / "run" / "a.jsonl", [{"prompt": "a", "quality": v} for v in values])
+    found, _ = analyzed(tmp_path / "run", "--rewards", "quality")
+    assert told(found)["a.jsonl", 4, "reward 'quality' is infinite, and counts as missing"] == 2
+    assert told(found)["a.jsonl", 7, "reward 'quality' is no number, and counts as missing"] == 1
+    (reward,) = found["runs"][0]["rewards"]
+    assert reward["mean"] == 0.75
+    assert reward["missing"] == pytest.approx(5 / 7)
+
+
+def test_every_reward_missing_is_no_crash(analyzed, tmp_path):
+    written.lines(tmp_path / "run" / "a.jsonl", [{"prompt": "a", "q": None}] * 4)
+    found, out = analyzed(tmp_path / "run", "--rewards", "q")
+    assert found["runs"][0]["rewards"][0]["mean"] is None
+    assert "! `q` is missing on every rollout" in out
+
+
+def test_a_hundred_thousand_distinct_prompts(analyzed, tmp_path):
+    size = 100_000
+    table = pa.table(
+        {
+            "step": np.ones(size, np.int64),
+            "prompt": [f"question {i}" for i in range(size)],
+            "completion": ["x"] * size,
+            "advantage": np.zeros(size),
+            "r": np.arange(size) / 7,
+        }
+    )
+    (tmp_path / "run").mkdir()
+    pq.write_table(table, tmp_path / "run" / "completions_00001.parquet")
+    found, out = analyzed(tmp_path / "run")
+    assert found["groups"]["sizes"] == {"1": size}
+    assert "every group has one rollout only" in out
+
+
+def test_one_huge_group_is_told_and_the_other_steps_are_analyzed(analyzed, tmp_path):
+    odd = [f"p{i}" for i in range(4000)] + ["q"] * 4000
+    written.lines(tmp_path / "run" / "1.jsonl", [{"prompt": p, "reward": 1.0} for p in odd])
+    rows = [{"prompt": "a", "reward": float(i)} for i in range(4)]
+    written.lines(tmp_path / "run" / "2.jsonl", rows)
+    found, out = analyzed(tmp_path / "run")
+    assert found["rows"]["untold"] == 8000
+    assert found["problems"][0]["rollouts"] == 8000
+    assert "one has 4,000: are they groups?" in out
+    assert found["runs"][0]["over_time"]["step"] == [2]
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_hostile_text_commands_neither_terminal_nor_page(analyzed, tmp_path, text):
+    """In texts, and in the names of rewards, folders and files."""
+    name = "".join(c for c in text[:60] if c not in "/\x00" and not "\ud800" <= c <= "\udfff")
+    rows = [
+        {"prompt": text[:5000], "completion": text, "step": 1, name: i / 2, f"{name} 2": 1.0}
+        for i in range(4)
+    ]
+    path = tmp_path / "run" / f"{name[:40]} 1.jsonl"
+    written.lines(path, rows)
+    with path.open("a") as file:
+        file.write("{\x1b]0;title\x07")
+    columns = ("--columns", "prompt=prompt,completion=completion,step=step")
+    found, _ = analyzed(tmp_path / "run", *columns)
+    assert {r["name"] for r in found["runs"][0]["rewards"]} == {name, f"{name} 2"}
+    page = Path("analysis.html").read_text()
+    assert len(page) < 2_000_000
+    assert page.count("<script") == 2
+    assert all(c.isprintable() or c in "\n\t\u200c\u200d" for c in page)
+
+
+def test_gzip_is_read_and_one_without_its_end_as_far_as_it_goes(analyzed, tmp_path):
+    run = written.verl(tmp_path / "run", steps=(1, 2))
+    whole = gzip.compress((run / "1.jsonl").read_bytes() * 500)
+    (run / "1.jsonl.gz").write_bytes(gzip.compress((run / "1.jsonl").read_bytes()))
+    (run / "1.jsonl").unlink()
+    (run / "3.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    found, out = analyzed(run)
+    assert found["rows"]["read"] > 8
+    assert "3.jsonl.gz" in out
+    assert any(
+        "cannot be read" in notice["what"] or "cut off" in notice["what"]
+        for notice in found["notices"]
+    )
+
+
+@pytest.fixture
+def open_folder():
+    """One that anybody may enter, with the rights of nobody, who may not read everything."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield folder
+    if root:
+        os.seteuid(0)
+    for inner in folder.rglob("*"):
+        inner.chmod(0o700)
+    shutil.rmtree(folder)
+
+
+def test_files_without_permission(gdpo_says, open_folder):
+    written.verl(open_folder)
+    closed = written.verl_v1(open_folder)
+    closed.chmod(0)
+    code, out, err = gdpo_says("analyze", open_folder, "--no-report")
+    assert (code, err) == (0, "")
+    assert f"! {closed}: not read: cannot be read: Permission denied" in out
+    assert "4 rows = 4 read + 0 skipped; 1 file not read" in out
+
+
+def test_what_is_no_rollout_at_all(gdpo_says, tmp_path, monkeypatch):
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1" * 9)
+    written.lines(tmp_path / "log.jsonl", [{"loss": 0.5}])
+    monkeypatch.chdir(tmp_path)
+    code, out, err = gdpo_says("analyze", ".")
+    assert code == 2
+    assert "broken.parquet: not read" in out
+    assert "log.jsonl: not read: cannot be read: no format of rollouts that is known" in out
+    assert "no rollout could be read from these files" in err
+    code, out, err = gdpo_says("analyze", "notes.txt")
+    assert code == 2
+    assert "notes.txt: not read: its name has none of the endings .parquet" in out
+    assert "Traceback" not in err

@@ -1,0 +1,168 @@
+"""The page of foreign rollouts: what it says, and that nothing in it runs that is not ours."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from tests.report.hostile import CHATS, TEXTS
+from tests.report.runs import trained
+from tests.rollouts.readers import written
+
+from gdpo.analysis import analyze
+from gdpo.report import MARK, write_rollouts_report
+from gdpo.rollouts.readers import read_rollout_files
+
+
+def page_of(folder, page, *, replayed=("recorded", "grpo", "gdpo"), **options):
+    reading = read_rollout_files(folder, **options)
+    write_rollouts_report(analyze(reading, replayed=replayed, sampled=True), page)
+    return page
+
+
+def drifting(folder, *, steps=12, tokens=True, rewards=("right", "brief")):
+    """Long completions are right more often, and brief ones brief."""
+    rng = np.random.default_rng(0)
+    for step in range(1, steps + 1):
+        length = rng.integers(10, 200, (8, 8))
+        values = {
+            rewards[0]: (rng.random((8, 8)) < length / 200).astype(float),
+            rewards[1]: 1 - length / 200,
+        }
+        records = [
+            {
+                "step": step,
+                "prompt": f"question {step} {p}",
+                "completion": f"answer {p} {s}",
+                **({"num_tokens": int(length[p, s])} if tokens else {}),
+                **{name: float(value[p, s]) for name, value in values.items()},
+            }
+            for p in range(8)
+            for s in range(8)
+        ]
+        written.lines(folder / f"{step}.jsonl", records)
+    return folder
+
+
+def data(page):
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
+    return json.loads(found[1])
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("foreign")
+    dump = drifting(folder / "run")
+    return page_of(
+        dump, folder / "page.html", replayed=["grpo", "gdpo"], rewards=["right", "brief"]
+    )
+
+
+def test_it_answers_and_adds_up(page):
+    text = page.read_text()
+    assert MARK in text[:4096]
+    assert "What did each reward do in" in text
+    assert "768 rows = 768 read + 0 skipped" in text
+    assert len(text.encode()) < 2_000_000
+    for heading in ("over time", "beside each other", "by the length", "under every estimator"):
+        assert heading in text
+
+
+def test_the_charts_hold_the_numbers_of_the_analysis(tmp_path, page):
+    dump = drifting(tmp_path / "run")
+    (run,) = analyze(read_rollout_files(dump, rewards=["right", "brief"])).runs
+    charts = data(page)["charts"]
+    assert len(charts) == 2 + 2 + 2  # means; influence and live groups; by length
+    assert charts[0]["x"] == list(range(1, 13))
+    shown = [float(text) for text in charts[0]["lines"][0]["text"]]
+    assert shown == pytest.approx(run.over_time("right", "mean"), abs=1e-3)
+    by_length = charts[4]
+    assert by_length["unit"] == "tokens"
+    values = [float(text) for text in by_length["lines"][0]["text"] if text != "–"]
+    assert values[-1] > values[0] + 0.4  # long ones are right
+
+
+def test_the_rollouts_shown_have_their_own_texts_and_rewards(tmp_path, page):
+    viewer = data(page)["rollouts"]
+    assert viewer["estimators"] == ["grpo", "gdpo"]
+    assert {group["step"] for group in viewer["groups"]} == set(range(1, 13))
+    group = viewer["groups"][0]
+    records = [
+        json.loads(line)
+        for line in (drifting(tmp_path / "run") / f"{group['step']}.jsonl").read_text().splitlines()
+    ]
+    prompt = viewer["prompts"][group["prompt"]][0][1]
+    for sample in group["samples"]:
+        record = records[sample["id"]]
+        assert record["completion"] == sample["completion"][0][1]
+        assert record["prompt"] == prompt
+        assert sample["rewards"]["right"] == record["right"]
+        assert sample["tokens"] == record["num_tokens"]
+    assert group["size"] == 8
+
+
+def test_a_dump_without_tokens_has_no_chart_of_lengths(tmp_path):
+    dump = drifting(tmp_path / "run", tokens=False)
+    text = page_of(dump, tmp_path / "a.html", rewards=["right", "brief"]).read_text()
+    assert "by the length" not in text
+
+
+def test_many_runs_rewards_and_steps_stay_small(tmp_path):
+    names = [f"reward_{k}" for k in range(40)]
+    rng = np.random.default_rng(0)
+    for run in range(8):
+        records = [
+            {
+                "step": s // 4,
+                "prompt": "a",
+                "completion": "b" * 3000,
+                **dict(zip(names, v, strict=True)),
+            }
+            for s, v in enumerate(rng.random((80, 40)).round(3).tolist())
+        ]
+        written.lines(tmp_path / "runs" / f"run {run}" / "a.jsonl", records)
+    page = page_of(tmp_path / "runs", tmp_path / "a.html", replayed=["grpo"], rewards=names)
+    text = page.read_text()
+    assert len(text.encode()) < 2_000_000
+    assert "2 more runs and 16 more rewards are in --json" in text
+
+
+def test_nothing_runs_that_is_not_ours(browser, tmp_path):
+    both = {**TEXTS, **CHATS}
+    for number, text in enumerate(both.values()):
+        trained(tmp_path / "runs", "gdpo", number, steps=1, texts=(str(text)[:5000], text))
+    hostile = "".join(
+        t[:200] for kind, t in TEXTS.items() if kind not in ("surrogates", "controls")
+    )
+    drifting(tmp_path / "runs" / "names", steps=3, rewards=(hostile, f"{hostile}2"))
+    page = page_of(tmp_path / "runs", tmp_path / "page.html", replayed=["grpo", "gdpo"])
+    for width in (1280, 400):
+        browser.size(width)
+        browser.media()
+        browser.complaints.clear()
+        browser.requests.clear()
+        browser.open(page)
+        while not browser.ask("document.querySelector('#more').hidden"):
+            browser.ask("document.querySelector('#more').click()")
+        browser.ask("document.querySelectorAll('tr.row button').forEach(b => b.click())")
+        assert browser.ask("window.broken") is None
+        assert browser.ask("document.querySelectorAll('script, img, link, base').length") == 2
+        assert browser.complaints == []
+        assert browser.requests == [page.as_uri()]
+        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_charts_and_rollouts_are_used(browser, page):
+    browser.size(1280)
+    browser.media()
+    browser.complaints.clear()
+    browser.open(page)
+    browser.point(".chart svg", share=0.5)
+    assert browser.ask("document.querySelector('.values .at').textContent") in ("step 6", "step 7")
+    labels = "[...document.querySelectorAll('#filter label')].map(e => e.firstChild.textContent)"
+    assert browser.ask(labels)[:2] == ["run", "from step"]  # foreign runs have no seeds
+    browser.ask("document.querySelector('tr.row button').click()")
+    detail = browser.ask("document.querySelector('tr.detail').textContent")
+    assert "question" in detail
+    assert "advantage: gdpo" in detail
+    assert browser.complaints == []
