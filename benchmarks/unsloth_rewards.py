@@ -1,6 +1,7 @@
 """Rollouts under the four rewards of Unsloth's GRPO notebook, summed by TRL, for `gdpo analyze`.
 
     python -m benchmarks.unsloth_rewards [--steps 60] [--seed 0] [--output runs/unsloth]
+    gdpo analyze runs/unsloth/rollouts --estimators recorded,grpo_no_std,grpo,gdpo
 
 The notebook's rewards in its ranges: the whole format (0 or 3), three of its tags (-3 to 1.5),
 the answer (-4.5 to 5) and the number in it (-2.5 to 3.5), with the tags of our stories. The policy
@@ -98,6 +99,7 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("runs/unsloth"))
+    parser.add_argument("--trl-record", action="store_true", help="TRL's, too (it takes minutes)")
     options = parser.parse_args()
     policy = make_policy(PolicySettings(texts=Careless(), steps=1200), print)
     trainer = GRPOTrainer(
@@ -112,7 +114,8 @@ def main():
             learning_rate=5e-4,
             lr_scheduler_type="constant",
             seed=options.seed,
-            logging_steps=10,
+            logging_steps=1,
+            log_completions=options.trl_record,
             save_strategy="no",
             report_to=[],
             use_cpu=True,
