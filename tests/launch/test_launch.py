@@ -16,6 +16,7 @@ import yaml
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.launch import Machines, launch_verl, plan_verl
 from gdpo.training import load_recipe, train
+from gdpo.training._lock import is_locked
 
 PROGRAM = """
 import json, os, pathlib, sys
@@ -125,6 +126,7 @@ def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recip
     recipe = load_recipe(recipe_file, ["trainer.lr_scheduler_type=constant"])
     with pytest.raises(ConfigError, match="processes = 1, now it is 2"):
         launch_verl(plan_verl(recipe, Machines(1, 2)), resume=True)
+    assert not is_locked(planned().files.run.path)
 
 
 def test_the_other_engine_does_not_go_on_with_it(planned, install):

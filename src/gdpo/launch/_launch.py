@@ -157,15 +157,15 @@ def launch_verl(
             f"{recipe.place('data')}: the data has {len(rows)} rows, and one generation takes "
             f"{launch.batches.prompts} prompts"
         )
-    run = _opened(launch, len(rows), resume=resume)
     try:
+        run = _opened(launch, len(rows), resume=resume)
         _write(launch, rows, eval_rows)
         told(f"{run.path}: verl begins")
         code = _wait_for(subprocess.Popen(launch.arguments, env=os.environ | launch.environment))
         run.update_environment(verl_exit_code=code, **({} if code else {"finished": now()}))
         return code
     finally:
-        unlock(run.path)
+        unlock(recipe.run_dir)
 
 
 def _check_verl() -> None:
