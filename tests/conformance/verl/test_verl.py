@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gdpo.rollouts.readers import read_rollout_files
 from gdpo.training import shipped_recipes
 
 needed = [name for name in ("verl", "transfer_queue", "ray") if find_spec(name) is None]
@@ -84,6 +85,10 @@ def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_r
     assert line["padding"] > 0
     assert line["difference"] < 1e-5
     assert line["dumped"]
+    reading = read_rollout_files(tmp_path / "dump")
+    read = sum(map(len, reading))
+    assert (read, reading.report.skipped) == (line["rows"], line["padding"])
+    assert [file.format for file in reading.report.files] == ["verl"]
 
 
 def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():

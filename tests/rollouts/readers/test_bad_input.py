@@ -431,3 +431,14 @@ def test_whatever_a_field_holds_its_rows_add_up(tmp_path_factory, data):
         record[data.draw(st.sampled_from(sorted(record)))] = data.draw(JSON)
     written.lines(path, records)
     read(folder)
+
+
+def test_rows_that_fill_verls_batch_up_are_no_rollouts(tmp_path):
+    padding = f"pad{0:032x}_0_0"
+    lines = [verl_line(acc=1.0, uid=f"p_{i}_0") for i in range(4)]
+    written.lines(tmp_path / "1.jsonl", [*lines, verl_line(acc=9.0, uid=padding)])
+    tables, report = read(tmp_path)
+    assert (report.read, report.skipped) == (4, 1)
+    (notice,) = report.notices.values()
+    assert (notice.line, "fills verl's batch up" in notice.what) == (5, True)
+    assert tables[0].rewards.max() == 1

@@ -5,6 +5,7 @@ that the frameworks' writers have; the tests hold one file of each. Verifiers is
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Any, TypeAlias, cast
@@ -17,6 +18,7 @@ Record: TypeAlias = Mapping[str, Any]
 _VERL = frozenset(
     {"input", "output", "gts", "score", "reward", "step", "uid", "request_id", "num_turns"}
 )
+_VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _SWIFT = frozenset(
     {"step", "gen_step", "prompt", "completion", "advantages", "advantage", "request_id", "entropy"}
 )
@@ -25,6 +27,8 @@ _SWIFT = frozenset(
 def verl(record: Record) -> Iterator[Row]:
     """The legacy trainer's lines have every reward by name, those of V1 the total and a uid."""
     uid = record.get("uid")
+    if uid is not None and _VERL_PADDING.match(str(uid)):
+        raise DataError("it fills verl's batch up, and is no rollout (its uid begins with pad)")
     parts = str(uid).rsplit("_", 2)
     yield Row(
         step=record.get("step"),
