@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from tests.integrations.arms import SAMPLES, WEIGHTS, make
 from tests.integrations.two_ranks import launched
 
@@ -57,6 +58,33 @@ def test_evaluations_are_kept_apart(tiny_policy, tmp_path):
     (file,) = (tmp_path / "rollouts" / "eval").glob("*.parquet")
     assert {rollout.sample_id for rollout in read_rollouts(file)} == {0, 1}
     assert not list((tmp_path / "rollouts").glob("*.parquet"))
+
+
+def test_an_evaluation_batch_may_be_larger_than_a_generation(tiny_policy, tmp_path):
+    options = {"num_generations_eval": 2, "per_device_eval_batch_size": 24}
+    trainer = make("theirs", tiny_policy, tmp_path / "run", **options)
+    record_rollouts(trainer, tmp_path / "rollouts")
+    trainer.evaluate()
+    assert (tmp_path / "rollouts" / "eval").is_dir()
+
+
+def test_the_advantages_are_those_that_a_subclass_makes(tiny_policy, tmp_path):
+    trainer = make("theirs", tiny_policy, tmp_path / "run")
+    generate = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: {
+        **(output := generate(inputs)),
+        "advantages": torch.full_like(output["advantages"], 7.0),
+    }
+    record_rollouts(trainer, tmp_path / "rollouts")
+    trainer.train()
+    file = next((tmp_path / "rollouts").glob("*.parquet"))
+    assert {rollout.advantage for rollout in read_rollouts(file)} == {7.0}
+
+
+def test_the_rollouts_of_another_run_are_not_mixed_in(tiny_policy, tmp_path):
+    trained(tmp_path, tiny_policy, max_steps=1)
+    with pytest.raises(ConfigError, match="holds the rollouts of another run"):
+        trained(tmp_path, tiny_policy, max_steps=1)
 
 
 def recorded_of_a_rank(policy, folder):

@@ -5,8 +5,11 @@ Instead of verl runs a program of its name, which writes down how it was called.
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,11 +22,13 @@ from gdpo.training import load_recipe, train
 from gdpo.training._lock import is_locked
 
 PROGRAM = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--config-path")).partition("=")[2])
 told = {"arguments": sys.argv[1:], "log": os.environ["VERL_FILE_LOGGER_PATH"]}
+pathlib.Path(told["log"]).write_text(str(len(sys.argv)))
 with open(folder / "called.jsonl", "a") as file:
     file.write(json.dumps(told) + "\\n")
+time.sleep(float(os.environ.get("STAND_IN_SECONDS", "0")))
 sys.exit(int(os.environ.get("STAND_IN_CODE", "0")))
 """
 
@@ -116,6 +121,10 @@ def test_a_run_is_not_overwritten_and_can_be_gone_on_with(planned, install, monk
     environment = planned().files.run.read_environment()
     assert len(environment["resumed"]) == 1
     assert "finished" in environment
+    folder = planned().files.folder
+    assert {"metrics.jsonl", "metrics-1.jsonl", "config-1.yaml"} <= {
+        f.name for f in folder.iterdir()
+    }
 
 
 def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recipe_file):
@@ -156,3 +165,22 @@ def test_too_few_rows_for_one_generation_are_told_before_anything_is_written(pla
     with pytest.raises(ConfigError, match="has 10 rows, and one generation takes 20 prompts"):
         launch_verl(launch)
     assert not Path(launch.files.run.path).exists()
+
+
+def test_a_scheduler_that_ends_us_ends_verl_and_the_run_is_free_again(
+    planned, install, monkeypatch
+):
+    install("0.9.1")
+    monkeypatch.setenv("STAND_IN_SECONDS", "30")
+    launch = planned()
+
+    def end_it():
+        called = launch.files.folder / "called.jsonl"
+        while not called.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_it).start()
+    assert launch_verl(launch) == -signal.SIGTERM
+    assert not is_locked(launch.files.run.path)
+    assert "finished" not in launch.files.run.read_environment()

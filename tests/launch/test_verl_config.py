@@ -80,6 +80,9 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
             True,
         ),
         ("save_steps=3", "trainer.save_freq", 3),
+        ("save_steps=0.5", "trainer.save_freq", 2),
+        ("save_strategy=no", "trainer.save_freq", -1),
+        ("report_to=null", "trainer.logger", ["console", "file"]),
         ("report_to=wandb", "trainer.logger", ["console", "file", "wandb"]),
     ],
 )
@@ -176,6 +179,15 @@ def test_groups_that_verl_does_not_replace_are_told(planned):
         ("trainer.generation_batch_size=12", "12 rollouts per generation are no multiple"),
         ("trainer={num_train_epochs: 1.5, lr_scheduler_type: constant}", "whole epochs, not 1.5"),
         ("trainer={max_steps: 5}", "lr_scheduler_type = linear, TRL's default, does not exist"),
+        ("trainer.learning_rate=abc", "trainer.learning_rate is 'abc', which is not of its kind"),
+        ("trainer.learning_rate=-1", "trainer.learning_rate must be 0 or more"),
+        ("trainer.num_generations=0", "trainer.num_generations must be 2 or more"),
+        ("trainer.per_device_train_batch_size=0", "must be above 0, got 0"),
+        ("trainer.num_iterations=0", "must be above 0, got 0"),
+        ("trainer.max_completion_length=null", "is None, which is not of its kind"),
+        ("trainer.beta=null", "is None, which is not of its kind"),
+        ("trainer.save_strategy=epoch", "only steps or no"),
+        ("trainer.report_to=all", "verl does not log to 'all'"),
     ],
 )
 def test_what_verl_does_not_have_is_told_with_its_place(planned, change, message):
@@ -187,6 +199,7 @@ def test_what_verl_does_not_have_is_told_with_its_place(planned, change, message
     ("more", "message"),
     [
         ({"overrides": ("strategy",)}, "'strategy' after `--` is no override"),
+        ({"overrides": ("a=\x1b]0;x",)}, r"'a=\\x1b]0;x' after `--` is no override"),
         ({"max_prompt_length": 0}, "--max-prompt-length must be 1 or more"),
     ],
 )
@@ -242,3 +255,23 @@ def test_showing_it_imports_nothing_heavy_and_writes_nothing(recipe_file, tmp_pa
     assert done.stdout.splitlines()[-1] == "heavy: [] 0"
     assert "# the command" in done.stdout
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_override_of_what_the_recipe_decides_is_told(planned):
+    overrides = ("trainer.val_only=True", "algorithm.adv_estimator=grpo", "data.seed=1")
+    assert planned(overrides=overrides).notes == (
+        "algorithm.adv_estimator=grpo goes before what the recipe says",
+        "data.seed=1 goes before what the recipe says",
+    )
+
+
+def test_an_accumulation_that_fits_is_named(planned):
+    changes = ("trainer.generation_batch_size=16", "trainer.gradient_accumulation_steps=3")
+    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps \(2 would do\)"):
+        planned(*changes, machines=Machines(1, 2))
+
+
+def test_what_stands_in_braces_is_text_and_is_not_looked_up(planned, tmp_path):
+    launch = planned(f"runs_dir={tmp_path}/${{oc.env:HOME}}")
+    written = yaml.safe_load(launch.config_text)["data"]["train_files"]
+    assert "/\\${oc.env:HOME}/" in written

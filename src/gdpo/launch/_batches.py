@@ -25,6 +25,8 @@ class Batches:
     """Rollouts in one forward pass on one GPU."""
     iterations: int
     """How often the optimizer goes through a generation."""
+    product: str
+    """How the rollouts of an update come about, in words."""
 
     @property
     def updates(self) -> int:
@@ -42,8 +44,8 @@ class Batches:
         return [
             f"{self.prompts:,} prompts × {self.samples} samples = {rollouts:,} rollouts per "
             "generation, which is a step of verl",
-            f"optimizer steps on each: {self.updates:,}, of {per_update:,} rollouts, in "
-            f"micro-batches of {self.micro_batch} per GPU",
+            f"optimizer steps on each: {self.updates:,}, of {per_update:,} rollouts "
+            f"({self.product}), in micro-batches of {self.micro_batch}",
         ]
 
 
@@ -69,6 +71,7 @@ def plan(recipe: Recipe, machines: Machines) -> Batches:
         prompts_per_update=per_update // samples,
         micro_batch=micro,
         iterations=field(recipe, "num_iterations"),
+        product=f"{micro} per GPU × {accumulation} accumulated × {machines.processes} GPUs",
     )
 
 
@@ -83,8 +86,18 @@ def _check_divides(recipe: Recipe, machines: Machines, counts: tuple[int, int, i
             "whole groups"
         )
     if rollouts % per_update:
+        fits = _accumulation_that_fits(recipe, machines, rollouts, samples)
         raise ConfigError(
             f"{on}: {rollouts} rollouts per generation are no multiple of the {per_update} that an "
             f"optimizer step learns from ({product}): change --gpus, "
-            "trainer.gradient_accumulation_steps or trainer.generation_batch_size"
+            f"trainer.gradient_accumulation_steps{fits} or trainer.generation_batch_size"
         )
+
+
+def _accumulation_that_fits(recipe: Recipe, machines: Machines, rollouts: int, samples: int) -> str:
+    """The largest that is smaller than the recipe's, in parentheses; empty if none is."""
+    each = field(recipe, "per_device_train_batch_size") * machines.processes
+    for steps in range(field(recipe, "gradient_accumulation_steps") - 1, 0, -1):
+        if rollouts % (each * steps) == 0 and (each * steps) % samples == 0:
+            return f" ({steps} would do)"
+    return ""

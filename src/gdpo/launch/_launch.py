@@ -2,12 +2,13 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, cast
 
 from gdpo._files import write_whole
 from gdpo.errors import ConfigError, MissingExtraError
@@ -27,7 +28,7 @@ from gdpo.training import (
     read_data,
 )
 from gdpo.training._environment import describe_environment, now
-from gdpo.training._lock import lock, unlock
+from gdpo.training._lock import lock, lock_descriptor, unlock
 from gdpo.training._resolve import find_task
 from gdpo.training._resume import find_run, refuse_other_circumstances
 from gdpo.training._run_directory import create_run, refuse_existing
@@ -58,7 +59,7 @@ class Launch:
     @property
     def config_text(self) -> str:
         """The configuration as the file holds it."""
-        return _HEADER + dump_yaml(self.config)
+        return _HEADER + dump_yaml(_escaped(self.config))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -114,7 +115,7 @@ def plan_verl(
         )
     if max_prompt_length < 1:
         raise ConfigError(f"--max-prompt-length must be 1 or more, got {max_prompt_length}")
-    if wrong := [each for each in overrides if "=" not in each.strip("~")[1:]]:
+    if wrong := [o for o in overrides if "=" not in o.strip("~")[1:] or not o.isprintable()]:
         raise ConfigError(
             f"{wrong[0]!r} after `--` is no override of verl's configuration: write key=value, as "
             "in trainer.logger=[console,wandb]"
@@ -122,6 +123,7 @@ def plan_verl(
     notes = check_fields(recipe)
     batches = plan(recipe, machines)
     config = verl_config(recipe, batches, machines, max_prompt_length=max_prompt_length)
+    notes += [f"{each} goes before what the recipe says" for each in _taken(overrides, config)]
     return Launch(recipe, machines, batches, config, tuple(overrides), tuple(notes))
 
 
@@ -161,7 +163,13 @@ def launch_verl(
         run = _opened(launch, len(rows), resume=resume)
         _write(launch, rows, eval_rows)
         told(f"{run.path}: verl begins")
-        code = _wait_for(subprocess.Popen(launch.arguments, env=os.environ | launch.environment))
+        code = _wait_for(
+            subprocess.Popen(
+                launch.arguments,
+                env=os.environ | launch.environment,
+                pass_fds=[lock_descriptor(run.path)],  # the run is locked for as long as verl lives
+            )
+        )
         run.update_environment(verl_exit_code=code, **({} if code else {"finished": now()}))
         return code
     finally:
@@ -214,6 +222,7 @@ def _opened(launch: Launch, rows: int, *, resume: bool) -> RunDirectory:
 def _write(launch: Launch, rows: Sequence[Sample], eval_rows: Sequence[Sample] | None) -> None:
     files, task = launch.files, find_task(launch.recipe).name
     files.folder.mkdir(exist_ok=True)
+    _keep_earlier(files)
     write_rows(files.train, rows, task)
     if eval_rows is not None:
         write_rows(files.evaluation, eval_rows, task)
@@ -223,8 +232,44 @@ def _write(launch: Launch, rows: Sequence[Sample], eval_rows: Sequence[Sample] |
         convert_smollm2()
 
 
+def _keep_earlier(files: VerlFiles) -> None:
+    """What the run wrote before it was resumed gets a number: verl begins its log anew."""
+    for file in (files.config, files.command, files.metrics):
+        if file.exists():
+            number = len(list(files.folder.glob(f"{file.stem}-*{file.suffix}"))) + 1
+            file.rename(file.with_name(f"{file.stem}-{number}{file.suffix}"))
+
+
+def _taken(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    """Overrides of what the recipe decides."""
+    found: list[str] = []
+    for override in overrides:
+        value: Any = config
+        for key in override.partition("=")[0].lstrip("+~").split("."):
+            value = (
+                cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
+            )
+        found += [override] if value is not None else []
+    return found
+
+
+def _escaped(value: Any) -> Any:
+    """As OmegaConf reads it back: it would look up what stands in `${...}`."""
+    if isinstance(value, str):
+        return value.replace("${", "\\${")
+    if isinstance(value, Mapping):
+        return {key: _escaped(each) for key, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_escaped(each) for each in cast("list[Any]", value)]
+    return value
+
+
 def _wait_for(process: "subprocess.Popen[bytes]") -> int:
-    """Its exit code. Ctrl-C reaches verl, too, which ends by itself; a second one kills it."""
+    """Its exit code. Ctrl-C reaches verl, too, which ends by itself; a second one kills it.
+
+    SIGTERM, as a scheduler sends it, is passed on.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -234,7 +279,5 @@ def _wait_for(process: "subprocess.Popen[bytes]") -> int:
             process.kill()
             process.wait()
         raise
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -9,6 +9,7 @@ from gdpo.errors import ConfigError
 from gdpo.launch._batches import Batches
 from gdpo.launch._trl_defaults import DEFAULTS, field
 from gdpo.training import Recipe
+from gdpo.training._trainer_fields import out_of_range
 
 _AGGREGATION: Mapping[str, str] = {
     "dapo": "token-mean",
@@ -88,11 +89,36 @@ def check_fields(recipe: Recipe) -> list[str]:
             raise ConfigError(
                 f"{place}: trainer.{name} = {value} has no counterpart in verl, only {allowed}"
             )
+        if name in DEFAULTS and (wrong := _wrong(name, value)):
+            raise ConfigError(f"{place}: trainer.{name}{wrong}")
     _check_choices(recipe)
     return [_FILTERED] if field_or(recipe, "filter_groups", "off") != "off" else []
 
 
+def _wrong(name: str, value: Any) -> str | None:
+    """What is wrong with a value, as the rest of a sentence; None if nothing is."""
+    default = DEFAULTS[name]
+    if value is None and (default is None or name == "report_to"):
+        return None
+    if isinstance(default, bool) or isinstance(value, bool):
+        fits = isinstance(default, bool) and isinstance(value, bool)
+    elif isinstance(default, str):
+        fits = isinstance(value, str)
+    elif isinstance(default, int) and name != "warmup_steps":  # below 1, a share
+        fits = isinstance(value, int)
+    else:
+        fits = isinstance(value, int | float) and math.isfinite(value)
+    if not fits:
+        return f" is {value!r}, which is not of its kind (TRL's default is {default!r})"
+    return out_of_range(name, value)
+
+
 def _check_choices(recipe: Recipe) -> None:
+    if (strategy := field_or(recipe, "save_strategy", "steps")) not in ("steps", "no"):
+        raise ConfigError(
+            f"{recipe.place('trainer', 'save_strategy')}: trainer.save_strategy = {strategy} has "
+            "no counterpart in verl, only steps or no"
+        )
     for name, allowed in (("lr_scheduler_type", _SCHEDULERS), ("loss_type", tuple(_AGGREGATION))):
         value = field(recipe, name)
         if value not in allowed:
@@ -171,8 +197,7 @@ def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
     steps = field(recipe, "max_steps")
     if steps > 0:
         total = batches.generations(steps)
-        saved = field_or(recipe, "save_steps", 0)
-        every = batches.generations(saved) if saved >= 1 else min(100, math.ceil(total / 10))
+        every = _save_every(recipe, batches, min(100, math.ceil(total / 10)), total)
         # Every epoch has a step, so that as many epochs are always enough.
         return {"total_training_steps": total, "total_epochs": total, "save_freq": every}
     epochs = field(recipe, "num_train_epochs")
@@ -181,11 +206,27 @@ def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
             f"{recipe.place('trainer', 'num_train_epochs')}: verl trains whole epochs, not "
             f"{epochs}: set trainer.max_steps, or a whole number"
         )
-    saved = field_or(recipe, "save_steps", 0)
     return {
         "total_epochs": int(epochs),
-        "save_freq": batches.generations(saved) if saved >= 1 else _SAVED_EVERY,
+        "save_freq": _save_every(recipe, batches, _SAVED_EVERY, None),
     }
+
+
+def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None) -> int:
+    """Generations from one checkpoint to the next; -1: none are kept."""
+    if field_or(recipe, "save_strategy", "steps") == "no":
+        return -1
+    saved = field_or(recipe, "save_steps", None)
+    if saved is None:
+        return usual
+    if saved >= 1:
+        return batches.generations(saved)
+    if total is None:
+        raise ConfigError(
+            f"{recipe.place('trainer', 'save_steps')}: trainer.save_steps = {saved} is a share of "
+            "a run whose length is not known: set a number of steps"
+        )
+    return max(1, math.ceil(saved * total))
 
 
 _SAVED_EVERY = 20

@@ -8,7 +8,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
+from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
+from gdpo.errors import ConfigError
 from gdpo.integrations.verl import NAME, PATH, PREFIX, TOKENS_MANAGER, compute_score
 from gdpo.launch._batches import Batches
 from gdpo.launch._machines import Machines
@@ -181,8 +183,13 @@ def _model(recipe: Recipe) -> dict[str, Any]:
 
 
 def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> dict[str, Any]:
-    reporting = recipe.trainer.get("report_to", "none")
+    reporting = recipe.trainer.get("report_to") or "none"
     loggers = [reporting] if isinstance(reporting, str) else list(reporting)
+    if wrong := [name for name in loggers if name not in _LOGGERS]:
+        raise ConfigError(
+            f"{recipe.place('trainer', 'report_to')}: verl does not log to {wrong[0]!r}: "
+            f"{did_you_mean(str(wrong[0]), _LOGGERS)}"
+        )
     evaluated = recipe.eval_data is not None
     return {
         "project_name": "gdpo",
@@ -198,6 +205,9 @@ def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> dict[str, 
         "test_freq": _EVALUATED_EVERY if evaluated else -1,
     }
 
+
+_LOGGERS = ("none", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml")
+"""Of TRL's, those that verl has."""
 
 _EVALUATED_EVERY = 20
 """Generations."""

@@ -29,6 +29,11 @@ def lock(folder: Path) -> None:
     _held[path] = file
 
 
+def lock_descriptor(folder: Path) -> int:
+    """Of the lock that this process has: a process that inherits it holds the lock as well."""
+    return _held[folder.absolute()].fileno()
+
+
 def unlock(folder: Path) -> None:
     """Let others in again; nothing where this process has no lock."""
     if (file := _held.pop(folder.absolute(), None)) is not None:

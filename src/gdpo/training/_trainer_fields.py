@@ -273,10 +273,11 @@ def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
         return f" is {value!r}: {did_you_mean(value, allowed)}"
     if not _fits(types_of[name], value):
         return f" should be {_in_words(types_of[name])}, got {value!r}"
-    return _out_of_range(name, value)
+    return out_of_range(name, value)
 
 
-def _out_of_range(name: str, value: Any) -> str | None:
+def out_of_range(name: str, value: Any) -> str | None:
+    """What is wrong with a number, as the rest of a sentence; None if nothing is."""
     bounds: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (_POSITIVE, lambda number: number > 0, "above 0"),
         (_NOT_NEGATIVE, lambda number: number >= 0, "0 or more"),

@@ -1,7 +1,7 @@
 """Our rollout record from a trainer of TRL's own, whose estimator stays what it is."""
 
+import functools
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +24,31 @@ def record_rollouts(trainer: GRPOTrainer, folder: str | Path) -> None:
 
     Args:
         trainer: Of TRL; also a subclass that makes advantages in its own way.
-        folder: Where training steps are kept; evaluations go into its subfolder `eval`.
+        folder: Where training steps are kept; evaluations go into its subfolder `eval`. A run that
+            is resumed goes on in the folder that it began in.
 
     Raises:
-        ConfigError: The trainer is a `GDPOTrainer`, which records by itself.
+        ConfigError: The trainer is a `GDPOTrainer`, which records by itself; or the folder holds
+            rollouts of a run, and this one does not resume it.
     """
     if isinstance(trainer, GDPOTrainer):
         raise ConfigError("GDPOTrainer records by itself: set rollouts_dir in its GDPOConfig")
-    recorded = _Recorded(trainer, RolloutLog(Path(folder), trainer.args.run_name or ""))
+    recorded = _Recorded(trainer, Path(folder))
     # Of this one trainer: its class is the user's.
-    trainer._calculate_rewards = recorded.rewards(trainer._calculate_rewards)  # pyright: ignore
-    trainer._generate_and_score_completions = recorded.advantages(  # pyright: ignore
-        trainer._generate_and_score_completions  # pyright: ignore
-    )
+    for name, recording in (
+        ("_calculate_rewards", recorded.rewards),
+        ("_generate_and_score_completions", recorded.advantages),
+    ):
+        setattr(trainer, name, recording(getattr(trainer, name)))
 
 
 class _Recorded:
-    def __init__(self, trainer: Any, log: RolloutLog) -> None:
+    def __init__(self, trainer: Any, folder: Path) -> None:
         self._trainer = trainer
-        self._log = log
+        self._folder = folder
+        self._log = RolloutLog(folder, trainer.args.run_name or "")
         self._rewards: torch.Tensor | None = None
+        self._begun = False
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """TRL's method, which also keeps what it is given and what it makes."""
@@ -51,9 +56,12 @@ class _Recorded:
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         ends = {*trainer.eos_token_ids, tokenizer.pad_token_id}
 
-        def calculated(inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
-            self._rewards = calculate(inputs, prompts, completions, ids)
-            self._log.collect(inputs, prompts, completions, ids, ends)
+        @functools.wraps(calculate)
+        def calculated(
+            inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+        ) -> torch.Tensor:
+            self._rewards = calculate(inputs, prompts, completions, completion_ids_list)
+            self._log.collect(inputs, prompts, completions, completion_ids_list, ends)
             return self._rewards
 
         return calculated
@@ -61,27 +69,44 @@ class _Recorded:
     def advantages(self, generate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """TRL's method, whose rollouts are written once their advantages are known."""
 
+        @functools.wraps(generate)
         def generated(inputs: Any) -> Any:
+            self._refuse_other_run()
             output = generate(inputs)
-            self._write()
+            self._write(output["advantages"])
             return output
 
         return generated
 
-    def _write(self) -> None:
+    def _refuse_other_run(self) -> None:
+        """Before the first batch: only then is it known whether a run is resumed."""
+        trainer = self._trainer
+        if self._begun:
+            return
+        self._begun = True
+        fresh = trainer.model.training and trainer.state.global_step == 0
+        if fresh and trainer.accelerator.is_main_process and any(self._folder.glob("*.parquet")):
+            raise ConfigError(
+                f"{self._folder} holds the rollouts of another run, which would be mixed with this "
+                "one's: name another folder, or resume that run"
+            )
+
+    def _write(self, local: torch.Tensor) -> None:
         trainer, rewards = self._trainer, self._rewards
-        assert rewards is not None, "TRL scored no rewards before it made advantages"
+        if rewards is None:
+            raise ConfigError(
+                "this trainer makes advantages without TRL's _calculate_rewards, so that its "
+                "rewards cannot be recorded: leave record_rollouts out"
+            )
         training = trainer.model.training
         samples = trainer.num_generations if training else trainer.num_generations_eval
         grouped = rewards.view(-1, samples, rewards.shape[-1])
-        # TRL's table holds the gathered advantages of the latest batches, this one's last.
-        latest = reversed(trainer._logs["advantages"])
-        flat = list(islice(latest, len(rewards)))[::-1]
+        advantages = trainer.accelerator.gather(local)
         self._log.write(
             mode="train" if training else "eval",
             step=trainer.state.global_step + training,
             rewards=grouped,
-            advantages=torch.tensor(flat).view(grouped.shape[:2]),
+            advantages=advantages.view(grouped.shape[:2]),
             weights=dict(
                 zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
             ),
