@@ -48,7 +48,7 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
     (run,) = analyze_runs(analyze_steps(read(dump)))
     assert (run.steps, run.rollouts, run.recorded) == ([1, 2], 8, 0)
     assert run.estimators == {"grpo"}
-    assert run.weights_from == "nobody: all 1"
+    assert run.weights_from == "all 1, as none are known"
     wide, narrow = run.rewards()
     assert (wide.mean, wide.missing, wide.groups, wide.live_groups) == (5.0, 0.0, 4, 3)
     assert narrow.mean == pytest.approx(2 / 6)

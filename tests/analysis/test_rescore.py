@@ -14,7 +14,7 @@ from gdpo.errors import ConfigError
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
-from gdpo.rollouts.readers import read_rollout_files
+from gdpo.rollouts.readers import Written, read_rollout_files
 
 RIGHT, WRONG = "<think>a</think>\n<answer>4</answer>", "5"
 
@@ -118,6 +118,30 @@ def test_ms_swift_has_the_solution_beside_its_rewards(tmp_path):
     (table,), _ = read(path, "gsm8k")
     assert table.names == ("correctness", "integer", "format")
     assert table.rewards[:, 0].tolist() == [1, 0, 0, 1]  # the solutions are 4, 4, 5, 5
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("tokens", ["2.5", "many", "nan", "inf"])
+def test_numbers_of_tokens_that_are_none_are_missing(tmp_path, ending, tokens):
+    path = tmp_path / f"a.{ending}"
+    record = {"prompt": "a", "completion": "b", "reward": 1.0, "num_tokens": tokens}
+    if ending == "csv":
+        path.write_text("\n".join(",".join(map(str, r)) for r in (record, record.values())))
+    elif ending == "jsonl":
+        written.lines(path, [record])
+    else:
+        written.parquet(path, [record])
+    (table,), report = read(path, f"{__name__}:both")
+    known = tokens == "2.5"
+    np.testing.assert_array_equal(table.rewards, [[1, 1 if known else np.nan]])
+    assert any(n.what == NO_TOKENS for n in report.notices.values()) != known
+
+
+@pytest.mark.parametrize("tokens", [np.nan, np.inf, "many"])
+def test_a_judge_of_tokens_takes_no_others(tokens):
+    with Rescorer(f"{__name__}:both") as rescorer:
+        found = rescorer([Written("a", "b", None, {}, tokens)])
+    assert found.problems[NO_TOKENS] == [0]
 
 
 def test_all_chunks_are_scored(tmp_path):

@@ -14,6 +14,8 @@ import pytest
 from tests.report.runs import trained
 from tests.rollouts.readers import written
 
+from gdpo.advantages import grpo
+
 ROWS = [
     # step, prompt, wide, narrow, tokens
     (1, "a", 0.0, 0.0, 10),
@@ -127,7 +129,8 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     assert lines[0] == f"reading {tmp_path / 'run'}"
     assert lines[1].startswith("verl: 6 files, recognized by its fields input, output, score, step")
     assert lines[2] == "768 rows = 768 read + 0 skipped"
-    assert "6 steps (1 to 6)" in lines[3]
+    assert lines[3] == "rewards: every part that is a number (--rewards names them)"
+    assert "6 steps (1 to 6)" in lines[4]
     assert "96 groups of 8, by repeated prompts" in " ".join(lines)
     table = {line.split()[0]: line for line in lines}
     assert "50 %" in table["loud"]
@@ -395,3 +398,52 @@ def test_a_run_that_goes_on_is_followed_until_ctrl_c(tmp_path):
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_of_a_total_alone_nothing_is_said_about_other_estimators(gdpo_says, tmp_path, here):
+    rng = np.random.default_rng(0)
+    rows = [
+        {"input": f"q{i // 4}", "output": "x", "gts": "", "score": float(s), "step": 1}
+        for i, s in enumerate(rng.random(32))
+    ]
+    written.lines(tmp_path / "run" / "1.jsonl", rows)
+    code, out, _ = gdpo_says("analyze", tmp_path / "run", "--estimators", "grpo,gdpo")
+    assert code == 0
+    assert "nothing would change" not in out
+    assert "--rescore gives the parts back" in out
+    assert "these files hold a total alone" in out
+    page = (here / "analysis.html").read_text()
+    assert "Nothing would change under another" not in page
+    assert "hold a total alone" in page
+
+
+def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(gdpo_says, tmp_path, here):
+    rng = np.random.default_rng(0)
+    rewards = rng.random((8, 4, 2))
+    advantages = grpo(rewards, [1.0, 0.1]).reshape(-1)
+    rows = [
+        {"step": 1, "prompt": f"q{i // 4}", "completion": "x", "a": a, "b": b, "advantage": c}
+        for i, ((a, b), c) in enumerate(zip(rewards.reshape(-1, 2), advantages, strict=True))
+    ]
+    written.lines(tmp_path / "run" / "step_1.jsonl", rows)
+    asked = ("analyze", tmp_path / "run", "--rewards", "a,b", "--estimators", "recorded,grpo,gdpo")
+    _, out, _ = gdpo_says(*asked)
+    assert "if the run had others, give --weights" in out
+    _, out, _ = gdpo_says(*asked, "--weights", "a=1,b=0.1")
+    assert "--weights" not in out
+    assert "nothing would change under grpo" in out
+
+
+def test_recorded_advantages_that_are_not_there_are_refused(gdpo_says, tmp_path, here):
+    code, _, err = gdpo_says("analyze", drowned(tmp_path / "run"), "--estimators", "recorded,gdpo")
+    assert code == 2
+    assert "these files hold no advantages" in " ".join(err.split())
+
+
+def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(gdpo_says, tmp_path, here):
+    program = here / "mine.py"
+    program.write_text('# <meta name="generator" content="gdpo analyze">')
+    code, _, err = gdpo_says("analyze", drowned(tmp_path / "run"), "--output", program)
+    assert code == 2
+    assert "nothing else is replaced" in " ".join(err.split())
+    assert program.read_text().startswith("# <meta")

@@ -8,7 +8,14 @@ from gdpo.analysis._lengths import LengthBins
 from gdpo.analysis._replay import RECORDED, Replay, Replayed
 from gdpo.analysis._run import HeldFinding, RunAnalysis
 from gdpo.analysis._sample import Sample, SampledGroup
-from gdpo.analysis._steps import Batch, StepAnalysis, analyze_step, batch_of, check_weights
+from gdpo.analysis._steps import (
+    UNKNOWN_WEIGHTS,
+    Batch,
+    StepAnalysis,
+    analyze_step,
+    batch_of,
+    check_weights,
+)
 from gdpo.diagnostics import Severity
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
@@ -46,6 +53,17 @@ class Analysis:
         bins = self.lengths.setdefault(step.run, LengthBins())
         for name, rewards in zip(batch.table.names, batch.table.rewards.T, strict=True):
             bins.add(name, batch.table.num_tokens, rewards)
+
+    @property
+    def weights_to_give(self) -> bool:
+        """Whether unknown weights may be why no estimator gives the recorded advantages."""
+        others = [r for r in self.replayed if r.estimator != RECORDED and r.steps]
+        return (
+            bool(others)
+            and others[0].beside == RECORDED
+            and not any(r.same for r in others)
+            and any(run.weights_from == UNKNOWN_WEIGHTS for run in self.runs)
+        )
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
         """What lasted in any run, worst first; of the same severity, what held longest."""
@@ -113,7 +131,7 @@ def _batch(
     try:
         batch = batch_of(table, weights)
     except DataError as error:
-        done.problems[str(error)] = len(table)
+        done.problems[str(error)] = done.problems.get(str(error), 0) + len(table)
         batch = None
     done.untold += len(table) if batch is None else 0
     return batch

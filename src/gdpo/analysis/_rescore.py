@@ -72,7 +72,7 @@ class Rescorer:
         problems: Problems = {}
         references = [self._reference(each, i, problems) for i, each in enumerate(written)]
         texts = [completion_text(each.completion) for each in written]
-        tokens = [each.num_tokens for each in written]
+        tokens = [_count(each.num_tokens) for each in written]
         values: dict[str, list[float | None]] = {r.name: [None] * len(texts) for r in self.rewards}
         for kind, judged, lacking in (("text", texts, NO_TEXT), ("tokens", tokens, NO_TOKENS)):
             rewards = [reward for reward in self.rewards if reward.of == kind]
@@ -84,7 +84,7 @@ class Rescorer:
             scores = self._scorer.score(
                 [texts[i] or "" for i in known],
                 [references[i] for i in known],
-                num_tokens=[int(tokens[i] or 0) for i in known],
+                num_tokens=[tokens[i] or 0 for i in known],
                 only=rewards,
             )
             for failure in scores.failures:
@@ -115,6 +115,14 @@ class Rescorer:
             lacking = set(columns) - set(extras)
             if len(lacking) < len(columns) and lacking <= set(_ASKED):
                 return self.task.read_row(extras | dict.fromkeys(lacking, asked)).reference
+        return None
+
+
+def _count(tokens: Any) -> int | None:
+    """A number of tokens; None: it is none, or not finite."""
+    try:
+        return None if tokens is None else int(float(tokens))
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

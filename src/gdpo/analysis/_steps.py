@@ -13,6 +13,8 @@ from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
 from gdpo.rollouts.readers._table import places
 
+UNKNOWN_WEIGHTS = "all 1, as none are known"
+
 
 @dataclass(frozen=True, slots=True)
 class StepAnalysis:
@@ -26,7 +28,7 @@ class StepAnalysis:
     recorded: bool
     """Whether the advantages are those of the dump; else they are the estimator's."""
     weights_from: str
-    """`asked for`, `the dump` or `nobody: all 1`."""
+    """`asked for`, `the dump` or `UNKNOWN_WEIGHTS`."""
     left_out: int
     """Rollouts that were scored and not trained on."""
     cut: float
@@ -78,7 +80,7 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         given = tuple(float(weights.get(name, 1.0)) for name in table.names)
         said_by = "asked for"
     else:
-        given, said_by = arrays.weights, "nobody: all 1" if table.weights is None else "the dump"
+        given, said_by = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "the dump"
     recorded = bool(np.all(np.isfinite(used.advantages)))
     advantages = arrays.advantages if recorded else None
     return Batch(used, arrays.rewards, given, said_by, advantages, left_out)

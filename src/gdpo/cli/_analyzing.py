@@ -109,6 +109,7 @@ def run_analysis(wanted: Wanted) -> int:
     _tell(analysis, wanted, console, failed=failed)
     if not analysis.runs:
         raise DataError(_nothing(analysis))
+    _refuse_absent(analysis, wanted)
     _write_page(analysis, wanted, console)
     return FAILED if failed else 0
 
@@ -118,20 +119,33 @@ def follow_runs(wanted: Wanted) -> int:
 
     Everything is read again then; reading takes at most a tenth of the time.
     """
-    console, seen = Console(highlight=False), None
+    console = Console(highlight=False)
+    seen: object = None
     try:
         while True:
-            start, now = time.monotonic(), _sizes(wanted.paths)
-            if now != seen:
-                seen, analysis = now, _analyzed(wanted)
-                if not wanted.json:
-                    console.rule(time.strftime("%H:%M:%S"))
-                _tell(analysis, wanted, console, failed=_fails(analysis, wanted.fail_on))
-                if analysis.runs:
-                    _write_page(analysis, wanted, console)
+            start = time.monotonic()
+            try:
+                now = _sizes(wanted.paths)
+                if now != seen:
+                    seen = now
+                    _look(wanted, console)
+            except DataError as error:  # a file that was moved away may come back
+                now = str(error)
+                if now != seen:
+                    console.print(one_line(now), markup=False, soft_wrap=True)
+                seen = now
             time.sleep(max(_PAUSE_S, 10 * (time.monotonic() - start)))
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _look(wanted: Wanted, console: Console) -> None:
+    analysis = _analyzed(wanted)
+    if not wanted.json:
+        console.rule(time.strftime("%H:%M:%S"))
+    _tell(analysis, wanted, console, failed=_fails(analysis, wanted.fail_on))
+    if analysis.runs:
+        _write_page(analysis, wanted, console)
 
 
 def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
@@ -201,6 +215,15 @@ def _write_page(analysis: Analysis, wanted: Wanted, console: Console) -> None:
         console.print(one_line(said), markup=False, soft_wrap=True)
 
 
+def _refuse_absent(analysis: Analysis, wanted: Wanted) -> None:
+    """Raise a ConfigError where recorded advantages were asked for, and there are none."""
+    if RECORDED in (wanted.estimators or ()) and not any(run.recorded for run in analysis.runs):
+        raise ConfigError(
+            f"--estimators {RECORDED}: these files hold no advantages; leave it out, and the first "
+            "estimator that is named is what the others are compared with"
+        )
+
+
 def _fails(analysis: Analysis, worst: Severity | None) -> bool:
     if worst is None:
         return False
@@ -265,7 +288,8 @@ def _run_around_here(paths: Sequence[Path]) -> Path | None:
 
 def _is_ours(page: Path) -> bool:
     with page.open(encoding="utf-8", errors="replace") as file:
-        return MARK in file.read(4096)
+        begin = file.read(4096)
+    return begin.lstrip().lower().startswith("<!doctype html>") and MARK in begin
 
 
 def _names(text: str, option: str) -> list[str]:

@@ -50,7 +50,8 @@ def analyze(
         follow: Look for more every few seconds, and say it again, until Ctrl-C.
     """
     if not paths:
-        raise ConfigError("name a file or folder with rollouts: gdpo analyze PATH")
+        taken = f" (--estimators has taken {', '.join(estimators)})" if estimators else ""
+        raise ConfigError(f"name a file or folder with rollouts first: gdpo analyze PATH{taken}")
     told = ", ".join(map(_shown, paths)) if len(paths) <= 3 else f"{len(paths):,} paths"
     # Before anything heavy is imported: what reads for long should have said so.
     print(f"reading {told}", flush=True, file=sys.stderr if json else sys.stdout)

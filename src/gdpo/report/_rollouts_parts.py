@@ -13,6 +13,7 @@ from gdpo.report._figures import binned, running_mean, smoothing
 from gdpo.report._head import table
 from gdpo.report._parts import percentage, strip
 from gdpo.report._rollouts_sample import Labels
+from gdpo.report._rollouts_summary import TOTAL_TOLD
 from gdpo.report._text import html, visible
 
 RUNS, REWARDS = 6, 24
@@ -334,7 +335,20 @@ def sentences(analysis: Analysis) -> Iterator[str]:
     if not warnings:
         notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
         yield f"No warning lasted{notes}."
+    yield from _estimator_sentences(analysis)
+
+
+def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
     others = [r for r in analysis.replayed if r.estimator != r.beside and r.steps]
+    if others and analysis.report.total_alone:
+        yield f"{TOTAL_TOLD[0].upper()}{TOTAL_TOLD[1:]}."
+        return
+    if analysis.weights_to_give:
+        yield (
+            "No estimator gives the recorded advantages with weights of 1; if the run had others, "
+            "what is told here is of another run (--weights)."
+        )
+        return
     if others and all(r.same for r in others):
         yield "Nothing would change under another estimator."
     for each in others:

@@ -14,12 +14,30 @@ from gdpo.diagnostics import Kind, Severity
 from gdpo.diagnostics._text import percent
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
+from gdpo.rollouts.readers._report import TOTAL_ALONE
 
 LINES = 20
 """What fits on a screen; the two worst findings are told in any case."""
 
 _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
 """Oddities and rewards that are listed, and characters of a name and of a problem, at most."""
+
+_WIDTH = 100
+
+_REMEDY = {
+    True: "; --rescore gives the parts back",
+    False: " (--rewards names them)",
+}
+"""By whether there is nothing but a total."""
+
+TOTAL_TOLD = (
+    "these files hold a total alone, under which estimators are alike: what another would change "
+    "can be told of the rewards one by one (--rescore)"
+)
+WEIGHTS_TOLD = (
+    "none of them gives the recorded advantages with weights of 1: if the run had others, give "
+    "--weights, and look again"
+)
 
 _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
@@ -52,9 +70,13 @@ def estimators_summary(analysis: Analysis) -> list[Text]:
         f"({_count(first.steps, 'step')}, {_count(first.groups, 'group')})"
     )
     rows = [("estimator", "correlation", "other sign", "groups die", "revive", "scale", "")]
-    rows += [_replayed_cells(each) for each in replayed if each.steps]
-    told = (*_verdict(replayed), *_gain(analysis), *_not_replayed(replayed))
-    return [Text(heading, style="bold"), *_table(rows), *map(Text, told)]
+    alone = analysis.report.total_alone
+    rows += [_replayed_cells(each, told=not alone) for each in replayed if each.steps]
+    verdict = [TOTAL_TOLD] if analysis.report.total_alone else _verdict(replayed)
+    told = (*verdict, *_gain(analysis), *_not_replayed(replayed))
+    if analysis.weights_to_give:
+        told = (WEIGHTS_TOLD, *told)
+    return [Text(heading, style="bold"), *_table(rows), *_wrapped(told, _WIDTH)]
 
 
 def _read(report: ReadReport) -> Iterator[str]:
@@ -67,6 +89,9 @@ def _read(report: ReadReport) -> Iterator[str]:
     skipped = f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped"
     left = len(report.left_out)
     yield skipped + (f"; {_count(left, 'file')} not read" if left else "")
+    told = dict.fromkeys(file.rewards_told_by for file in report.files if file.rewards)
+    if guessed := [text for text in told if text.startswith(("every", TOTAL_ALONE))]:
+        yield f"rewards: {'; '.join(map(one_line, guessed))}{_REMEDY[report.total_alone]}"
 
 
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
@@ -87,6 +112,9 @@ def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
 def _with_options(text: str) -> str:
     """What is an argument in Python is an option here."""
     text = text.replace("group_size=", "--group-size ").replace("group_size", "--group-size")
+    text = text.replace(
+        "name the format, or the columns", "name the format (--format) or --columns"
+    )
     return text.replace("(columns)", "(--columns)")
 
 
@@ -102,7 +130,7 @@ def _run(run: RunAnalysis, analysis: Analysis) -> str:
 
 
 def _weights(run: RunAnalysis) -> str:
-    return "all 1, as none are known" if "nobody" in run.weights_from else run.weights_from
+    return run.weights_from
 
 
 def _left_out(run: RunAnalysis) -> str:
@@ -185,8 +213,8 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
         yield Text(line)
 
 
-def _replayed_cells(replayed: Replayed) -> tuple[str, ...]:
-    itself = replayed.estimator == replayed.beside
+def _replayed_cells(replayed: Replayed, *, told: bool) -> tuple[str, ...]:
+    itself = replayed.estimator == replayed.beside or not told
     verdict = "" if itself else "nothing would change" if replayed.same else _changed(replayed)
     return (
         _name(replayed.estimator),

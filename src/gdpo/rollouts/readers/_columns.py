@@ -12,11 +12,11 @@ from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
-from gdpo.rollouts.readers._keys import keys_of
+from gdpo.rollouts.readers._keys import keys_of, whole_keys, without_nulls
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rescoring import Written
-from gdpo.rollouts.readers._rows import Row, cut_of, number, numbers_in
+from gdpo.rollouts.readers._rows import Row, count_of, cut_of, number, numbers_in
 
 _GUESSES = {
     "step": ("step", "global_step", "gen_step", "iteration"),
@@ -32,7 +32,10 @@ _NO_REWARDS = frozenset(
     {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
     | {"time", "timestamp", "created_at"}
 )
-_MISSING = frozenset({"", "nan", "null", "none", "na", "n/a"})
+_MISSING = frozenset(
+    {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
+    | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def written(batch: Any, known: Layout) -> list[Written]:
     others = [name for name in batch.schema.names if name not in known.taken()]
     extras = batch.select(others).to_pylist() if others else [{}] * size
     return [
-        Written(prompt, completion, None, _opened(extra), tokens)
+        Written(prompt, completion, None, _opened(extra), count_of(tokens))
         for (prompt, completion, tokens), extra in zip(texts, extras, strict=True)
     ]
 
@@ -159,7 +162,7 @@ def _opened(extras: dict[str, Any]) -> dict[str, Any]:
     extra = extras.get("extra")
     try:
         inner = json.loads(extra) if isinstance(extra, str) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         inner = None
     return extras | inner if isinstance(inner, dict) else extras
 
@@ -265,9 +268,11 @@ def _groups(
         row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         what = f"no {path}, where others have one: put into one group"
         report.note(file.path, row, what, count=column.null_count)
-    elif pa.types.is_integer(column.type):
-        return column.to_numpy(zero_copy_only=False).astype(np.int64)
-    return keys_of(column).view(np.int64)
+    if pa.types.is_dictionary(column.type) and pa.types.is_integer(column.type.value_type):
+        column = column.dictionary_decode()
+    if pa.types.is_integer(column.type):
+        return whole_keys(column)
+    return without_nulls(column, keys_of(column).view(np.int64))
 
 
 def _cut(batch: Any, path: str | None) -> Float[np.ndarray, " row"]:

@@ -27,6 +27,7 @@ from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rescoring import RESCORED, forget_texts, rescored, rescored_table
 from gdpo.rollouts.readers._rows import (
+    Doubtful,
     Row,
     grouping,
     is_number,
@@ -42,6 +43,8 @@ _BATCH = 65_536
 """Rows of parquet at a time."""
 _CHUNK = 16_384
 """Records at a time; their prompts are hashed before, so that this is a matter of numbers."""
+_ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What a record whose fields hold something else makes its format raise."""
 _TEXTS = 4096
 """Rollouts at a time whose texts are wanted."""
 
@@ -88,7 +91,7 @@ def extracted(
             rows, why = [], str(error)
         except KeyError as error:
             rows, why = [], f"no field {error} of format {form.name}"
-        except (TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        except _ODD as error:
             rows, why = [], f"its fields are not those of {form.name} ({type(error).__name__})"
         else:
             file.rows += len(rows)
@@ -165,7 +168,7 @@ def _piece(
     report: ReadReport,
 ) -> Piece:
     if wanted.rescore is None:
-        names, told = reward_names(rows, wanted.rewards)
+        names, told = reward_names(rows, wanted.rewards, file.rewards)
     else:
         names, told = rescored(rows, lines, wanted.rescore, file, report), RESCORED
     _tell_rewards(file, names, told)
@@ -182,7 +185,7 @@ def _piece(
         rewards=reward_array(rows, names, lines, file, report),
         file=np.zeros(len(rows), np.int64),
         row=np.arange(first, first + len(rows)),
-        **row_columns(rows),
+        **row_columns(rows, lines, file, report),
     )
     return Piece(_kept(table, file, lines, report), grouping(rows[0]))
 
@@ -200,7 +203,9 @@ def _tell_absent(
     """Rewards that no record has, and rollouts of which nothing tells the group."""
     for name in names:
         if not any(name in row.rewards or name == row.total_name for row in rows):
-            listed = columns_of.listed(dict.fromkeys((*rows[0].rewards, rows[0].total_name)))
+            first = rows[0].rewards.items()
+            numbers = [name for name, value in first if type(value) is not Doubtful]
+            listed = columns_of.listed(dict.fromkeys((*numbers, rows[0].total_name)))
             report.note(file.path, line, f"no reward {name!r}; its numbers are {listed}")
     bare = [at for at, row in enumerate(rows) if row.group is None and row.prompt is None]
     if bare and len(bare) < len(rows):
@@ -238,7 +243,6 @@ def _kept(
 def _read_columns(found: Found, wanted: Wanted, report: ReadReport) -> Iterator[Piece]:
     file = FileReport(found.path, "", "")
     if found.kind == "csv":
-        report.files.append(file)
         table = read_csv(file, report)
         file.rows += table.num_rows
         schema, batches = table.schema, iter(table.to_batches())
@@ -248,8 +252,7 @@ def _read_columns(found: Found, wanted: Wanted, report: ReadReport) -> Iterator[
         file.rows = parquet.metadata.num_rows
     form, file.told_by = format_of(found, wanted, schema.names)
     file.format = form.name
-    if batches is None:
-        report.files.append(file)
+    report.files.append(file)
     if form.rows is not None:
         file.expected, file.rows = file.rows, 0
         rollouts = extracted(

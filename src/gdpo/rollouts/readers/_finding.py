@@ -19,9 +19,14 @@ _KINDS = {
 ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt")
 """Of files that may hold rollouts; `.gz` may follow."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
-_EVALUATION = re.compile(r"(?:^|[_\-./])(?:evals?|val|valid|validation|test)(?:$|[_\-./\d])")
+_EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
+_WORDS = frozenset(
+    {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
+    | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
+)
+"""All that the name of a folder of a step or of an evaluation is made of; others name a run."""
 _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
     | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
@@ -66,8 +71,18 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
 
 def kind_of(path: Path) -> str:
     """What the name says that a file is; empty: nothing that may hold rollouts."""
-    name = path.name.lower().removesuffix(".gz")
-    return _KINDS.get(Path(name).suffix, "")
+    return _KINDS.get(Path(_unpacked(path.name)).suffix.lower(), "")
+
+
+def _unpacked(name: str) -> str:
+    return name[:-3] if name.lower().endswith(".gz") else name
+
+
+def _stem(path: Path) -> str:
+    """The name without its ending; other dots are part of it, as in qwen2.5-7b_step_3."""
+    name = _unpacked(path.name)
+    ending = Path(name).suffix
+    return name.removesuffix(ending) if ending.lower() in _KINDS else name
 
 
 def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
@@ -78,17 +93,31 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not _CHECKPOINT.match(name))
         for name in sorted(names):
             file = Path(folder, name)
-            if kind_of(file) and not name.startswith(".") and file.is_file():
+            try:
+                wanted = kind_of(file) and not name.startswith(".") and file.is_file()
+            except OSError as error:
+                left_out[file] = f"it cannot be opened: {error.strerror}"
+                continue
+            if wanted:
                 yield file
 
 
 def _root(paths: Sequence[Path]) -> Path:
     """The folder that all lie in: what tells their runs apart is below it."""
     for path in paths:
-        if not path.exists():
-            raise DataError(f"{path}: there is no such file or folder")
+        _check_exists(path)
     folders = [path if path.is_dir() else path.parent for path in paths]
     return folders[0] if len(set(folders)) == 1 else Path(os.path.commonpath(folders))
+
+
+def _check_exists(path: Path) -> None:
+    why = ""
+    try:
+        if path.exists():
+            return
+    except OSError as error:  # such as a name that is too long
+        why = f" ({error.strerror})"
+    raise DataError(f"{path}: there is no such file or folder{why}")
 
 
 def _found_in(path: Path, root: Path, left_out: dict[Path, str]) -> Iterator[Found]:
@@ -101,20 +130,33 @@ def _found_in(path: Path, root: Path, left_out: dict[Path, str]) -> Iterator[Fou
 
 def _found(file: Path, given: Path, root: Path) -> Found:
     inner = file.relative_to(given)
-    stem = file.name.split(".", 1)[0]
+    stem = _stem(file)
     folders = [part for part in file.relative_to(root).parts[:-1] if part not in _PLACES]
-    run = [part for part in folders if not _STEP.search(part) and not _EVALUATION.search(part)]
+    run = [part for part in folders if not _of_steps(part) and not _of_evaluation(part)]
     return Found(
         path=file,
         kind=kind_of(file),
         run="/".join(run),
         step=_step(stem, inner.parts[:-1] or given.parts[-1:]),
-        evaluation=_EVALUATION.search(f"{inner.parent}/{stem}") is not None,
+        evaluation=any(map(_of_evaluation, inner.parts[:-1]))
+        or _EVALUATION.search(stem) is not None,
     )
 
 
+def _is_plain(folder: str) -> bool:
+    return set(re.split(r"[_\-.]", _STEP.sub("", folder))) <= _WORDS
+
+
+def _of_steps(folder: str) -> bool:
+    return _STEP.search(folder) is not None and _is_plain(folder)
+
+
+def _of_evaluation(folder: str) -> bool:
+    return _EVALUATION.search(folder) is not None and _is_plain(folder)
+
+
 def _step(stem: str, folders: tuple[str, ...]) -> int | None:
-    for name in (stem, *reversed(folders)):
+    for name in (stem, *filter(_of_steps, reversed(folders))):
         if match := _STEP.search(name):
             return int(match[1])
     last = re.search(r"(\d{1,18})$", stem)

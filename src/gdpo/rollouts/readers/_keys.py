@@ -1,25 +1,40 @@
 """Numbers that are equal where texts are equal: groups are told by them, and no text is kept."""
 
 import json
+from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import UInt64
+from jaxtyping import Int64, UInt64
 
 Keys = UInt64[np.ndarray, " row"]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+NO_KEY = -(2**63)
+"""Of what has neither a group nor a prompt; no whole number is given it."""
 
 
 def key_of(value: Any) -> int:
     """64 bits of a hash of a JSON-like value; whole numbers are their own key."""
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
+    if isinstance(value, int) and NO_KEY < value < 2**63:
         return int(value)
     if not isinstance(value, str):
-        value = json.dumps(value, sort_keys=True, default=str)
+        value = _text_of(value)
     return _signed(_digest(value.encode("utf-8", "surrogatepass")))
+
+
+def whole_keys(column: Any) -> Int64[np.ndarray, " row"]:
+    """The keys of an Arrow array of whole numbers: themselves, whatever else is in the array."""
+    keys = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    keys[keys == NO_KEY] = key_of(NO_KEY)
+    return without_nulls(column, keys)
+
+
+def without_nulls(column: Any, keys: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    """The keys, and where the array has a null, the one of nothing."""
+    return np.where(column.is_null().to_numpy(zero_copy_only=False), NO_KEY, keys)
 
 
 def keys_of(column: Any) -> Keys:
@@ -29,7 +44,8 @@ def keys_of(column: Any) -> Keys:
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _of_dictionary(column)
+        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+        return _of_dictionary(column) if is_text else keys_of(column.dictionary_decode())
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.uint64)
     if pa.types.is_struct(kind):
@@ -68,6 +84,28 @@ def _of_list(column: Any) -> Keys:
     mixed = _mixed(children + place.astype(np.uint64) * _ODD)
     sums = np.append(np.uint64(0), np.cumsum(mixed, dtype=np.uint64))
     return sums[starts + counts] - sums[starts] + counts.astype(np.uint64)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, default=str)
+    except RecursionError:
+        return "".join(_flat(value))
+
+
+def _flat(value: Any) -> Iterator[str]:
+    """What a value holds, however deep: each list and object with its length before it."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            yield f"{{{len(cast('dict[Any, Any]', item))}"
+            left.extend(part for name in sorted(item, key=str) for part in (name, item[name]))
+        elif isinstance(item, list):
+            yield f"[{len(cast('list[Any]', item))}"
+            left.extend(cast("list[Any]", item))
+        else:
+            yield json.dumps(item, default=str) + ","
 
 
 def _mixed(keys: Keys) -> Keys:

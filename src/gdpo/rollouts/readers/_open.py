@@ -1,6 +1,8 @@
 """A file opened: its format, and what its columns mean."""
 
 import gzip
+import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +25,16 @@ from gdpo.rollouts.readers._sources import LoadPt, opened
 UNREADABLE = (
     OSError,
     EOFError,
+    zlib.error,
     UnicodeError,
     pa.ArrowException,
     DataError,
     MissingExtraError,
 )
 """What a file that is broken, or not what it seems, makes its reader raise."""
+
+_BLOCKS = (2**20, 2**25, 2**30, 2**31 - 1)
+"""Bytes of CSV at a time; a row must fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,12 @@ def format_of(
     """The format of a file, and how it was told.
 
     Raises:
-        DataError: It has none that is known.
+        DataError: It has none that is known, or two fields of one name.
         ConfigError: There is no format of the name that was asked for.
     """
+    repeated = [name for name, count in Counter(fields).items() if count > 1]
+    if repeated:
+        raise DataError(f"it has several columns called {columns_of.listed(repeated)}; rename them")
     if wanted.format is not None:
         form = named(wanted.format, found.kind, fields)
         if form is None:
@@ -106,21 +115,39 @@ def open_parquet(path: Path, text: str | None) -> Any:
 
 def read_csv(file: FileReport, report: ReadReport) -> Any:
     """A CSV file as texts: what is a number is told later, value by value."""
+    for size in _BLOCKS:
+        wrong: list[int | None] = []
+        try:
+            table = _csv_by(file.path, size, wrong)
+        except pa.ArrowInvalid as error:
+            if "block size" not in str(error) or size == _BLOCKS[-1]:
+                raise
+            continue
+        file.rows += len(wrong)
+        for line in wrong:
+            report.lose(file, line, "the line has another number of fields than the first")
+        return table
+    raise AssertionError("the last size returns or raises")
 
+
+def _csv_by(path: Path, size: int, wrong: list[int | None]) -> Any:
     def skipped(row: Any) -> str:
-        file.rows += 1
-        report.lose(file, row.number, "the line has another number of fields than the first")
+        wrong.append(row.number)
         return "skip"
 
-    with opened(file.path) as stream:
-        names = pacsv.read_csv(pa.BufferReader(stream.readline())).column_names
+    reading = pacsv.ReadOptions(use_threads=False, block_size=size)
+    with opened(path) as stream:
+        head = pa.BufferReader(stream.readline())
+        names = pacsv.read_csv(head, read_options=reading).column_names
         stream.seek(0)
         return pacsv.read_csv(
             stream,
-            read_options=pacsv.ReadOptions(use_threads=False),
+            read_options=reading,
             parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skipped),
             convert_options=pacsv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[""],  # a prompt may be the text NA
+                strings_can_be_null=True,
             ),
         ).combine_chunks()
 

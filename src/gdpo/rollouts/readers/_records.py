@@ -11,12 +11,12 @@ from itertools import takewhile
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers._rows import Row, is_number, number, numbers_in
+from gdpo.rollouts.readers._rows import Row, doubtful, is_number, number, numbers_in
 
 Record: TypeAlias = Mapping[str, Any]
 
 _VERL = frozenset(
-    {"input", "output", "gts", "score", "reward", "step", "uid", "request_id", "num_turns"}
+    "input output gts score reward step uid request_id num_turns num_tokens".split()
 )
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _SWIFT = frozenset(
@@ -84,7 +84,8 @@ def swift(record: Record) -> Iterator[Row]:
     rewards = [
         name
         for name, values in columns.items()
-        if name not in _SWIFT and all(v is None or is_number(v) for v in values)
+        if name not in _SWIFT
+        and all(v is None or is_number(v) or isinstance(v, str) for v in values)
     ]
     others = {name: values for name, values in columns.items() if name not in _SWIFT}
     steps = columns.get("step", columns.get("gen_step"))
@@ -94,7 +95,7 @@ def swift(record: Record) -> Iterator[Row]:
             step=steps[i] if steps else record.get("step", record.get("gen_step")),
             prompt=columns["prompt"][i],
             completion=columns["completion"][i],
-            rewards={name: columns[name][i] for name in rewards},
+            rewards={name: doubtful(columns[name][i]) for name in rewards},
             advantage=credit[i] if credit else None,
             extras={name: values[i] for name, values in others.items()},
         )

@@ -24,6 +24,10 @@ class Notice:
         return f"{place}: {self.what}{more}"
 
 
+TOTAL_ALONE = "the total alone"
+"""How the words begin that tell how such a reward was told."""
+
+
 @dataclass(slots=True)
 class FileReport:
     """One file that was read."""
@@ -78,6 +82,12 @@ class ReadReport:
     def skipped(self) -> int:
         """Rollouts that could not be read."""
         return sum(file.skipped for file in self.files)
+
+    @property
+    def total_alone(self) -> bool:
+        """Whether no file has its rewards one by one."""
+        told = [file.rewards_told_by for file in self.files if file.rewards]
+        return bool(told) and all(text.startswith(TOTAL_ALONE) for text in told)
 
     @property
     def formats(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdpo.rollouts.readers._keys import key_of
 from gdpo.rollouts.readers._report import FileReport, ReadReport
-from gdpo.rollouts.readers._rows import Row, number
+from gdpo.rollouts.readers._rows import Row, count_of, number
 from gdpo.rollouts.readers._table import RolloutTable
 
 RESCORED = "scored anew"
@@ -55,7 +55,9 @@ def rescored(
     report: ReadReport,
 ) -> tuple[str, ...]:
     """Give the rows their rewards anew, forget their texts, and name the rewards."""
-    found = rescore([Written(r.prompt, r.completion, r.truth, r.extras, _count(r)) for r in rows])
+    found = rescore(
+        [Written(r.prompt, r.completion, r.truth, r.extras, count_of(r.num_tokens)) for r in rows]
+    )
     _tell_problems(found, lines, file, report)
     for i, row in enumerate(rows):
         row.rewards = {name: values[i] for name, values in found.rewards.items()}
@@ -85,8 +87,3 @@ def _tell_problems(
 ) -> None:
     for what, places in found.problems.items():
         report.note(file.path, lines[places[0]], what, count=len(places))
-
-
-def _count(row: Row) -> float | None:
-    tokens = number(row.num_tokens)
-    return None if tokens != tokens else tokens

@@ -57,7 +57,7 @@ def _messages(value: Any) -> Any:
     """Messages that are written as JSON."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
     return cast("list[Any]", found) if isinstance(found, list) else value
 

@@ -1,0 +1,66 @@
+"""The run and the step of a file are told by its path, and by no more of it than says so."""
+
+from pathlib import Path
+
+import pytest
+from tests.rollouts.readers import written
+
+from gdpo.errors import DataError
+from gdpo.rollouts.readers import read_rollout_files
+from gdpo.rollouts.readers._finding import find_files, kind_of
+
+
+def found_at(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return {file.path.relative_to(root).as_posix(): file for file in find_files([root], {})}
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".PARQUET", ".csv.GZ"])
+def test_dots_in_the_name_of_a_file_are_no_ending(tmp_path, ending):
+    names = [f"qwen2.5-7b_step_{step}{ending}" for step in (1, 2, 30)]
+    found = found_at(tmp_path, *names)
+    assert [found[name].step for name in names] == [1, 2, 30]
+    assert all(kind_of(file.path) for file in found.values())
+
+
+@pytest.mark.parametrize("name", ["iter2-grpo", "step5x", "test-grpo", "val_loss", "eval.run7"])
+def test_a_folder_that_only_contains_such_a_word_is_a_run(tmp_path, name):
+    found = found_at(tmp_path, f"{name}/a.jsonl", "other/a.jsonl")
+    file = found[f"{name}/a.jsonl"]
+    assert (file.run, file.step, file.evaluation) == (name, None, False)
+    (alone,) = find_files([tmp_path / name], {})
+    assert alone.step is None
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "evaluation"),
+    [
+        ("step_12", 12, False),
+        ("iter_3", 3, False),
+        ("iteration_000012", 12, False),
+        ("global_step_5_evals", 5, True),
+        ("eval", None, True),
+        ("val", None, True),
+        ("validation_data", None, True),
+        ("test", None, True),
+    ],
+)
+def test_a_folder_of_a_step_or_an_evaluation_is_no_run(tmp_path, name, step, evaluation):
+    (file,) = found_at(tmp_path, f"seed1/{name}/a.jsonl").values()
+    assert (file.run, file.step, file.evaluation) == ("seed1", step, evaluation)
+
+
+def test_runs_that_are_named_like_steps_are_kept_apart(tmp_path):
+    for name in ("iter2-grpo", "iter2-gdpo", "test-grpo"):
+        written.verl(tmp_path / name)
+    reading = read_rollout_files(tmp_path)
+    assert [table.run for table in reading] == ["iter2-gdpo", "iter2-grpo", "test-grpo"]
+    assert not reading.report.left_out
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "x/" * 3000, "none"])
+def test_a_path_that_cannot_be_is_not_there(path):
+    with pytest.raises(DataError, match="no such file or folder"):
+        read_rollout_files(Path(path))
