@@ -16,7 +16,18 @@ from gdpo.rollouts.readers._rows import Row, doubtful, is_number, number, number
 Record: TypeAlias = Mapping[str, Any]
 
 _VERL = frozenset(
-    "input output gts score reward step uid request_id num_turns num_tokens".split()
+    {
+        "input",
+        "output",
+        "gts",
+        "score",
+        "reward",
+        "step",
+        "uid",
+        "request_id",
+        "num_turns",
+        "num_tokens",
+    }
 )
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _SWIFT = frozenset(
