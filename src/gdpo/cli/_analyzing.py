@@ -161,8 +161,7 @@ def _analyzed(wanted: Wanted) -> Analysis:
     with ExitStack() as stack:
         rescorer = None
         if wanted.rescore is not None:
-            # What fails is in the summary, counted and with its place.
-            logging.getLogger("gdpo.rewards").setLevel(logging.ERROR)
+            stack.enter_context(_quiet())
             rescorer = stack.enter_context(Rescorer(wanted.rescore))
         told = stack.enter_context(_progress())
         return analyze(
@@ -174,6 +173,18 @@ def _analyzed(wanted: Wanted) -> Analysis:
             sampled=wanted.page is not None,
             progress=told,
         )
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """No warnings of rewards: what fails is in the summary, counted and with its place."""
+    logger = logging.getLogger("gdpo.rewards")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager
