@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,22 @@ def tiny_policy(tmp_path_factory):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may enter; root, who may read all, becomes nobody for the test."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield folder
+    if root:
+        os.seteuid(0)
+    for inner in folder.rglob("*"):
+        inner.chmod(0o700)
+    shutil.rmtree(folder)
 
 
 REWARDS = """

@@ -7,23 +7,12 @@ from math import nan
 
 import numpy as np
 import pytest
+from tests.analysis.rows import ROWS
 
 from gdpo.analysis import analyze_runs, analyze_steps
 from gdpo.diagnostics import Kind, diagnose
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import read_rollout_files
-
-ROWS = [
-    # step, prompt, wide, narrow, tokens
-    (1, "a", 0.0, 0.0, 10),
-    (1, "a", 10.0, 0.0, 20),
-    (1, "b", 5.0, 0.0, 30),
-    (1, "b", 5.0, 1.0, 10),
-    (2, "a", 0.0, None, 10),
-    (2, "a", 10.0, None, 20),
-    (2, "b", 0.0, 0.0, 10),
-    (2, "b", 10.0, 1.0, 30),
-]
 
 
 @pytest.fixture

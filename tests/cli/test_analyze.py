@@ -11,22 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.analysis.rows import ROWS
 from tests.report.runs import trained
 from tests.rollouts.readers import written
 
 from gdpo.advantages import grpo
 
-ROWS = [
-    # step, prompt, wide, narrow, tokens
-    (1, "a", 0.0, 0.0, 10),
-    (1, "a", 10.0, 0.0, 20),
-    (1, "b", 5.0, 0.0, 30),
-    (1, "b", 5.0, 1.0, 10),
-    (2, "a", 0.0, None, 10),
-    (2, "a", 10.0, None, 20),
-    (2, "b", 0.0, 0.0, 10),
-    (2, "b", 10.0, 1.0, 30),
-]
 COLUMNS = ("--rewards", "wide,narrow", "--columns", "prompt=prompt,num_tokens=length")
 
 

@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import os
-import shutil
-import tempfile
 from math import inf, nan
 from pathlib import Path
 
@@ -177,22 +174,6 @@ def test_gzip_is_read_and_one_without_its_end_as_far_as_it_goes(analyzed, tmp_pa
         "cannot be read" in notice["what"] or "cut off" in notice["what"]
         for notice in found["notices"]
     )
-
-
-@pytest.fixture
-def open_folder():
-    """One that anybody may enter, with the rights of nobody, who may not read everything."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o777)
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    yield folder
-    if root:
-        os.seteuid(0)
-    for inner in folder.rglob("*"):
-        inner.chmod(0o700)
-    shutil.rmtree(folder)
 
 
 def test_files_without_permission(gdpo_says, open_folder):

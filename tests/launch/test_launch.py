@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -152,7 +152,7 @@ def test_a_verl_that_is_not_known_is_refused_before_anything_is_written(planned,
     assert not planned().files.run.path.exists()
 
 
-@pytest.mark.skipif("verl" in sys.modules, reason="verl is installed")
+@pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")
 def test_without_verl_it_says_so_and_writes_nothing(planned):
     with pytest.raises(MissingExtraError, match="verl is needed to launch a run of it"):
         launch_verl(planned())

@@ -13,11 +13,18 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-FLAGS = """
---headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
---disable-background-networking --disable-component-update --disable-dev-shm-usage
---remote-debugging-pipe
-""".split()  # noqa: SIM905
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
+]
 START = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)

@@ -284,8 +284,8 @@ def _checker() -> Any:
     table = ModuleType("bfcl_eval.constants.model_config")
     table.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules.setdefault(table.__name__, table)
-    from bfcl_eval.constants.enums import Language  # pyright: ignore
-    from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker  # pyright: ignore
+    from bfcl_eval.constants.enums import Language
+    from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
 
     languages: Any = Language
     check: Any = ast_checker

@@ -194,11 +194,11 @@ def _documented(class_name: str) -> list[dict[str, Any]]:
 
 def _more_tools() -> str:
     """What BFCL's user says when tools that were held back are there."""
-    from bfcl_eval.constants.default_prompts import (  # pyright: ignore
+    from bfcl_eval.constants.default_prompts import (
         DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC,
     )
 
-    return str(DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)  # pyright: ignore
+    return str(DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
 def _correctness(completion: str, reference: Reference) -> float:
@@ -207,7 +207,7 @@ def _correctness(completion: str, reference: Reference) -> float:
     turns = split_turns(messages_of(completion))[:-1]
     if len(turns) != len(answer):
         return 0.0
-    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (  # pyright: ignore
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
         multi_turn_checker,
     )
 

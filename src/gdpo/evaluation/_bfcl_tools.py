@@ -91,7 +91,7 @@ def _in_process(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]] | N
 
 def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
     """The answers to the calls of each step, from the row's first state on. In this process."""
-    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils  # pyright: ignore
+    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
     utilities: Any = multi_turn_utils
     answers: list[list[str]] = []
@@ -116,8 +116,8 @@ def fresh_tools() -> Generator[str]:
     BFCL keeps tools by the model's name in its globals, and the travel agency hands one and the
     same set of long credit cards and bookings to all of its instances.
     """
-    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils  # pyright: ignore
-    from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import (  # pyright: ignore
+    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
+    from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import (
         travel_booking,
     )
 

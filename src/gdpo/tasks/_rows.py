@@ -266,7 +266,7 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
     except ImportError as error:
         raise MissingExtraError("datasets", "train", f"to load {name!r} from the Hub") from error
     try:
-        return cast("Iterable[Any]", datasets.load_dataset(name, subset, split=split))  # pyright: ignore
+        return cast("Iterable[Any]", datasets.load_dataset(name, subset, split=split))
     except Exception as error:  # four libraries meet here, each with errors of its own
         raise DataError(
             f"dataset {name!r} (subset {subset or 'default'}, split {split!r}) cannot be loaded "

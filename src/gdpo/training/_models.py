@@ -157,7 +157,7 @@ def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
 
 def _revision(recipe: Recipe) -> str | None:
     options = recipe.trainer.get("model_init_kwargs") or {}
-    return options.get("revision") if isinstance(options, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return options.get("revision") if isinstance(options, dict) else None
 
 
 def _find_on_hub(name: str, place: str, revision: str | None) -> None:

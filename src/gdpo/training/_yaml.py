@@ -57,7 +57,7 @@ for _kind, _pattern, _first in (
 def _represent_text(dumper: _QuotingDumper, text: str) -> yaml.ScalarNode:
     """Line separators other than the line feed survive in double quotes only, which escape them."""
     style = None if text.isprintable() else '"'
-    return dumper.represent_scalar(_TAG + "str", text, style=style)  # pyright: ignore[reportUnknownMemberType]
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
 
 
 _QuotingDumper.add_representer(str, _represent_text)

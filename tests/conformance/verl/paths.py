@@ -8,24 +8,20 @@ without us. Needs an environment in which verl and TransferQueue import; no GPU,
 
 import json
 import sys
-import warnings
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from verl import DataProto, __version__
+from verl.experimental.separation.ray_trainer import SeparateRayPPOTrainer
+from verl.trainer.ppo import metric_utils, ray_trainer
+from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
+from verl.trainer.ppo.utils import need_critic
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-warnings.simplefilter("ignore")
-
-from omegaconf import OmegaConf  # noqa: E402
-from tensordict import TensorDict  # noqa: E402
-from verl import DataProto, __version__  # noqa: E402
-from verl.experimental.separation.ray_trainer import SeparateRayPPOTrainer  # noqa: E402
-from verl.trainer.ppo import core_algos, metric_utils, ray_trainer  # noqa: E402, F401
-from verl.trainer.ppo.padding_utils import construct_minimal_padding_template  # noqa: E402
-from verl.trainer.ppo.utils import need_critic  # noqa: E402
-from verl.trainer.ppo.v1 import trainer_base  # noqa: E402
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict  # noqa: E402
-
-from gdpo import gdpo  # noqa: E402
+from gdpo import gdpo
 
 PROMPTS, LONGEST = 12, 9
 

@@ -9,21 +9,17 @@ import json
 import os
 import sys
 import uuid
-import warnings
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from verl import DataProto, __version__
+from verl.trainer.ppo import core_algos, ray_trainer
 
-warnings.simplefilter("ignore")
-
-from omegaconf import OmegaConf  # noqa: E402
-from tensordict import TensorDict  # noqa: E402
-from verl import DataProto, __version__  # noqa: E402
-from verl.trainer.ppo import core_algos, ray_trainer  # noqa: E402
-
-from gdpo.integrations.verl._estimator import metrics_of_latest  # noqa: E402
+from gdpo.integrations.verl._estimator import metrics_of_latest
 
 PROMPTS, SAMPLES, TOKENS = 1024, 16, 1024
 NAMES = ["correct", "format", "length"]

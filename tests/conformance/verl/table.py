@@ -8,7 +8,8 @@ Both on verl's legacy path, where its own runs: 12 prompts, 3 rewards, seed 0, f
 import sys
 
 import torch
-from paths import LONGEST, Batch, core_algos, legacy
+from paths import LONGEST, Batch, legacy
+from verl.trainer.ppo import core_algos
 
 LONG = (LONGEST, LONGEST)
 CASES = {

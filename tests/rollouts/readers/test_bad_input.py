@@ -4,11 +4,8 @@ import gzip
 import json
 import os
 import pickle
-import shutil
 import sys
-import tempfile
 from math import inf, nan
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -222,22 +219,6 @@ def test_compressed_files_are_read_and_their_missing_end_is_named(tmp_path):
     packed = tmp_path / "a.parquet.gz"
     packed.write_bytes(gzip.compress(dump.read_bytes()))
     assert read(packed)[0][0].rewards.tolist() == [[1.0]]
-
-
-@pytest.fixture
-def open_folder():
-    """A folder that every user may enter; root, who may read all, becomes nobody for the test."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o777)
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    yield folder
-    if root:
-        os.seteuid(0)
-    for inner in folder.rglob("*"):
-        inner.chmod(0o700)
-    shutil.rmtree(folder)
 
 
 def test_files_and_folders_without_permission_are_named(open_folder):

@@ -68,7 +68,7 @@ class GDPOConfig(GRPOConfig):
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
-        *GRPOConfig._VALID_DICT_FIELDS,  # pyright: ignore[reportPrivateUsage]
+        *GRPOConfig._VALID_DICT_FIELDS,
         "advantage_options",
         "gates",
         "scorer",

@@ -69,7 +69,7 @@ def check_references(reward_funcs: Any, *datasets: Any) -> None:
 def _is_transformed(dataset: Any) -> bool:
     """Whether the columns are made when a row is asked for."""
     form = getattr(dataset, "format", None)
-    return isinstance(form, dict) and form.get("type") == "custom"  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return isinstance(form, dict) and form.get("type") == "custom"
 
 
 def reward_names(functions: Sequence[Any]) -> list[str]:

@@ -166,7 +166,7 @@ def _container(x: Any, base: type) -> Record:
         return tag, _flat(enumerate(x))
     if tag == "i":
         return tag, _flat(x)
-    return tag, list(base.__iter__(x))  # pyright: ignore[reportAttributeAccessIssue]
+    return tag, list(base.__iter__(x))
 
 
 def _integer(x: int) -> Any:
