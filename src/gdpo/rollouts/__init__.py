@@ -2,10 +2,12 @@
 
 from gdpo.rollouts._arrays import RewardArrays, reward_arrays
 from gdpo.rollouts._record import Rollout, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts._writing import StepWriter
 
 __all__ = [
     "RewardArrays",
     "Rollout",
+    "StepWriter",
     "read_rollouts",
     "reward_arrays",
     "rollout_file",

@@ -82,7 +82,12 @@ class Batch:
             "gdpo_reward_weights": self.weights,
             **more,
         }
-        rest = {"actor_rollout_ref": {"rollout": {"n": 4}}, "critic": {"enable": None}}
+        rest = {
+            "actor_rollout_ref": {"rollout": {"n": 4}},
+            "critic": {"enable": None},
+            "data": {"max_response_length": LONGEST},
+            "trainer": {"experiment_name": "recorded"},
+        }
         config = OmegaConf.create({"algorithm": algorithm, **rest})
         OmegaConf.set_struct(config, True)
         return config

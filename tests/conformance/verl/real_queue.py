@@ -3,7 +3,8 @@
     python tests/conformance/verl/real_queue.py FOLDER
 
 Rows go into the queue as verl's agent loop puts them, verl fills the batch up, computes advantages,
-puts them back and writes its rollout dump into the folder. Prints one line of JSON.
+puts them back and writes its rollout dump into the folder; our record goes into FOLDER-records.
+Prints one line of JSON.
 """
 
 import json
@@ -19,6 +20,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from gdpo.rollouts import read_rollouts
 
 MULTIPLE = 16
 
@@ -59,13 +62,27 @@ def put(rows):
     return tq.KVBatchMeta(keys=list(keys), tags=tags, partition_id="train")
 
 
+def recorded(batch, rows, file):
+    """Whether our record has every rollout of the batch, with its rewards and its advantage."""
+    last = {key.rpartition("_")[0]: i for key, _, _, i in rows}
+    found = {r.extra["uid"].rpartition("_")[0]: r for r in read_rollouts(file)}
+    return set(found) == set(last) and all(
+        dict(found[key].rewards) == {n: batch.infos()[i][n] for n in batch.names}
+        and abs(found[key].advantage - batch.expected()[i]) < 1e-5
+        and found[key].prompt == "3"
+        for key, i in last.items()
+    )
+
+
 def main(folder):
     start()
     batch = paths.Batch(3, missing=True)
     rows = paths.v1_rows(batch, turns=True, padding=0)
     meta = upsample_batch_to_divisible_size(put(rows), MULTIPLE, eos_token_id=0)
     trainer = object.__new__(paths.trainer_base.get_trainer_cls("sync"))
-    trainer.config, trainer.tokenizer, trainer.global_steps = batch.config(), Tokenizer(), 1
+    records = Path(f"{folder}-records")
+    trainer.config = batch.config(gdpo_rollouts=str(records))
+    trainer.tokenizer, trainer.global_steps = Tokenizer(), 1
     trainer._compute_advantage(meta, metrics={})
     fields = ["advantages", "response_mask"]
     data = tq.kv_batch_get(keys=meta.keys, partition_id="train", select_fields=fields)
@@ -87,6 +104,7 @@ def main(folder):
         "dumped": all(
             dumped[key] == [batch.infos()[i][name] for name in batch.names] for key, _, _, i in rows
         ),
+        "recorded": recorded(batch, rows, records / "step_000001.parquet"),
     }
     sys.stdout.write(json.dumps(said) + "\n")
     tq.close()

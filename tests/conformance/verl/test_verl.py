@@ -85,6 +85,7 @@ def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_r
     assert line["padding"] > 0
     assert line["difference"] < 1e-5
     assert line["dumped"]
+    assert line["recorded"]
     reading = read_rollout_files(tmp_path / "dump")
     read = sum(map(len, reading))
     assert (read, reading.report.skipped) == (line["rows"], line["padding"])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.integrations.verl.configs import Config
 
 from gdpo import ConfigError, gdpo
 from gdpo.integrations.verl._estimator import (
@@ -90,14 +91,14 @@ def test_numbers_join_those_of_the_trainer():
     assert {"critic/score/mean", "gdpo/format/mean"} <= set(metrics("batch", use_critic=False))
 
 
-class Config(dict):
-    """As OmegaConf has it: a mapping with attributes."""
-
-    __getattr__ = dict.__getitem__
-
-
 def config(reward=None, **algorithm):
     return Config(algorithm=Config(algorithm or ALGORITHM), reward=reward)
+
+
+def test_a_record_that_nothing_would_write_is_refused_before_the_run(tmp_path):
+    asked = config(adv_estimator="grpo", gdpo_rollouts=str(tmp_path))
+    with pytest.raises(ConfigError, match="gdpo_rollouts has no effect"):
+        with_check(lambda config: "verl's answer")(asked)
 
 
 def test_a_wrong_configuration_is_refused_where_a_trainer_asks_about_its_critic():

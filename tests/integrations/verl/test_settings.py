@@ -1,12 +1,13 @@
 """What `algorithm` may ask for, and what is refused before anything starts."""
 
 import pytest
+from tests.integrations.verl.configs import Config
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
 from gdpo.integrations._names import is_ours
 from gdpo.integrations.verl import estimator_names
-from gdpo.integrations.verl._settings import read_settings
+from gdpo.integrations.verl._settings import check_record, read_settings
 
 
 def read(**more):
@@ -52,6 +53,31 @@ def test_weights_go_in_order_or_by_name_and_are_1_by_default():
 def test_an_equal_configuration_gives_the_same_rule_with_its_state():
     assert read() is read()
     assert read() is not read(gdpo_options={"max_advantage": 5})
+
+
+def configured(folder, use_v1, estimator):
+    algorithm = Config(gdpo_rollouts=folder, adv_estimator=estimator)
+    return Config(algorithm=algorithm, trainer=Config(use_v1=use_v1))
+
+
+def test_a_record_is_for_the_default_trainer_and_our_estimators():
+    check_record(configured("out", True, "gdpo/grpo"))
+    check_record(configured(None, False, "gae"))
+    read(gdpo_rollouts="out")
+
+
+@pytest.mark.parametrize(
+    ("asked", "match"),
+    [
+        (("out", True, "grpo"), "no effect with algorithm.adv_estimator=grpo"),
+        (("out", False, "gdpo"), "trainer.rollout_data_dir"),
+        ((5, True, "gdpo"), "gdpo_rollouts=5: name a folder"),
+        (("", True, "gdpo"), "name a folder"),
+    ],
+)
+def test_a_record_that_nothing_would_write_is_refused(asked, match):
+    with pytest.raises(ConfigError, match=match):
+        check_record(configured(*asked))
 
 
 def test_an_unknown_estimator_is_an_error_with_the_nearest_name():

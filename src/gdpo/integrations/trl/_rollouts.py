@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts import Rollout, StepWriter
 
 
 class RolloutLog:
@@ -19,12 +19,9 @@ class RolloutLog:
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._folder = folder
+        self._writers = {"train": StepWriter(folder), "eval": StepWriter(folder / "eval")}
         self._run = run
         self._local: list[dict[str, Any]] = []
-        self._file: Path | None = None
-        self._rollouts: list[Rollout] = []
-        self._groups = 0
 
     def collect(
         self,
@@ -75,29 +72,25 @@ class RolloutLog:
         facts: list[dict[str, Any]] = gather_object(self._local)
         if not is_main_process:
             return
-        file = rollout_file(self._folder if mode == "train" else self._folder / "eval", step)
-        if file != self._file:
-            self._file, self._rollouts, self._groups = file, [], 0
         samples = rewards.shape[1]
         scored = zip(
             facts, rewards.flatten(0, 1).tolist(), advantages.flatten().tolist(), strict=True
         )
-        for i, (fact, values, advantage) in enumerate(scored):
-            self._rollouts.append(
-                Rollout(
-                    run=self._run,
-                    step=step,
-                    group_id=self._groups + i // samples,
-                    sample_id=i % samples,
-                    rewards={
-                        name: None if value != value else value  # NaN: missing
-                        for name, value in zip(weights, values, strict=True)
-                    },
-                    weights=weights,
-                    advantage=advantage,
-                    trained=trained[i // samples],
-                    **fact,
-                )
+        rollouts = [
+            Rollout(
+                run=self._run,
+                step=step,
+                group_id=i // samples,
+                sample_id=i % samples,
+                rewards={
+                    name: None if value != value else value  # NaN: missing
+                    for name, value in zip(weights, values, strict=True)
+                },
+                weights=weights,
+                advantage=advantage,
+                trained=trained[i // samples],
+                **fact,
             )
-        self._groups += len(rewards)
-        write_rollouts(file, self._rollouts)
+            for i, (fact, values, advantage) in enumerate(scored)
+        ]
+        self._writers[mode].write(step, rollouts)

@@ -103,6 +103,11 @@ def compute_advantages(
     return tokens, tokens
 
 
+def latest() -> Computed:
+    """The batch whose advantages were computed last."""
+    return _latest[-1]
+
+
 def metrics_of_latest() -> dict[str, float]:
     """Numbers of the latest batch for verl's loggers; each batch is told of once.
 

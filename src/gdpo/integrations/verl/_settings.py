@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.integrations._names import PREFIX, as_text, without_prefix
+from gdpo.integrations._names import PREFIX, as_text, is_ours, without_prefix
 from gdpo.integrations._settings import Settings, make_settings
 
 KNOWN = ("0.9.0", "0.9.1")
@@ -15,6 +15,9 @@ KNOWN = ("0.9.0", "0.9.1")
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
 """What is read of `algorithm`. The first two are verl's own names, the third is ours."""
+
+ROLLOUTS = "gdpo_rollouts"
+"""The field that names the folder of our rollout record. The default trainer alone writes it."""
 
 _WITHOUT_EFFECT = {
     "use_kl_in_reward": (
@@ -47,8 +50,9 @@ def read_settings(algorithm: Any) -> Settings:
                 f"{as_text(algorithm.get('adv_estimator'))}: {why}"
             )
     for key in algorithm:
-        if str(key).startswith("gdpo_") and key not in FIELDS:
-            raise ConfigError(f"algorithm.{key} is nothing: {did_you_mean(str(key), FIELDS)}")
+        known = (*FIELDS, ROLLOUTS)
+        if str(key).startswith("gdpo_") and key not in known:
+            raise ConfigError(f"algorithm.{key} is nothing: {did_you_mean(str(key), known)}")
     fields = {field: plain(algorithm.get(field)) for field in FIELDS}
     name = as_text(algorithm.get("adv_estimator"))
     return _settings(json.dumps({"name": name, **fields}))
@@ -58,6 +62,26 @@ def read_settings(algorithm: Any) -> Settings:
 def _settings(described: str) -> Settings:
     name, keys, weights, options = json.loads(described).values()
     return make_settings(without_prefix(name), keys, weights, options, place="+algorithm.gdpo_")
+
+
+def check_record(config: Any) -> None:
+    """Raise a ConfigError if our rollout record is asked for where nothing would write it."""
+    folder = config.algorithm.get(ROLLOUTS)
+    if folder is None:
+        return
+    if not isinstance(folder, str) or not folder:
+        raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: name a folder")
+    name = as_text(config.algorithm.get("adv_estimator"))
+    if not is_ours(name):
+        raise ConfigError(
+            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: choose one "
+            f"of ours ({PREFIX}grpo is GRPO), or set trainer.rollout_data_dir"
+        )
+    if not config.trainer.get("use_v1", True):
+        raise ConfigError(
+            f"algorithm.{ROLLOUTS} has no effect with trainer.use_v1=False: set "
+            "trainer.rollout_data_dir, whose files hold each reward there"
+        )
 
 
 def plain(value: Any) -> Any:

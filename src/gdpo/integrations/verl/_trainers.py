@@ -10,7 +10,8 @@ from gdpo.integrations._names import is_ours
 from gdpo.integrations._rows import by_name
 from gdpo.integrations.verl._compute_score import check_keys
 from gdpo.integrations.verl._estimator import Carried, carrying, metrics_of_latest
-from gdpo.integrations.verl._settings import read_settings
+from gdpo.integrations.verl._record import record
+from gdpo.integrations.verl._settings import check_record, read_settings
 
 Function = Callable[..., Any]
 
@@ -20,6 +21,7 @@ def with_check(need_critic: Function) -> Function:
 
     @functools.wraps(need_critic)
     def checked(config: Any) -> Any:
+        check_record(config)
         if is_ours(config.algorithm.adv_estimator):
             check_keys(config.get("reward"), read_settings(config.algorithm).names)
         return need_critic(config)
@@ -57,7 +59,10 @@ def with_metrics(compute_data_metrics: Function) -> Function:
 
 
 def with_queue(compute_advantage: Function, queue: Any) -> Function:
-    """`PPOTrainer._compute_advantage`, with the rewards that verl leaves in the queue."""
+    """`PPOTrainer._compute_advantage`, with the rewards that verl leaves in the queue.
+
+    The rollouts are recorded then, if the configuration asks for it.
+    """
 
     @functools.wraps(compute_advantage)
     def computed(trainer: Any, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -66,7 +71,9 @@ def with_queue(compute_advantage: Function, queue: Any) -> Function:
         padding = np.array([bool(tag.get("is_padding")) for tag in batch.tags])
         columns = fetch_columns(trainer, batch, queue)
         with carrying(Carried(columns, keys=batch.keys, padding=padding)):
-            return compute_advantage(trainer, batch, metrics)
+            done = compute_advantage(trainer, batch, metrics)
+        record(trainer, batch, queue)
+        return done
 
     return computed
 

@@ -1,0 +1,152 @@
+"""Our rollout record of verl's default trainer, with stand-ins for the trainer and its queue."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.integrations.verl.configs import Config
+
+from gdpo import gdpo
+from gdpo.integrations.verl import _record
+from gdpo.integrations.verl._estimator import compute_advantages, metrics_of_latest
+from gdpo.integrations.verl._trainers import with_queue
+from gdpo.rollouts import read_rollouts
+from gdpo.rollouts.readers import read_rollout_files
+
+KEYS = ["b_1_0", "b_0_0", "a_1_0", "a_1_1", "a_0_0", "pad_0_0"]
+UIDS = ["b", "b", "a", "a", "a", "pad"]
+CORRECT = [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+FORMAT = [1.0, 0.0, None, None, 1.0, 0.0]
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1], [1, 1, 1], [1, 0, 0]])
+SETTINGS = {"gdpo_reward_keys": ["correct", "format"], "gdpo_reward_weights": [1.0, 0.5]}
+
+
+class Queue:
+    """TransferQueue: rows by their keys."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        there = [name for name in select_fields if name in self.rows[keys[0]]]
+        return {name: [self.rows[key][name] for key in keys] for name in there}
+
+
+class Tokenizer:
+    def decode(self, ids, *, skip_special_tokens):
+        assert skip_special_tokens
+        return " ".join(str(int(i)) for i in ids)
+
+
+def queue_of(**more):
+    rows = {}
+    for i, key in enumerate(KEYS):
+        scores = {"score": CORRECT[i], "correct": CORRECT[i], "format": FORMAT[i]}
+        rows[key] = {
+            "prompts": torch.tensor([7, i]),
+            "responses": torch.arange(3)[: 3 - i % 2],
+            "extra_fields": {"reward_extra_info": scores},
+            **{name: column[i] for name, column in more.items()},
+        }
+    return Queue(rows)
+
+
+class Trainer:
+    """verl's, as far as it is wrapped."""
+
+    tokenizer = Tokenizer()
+
+    def __init__(self, folder, step=1):
+        algorithm = Config(SETTINGS, adv_estimator="gdpo")
+        if folder is not None:
+            algorithm["gdpo_rollouts"] = str(folder)
+        trainer, data = Config(experiment_name="mine"), Config(max_response_length=3)
+        self.config = Config(algorithm=algorithm, trainer=trainer, data=data)
+        self.global_steps = step
+
+    def _compute_advantage(self, batch, metrics):
+        zeros = torch.zeros(MASK.shape)
+        return compute_advantages(zeros, MASK, self.config.algorithm, UIDS)[0]
+
+
+def trained(folder, step=1, queue=None):
+    tags = [{"is_padding": key.startswith("pad")} for key in KEYS]
+    batch = SimpleNamespace(keys=KEYS, tags=tags, partition_id="train")
+    computed = with_queue(Trainer._compute_advantage, queue or queue_of())
+    return computed(Trainer(folder, step), batch, {})
+
+
+@pytest.fixture(autouse=True)
+def _a_process_of_its_own(monkeypatch):
+    metrics_of_latest()
+    monkeypatch.setattr(_record, "_writers", {})
+
+
+def test_every_rollout_is_recorded_once_with_its_rewards_and_the_advantage_that_it_trains(tmp_path):
+    rows = trained(tmp_path)
+    rewards = [[[0, 1], [1, 0]], [[1, float("nan")], [0, 1]]]
+    expected = gdpo(torch.tensor(rewards), (1.0, 0.5))
+    found = read_rollouts(tmp_path / "step_000001.parquet")
+    assert [(r.group_id, r.sample_id) for r in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [list(r.rewards.values()) for r in found] == [[0, 1], [1, 0], [1, None], [0, 1]]
+    assert {tuple(r.weights.items()) for r in found} == {(("correct", 1.0), ("format", 0.5))}
+    torch.testing.assert_close(
+        torch.tensor([r.advantage for r in found]), expected.flatten(), check_dtype=False
+    )
+    last = [(0, 0), (1, 0), (3, 1), (4, 0)]  # of each rollout: a row, and a token that is trained
+    trained_with = torch.stack([rows[at] for at in last])
+    torch.testing.assert_close(trained_with, expected.flatten(), check_dtype=False)
+    assert {(r.run, r.step) for r in found} == {("mine", 1)}
+
+
+def test_of_several_outputs_the_last_has_the_texts_and_all_have_the_tokens(tmp_path):
+    trained(tmp_path)
+    several = read_rollouts(tmp_path / "step_000001.parquet")[2]
+    assert several.extra == {"uid": "a_1_1"}
+    assert (several.prompt, several.completion) == ("7 3", "0 1")
+    assert several.num_tokens == 3
+    assert several.finish_reason == "stop"
+
+
+def test_a_response_as_long_as_the_limit_was_cut(tmp_path):
+    trained(tmp_path)
+    assert read_rollouts(tmp_path / "step_000001.parquet")[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_it_was_judged_against_is_kept(tmp_path, wrapped):
+    truth = [{"ground_truth": "42", "style": "rule"}] * len(KEYS)
+    column = [SimpleNamespace(data=row) for row in truth] if wrapped else truth
+    trained(tmp_path, queue=queue_of(reward_model=column))
+    assert read_rollouts(tmp_path / "step_000001.parquet")[0].extra["ground_truth"] == "42"
+
+
+def test_batches_of_one_step_have_groups_of_their_own(tmp_path):
+    trained(tmp_path)
+    trained(tmp_path)
+    trained(tmp_path, step=2)
+    (first, second) = read_rollout_files(tmp_path)
+    assert (len(first), len(set(first.groups.tolist())), len(second)) == (8, 4, 4)
+
+
+def test_what_another_run_left_is_set_aside_and_what_is_resumed_goes_on(tmp_path, monkeypatch):
+    trained(tmp_path)
+    monkeypatch.setattr(_record, "_writers", {})
+    trained(tmp_path, step=2)  # resumed
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "step_000001.parquet",
+        "step_000002.parquet",
+    ]
+    for number in (1, 2):
+        monkeypatch.setattr(_record, "_writers", {})
+        trained(tmp_path)
+        assert (tmp_path / f"earlier-{number}" / "step_000001.parquet").is_file()
+    assert [file.name for file in tmp_path.glob("*.parquet")] == ["step_000001.parquet"]
+    assert sorted(file.name for file in tmp_path.glob("earlier-1/*")) == [
+        "step_000001.parquet",
+        "step_000002.parquet",
+    ]
+
+
+def test_nothing_is_recorded_unasked():
+    trained(None)
