@@ -52,7 +52,11 @@ def test_bad_lines_are_counted_and_the_first_is_named(tmp_path):
     assert len(table) == 2
     assert report.skipped == 7
     found = {notice.what: (notice.line, notice.rows) for notice in report.notices.values()}
-    assert found == {"the line is no JSON": (3, 5), "the line is no JSON object": (4, 2)}
+    assert found == {
+        "the line is no JSON": (3, 4),
+        "the line is no JSON object": (4, 2),
+        "the line is nested too deep to be read": (6, 1),
+    }
 
 
 def test_a_record_that_lacks_its_fields_is_skipped(tmp_path):
@@ -329,10 +333,17 @@ def test_what_only_looks_like_files_is_left_alone(tmp_path):
     written.verl(tmp_path)
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "2.jsonl.zst").write_bytes(b"")
     (tmp_path / "checkpoint-5").mkdir()
     written.verl_v1(tmp_path / "checkpoint-5")
     _, report = read(tmp_path)
     assert len(report.files) == 1
+    assert {path.name: why for path, why in report.left_out.items()} == {
+        "pipe.jsonl": "no regular file",
+        "gone.jsonl": "a link that leads nowhere",
+        "2.jsonl.zst": "it is compressed, and not by gzip: decompress it first",
+    }
 
 
 def test_many_distinct_prompts_are_many_groups(tmp_path):

@@ -64,3 +64,18 @@ def test_runs_that_are_named_like_steps_are_kept_apart(tmp_path):
 def test_a_path_that_cannot_be_is_not_there(path):
     with pytest.raises(DataError, match="no such file or folder"):
         read_rollout_files(Path(path))
+
+
+def test_links_to_folders_elsewhere_are_told_and_those_to_files_are_read(tmp_path):
+    for name in ("here", "there"):
+        written.verl(tmp_path / name)
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "linked").symlink_to(there)
+    (here / "newest").symlink_to(here)
+    (here / "8.jsonl").symlink_to(there / "7.jsonl")
+    left_out = {}
+    found = [file.path.name for file in find_files([here], left_out)]
+    assert found == ["7.jsonl", "8.jsonl"]
+    what = "a link to a folder elsewhere: name it as well to read it"
+    assert left_out == {here / "linked": what}
+    assert len(find_files([here, here / "linked"], {})) == 3

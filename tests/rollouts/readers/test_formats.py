@@ -12,7 +12,7 @@ from tests.rollouts.readers import written
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations.slime import load_dump
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
-from gdpo.rollouts.readers import FORMATS, read_rollout_files, read_texts
+from gdpo.rollouts.readers import FORMATS, Rescored, read_rollout_files, read_texts
 
 
 def read(path, **options):
@@ -63,12 +63,14 @@ def test_nemo_rl_tells_prompts_by_what_has_no_loss(tmp_path):
     assert table.num_tokens.tolist() == [3] * 4
     assert table.trained.tolist() == [True, True, False, True]
     assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
+    (text, *_) = read_texts(table.files[0], [0])
+    assert text.completion == ["answer"]  # the environment had the last word
 
 
 def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_its_tokens_elsewhere(tmp_path):
     path = written.lines(
         tmp_path / "train_data_step1.jsonl",
-        [{"content": "a", "rewards": 5.0, "filtered_rewards": 1.0, "idx": 0}],
+        [{"content": ["a"], "rewards": [5.0], "filtered_rewards": [1.0], "idx": 0}],
     )
     assert only(path)[0].rewards.tolist() == [[1.0]]
 
@@ -144,7 +146,7 @@ def test_slime_has_one_reward_or_an_object_of_them(tmp_path, reward):
         "rollout_log_probs": [-0.5, -0.25],
     }
     samples = [sample, {**sample, "status": "completed"}]
-    torch.save({"rollout_id": 11, "samples": samples}, tmp_path / "data_11.pt")
+    torch.save({"rollout_id": 11, "samples": samples}, tmp_path / "data.pt")
     table, _ = only(tmp_path)
     expected = {"reward": 1.5} if reward == 1.5 else {"acc": 1.0, "format": 0.5}
     assert table.names == tuple(expected)
@@ -260,6 +262,26 @@ def test_the_platform_of_prime_rl_has_parquet_with_json_in_it(tmp_path):
     assert table.total.tolist() == [0, 1, 2, 3]
     assert table.num_tokens.tolist() == [20, 21, 22, 23]
     assert table.groups.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("writer", [written.art, written.platform])
+def test_parquet_with_json_in_it_has_the_texts_to_be_scored_by(tmp_path, writer):
+    seen = []
+
+    def rescore(rows):
+        seen.extend(rows)
+        return Rescored({"r": [1.0] * len(rows)}, {})
+
+    table, _ = only(writer(tmp_path), rescore=rescore)
+    texts = read_texts(table.files[0], table.row.tolist())
+    assert [(w.prompt, w.completion) for w in seen] == [(t.prompt, t.completion) for t in texts]
+    assert all(w.completion for w in seen)
+
+
+def test_a_reward_that_is_named_is_read_from_parquet_with_json_in_it(tmp_path):
+    record = {"group_index": 1, "reward": 0.5, "metrics": "{}", "messages": [], "style": 0.25}
+    table, _ = only(written.parquet(tmp_path / "1.parquet", [record]), rewards=["style"])
+    assert table.rewards.tolist() == [[0.25]]
 
 
 def test_our_own_record_comes_with_weights(tmp_path):

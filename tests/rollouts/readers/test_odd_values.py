@@ -11,7 +11,8 @@ import pytest
 from tests.rollouts.readers import written
 from tests.rollouts.readers.test_bad_input import read, verl_line
 
-from gdpo.rollouts.readers import Rescored, read_texts
+from gdpo.analysis import analyze
+from gdpo.rollouts.readers import Rescored, read_rollout_files, read_texts
 from gdpo.rollouts.readers._keys import NO_KEY, key_of
 
 
@@ -82,9 +83,7 @@ def test_texts_that_are_nested_too_deeply_lose_their_row_alone(tmp_path):
     records = [{"example_id": 1, "reward": 1.0, "metrics": m} for m in (deep, {"a": 1.0})]
     (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
     assert len(table) == 1
-    assert notices(report) == [
-        (1, 1, "its fields are not those of verifiers-results (RecursionError)")
-    ]
+    assert notices(report) == [(1, 1, "a field is nested too deep to be read")]
 
 
 def test_extras_that_are_nested_too_deeply_are_texts(tmp_path):
@@ -169,3 +168,113 @@ def test_a_reason_that_is_no_text_is_none(tmp_path):
     records = [{"prompt": "a", "reward": 1.0, "finish_reason": r} for r in ("length", [["stop"]])]
     (table,), _ = read(written.lines(tmp_path / "a.jsonl", records))
     np.testing.assert_array_equal(table.cut, [1, nan])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_numbers_whose_squares_overflow_are_missing(tmp_path, kind):
+    values = [1e60, -1e60, 1.1e60, -1e308, 0.5]
+    path = tmp_path / f"a.{kind}"
+    records = [{"prompt": "a", "quality": v, "advantage": v} for v in values]
+    if kind == "jsonl":
+        written.lines(path, [*records, {"prompt": "a", "quality": 10**200, "advantage": None}])
+    elif kind == "parquet":
+        written.parquet(path, records)
+    else:
+        rows = "".join(f"a,{v},{v}\n" for v in values)
+        path.write_text(f"prompt,quality,advantage\n{rows}")
+    (table,), report = read(path, rewards=["quality"])
+    expected = [1e60, -1e60, nan, nan, 0.5]
+    np.testing.assert_array_equal(table.rewards[:5, 0], expected)
+    np.testing.assert_array_equal(table.advantages[:5], expected)
+    first = 3 if kind == "jsonl" else 2
+    assert notices(report) == [
+        (first, 2 + (kind == "jsonl"), "reward 'quality' is beyond 1e+60, and counts as missing"),
+        (first, 2, "advantage is beyond 1e+60, and counts as missing"),
+    ]
+
+
+def test_numbers_of_any_size_are_analyzed_without_a_warning(tmp_path):
+    values = [1e308, -1e150, 1e60, -1e60, 1e-308, 0.0, 1.0, -3e59]
+    rewards = [{"a": {"score": v, "weight": 1e60}, "b": {"score": 1.0}} for v in values]
+    records = [
+        {"task": {"hash": str(i % 2)}, "nodes": [], "rewards": r, "info": {"advantage": values[i]}}
+        for i, r in enumerate(rewards)
+    ]
+    path = written.lines(tmp_path / "traces.jsonl", records)
+    done = analyze(read_rollout_files(path), replayed=["recorded", "grpo", "gdpo"])
+    assert done.runs[0].rollouts == 8
+    assert len(done.replayed) == 3
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_rewards_that_are_given_anew_are_numbers_as_well(tmp_path, kind):
+    records = [{"prompt": "a", "reward": 1.0}] * 4
+    path = getattr(written, "lines" if kind == "jsonl" else kind)(tmp_path / f"a.{kind}", records)
+    given = Rescored({"r": [0.5, inf, 1e101, None]}, {})
+    (table,), report = read(path, rescore=lambda rows: given)
+    np.testing.assert_array_equal(table.rewards[:, 0], [0.5, nan, nan, nan])
+    assert [what for *_, what in notices(report)] == [
+        "reward 'r' is infinite, and counts as missing",
+        "reward 'r' is beyond 1e+60, and counts as missing",
+    ]
+
+
+@pytest.mark.parametrize("weight", [None, inf, 1e300, "much"])
+def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
+    record = {"task": {}, "nodes": [], "rewards": {"a": {"score": 1.0, "weight": weight}}}
+    (table,), report = read(written.lines(tmp_path / "traces.jsonl", [record]))
+    assert table.weights == ((1.0,) if weight is None else None)  # verifiers means 1 by none
+    told = [what for *_, what in notices(report) if what.startswith("its weights")]
+    assert len(told) == (weight is not None)
+
+
+def test_weights_of_our_own_record_that_are_null_are_left_out_and_told(tmp_path):
+    kind = pa.struct([("a", pa.float64())])
+    columns = {"step": [1], "group_id": [0], "sample_id": [0], "advantage": [0.0]}
+    columns |= {"rewards": pa.array([{"a": 1.0}], kind), "weights": pa.array([{"a": None}], kind)}
+    pq.write_table(pa.table(columns), tmp_path / "step_1.parquet")
+    (table,), report = read(tmp_path)
+    assert table.weights is None
+    assert "its weights are not all numbers that can be used" in str(report)
+
+
+def test_rows_keep_their_number_behind_lines_of_csv_that_are_wrong(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,completion,reward\none,two\na,first,1\na,second,2\n")
+    (table,), _ = read(path)
+    texts = read_texts(path, table.row.tolist())
+    assert [text.completion for text in texts] == ["first", "second"]
+
+
+def test_a_first_row_without_a_group_ungroups_no_other(tmp_path):
+    records = [{"group_id": i, "reward": 1.0} for i in (None, 7, 7)]
+    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
+    assert table.groups.tolist() == [NO_KEY, 7, 7]
+    assert "neither a group nor a prompt, where others have one" in str(report)
+
+
+def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):
+    path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": {"acc": 1.0}}])
+    (table,), report = read(path, rewards=["m.acc", "m.style"])
+    np.testing.assert_array_equal(table.rewards, [[1, nan]])
+    assert "no column 'm.style': it is missing there" in str(report)
+
+
+def test_a_record_without_rollouts_is_told(tmp_path):
+    path = written.episodes(tmp_path / "traces.jsonl")
+    with path.open("a") as file:
+        file.write(json.dumps({"task": {}, "traces": []}) + "\n")
+    _, report = read(path)
+    assert (report.rows, notices(report)) == (4, [(5, 1, "it holds no rollout")])
+
+
+def test_objects_with_keys_of_two_kinds_have_keys():
+    keys = [key_of({1: "a", "b": value}) for value in "xxy"]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_samples_of_pt_files_that_are_no_list_are_none(tmp_path):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "a_1.pt"
+    torch.save({"rollout_id": 1, "samples": 3}, path)
+    assert read(path)[1].left_out[path].endswith("its 'samples' are no list")

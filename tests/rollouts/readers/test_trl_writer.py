@@ -1,5 +1,9 @@
 """What TRL's own trainer writes with `log_completions` is read as it was trained."""
 
+import json
+import os
+import shutil
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +24,7 @@ def length(completions, **columns):
 
 def sometimes(completions, log_extra=None, **columns):
     log_extra("place", list(range(len(completions))))
+    log_extra("share", [i / 8 for i in range(len(completions))])
     return [None if i % 4 == 0 else float(i % 2) for i in range(len(completions))]
 
 
@@ -44,7 +49,7 @@ def run(tiny_policy, tmp_path_factory):
             log_completions=True,
             num_completions_to_print=0,
             report_to="none",
-            save_strategy="no",
+            save_steps=3,
             activation_checkpointing=False,
             use_cpu=True,
             disable_tqdm=True,
@@ -67,7 +72,7 @@ def test_a_generation_that_is_logged_twice_is_read_once(run):
     assert "once more" in str(repeated)
 
 
-def test_groups_are_told_by_prompts_and_rewards_by_their_type(run):
+def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
     reading = read_rollout_files(run)
     first = next(reading)
     list(reading)
@@ -77,7 +82,8 @@ def test_groups_are_told_by_prompts_and_rewards_by_their_type(run):
     assert report.group_sizes == {SAMPLES: 4}
     assert report.grouped_by == {"repeated prompts": 16}
     assert report.group_findings() == []
-    assert first.names == ("length", "sometimes")  # the column of whole numbers is none
+    assert first.names == ("length", "sometimes")  # and no column of log_extra
+    assert report.files[0].rewards_told_by == "those of TRL's log (trainer_state.json)"
     rows = pq.read_table(run / "completions" / "completions_00001.parquet").to_pylist()
     for place, row in enumerate(rows):
         same = [other["prompt"] == row["prompt"] for other in rows]
@@ -86,6 +92,27 @@ def test_groups_are_told_by_prompts_and_rewards_by_their_type(run):
         assert first.advantages[place] == row["advantage"]
     assert np.isnan(first.rewards[:, 1]).tolist() == [True, False, False, False] * 2
     assert first.rewards[1:4, 1].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("log", [None, "{", "[]", '{"log_history": [1, {"loss": 1}]}'])
+def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(run, tmp_path, log):
+    copied = tmp_path / "completions"
+    shutil.copytree(run / "completions", copied)
+    if log is not None:
+        (tmp_path / "trainer_state.json").write_text(log)
+    reading = read_rollout_files(copied)
+    assert next(reading).names == ("length", "sometimes", "share")  # not that of whole numbers
+    assert reading.report.files[0].rewards_told_by.startswith("every other column")
+
+
+def test_the_newest_log_tells(run, tmp_path):
+    shutil.copytree(run / "completions", tmp_path / "completions")
+    for number, (step, name) in enumerate([(9, "length"), (10, "share")]):
+        log = tmp_path / f"checkpoint-{step}" / "trainer_state.json"
+        log.parent.mkdir()
+        log.write_text(json.dumps({"log_history": [{f"rewards/{name}/mean": 0.5}]}))
+        os.utime(log, (number, number))
+    assert next(read_rollout_files(tmp_path / "completions")).names == ("share",)
 
 
 def test_its_rollouts_can_be_looked_at(run):

@@ -54,18 +54,19 @@ def verl_v1(folder):
 
 def nemo_rl(folder):
     def sample(idx, prompt, reward, credit, kept):
-        return {
-            "content": ["user: " + str(prompt), "answer"],
+        columns = {
+            "content": ["user: " + str(prompt), "answer", "Environment: correct"],
             "rewards": reward,
             "input_lengths": len(prompt) + 3,
             "token_ids": [*prompt, 7, 8, 9, 0],
             "token_loss_mask": [*[0] * len(prompt), 1, 1, 1, 0],
             "sample_loss_mask": kept,
             "advantages": [*[0.0] * len(prompt), credit, credit, credit, 0.0],
-            "generation_logprobs": [],
-            "prev_logprobs": [],
-            "idx": idx,
+            "generation_logprobs": [0.0],
+            "prev_logprobs": [0.0],
         }
+        # Its logger cuts a batch into batches of one.
+        return {**{name: [value] for name, value in columns.items()}, "idx": idx}
 
     samples = [
         sample(0, [1, 2], 1.0, 0.7, 1.0),
@@ -120,8 +121,10 @@ def tinker(folder):
                     "ac_len": 3 + turn,
                     "reward": 0.0,
                     "episode_done": turn == 1,
-                    "stop_reason": "length" if turn and place else "stop",
-                    "metrics": {"correct": correct + turn},
+                    "metrics": {
+                        "correct": correct + turn,
+                        **({f"stop/{'max_tokens' if place else 'completed'}": 1.0} if turn else {}),
+                    },
                     "logs": {"text": "x"},
                 }
                 for turn in range(2)

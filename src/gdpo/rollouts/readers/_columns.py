@@ -1,7 +1,7 @@
 """Files whose columns are read as they are: TRL's, our own, and any with a mapping of columns."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,17 @@ from gdpo.rollouts.readers._keys import keys_of, whole_keys, without_nulls
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rescoring import Written
-from gdpo.rollouts.readers._rows import Row, count_of, cut_of, number, numbers_in
+from gdpo.rollouts.readers._rows import (
+    INFINITE,
+    LARGEST,
+    NO_NUMBER,
+    TOO_LARGE,
+    Row,
+    count_of,
+    cut_of,
+    number,
+    numbers_in,
+)
 
 _GUESSES = {
     "step": ("step", "global_step", "gen_step", "iteration"),
@@ -110,11 +120,20 @@ def reward_columns(
     return {known.total: known.total}, "the total alone: the file has no parts"
 
 
+def number_paths(fields: Iterable[Any], above: str = "") -> Iterator[str]:
+    """The columns that hold numbers; those of a struct with its name and a dot before them."""
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from number_paths(field.type, f"{above}{field.name}.")
+        elif _is_number(field.type):
+            yield f"{above}{field.name}"
+
+
 def table_columns(
     batch: Any, known: Layout, rewards: Mapping[str, str], file: FileReport, report: ReadReport
 ) -> dict[str, np.ndarray]:
     """The columns of a table but those of its file; a step that is none is -1."""
-    first = file.read + file.skipped
+    first = file.numbered
     size = batch.num_rows
 
     def floats(path: str | None, what: str) -> Float[np.ndarray, " row"]:
@@ -229,16 +248,17 @@ def at(record: Any, path: str | None) -> Any:
 def _floats(
     column: Any, what: str, first: int, file: FileReport, report: ReadReport
 ) -> Float[np.ndarray, " row"]:
-    """Numbers; what is none, or not finite, is NaN and noted with its first row."""
+    """Numbers; what is none, or not between -1e60 and 1e60, is NaN and noted with its row."""
     values, unreadable = _numbers(column)
     for wrong, why in (
-        (unreadable, "no number, and counts as missing"),
-        (np.isinf(values), "infinite, and counts as missing"),
+        (unreadable, NO_NUMBER),
+        (np.isinf(values), INFINITE),
+        (np.isfinite(values) & (np.abs(values) > LARGEST), TOO_LARGE),
     ):
         if np.any(wrong):
             row = first + int(np.argmax(wrong))
             report.note(file.path, row, f"{what} is {why}", count=int(np.sum(wrong)))
-    return np.where(np.isinf(values), np.nan, values)
+    return np.where(np.abs(values) <= LARGEST, values, np.nan)
 
 
 def _numbers(column: Any) -> tuple[Float[np.ndarray, " row"], np.ndarray]:

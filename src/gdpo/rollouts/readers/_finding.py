@@ -18,6 +18,8 @@ _KINDS = {
 }
 ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt")
 """Of files that may hold rollouts; `.gz` may follow."""
+_PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
+"""Compressed in ways that are not read."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
@@ -89,17 +91,32 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
     def blocked(error: OSError) -> None:
         left_out[Path(str(error.filename))] = f"the folder cannot be opened: {error.strerror}"
 
+    root = path.resolve()
     for folder, folders, names in os.walk(path, onerror=blocked):
         folders[:] = sorted(name for name in folders if not _CHECKPOINT.match(name))
-        for name in sorted(names):
-            file = Path(folder, name)
-            try:
-                wanted = kind_of(file) and not name.startswith(".") and file.is_file()
-            except OSError as error:
-                left_out[file] = f"it cannot be opened: {error.strerror}"
-                continue
-            if wanted:
+        for linked in (Path(folder, name) for name in folders):
+            if linked.is_symlink() and not linked.resolve().is_relative_to(root):
+                left_out[linked] = "a link to a folder elsewhere: name it as well to read it"
+        for file in (Path(folder, name) for name in sorted(names)):
+            why = "" if file.name.startswith(".") else _why_not(file)
+            if why is None:
                 yield file
+            elif why:
+                left_out[file] = why
+
+
+def _why_not(file: Path) -> str | None:
+    """Why a file of a folder is not read; empty: it is nothing to be read; None: it is read."""
+    if file.suffix.lower() in _PACKED and kind_of(file.with_suffix("")):
+        return "it is compressed, and not by gzip: decompress it first"
+    if not kind_of(file):
+        return ""
+    try:
+        if file.is_file():
+            return None
+        return "a link that leads nowhere" if file.is_symlink() else "no regular file"
+    except OSError as error:
+        return f"it cannot be opened: {error.strerror}"
 
 
 def _root(paths: Sequence[Path]) -> Path:

@@ -26,7 +26,9 @@ class Format:
     lists: bool | None = None
     """Whether `prompt` holds a column of values; None: this is not what tells it."""
     numbers: tuple[str, ...] = ()
-    """The columns of a parquet file of records that are read when no text is asked for."""
+    """The columns of a parquet file of records that are read in any case."""
+    texts: tuple[str, ...] = ()
+    """Those that are read as well where texts are asked for."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -41,13 +43,18 @@ FORMATS = (
         "group_index reward metrics messages",
         rows=records.art,
         numbers=("group_index", "reward", "metrics"),
+        texts=("messages", "metadata"),
     ),
     _format(
         "prime-rl",
         "parquet",
         "step problem_id sample_id trajectory reward",
         rows=traces.platform,
-        numbers=("step", "problem_id", "reward", "metrics", "advantage", "num_output_tokens"),
+        numbers=(
+            *("step", "problem_id", "reward", "metrics", "advantage", "num_output_tokens"),
+            "info",  # the trace, whose rewards stand nowhere else
+        ),
+        texts=("prompt", "completion", "answer"),
     ),
     _format("trl", "parquet", "step prompt completion advantage"),
     _format("verifiers", "jsonl", "task traces", rows=traces.episodes),

@@ -89,7 +89,7 @@ def _of_list(column: Any) -> Keys:
 def _text_of(value: Any) -> str:
     try:
         return json.dumps(value, sort_keys=True, default=str)
-    except RecursionError:
+    except (RecursionError, TypeError):  # the latter of keys that are no texts, or of two kinds
         return "".join(_flat(value))
 
 

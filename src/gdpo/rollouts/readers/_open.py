@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from gdpo.errors import DataError, MissingExtraError
@@ -18,9 +17,8 @@ from gdpo.rollouts.readers._columns import Layout
 from gdpo.rollouts.readers._finding import Found
 from gdpo.rollouts.readers._formats import Format, named, recognized
 from gdpo.rollouts.readers._records import Record
-from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rescoring import Rescore
-from gdpo.rollouts.readers._sources import LoadPt, opened
+from gdpo.rollouts.readers._sources import LoadPt, is_gzip
 
 UNREADABLE = (
     OSError,
@@ -33,8 +31,8 @@ UNREADABLE = (
 )
 """What a file that is broken, or not what it seems, makes its reader raise."""
 
-_BLOCKS = (2**20, 2**25, 2**30, 2**31 - 1)
-"""Bytes of CSV at a time; a row must fit."""
+_UNPACKED = 2**30
+"""Bytes of a compressed parquet file, decompressed: its end is read first, so that it is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +86,19 @@ def form_of_records(found: Found, wanted: Wanted, record: Record) -> tuple[Forma
     return form, told_by
 
 
-def layout_of(form: Format, wanted: Wanted, fields: Sequence[str]) -> Layout:
-    """What the columns of a file mean."""
-    known = {"gdpo": columns_of.GDPO, "trl": columns_of.TRL}.get(form.name)
+def layout_of(form: str, wanted: Wanted, fields: Sequence[str]) -> Layout:
+    """What the columns of a file of this format mean."""
+    known = {"gdpo": columns_of.GDPO, "trl": columns_of.TRL}.get(form)
     return known or columns_of.layout(wanted.columns, fields)
 
 
 def open_parquet(path: Path, text: str | None) -> Any:
-    """A parquet file; equal prompts are read once only, as they are stored."""
-    source: Any = path
-    with path.open("rb") as stream:
-        if stream.read(2) == b"\x1f\x8b":
-            source = pa.BufferReader(gzip.decompress(path.read_bytes()))
+    """A parquet file; equal prompts are read once only, as they are stored.
+
+    Raises:
+        DataError: It is compressed once more, and too large to be held.
+    """
+    source: Any = pa.BufferReader(_unpacked(path)) if is_gzip(path) else path
     metadata = pq.read_metadata(source)
     schema = metadata.schema
     leaves = [schema.column(i) for i in range(len(schema))]
@@ -113,43 +112,17 @@ def open_parquet(path: Path, text: str | None) -> Any:
     return pq.ParquetFile(source, metadata=metadata, read_dictionary=repeated)
 
 
-def read_csv(file: FileReport, report: ReadReport) -> Any:
-    """A CSV file as texts: what is a number is told later, value by value."""
-    for size in _BLOCKS:
-        wrong: list[int | None] = []
-        try:
-            table = _csv_by(file.path, size, wrong)
-        except pa.ArrowInvalid as error:
-            if "block size" not in str(error) or size == _BLOCKS[-1]:
-                raise
-            continue
-        file.rows += len(wrong)
-        for line in wrong:
-            report.lose(file, line, "the line has another number of fields than the first")
-        return table
-    raise AssertionError("the last size returns or raises")
-
-
-def _csv_by(path: Path, size: int, wrong: list[int | None]) -> Any:
-    def skipped(row: Any) -> str:
-        wrong.append(row.number)
-        return "skip"
-
-    reading = pacsv.ReadOptions(use_threads=False, block_size=size)
-    with opened(path) as stream:
-        head = pa.BufferReader(stream.readline())
-        names = pacsv.read_csv(head, read_options=reading).column_names
-        stream.seek(0)
-        return pacsv.read_csv(
-            stream,
-            read_options=reading,
-            parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skipped),
-            convert_options=pacsv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()),
-                null_values=[""],  # a prompt may be the text NA
-                strings_can_be_null=True,
-            ),
-        ).combine_chunks()
+def _unpacked(path: Path) -> Any:
+    content = bytearray()
+    with gzip.open(path) as stream:
+        while part := stream.read(2**20):
+            content += part
+            if len(content) > _UNPACKED:
+                raise DataError(
+                    f"decompressed it has more than {_UNPACKED:,} bytes, which is too much to be "
+                    "held: decompress it first, parquet is read piece by piece"
+                )
+    return pa.py_buffer(content)
 
 
 def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from gdpo.errors import ConfigError
-from gdpo.rollouts.readers._file import Piece, read_file
+from gdpo.rollouts.readers._file import read_file
 from gdpo.rollouts.readers._finding import find_files
 from gdpo.rollouts.readers._open import Wanted
+from gdpo.rollouts.readers._piece import Piece
 from gdpo.rollouts.readers._report import ReadReport
 from gdpo.rollouts.readers._rescoring import Rescore
 from gdpo.rollouts.readers._sources import LoadPt

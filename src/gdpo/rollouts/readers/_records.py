@@ -30,6 +30,10 @@ _VERL = frozenset(
     }
 )
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
+_VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
+"""Of V1: `<prompt>_<rollout>_<output>`."""
+_STOP = "stop/"
+"""Of tinker-cookbook."""
 _SWIFT = frozenset(
     {"step", "gen_step", "prompt", "completion", "advantages", "advantage", "request_id", "entropy"}
 )
@@ -40,10 +44,11 @@ def verl(record: Record) -> Iterator[Row]:
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
         raise DataError("it fills verl's batch up, and is no rollout (its uid begins with pad)")
-    parts = str(uid).rsplit("_", 2)
+    key = _VERL_KEY.fullmatch(str(uid))
     yield Row(
         step=record.get("step"),
-        group=None if uid is None else parts[0] if len(parts) == 3 else str(uid),
+        group=None if uid is None else key[2] if key else str(uid),
+        output=(key[1], int(key[3])) if key else None,
         prompt=record["input"],
         completion=record["output"],
         rewards=numbers_in(record, but=_VERL),
@@ -58,8 +63,9 @@ def nemo_rl(record: Record) -> Iterator[Row]:
     """Lines of one sample each: the reward is the total, the prompt is what has no loss.
 
     With dynamic sampling `rewards` are those of all samples, and only `filtered_rewards` belong to
-    the tokens of the same line.
+    the tokens of the same line. Its logger writes all values but `idx` as lists of one.
     """
+    record = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in record.items()}
     tokens, mask = record.get("token_ids"), record.get("token_loss_mask")
     reward = record["filtered_rewards"] if "filtered_rewards" in record else record["rewards"]
     prompt, completion = _content(record["content"])
@@ -91,7 +97,7 @@ def swift(record: Record) -> Iterator[Row]:
     size = len(columns["prompt"])
     for name, values in columns.items():
         if len(values) != size:
-            raise DataError(f"column {name!r} is not as long as 'prompt'")
+            raise DataError(f"column {name[:40]!r} is not as long as 'prompt'")
     rewards = [
         name
         for name, values in columns.items()
@@ -124,12 +130,18 @@ def swift_row(record: Record) -> Iterator[Row]:
 
 
 def tinker(record: Record) -> Iterator[Row]:
-    """Rewards by name are metrics of the trajectory, or of its steps: then their mean."""
+    """Rewards by name are metrics of the trajectory, or of its steps: then their mean.
+
+    A metric `stop/<reason>` says why the episode ended, and is none.
+    """
     found: dict[str, list[float]] = {}
+    ended = None
     steps = cast("list[Record]", record["steps"])
     for step in steps:
         for name, value in (step.get("metrics") or {}).items():
-            if is_number(value):
+            if name.startswith(_STOP):
+                ended = name.removeprefix(_STOP)
+            elif is_number(value):
                 found.setdefault(name, []).append(float(value))
     parts = {name: sum(values) / len(values) for name, values in found.items()}
     parts |= numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
@@ -140,18 +152,19 @@ def tinker(record: Record) -> Iterator[Row]:
         total=record["total_reward"],
         total_name="total_reward",
         num_tokens=sum(int(step["ac_len"]) for step in steps),
-        finish_reason=steps[-1].get("stop_reason") if steps else None,
+        finish_reason=ended,
     )
 
 
 def art(record: Record) -> Iterator[Row]:
     """A trajectory with its messages; rewards by name are its metrics."""
     prompt, completion = _content(record.get("messages"))
+    measured = numbers_in(as_object(record["metrics"]), but=frozenset())
     yield Row(
         group=record["group_index"],
         prompt=prompt,
         completion=completion,
-        rewards=numbers_in(as_object(record["metrics"]), but=frozenset({"duration"})),
+        rewards={n: v for n, v in measured.items() if not n.endswith("duration")},
         total=record["reward"],
         extras=as_object(record.get("metadata")),
     )
@@ -164,6 +177,7 @@ def slime(record: Record) -> Iterator[Row]:
     mask = record.get("loss_mask")
     length = record.get("response_length")
     yield Row(
+        step=record["rollout_id"],
         group=record["group_index"],
         prompt=record.get("prompt"),
         completion=record.get("response"),
@@ -216,12 +230,13 @@ def as_object(value: Any) -> Record:
 def _content(content: Any) -> tuple[Any, Any]:
     """Prompt and completion of a conversation: what stands before the first answer, and the rest.
 
-    A list of texts is a conversation without roles: its first is the prompt.
+    A list of texts is a conversation without roles: its first is the prompt, and if there are more
+    than two, its last is what the environment said in the end.
     """
     if not isinstance(content, list):
         return content, None
     turns = cast("list[Any]", content)
     if not all(isinstance(turn, Mapping) for turn in turns):
-        return turns[:1], turns[1:]
+        return turns[:1], turns[1:-1] if len(turns) > 2 else turns[1:]
     prompt = list(takewhile(lambda turn: turn.get("role") != "assistant", turns))
     return prompt, turns[len(prompt) :]

@@ -1,6 +1,7 @@
 """What was read and what was not: a reader never loses a row silently."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,8 +43,10 @@ class FileReport:
     skipped: int = 0
     expected: int = 0
     """Rollouts that it says it holds; 0: it does not say."""
-    unplaced: int = 0
-    """Of those skipped, the ones that were read and have no step."""
+    numbered: int = 0
+    """Rollouts that have a number so far, which those of no step and repeated ones have as well."""
+    bytes: int = 0
+    """Of lines that were read so far, decompressed."""
     rewards: tuple[str, ...] = ()
     rewards_told_by: str = ""
     """How its rewards were told from its other columns."""
@@ -58,6 +61,10 @@ class ReadReport:
     left_out: dict[Path, str] = field(default_factory=dict[Path, str])
     """Files that were not read, and why."""
     notices: dict[tuple[Path, str], Notice] = field(default_factory=dict[tuple[Path, str], Notice])
+    sought: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Rewards that were looked for by name, and whether any file has them."""
+    offered: dict[str, None] = field(default_factory=dict[str, None])
+    """Numbers of the files that lack one of these."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
     """How many groups there are of each size."""
@@ -93,6 +100,17 @@ class ReadReport:
     def formats(self) -> dict[str, int]:
         """How many files have which format."""
         return dict(Counter(file.format for file in self.files))
+
+    @property
+    def absent(self) -> list[str]:
+        """Rewards that were looked for by name, and that no file has."""
+        return [name for name, found in self.sought.items() if not found]
+
+    def seek(self, name: str, numbers: Iterable[str], *, found: bool) -> None:
+        """A reward was looked for in a file, or in a part of it, that holds these numbers."""
+        self.sought[name] = found or self.sought.get(name, False)
+        if not found:
+            self.offered |= dict.fromkeys(numbers)
 
     def note(self, file: Path, line: int | None, what: str, *, count: int = 1) -> None:
         """Something is odd, and no row is lost by it."""

@@ -8,11 +8,13 @@ import numpy as np
 
 from gdpo.rollouts.readers._keys import key_of
 from gdpo.rollouts.readers._report import FileReport, ReadReport
-from gdpo.rollouts.readers._rows import Row, count_of, number
+from gdpo.rollouts.readers._rows import Row, count_of, plain, usable
 from gdpo.rollouts.readers._table import RolloutTable
 
 RESCORED = "scored anew"
 """How the rewards of a file were told."""
+TEXTS = 4096
+"""Rollouts at a time whose texts are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,12 @@ Rescore: TypeAlias = Callable[[Sequence[Written]], Rescored]
 
 
 def forget_texts(row: Row) -> None:
-    """Keep of the texts only what tells the group."""
+    """Keep of the texts only what tells the group, and of other values what is a number."""
     row.completion, row.truth, row.extras = None, None, {}
     row.prompt = None if row.prompt is None or row.group is not None else key_of(row.prompt)
+    row.group = None if row.group is None else key_of(row.group)
+    row.step, row.total, row.advantage = plain(row.step), plain(row.total), plain(row.advantage)
+    row.num_tokens, row.finish_reason = plain(row.num_tokens), plain(row.finish_reason)
 
 
 def rescored(
@@ -74,10 +79,13 @@ def rescored_table(
     report: ReadReport,
 ) -> RolloutTable:
     """A table of the same rollouts with their rewards given anew."""
-    found = rescore(written)
-    _tell_problems(found, table.row.tolist(), file, report)
+    found, rows = rescore(written), table.row.tolist()
+    _tell_problems(found, rows, file, report)
     file.rewards = tuple(found.rewards)
-    columns = [[number(v) for v in values] for values in found.rewards.values()]
+    columns = [
+        usable(values, f"reward {name!r}", rows, file, report)
+        for name, values in found.rewards.items()
+    ]
     rewards = np.array(columns, np.float64).reshape(len(columns), len(table)).T
     return replace(table, names=tuple(found.rewards), weights=None, rewards=rewards)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,18 @@ from jaxtyping import Float
 from gdpo.rollouts.readers._keys import NO_KEY, key_of
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 
-CUT = frozenset({"length", "max_tokens", "max_length", "truncated", "context_length"})
+CUT = frozenset(
+    {"length", "max_tokens", "max_length", "truncated", "context_length", "max_sampled_tokens"}
+)
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _LONGEST = 40
 """Characters of a text that may be a number."""
 ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
+LARGEST = 1e60
+"""A number beyond it is not used: squares of weighted rewards, and their sums, must stay finite."""
+NO_NUMBER = "no number, and counts as missing"
+INFINITE = "infinite, and counts as missing"
+TOO_LARGE = f"beyond {LARGEST:g}, and counts as missing"
 
 
 class Doubtful(str):
@@ -34,6 +41,8 @@ class Row:
     step: Any = None
     group: Any = None
     """What the dump says of the group; None: nothing, and the prompt tells."""
+    output: tuple[str, int] | None = None
+    """The rollout that it is an output of, and its number among them; None: it is all of it."""
     prompt: Any = None
     completion: Any = None
     rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -55,7 +64,7 @@ def number(value: Any) -> float:
     """A number, a truth value or the text of a number; NaN: it is none."""
     try:
         return nan if value is None else float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of a tensor of several
         return nan
 
 
@@ -85,6 +94,19 @@ def doubtful(value: Any) -> Any:
     return Doubtful(value) if len(value) <= _LONGEST else _TOO_LONG
 
 
+def plain(value: Any) -> Any:
+    """A number, nothing or a short text as it is: what is kept is never large.
+
+    Of anything else its number, or a text that is none.
+    """
+    if type(value) in _NUMBERS:
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else _TOO_LONG
+    found = number(value)
+    return _TOO_LONG if isnan(found) else found
+
+
 def count_of(tokens: Any) -> float | None:
     """A number of tokens; None: it is none, or not finite."""
     count = number(tokens)
@@ -105,28 +127,6 @@ def whole(value: Any) -> int | None:
     return int(step) if isfinite(step) and step == int(step) and abs(step) < 2**62 else None
 
 
-def reward_names(
-    rows: Sequence[Row], asked: Sequence[str] | None, known: Sequence[str] = ()
-) -> tuple[tuple[str, ...], str]:
-    """The rewards of a file, and how they were told.
-
-    Those asked for; else every part that holds a number somewhere, be it among the rows before,
-    whose names are known; else the total alone.
-    """
-    if asked is not None:
-        return tuple(asked), "as asked for"
-    parts = dict.fromkeys(
-        name
-        for row in rows
-        for name, value in row.rewards.items()
-        if value is not None and (type(value) is not Doubtful or name in known)
-    )
-    if parts:
-        return tuple(parts), "every part that is a number"
-    totals = dict.fromkeys(row.total_name for row in rows if row.total is not None)
-    return tuple(totals), "the total alone: the dump has no parts"
-
-
 def reward_array(
     rows: Sequence[Row],
     names: Sequence[str],
@@ -134,30 +134,32 @@ def reward_array(
     file: FileReport,
     report: ReadReport,
 ) -> Float[np.ndarray, "rollout reward"]:
-    """Rewards as numbers; what is none is NaN and noted."""
+    """Rewards as numbers, one column for each name."""
     values = np.full((len(rows), len(names)), nan)
     for n, name in enumerate(names):
         given = [
             row.rewards.get(name, row.total if name == row.total_name else None) for row in rows
         ]
-        values[:, n] = _finite(given, f"reward {name!r}", lines, file, report)
+        values[:, n] = usable(given, f"reward {name!r}", lines, file, report)
     return values
 
 
-def _finite(
+def usable(
     given: Sequence[Any], what: str, lines: Sequence[int], file: FileReport, report: ReadReport
 ) -> Float[np.ndarray, " rollout"]:
+    """Numbers; what is none, or not between -1e60 and 1e60, is NaN and noted with its line."""
     column = _numbers(given)
     kinds = set(map(type, given))
     if kinds == {type(None)}:
         return column
-    for r in np.flatnonzero(~np.isfinite(column)).tolist():
+    good = np.abs(column) <= LARGEST
+    for r in np.flatnonzero(~good).tolist():
         if given[r] is not None:
             report.note(file.path, lines[r], f"{what} is {_kind(given[r], column[r])}")
-    for r in np.flatnonzero(np.isfinite(column)).tolist() if Doubtful in kinds else ():
+    for r in np.flatnonzero(good).tolist() if Doubtful in kinds else ():
         if type(given[r]) is Doubtful:
             report.note(file.path, lines[r], f"{what} is the text of a number, and counts as it")
-    return np.where(np.isinf(column), nan, column)
+    return np.where(good, column, nan)
 
 
 def _numbers(given: Sequence[Any]) -> Float[np.ndarray, " rollout"]:
@@ -172,9 +174,11 @@ def _numbers(given: Sequence[Any]) -> Float[np.ndarray, " rollout"]:
 
 
 def _kind(given: Any, value: float) -> str:
+    if isfinite(value):
+        return TOO_LARGE
     if isinstance(given, float):
-        return "infinite, and counts as missing" if value in (np.inf, -np.inf) else "NaN"
-    return "no number, and counts as missing"
+        return "NaN" if isnan(value) else INFINITE
+    return NO_NUMBER
 
 
 def row_columns(
@@ -182,24 +186,24 @@ def row_columns(
 ) -> dict[str, np.ndarray]:
     """All columns but the rewards, the steps and those of the file."""
 
-    def finite(values: Sequence[Any], what: str) -> Float[np.ndarray, " rollout"]:
-        return _finite(values, what, lines, file, report)
+    def numbers(values: Sequence[Any], what: str) -> Float[np.ndarray, " rollout"]:
+        return usable(values, what, lines, file, report)
 
     return {
         "groups": np.array([_group(row) for row in rows], np.int64),
-        "total": finite([row.total for row in rows], "total"),
-        "advantages": finite([row.advantage for row in rows], "advantage"),
-        "num_tokens": finite([row.num_tokens for row in rows], "num_tokens"),
+        "total": numbers([row.total for row in rows], "total"),
+        "advantages": numbers([row.advantage for row in rows], "advantage"),
+        "num_tokens": numbers([row.num_tokens for row in rows], "num_tokens"),
         "cut": np.array([cut_of(row.finish_reason) for row in rows]),
         "trained": np.array([row.trained for row in rows], np.bool_),
     }
 
 
-def grouping(row: Row) -> str:
-    """By what the rollouts of a file are put into groups."""
-    if row.group is not None:
+def grouping(rows: Sequence[Row]) -> str:
+    """By what the rollouts of a file are put into groups: a few may lack it."""
+    if any(row.group is not None for row in rows):
         return "ids in the dump"
-    return "repeated prompts" if row.prompt is not None else "nothing"
+    return "repeated prompts" if any(row.prompt is not None for row in rows) else "nothing"
 
 
 def _group(row: Row) -> int:

@@ -1,4 +1,7 @@
-"""Files as records: lines of JSON, perhaps compressed, perhaps still being written, and `.pt`."""
+"""Files as records: lines of JSON, perhaps compressed, perhaps still being written, and `.pt`.
+
+A line of a few kilobytes of gzip may be of any length, so that lines are read up to a bound.
+"""
 
 import gzip
 import json
@@ -14,29 +17,32 @@ from gdpo.rollouts.readers._report import FileReport, ReadReport
 LoadPt: TypeAlias = Callable[[Path], Any]
 """Reads a `.pt` file, which takes torch: `gdpo.integrations.slime.load_dump`."""
 
+LONGEST_LINE = 2**27
+"""Bytes of a line, decompressed: 1,000 rollouts of 32,000 tokens as text, for a line of ms-swift
+holds a whole step. Lines of one rollout with its tokens and their probabilities have some MB. Of
+small lists one in another, JSON takes 20 times as much when it is parsed."""
 _GZIP = b"\x1f\x8b"
+_SKIPPED = 2**20
+"""Bytes at a time of a line that is not read."""
 
 
-def opened(path: Path) -> IO[bytes]:
-    """A file to read, decompressed if it is a gzip file, whatever its name says."""
+def is_gzip(path: Path) -> bool:
+    """Whether it is a gzip file, whatever its name says."""
     with path.open("rb") as file:
-        compressed = file.read(2) == _GZIP
-    return cast("IO[bytes]", gzip.open(path)) if compressed else path.open("rb")
+        return file.read(2) == _GZIP
 
 
 def json_lines(file: FileReport, report: ReadReport) -> Iterator[tuple[int, Record]]:
     """Every line that is a JSON object, with its number; the others are told to the report."""
-    with opened(file.path) as stream:
-        line = 0
-        while raw := _next_line(stream, file, line, report):
-            line += 1
-            if raw.strip():
-                record, wrong = _parsed(raw)
-                if record is not None:
-                    yield line, record
-                else:
-                    file.rows += 1
-                    report.lose(file, line, wrong)
+    for line, raw in _lines(file, report):
+        if raw.isspace():
+            continue
+        record, wrong = _parsed(raw)
+        if record is not None:
+            yield line, record
+        else:
+            file.rows += 1
+            report.lose(file, line, wrong)
 
 
 def saved_samples(
@@ -58,6 +64,8 @@ def saved_samples(
     if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):
         raise DataError("it holds no rollouts: no 'rollout_id' and 'samples'")
     found = cast("Record", payload)
+    if not isinstance(found["samples"], list):
+        raise DataError("it holds no rollouts: its 'samples' are no list")
     for index, sample in enumerate(cast("list[Any]", found["samples"])):
         if isinstance(sample, dict):
             yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
@@ -66,19 +74,43 @@ def saved_samples(
             report.lose(file, index, "a sample that is no dict")
 
 
-def _next_line(stream: IO[bytes], file: FileReport, line: int, report: ReadReport) -> bytes:
-    try:
-        return stream.readline()
-    except (EOFError, OSError, zlib.error) as error:
-        what = f"the rest cannot be read: {type(error).__name__}: {error}"
-        report.note(file.path, line + 1, what)
-        return b""
+def _lines(file: FileReport, report: ReadReport) -> Iterator[tuple[int, bytes]]:
+    line = 0
+    opened = gzip.open if is_gzip(file.path) else open
+    with cast("IO[bytes]", opened(file.path, "rb")) as stream:
+        try:
+            while raw := stream.readline(LONGEST_LINE + 1):
+                line += 1
+                file.bytes += len(raw)
+                if len(raw) <= LONGEST_LINE:
+                    yield line, raw
+                else:
+                    file.rows += 1
+                    report.lose(file, line, _too_long())
+                    _skip_line(stream)
+        except (EOFError, OSError, zlib.error) as error:
+            what = f"the rest cannot be read: {type(error).__name__}: {error}"
+            report.note(file.path, line + 1, what)
+
+
+def _too_long() -> str:
+    return (
+        f"the line has more than {LONGEST_LINE:,} bytes, and is skipped: write fewer rollouts to a "
+        "line, or parquet"
+    )
+
+
+def _skip_line(stream: IO[bytes]) -> None:
+    while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
+        pass
 
 
 def _parsed(raw: bytes) -> tuple[Record | None, str]:
     try:
         record = json.loads(raw.decode())  # of bytes it would guess the encoding
-    except (ValueError, RecursionError):
+    except RecursionError:
+        return None, "the line is nested too deep to be read"
+    except ValueError:
         if raw.endswith(b"\n"):
             return None, "the line is no JSON"
         return None, "the last line is cut off: the run is still writing, or it was killed"

@@ -8,8 +8,9 @@ from typing import Any
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers._columns import Layout, entered
-from gdpo.rollouts.readers._file import extracted
+from gdpo.rollouts.readers._csv import csv_batches
 from gdpo.rollouts.readers._finding import Found, kind_of
+from gdpo.rollouts.readers._of_records import extracted, source_of
 from gdpo.rollouts.readers._open import (
     UNREADABLE,
     Wanted,
@@ -17,11 +18,10 @@ from gdpo.rollouts.readers._open import (
     format_of,
     layout_of,
     open_parquet,
-    read_csv,
 )
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rows import Row
-from gdpo.rollouts.readers._sources import LoadPt, json_lines, saved_samples
+from gdpo.rollouts.readers._sources import LoadPt
 
 _FEW = 1024
 """Rows at a time: texts are large."""
@@ -73,22 +73,19 @@ def read_texts(
 def _texts(found: Found, wanted: Wanted, rows: set[int]) -> Iterator[tuple[int, RolloutText]]:
     file, report = FileReport(found.path, "", ""), ReadReport((found.path,))
     if found.kind in ("jsonl", "pt"):
-        source = (
-            json_lines(file, report)
-            if found.kind == "jsonl"
-            else saved_samples(file, report, wanted.load_pt)
-        )
+        source = source_of(found.kind, wanted, file, report)
         first = next(source, None)
         if first is not None:
             form, _ = form_of_records(found, wanted, first[1])
             yield from _rows(extracted(file, form, chain([first], source), report), rows)
         return
     if found.kind == "csv":
-        table = read_csv(file, report)
-        form, _ = format_of(found, wanted, table.schema.names)
-        yield from _of_batches(
-            table.to_batches(), layout_of(form, wanted, table.schema.names), rows
-        )
+        batches = csv_batches(file, report)
+        first = next(batches, None)
+        if first is not None:
+            form, _ = format_of(found, wanted, first.schema.names)
+            known = layout_of(form.name, wanted, first.schema.names)
+            yield from _of_batches(chain([first], batches), known, rows)
         return
     parquet = open_parquet(found.path, None)
     form, _ = format_of(found, wanted, parquet.schema_arrow.names)
@@ -96,7 +93,7 @@ def _texts(found: Found, wanted: Wanted, rows: set[int]) -> Iterator[tuple[int, 
         records = ((0, r) for batch in parquet.iter_batches(_FEW) for r in batch.to_pylist())
         yield from _rows(extracted(file, form, records, report), rows)
         return
-    known = layout_of(form, wanted, parquet.schema_arrow.names)
+    known = layout_of(form.name, wanted, parquet.schema_arrow.names)
     names = {n.partition(".")[0] for n in (known.prompt, known.completion) if n is not None}
     yield from _of_batches(parquet.iter_batches(_FEW, columns=sorted(names)), known, rows)
 

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from gdpo.rollouts.readers._records import Record, as_object
-from gdpo.rollouts.readers._rows import Row, number, numbers_in
+from gdpo.rollouts.readers._rows import Row, number, numbers_in, plain
 
 _CUT = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
@@ -38,18 +39,29 @@ def results(record: Record) -> Iterator[Row]:
 
 
 def platform(record: Record) -> Iterator[Row]:
-    """A row of the parquet that the platform's monitor uploads."""
-    yield Row(
+    """A row of the parquet that the platform's monitor uploads; its `info` has the trace.
+
+    Without one the rewards are among the metrics.
+    """
+    info = as_object(record.get("info"))
+    episode = as_object(info.get("native_wrapper"))
+    if traces := cast("list[Record]", episode.get("traces") or []):
+        row = _trace(traces[info.get("native_trace_index") or 0], episode, several=False)
+    else:
+        row = Row(
+            prompt=_messages(record.get("prompt")),
+            completion=_messages(record.get("completion")),
+            rewards=numbers_in(as_object(record.get("metrics")), but=_METRICS),
+            truth=record.get("answer"),
+            extras=info,
+        )
+    yield replace(
+        row,
         step=record["step"],
         group=record["problem_id"],
-        prompt=_messages(record.get("prompt")),
-        completion=_messages(record.get("completion")),
-        rewards=numbers_in(as_object(record.get("metrics")), but=_METRICS),
         total=record["reward"],
         advantage=record.get("advantage"),
         num_tokens=record.get("num_output_tokens"),
-        truth=record.get("answer"),
-        extras=as_object(record.get("info")),
     )
 
 
@@ -77,7 +89,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
         group=key if key is not None else (trace.get("task") or {}).get("hash"),
         prompt=messages[:first],
         completion=messages[first:],
-        rewards={name: _part(value, "score") for name, value in rewards.items()},
+        rewards={name: plain(_part(value, "score")) for name, value in rewards.items()},
         total=_total(rewards),
         weights={name: _weight(value) for name, value in rewards.items() if value is not None},
         advantage=_advantage(trace, sampled),

@@ -1,0 +1,163 @@
+"""Files whose columns are rewards: parquet and CSV, piece by piece."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gdpo.rollouts.readers import _columns as columns_of
+from gdpo.rollouts.readers._candidates import MOST, few_alone
+from gdpo.rollouts.readers._columns import Layout
+from gdpo.rollouts.readers._csv import csv_batches
+from gdpo.rollouts.readers._formats import Format
+from gdpo.rollouts.readers._of_records import pieces_of
+from gdpo.rollouts.readers._open import format_of, layout_of, open_parquet, parts
+from gdpo.rollouts.readers._piece import Piece, Reading
+from gdpo.rollouts.readers._records import Record
+from gdpo.rollouts.readers._rescoring import RESCORED, TEXTS, rescored_table
+from gdpo.rollouts.readers._rows import number
+from gdpo.rollouts.readers._table import RolloutTable
+from gdpo.rollouts.readers._trainer_state import logged_rewards
+
+_BATCH = 65_536
+"""Rows of parquet at a time."""
+_RECORDS = 16_384
+"""Rows with JSON in them at a time."""
+
+
+def read_csv(reading: Reading) -> Iterator[Piece]:
+    """The rollouts of a CSV file."""
+    batches = csv_batches(reading.file, reading.report)
+    first = next(batches, None)
+    if first is None:
+        reading.tell_empty()
+        return
+    _begin(reading, first.schema.names)
+    yield from _pieces(reading, first.schema, chain([first], batches))
+
+
+def read_parquet(reading: Reading) -> Iterator[Piece]:
+    """The rollouts of a parquet file, whose columns may hold the fields of a record."""
+    file = reading.file
+    schema, size = _schema_of(reading.found.path)
+    form = _begin(reading, schema.names)
+    if form.rows is not None:
+        file.expected = size
+        yield from pieces_of(reading, form, _records(reading, form))
+    else:
+        file.rows = size
+        yield from _pieces(reading, schema, None)
+
+
+def _schema_of(path: Path) -> tuple[Any, int]:
+    parquet = open_parquet(path, None)
+    return parquet.schema_arrow, parquet.metadata.num_rows
+
+
+def _begin(reading: Reading, names: Sequence[str]) -> Format:
+    form, reading.file.told_by = format_of(reading.found, reading.wanted, names)
+    reading.file.format = form.name
+    reading.report.files.append(reading.file)
+    return form
+
+
+def _records(reading: Reading, form: Format) -> Iterator[tuple[int, Record]]:
+    """Rows as records, of which only the fields are read that are wanted."""
+    parquet = open_parquet(reading.found.path, None)
+    asked = reading.wanted.rewards or ()
+    fields = {*form.numbers, *asked, *(name.partition(".")[0] for name in asked)}
+    size = _RECORDS
+    if reading.wanted.rescore is not None:
+        fields, size = {*form.numbers, *form.texts}, TEXTS
+    names = [name for name in parquet.schema_arrow.names if name in fields]
+    row = 0
+    for batch in parts(parquet, size, names):
+        for record in batch.to_pylist():
+            yield row, record
+            row += 1
+
+
+def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Iterator[Piece]:
+    """By the batches that are given, or those of a parquet file."""
+    rescore = reading.wanted.rescore
+    known = layout_of(reading.file.format, reading.wanted, schema.names)
+    rewards, told = ({}, RESCORED) if rescore is not None else _rewards(reading, known, schema)
+    reading.tell_rewards(tuple(rewards), told)
+    _tell_missing(reading, rewards, schema)
+    if batches is None:
+        batches = _batches(reading, known, rewards, schema)
+    for batch in batches:
+        table = _table(reading, batch, known, rewards)
+        if rescore is not None:
+            written = columns_of.written(batch, known)
+            table = rescored_table(table, written, rescore, reading.file, reading.report)
+        yield reading.piece(table, columns_of.how_grouped(batch, known), None)
+
+
+def _rewards(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, str], str]:
+    """The reward columns by name, and how they were told."""
+    asked = reading.wanted.rewards
+    if asked is None and reading.file.format == "trl":
+        logged = [name for name in logged_rewards(reading.found.path) if name in schema.names]
+        if logged:
+            return {name: name for name in logged}, "those of TRL's log (trainer_state.json)"
+    rewards, told = columns_of.reward_columns(schema, known, asked)
+    if asked is None and len(rewards) > MOST:
+        reading.note(None, few_alone("columns"))
+        rewards = dict(islice(rewards.items(), MOST))
+    return rewards, told
+
+
+def _tell_missing(reading: Reading, rewards: Mapping[str, str], schema: Any) -> None:
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+    for name, path in rewards.items():
+        found = columns_of.entered(empty, path) is not None
+        if not found:
+            has = columns_of.listed(schema.names)
+            reading.note(None, f"no column {path!r}: it is missing there; it has {has}")
+        if name in (reading.wanted.rewards or ()):
+            reading.report.seek(name, columns_of.number_paths(schema), found=found)
+
+
+def _batches(
+    reading: Reading, known: Layout, rewards: Mapping[str, str], schema: Any
+) -> Iterator[Any]:
+    """Of a parquet file the columns that are wanted, as they are stored."""
+    path = reading.found.path
+    if reading.wanted.rescore is not None:
+        yield from parts(open_parquet(path, None), TEXTS, schema.names)
+        return
+    text = None if known.group is not None else known.prompt
+    scalar = (known.step, known.group, known.total, known.advantage, known.num_tokens)
+    paths = {*rewards.values(), *scalar, known.finish_reason, text, "trained", "weights"}
+    columns = [p for p in paths if p is not None and {p, p.partition(".")[0]} & set(schema.names)]
+    yield from parts(open_parquet(path, text), _BATCH, columns)
+
+
+def _table(reading: Reading, batch: Any, known: Layout, rewards: Mapping[str, str]) -> RolloutTable:
+    found, names = reading.found, tuple(rewards)
+    columns = columns_of.table_columns(batch, known, rewards, reading.file, reading.report)
+    if known.step is None:
+        columns["steps"] = np.full(batch.num_rows, found.step or 0)
+    return RolloutTable(
+        run=found.run,
+        format=reading.file.format,
+        names=names,
+        weights=_weights(reading, batch, names),
+        files=(found.path,),
+        file=np.zeros(batch.num_rows, np.int64),
+        **columns,
+    )
+
+
+def _weights(reading: Reading, batch: Any, names: tuple[str, ...]) -> tuple[float, ...] | None:
+    if "weights" not in batch.schema.names or not batch.num_rows:
+        return None
+    first = batch.column("weights")[0].as_py()
+    if not isinstance(first, dict) or not set(names) <= set(first):
+        return None
+    weights = tuple(number(first[name]) for name in names)
+    return reading.usable_weights(weights, reading.file.numbered)

@@ -1,0 +1,207 @@
+"""Files of records, which are lines of JSON, samples of a `.pt` file or rows with JSON in them."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from gdpo.errors import DataError
+from gdpo.rollouts.readers._candidates import Candidates
+from gdpo.rollouts.readers._columns import at, listed
+from gdpo.rollouts.readers._formats import Format
+from gdpo.rollouts.readers._open import UNREADABLE, Wanted, form_of_records
+from gdpo.rollouts.readers._outputs import OnePerRollout
+from gdpo.rollouts.readers._piece import Piece, Reading
+from gdpo.rollouts.readers._records import Record
+from gdpo.rollouts.readers._report import FileReport, ReadReport
+from gdpo.rollouts.readers._rescoring import RESCORED, TEXTS, forget_texts, rescored
+from gdpo.rollouts.readers._rows import (
+    Doubtful,
+    Row,
+    grouping,
+    is_number,
+    plain,
+    reward_array,
+    row_columns,
+    whole,
+)
+from gdpo.rollouts.readers._sources import json_lines, saved_samples
+from gdpo.rollouts.readers._table import RolloutTable
+
+_CHUNK = 16_384
+"""Records at a time; their prompts are hashed before, so that this is a matter of numbers."""
+_TEXT_BYTES = 2**27
+"""Of lines at a time whose texts are wanted."""
+_ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
+"""What a record whose fields hold something else makes its format raise."""
+
+
+def source_of(
+    kind: str, wanted: Wanted, file: FileReport, report: ReadReport
+) -> Iterator[tuple[int, Record]]:
+    """The records of a file of lines or of samples, with their lines."""
+    if kind == "jsonl":
+        return json_lines(file, report)
+    return saved_samples(file, report, wanted.load_pt)
+
+
+def read_records(reading: Reading) -> Iterator[Piece]:
+    """The rollouts of a file of lines or of samples, told by the first record."""
+    found, wanted, file = reading.found, reading.wanted, reading.file
+    source = source_of(found.kind, wanted, file, reading.report)
+    first = next(source, None)
+    if first is None:
+        reading.tell_empty()
+        return
+    form, file.told_by = form_of_records(found, wanted, first[1])
+    file.format = form.name
+    reading.report.files.append(file)
+    yield from pieces_of(reading, form, chain([first], source))
+
+
+def extracted(
+    file: FileReport,
+    form: Format,
+    source: Iterator[tuple[int, Record]],
+    report: ReadReport,
+    asked: Sequence[str] = (),
+) -> Iterator[tuple[int, Row]]:
+    """The rollouts of records; a record that does not have its format's fields is lost whole.
+
+    A reward that was asked for, and that the format does not know, is looked for in the record.
+    Of a rollout of several outputs the last stands for it.
+    """
+    return OnePerRollout(file, report).of(_extracted(file, form, source, report, asked))
+
+
+def pieces_of(
+    reading: Reading, form: Format, source: Iterator[tuple[int, Record]]
+) -> Iterator[Piece]:
+    """The rollouts of records, some at a time; what was read before a broken part comes first."""
+    wanted, file, report = reading.wanted, reading.file, reading.report
+    named = Candidates(wanted.rewards, file, report)
+    rows, lines, start = list[Row](), list[int](), 0
+    broken: Exception | None = None
+    try:
+        for line, row in extracted(file, form, source, report, wanted.rewards or ()):
+            if wanted.rescore is None:
+                forget_texts(row)
+                named.narrow(row, line)
+            lines.append(line)
+            rows.append(row)
+            if _is_full(rows, file.bytes - start, wanted):
+                yield _piece(reading, named, rows, lines)
+                rows, lines, start = [], [], file.bytes
+    except UNREADABLE as error:
+        broken = error
+    if rows:
+        yield _piece(reading, named, rows, lines)
+    if broken is not None:
+        raise broken
+
+
+def _is_full(rows: Sequence[Row], size: int, wanted: Wanted) -> bool:
+    if wanted.rescore is None:
+        return len(rows) >= _CHUNK
+    return len(rows) >= TEXTS or size >= _TEXT_BYTES
+
+
+def _extracted(
+    file: FileReport,
+    form: Format,
+    source: Iterator[tuple[int, Record]],
+    report: ReadReport,
+    asked: Sequence[str],
+) -> Iterator[tuple[int, Row]]:
+    assert form.rows is not None, f"{form.name} is no format of records"
+    for line, record in source:
+        rows, why = _rows_of(form, record)
+        if why:
+            file.rows += 1
+            report.lose(file, line, why)
+        elif not rows:
+            report.note(file.path, line, "it holds no rollout")
+        file.rows += len(rows)
+        for row in rows:
+            if asked:
+                row.rewards = {**_scalars(record, asked), **row.rewards}
+            yield line, row
+
+
+def _rows_of(form: Format, record: Record) -> tuple[list[Row], str]:
+    """The rollouts of a record, or why it has not the fields of its format."""
+    assert form.rows is not None
+    try:
+        return list(form.rows(record)), ""
+    except DataError as error:
+        return [], str(error)
+    except KeyError as error:
+        return [], f"no field {error} of format {form.name}"
+    except RecursionError:
+        return [], "a field is nested too deep to be read"
+    except _ODD as error:
+        return [], f"its fields are not those of {form.name} ({type(error).__name__})"
+
+
+def _scalars(record: Record, names: Sequence[str]) -> dict[str, Any]:
+    found = {name: at(record, name) for name in names}
+    return {k: plain(v) for k, v in found.items() if is_number(v) or isinstance(v, str)}
+
+
+def _piece(reading: Reading, named: Candidates, rows: list[Row], lines: list[int]) -> Piece:
+    found, file, report = reading.found, reading.file, reading.report
+    if reading.wanted.rescore is None:
+        names, told = named.names(rows, lines)
+    else:
+        names, told = rescored(rows, lines, reading.wanted.rescore, file, report), RESCORED
+    reading.tell_rewards(names, told)
+    _tell_absent(reading, names, rows, lines[0])
+    steps = [_step(row, found.step) for row in rows]
+    table = RolloutTable(
+        run=found.run,
+        format=file.format,
+        names=names,
+        weights=_weights(reading, rows, names, lines[0]),
+        files=(found.path,),
+        steps=np.array([-1 if step is None else step for step in steps], np.int64),
+        rewards=reward_array(rows, names, lines, file, report),
+        file=np.zeros(len(rows), np.int64),
+        row=np.arange(file.numbered, file.numbered + len(rows)),
+        **row_columns(rows, lines, file, report),
+    )
+    return reading.piece(table, grouping(rows), lines)
+
+
+def _step(row: Row, of_file: int | None) -> int | None:
+    """The step of the record; where it has none, that of the file; where none has, 0."""
+    return whole(row.step) if row.step is not None else of_file or 0
+
+
+def _tell_absent(reading: Reading, names: Sequence[str], rows: Sequence[Row], line: int) -> None:
+    """Rewards that no record has, and rollouts of which nothing tells the group."""
+    first = rows[0].rewards.items()
+    numbers = [name for name, value in first if type(value) is not Doubtful]
+    numbers = list(dict.fromkeys((*numbers, rows[0].total_name)))
+    for name in names:
+        found = any(name in row.rewards or name == row.total_name for row in rows)
+        if not found:
+            reading.note(line, f"no reward {name!r}; its numbers are {listed(numbers)}")
+        if name in (reading.wanted.rewards or ()):
+            reading.report.seek(name, numbers, found=found)
+    bare = sum(row.group is None and row.prompt is None for row in rows)
+    if bare and bare < len(rows):
+        what = "neither a group nor a prompt, where others have one: put into one group"
+        reading.note(line, what, count=bare)
+
+
+def _weights(
+    reading: Reading, rows: Sequence[Row], names: Sequence[str], line: int
+) -> tuple[float, ...] | None:
+    weights: dict[str, float] = {}
+    for row in rows:  # a rollout that was not scored lacks its weight, too
+        if row.weights:
+            weights = {**row.weights, **weights}
+    if not set(names) <= set(weights):
+        return None
+    return reading.usable_weights(tuple(weights[name] for name in names), line)

@@ -1,0 +1,254 @@
+"""However large a line, a row or a file is, or however wide, memory is bounded and it is told."""
+
+import gzip
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from tests.rollouts.readers import written
+from tests.rollouts.readers.test_bad_input import read, verl_line
+from tests.rollouts.readers.test_odd_values import notices
+
+from gdpo.rollouts.readers import (
+    Rescored,
+    _candidates,
+    _csv,
+    _of_records,
+    _open,
+    _sources,
+    read_texts,
+)
+from gdpo.rollouts.readers import read_rollout_files as rollout_files
+
+MEGABYTE = 2**20
+
+
+def peak_of(function):
+    tracemalloc.start()
+    try:
+        done = function()
+        return done, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def packed(path, *parts):
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for part in parts:
+            file.write(part)
+    return path
+
+
+def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(_sources, "LONGEST_LINE", MEGABYTE)
+    good = json.dumps(verl_line()).encode()
+    bomb = [b"0" * MEGABYTE] * 64
+    path = packed(tmp_path / "1.jsonl.gz", good, b"\n", *bomb, b"\n", good, b"\n", *bomb)
+    ((table,), report), peak = peak_of(lambda: read(path))
+    assert table.row.tolist() == [0, 1]
+    assert peak < 8 * MEGABYTE
+    ((line, count, what),) = notices(report)
+    assert (line, count, report.skipped) == (2, 2, 2)
+    assert what == (
+        "the line has more than 1,048,576 bytes, and is skipped: write fewer rollouts to a line, "
+        "or parquet"
+    )
+    assert [text.row for text in read_texts(path, [1])] == [1]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_line_may_be_as_long_as_is_said(tmp_path, monkeypatch, more):
+    line = json.dumps(verl_line()) + "\n"
+    monkeypatch.setattr(_sources, "LONGEST_LINE", len(line) - more)
+    path = tmp_path / "1.jsonl"
+    path.write_text(line)
+    _, report = read(path)
+    assert (report.read, report.skipped) == (1 - more, more)
+
+
+def test_parquet_that_is_compressed_once_more_is_held_up_to_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(_open, "_UNPACKED", MEGABYTE)
+    path = packed(tmp_path / "a.parquet.gz", *[b"PAR1" * (MEGABYTE // 4)] * 64)
+    (tables, report), peak = peak_of(lambda: read(path))
+    assert tables == []
+    assert peak < 8 * MEGABYTE
+    assert report.left_out[path] == (
+        "cannot be read: decompressed it has more than 1,048,576 bytes, which is too much to be "
+        "held: decompress it first, parquet is read piece by piece"
+    )
+
+
+def csv_of(rows):
+    return ["prompt,completion,reward\n", *(f"p{i // 2},c,{i}\n" for i in range(rows))]
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, ending):
+    """Also where rows do not fit into a block, and the file is begun anew."""
+    monkeypatch.setattr(_csv, "_BLOCKS", (256, 1024, 4096))
+    monkeypatch.setattr(_csv, "_GZIP_BLOCKS", (256, 1024, 4096))
+    monkeypatch.setattr(_csv, "_ROWS", 40)
+    lines = csv_of(400)
+    lines[150] = f"p74,{'x' * 700},149\n"
+    lines[300] = f"p149,{'x' * 3000},299\n"
+    for place in (100, 200, 390):
+        lines[place] = "one,two,three,four\n"
+    path = tmp_path / f"a.{ending}"
+    content = "".join(lines).encode()
+    path.write_bytes(gzip.compress(content) if ending == "csv.gz" else content)
+    tables, report = read(path)
+    (table,) = tables
+    expected = [i for i in range(400) if i + 1 not in (100, 200, 390)]
+    assert table.rewards[:, 0].tolist() == expected
+    assert table.row.tolist() == list(range(397))
+    assert notices(report) == [(101, 3, "the line has another number of fields than the first")]
+    (text,) = read_texts(path, [int(np.flatnonzero(table.rewards[:, 0] == 299)[0])])
+    assert len(text.completion) == 3000
+
+
+def test_a_row_of_compressed_csv_that_is_too_long_ends_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(_csv, "_GZIP_BLOCKS", (256, 1024))
+    path = packed(tmp_path / "a.csv.gz", "".join(csv_of(400)).encode(), b"0" * MEGABYTE)
+    (table,), report = read(path)
+    assert 300 < len(table) <= 400
+    (notice,) = notices(report)
+    assert "a row has more than 1,024 bytes: write lines of JSON, or parquet" in notice[2]
+
+
+def test_rows_of_csv_before_its_missing_end_are_read(tmp_path):
+    rows = "".join(csv_of(300_000)).encode()
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(rows)[: -MEGABYTE // 16])
+    (table,), report = read(path)
+    assert 65_536 < len(table) < 300_000
+    assert "cannot be read: Truncated" in str(report)
+
+
+def test_a_csv_file_without_rows_is_empty(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,reward\n")
+    assert read(path)[1].left_out == {path: "it is empty"}
+    path.write_text("prompt,reward\na,1,2\n")
+    _, report = read(path)
+    assert (report.skipped, report.formats) == (1, {"unknown": 1})
+
+
+def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
+    names = [f"n{i:05}" for i in range(5000)]
+    one = written.lines(
+        tmp_path / "one.jsonl", [verl_line(**dict.fromkeys(names, 1.0)) for _ in range(4)]
+    )
+    each = written.lines(tmp_path / "each.jsonl", [verl_line(**{name: 1.0}) for name in names])
+    record = {"prompt": "a", "score": 1} | dict.fromkeys(names[:500], 1.0)
+    wide = written.parquet(tmp_path / "wide.parquet", [record] * 2)
+    for path in (one, each):
+        (tables, report), peak = peak_of(lambda path=path: read(path))
+        assert all(table.names == tuple(names[:64]) for table in tables)
+        assert report.skipped == 0
+        assert peak < 30 * MEGABYTE
+        (notice,) = [n for n in notices(report) if "name the rewards (--rewards)" in n[2]]
+        assert notice[2].startswith("more than 64 fields of its records hold numbers")
+    (table,), report = read(wide)
+    assert table.names == tuple(names[:64])
+    assert "more than 64 columns hold numbers" in str(report)
+
+
+@pytest.mark.parametrize("rewards", [None, ["n02999"]])
+def test_of_wide_records_no_more_is_kept_than_may_be_rewards(tmp_path, rewards):
+    fields = {f"n{i:05}": i / 7 for i in range(3000)}
+    path = written.lines(tmp_path / "1.jsonl", [verl_line(**fields)] * 60)
+    ((table,), _), peak = peak_of(lambda: read(path, rewards=rewards))
+    assert len(table.names) == (64 if rewards is None else 1)
+    assert not np.isnan(table.rewards).any()
+    assert peak < 8 * MEGABYTE
+
+
+def test_rewards_that_are_named_may_be_as_many_as_are_named(tmp_path):
+    names = [f"n{i:05}" for i in range(100)]
+    record = verl_line(**dict.fromkeys(names, 1.0))
+    for path in (
+        written.lines(tmp_path / "1.jsonl", [record] * 2),
+        written.parquet(tmp_path / "1.parquet", [record | {"gts": "4"}] * 2),
+    ):
+        (table,), report = read(path, rewards=names[::-1])
+        assert table.names == tuple(names[::-1])
+        assert table.rewards.sum() == 200
+        assert not report.notices
+
+
+def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatch):
+    """Credit for each token would be gigabytes until a batch of rollouts is full."""
+    monkeypatch.setattr(_of_records, "_CHUNK", 64)
+    credit = [i / 7 for i in range(4000)]
+    fields = ("advantage", "reward", "num_tokens", "finish_reason", "uid")
+    record = {"prompt": "a", "quality": 1.0} | dict.fromkeys(fields, credit)
+    path = written.lines(tmp_path / "a.jsonl", [record] * 32)
+    ((table,), report), peak = peak_of(lambda: read(path))
+    assert table.rewards.tolist() == [[1.0]] * 32
+    assert peak < 8 * MEGABYTE
+    assert [what for *_, what in notices(report)] == [
+        f"{name} is no number, and counts as missing"
+        for name in ("total", "advantage", "num_tokens")
+    ]
+
+
+def test_texts_that_are_scored_anew_are_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(_of_records, "_TEXT_BYTES", 1000)
+    sizes = []
+
+    def rescore(rows):
+        sizes.append(len(rows))
+        return Rescored({"r": [1.0] * len(rows)}, {})
+
+    path = written.lines(tmp_path / "1.jsonl", [verl_line(output="x" * 300)] * 9)
+    (table,) = rollout_files(path, rescore=rescore)
+    assert len(table) == 9
+    assert sizes == [3, 3, 3]
+
+
+def test_texts_before_the_first_number_of_a_reward_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(_of_records, "_CHUNK", 4)
+    values = ["0.5"] * 6 + [None, None] + [1.0, "0.25"]
+    records = [verl_line(acc=value, sure=1.0) for value in values]
+    (table,), report = read(written.lines(tmp_path / "1.jsonl", records))
+    assert table.names == ("sure", "acc")
+    np.testing.assert_array_equal(table.rewards[:, 1], [np.nan] * 8 + [1, 0.25])
+    assert notices(report) == [
+        (
+            1,
+            6,
+            "reward 'acc' is text before its first number, and counts as missing there: name the "
+            "rewards (--rewards) to have it read",
+        ),
+        (10, 1, "reward 'acc' is the text of a number, and counts as it"),
+    ]
+    (table,), _ = read(tmp_path / "1.jsonl", rewards=["acc"])
+    np.testing.assert_array_equal(table.rewards[:, 0], [0.5] * 6 + [np.nan] * 2 + [1, 0.25])
+
+
+def test_more_fields_of_texts_than_are_looked_after_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(_candidates, "_TEXTS", 3)
+    texts = {f"t{i}": "1" for i in range(4)}
+    _, report = read(written.lines(tmp_path / "1.jsonl", [verl_line(**texts, acc=1.0)]))
+    assert "more than 3 fields hold texts: name the rewards (--rewards)" in str(report)
+
+
+def test_a_file_keeps_the_rewards_that_it_has_where_none_is_given(tmp_path, monkeypatch):
+    """The total is not taken for one then."""
+    monkeypatch.setattr(_of_records, "_CHUNK", 2)
+    records = [verl_line(acc=value) for value in (1.0, 0.0, None, None)]
+    (table,), _ = read(written.lines(tmp_path / "1.jsonl", records))
+    assert table.names == ("acc",)
+    np.testing.assert_array_equal(table.rewards[:, 0], [1, 0, np.nan, np.nan])
+
+
+def test_rollouts_keep_their_number_behind_a_step_that_is_written_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(_of_records, "_CHUNK", 4)
+    path = written.swift(tmp_path)
+    first, second = map(json.loads, path.read_text().splitlines())
+    steps = [first, {**first, "step": ["2"] * 4}]
+    steps += [{**second, "step": [str(i)] * 4, "Format": [i / 8] * 4} for i in range(3, 7)]
+    tables, report = read(written.lines(path, steps))
+    assert report.skipped == 4
+    assert [table.row[0] for table in tables] == [0, 8, 12, 16, 20]
