@@ -2,9 +2,11 @@
 
 collect_ignore = [
     "configuration.py",
+    "dump.py",
     "paths.py",
     "source.py",
     "speed.py",
+    "story_rewards.py",
     "table.py",
     "told.py",
 ]

@@ -12,7 +12,13 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.conformance.nemo_rl.story_rewards import rewards
+from tests.conformance.others.known_rollouts import STEPS, known, record
+
+from gdpo import gdpo
+from gdpo.rollouts.readers import read_rollout_files
 
 needed = [name for name in ("ray", "tensordict", "mlflow") if find_spec(name) is None]
 needed += [] if os.environ.get("NEMO_RL_SOURCE") else ["NEMO_RL_SOURCE, a checkout of NeMo-RL"]
@@ -22,16 +28,16 @@ PATHS = ["grpo", "grpo_sync", "grpo_train, a whole step"]
 
 
 @lru_cache
-def said(script, without=""):
+def said(script, *arguments, without=""):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NEMO_RL_WITHOUT_GDPO": without}
-    command = [sys.executable, str(Path(__file__).with_name(script))]
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def lines(path, without=""):
-    found = [line for line in said("paths.py", without) if line["path"] == path]
+    found = [line for line in said("paths.py", without=without) if line["path"] == path]
     assert [line["rewards"] for line in found] == [2, 3, 5]
     return found
 
@@ -71,6 +77,23 @@ def test_without_gdpo_a_batch_without_signal_gets_advantages(path):
     for line in lines(path, without="1"):
         assert line["no_signal"] > 1
         assert line["metrics"] == []
+
+
+def test_its_log_of_whole_steps_is_read_as_it_was_trained(tmp_path):
+    record(tmp_path / "recorded")
+    (line,) = said("dump.py", str(tmp_path / "recorded"), str(tmp_path / "logs"))
+    assert line["rows"] == 24
+    reading = read_rollout_files(tmp_path / "logs")
+    for place, table in enumerate(reading):
+        texts = [rollout.completion for rollout in known(STEPS[place])]
+        values = np.array([[reward.function(text, {}) for reward in rewards] for text in texts])
+        np.testing.assert_allclose(table.total, values.sum(-1), atol=1e-6)
+        np.testing.assert_allclose(
+            table.advantages, gdpo(values.reshape(3, 4, 2), [1.0, 1.0]).ravel(), atol=1e-6
+        )
+        assert table.num_tokens.tolist() == list(map(len, texts))
+    assert (reading.report.read, reading.report.skipped) == (24, 0)
+    assert reading.report.group_sizes == {4: 6}
 
 
 def test_nemo_rls_own_configuration_takes_our_fields_and_refuses_what_is_wrong():

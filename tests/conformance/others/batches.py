@@ -88,6 +88,6 @@ def version_of(package, distribution):
     try:
         return version(distribution)
     except PackageNotFoundError:
-        (folder,) = find_spec(package).submodule_search_locations
+        folder, *_ = find_spec(package).submodule_search_locations
     command = ["git", "-C", str(Path(folder).parent), "rev-parse", "--short=9", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -9,15 +9,13 @@ the number that `--reward-key` names. SGLang, Megatron and W&B are replaced by e
 import sys
 from argparse import Namespace
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import numpy as np
 import torch
 import yaml
 from batches import tell
+from stand_ins import empty
 
 FRAMEWORK = sys.argv[1]
 OWN = "--own" in sys.argv
@@ -25,23 +23,7 @@ HOOK = "gdpo.integrations.slime.post_process"
 ABSENT = ("sglang", "sglang_router", "megatron", "wandb")
 
 
-class Empty(MetaPathFinder, Loader):
-    """Modules that have every name."""
-
-    def find_spec(self, fullname, path, target=None):
-        absent = fullname.partition(".")[0] in ABSENT
-        return ModuleSpec(fullname, self, is_package=True) if absent else None
-
-    def create_module(self, spec):
-        module = MagicMock(name=spec.name)
-        module.__spec__, module.__path__, module.__all__ = spec, [], []
-        return module
-
-    def exec_module(self, module):
-        pass
-
-
-sys.meta_path.append(Empty())
+empty(ABSENT)
 Sample = import_module(f"{FRAMEWORK}.utils.types").Sample
 
 

@@ -3,6 +3,7 @@
 collect_ignore = [
     "paths.py",
     "speed.py",
+    "real_dump.py",
     "real_queue.py",
     "table.py",
     "configuration.py",

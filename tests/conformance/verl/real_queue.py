@@ -98,6 +98,7 @@ def main(folder):
         dumped[entry["uid"]] = [entry[name] for name in batch.names]
     said = {
         "path": "V1, real TransferQueue",
+        "rollouts": len(batch.uids),
         "rows": len(rows),
         "padding": len(meta.keys) - len(rows),
         "difference": float((advantages - wanted[:, None] * mask).abs().max()),

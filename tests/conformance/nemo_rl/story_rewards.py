@@ -1,0 +1,24 @@
+"""Two rewards of little stories, which judge the text alone."""
+
+import re
+
+from gdpo import Reward
+
+WHOLE = re.compile(r"\s*<think>[^<]*</think>\s*<answer>[^<]*</answer>\s*")
+
+
+def _whole(text, reference):
+    return float(WHOLE.fullmatch(text) is not None)
+
+
+def _short(text, reference):
+    return max(-1.0, 1 - len(text) / 40)
+
+
+whole_format = Reward("whole_format", _whole, low=0.0, high=1.0)
+"""1 for a thought and an answer in their tags, else 0."""
+
+brevity = Reward("brevity", _short, low=-1.0, high=1.0)
+"""1 for an empty text, -1 from 80 characters on."""
+
+rewards = [whole_format, brevity]

@@ -1,0 +1,84 @@
+"""Two steps of three groups of four rollouts with two rewards, and every number of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+STEPS, GROUPS, SAMPLES = (3, 4), 3, 4
+WEIGHTS = {"correct": 1.0, "brief": 0.5}
+
+
+@dataclass(frozen=True)
+class Known:
+    """One rollout. Its numbers are exact in single precision."""
+
+    step: int
+    group: int
+    sample: int
+
+    @property
+    def rewards(self):
+        correct = float((self.step + self.group * self.sample) % 2)
+        return {"correct": correct, "brief": self.sample / 4 + self.group / 8}
+
+    @property
+    def total(self):
+        return sum(WEIGHTS[name] * value for name, value in self.rewards.items())
+
+    @property
+    def advantage(self):
+        return self.sample - 1.5 + self.group / 8
+
+    @property
+    def tokens(self):
+        return list(range(5, 6 + self.sample))
+
+    @property
+    def cut(self):
+        return self.sample == SAMPLES - 1
+
+    @property
+    def prompt(self):
+        return f"{self.group} + {self.step}?"
+
+    @property
+    def completion(self):
+        if self.rewards["correct"]:
+            return f"<think>{'a' * self.sample}</think>\n<answer>4</answer>"
+        return "a" * (1 + self.sample)
+
+
+def known(step):
+    """The rollouts of a step, group after group."""
+    return [Known(step, group, sample) for group in range(GROUPS) for sample in range(SAMPLES)]
+
+
+def groups(step):
+    rollouts = known(step)
+    return [rollouts[i : i + SAMPLES] for i in range(0, len(rollouts), SAMPLES)]
+
+
+def record(folder: Path):
+    """All of them as gdpo records them."""
+    from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for step in STEPS:
+        rollouts = [
+            Rollout(
+                run="",
+                step=step,
+                group_id=each.group,
+                sample_id=each.sample,
+                prompt=[{"role": "user", "content": each.prompt}],
+                completion=[{"role": "assistant", "content": each.completion}],
+                rewards=each.rewards,
+                weights=WEIGHTS,
+                advantage=each.advantage,
+                num_tokens=len(each.tokens),
+                finish_reason="length" if each.cut else "stop",
+                extra={"answer": "4"},
+            )
+            for each in known(step)
+        ]
+        write_rollouts(rollout_file(folder, step), rollouts)
+    return folder

@@ -1,0 +1,89 @@
+"""Whether a dump of the known rollouts is read with the numbers that were put into it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from tests.conformance.others.known_rollouts import STEPS, WEIGHTS, known
+
+from gdpo.analysis._rescore import completion_text
+from gdpo.integrations.slime import load_dump
+from gdpo.rollouts.readers import read_rollout_files, read_texts
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a framework's writer tells of a rollout beside its step and its group."""
+
+    format: str
+    rewards: tuple[str, ...] = tuple(WEIGHTS)
+    """Their names; one that is no reward of the rollouts is their total."""
+    weights: bool = False
+    total: bool = True
+    advantage: bool = False
+    tokens: bool = False
+    cut: bool = False
+    texts: bool = True
+
+
+TOLD = {
+    "verl": Told("verl"),
+    "tinker": Told("tinker", tokens=True, cut=True, texts=False),
+    "art": Told("art"),
+    "slime": Told("slime", total=False, tokens=True, cut=True),
+    "open-instruct": Told(
+        "open-instruct", ("reward",), advantage=True, tokens=True, cut=True, texts=False
+    ),
+    "skyrl": Told("skyrl", ("score",), cut=True),
+    "prime-rl": Told("verifiers", weights=True, advantage=True, tokens=True, cut=True),
+    "prime-rl platform": Told("prime-rl", weights=True, advantage=True, tokens=True, cut=True),
+}
+
+
+def differences(folder, told):
+    """What was read otherwise than it was put in, by name."""
+    reading = read_rollout_files(folder, load_pt=load_dump)
+    tables = list(reading)
+    report = reading.report
+    wrong = [
+        name
+        for name, read, wanted in (
+            ("format", {file.format for file in report.files}, {told.format}),
+            ("skipped", report.skipped, 0),
+            ("notices", list(map(str, report.notices.values())), []),
+            ("steps", [table.steps[0] for table in tables], list(STEPS)),
+        )
+        if read != wanted
+    ]
+    for step, table in zip(STEPS, tables, strict=False):
+        wrong += [f"{name} of step {step}" for name in _otherwise(table, known(step), told)]
+    return wrong
+
+
+def _otherwise(table, rollouts, told):
+    if len(table) != len(rollouts) or table.names != told.rewards:
+        yield f"{len(table)} rollouts with {table.names}"
+        return
+    if table.weights != (tuple(WEIGHTS.values()) if told.weights else None):
+        yield f"weights {table.weights}"
+    groups = np.array([rollout.group for rollout in rollouts])
+    same = table.groups[:, None] == table.groups
+    if not np.array_equal(same, groups[:, None] == groups):
+        yield "groups"
+    numbers = {
+        "rewards": [[r.rewards.get(name, r.total) for name in told.rewards] for r in rollouts],
+        "total": [r.total if told.total else np.nan for r in rollouts],
+        "advantages": [r.advantage if told.advantage else np.nan for r in rollouts],
+        "num_tokens": [len(r.tokens) if told.tokens else np.nan for r in rollouts],
+        "cut": [r.cut if told.cut else np.nan for r in rollouts],
+    }
+    for name, wanted in numbers.items():
+        if not np.array_equal(getattr(table, name), np.array(wanted, float), equal_nan=True):
+            yield name
+    if told.texts and _texts(table) != [(r.prompt, r.completion) for r in rollouts]:
+        yield "texts"
+
+
+def _texts(table):
+    (file,) = table.files
+    read = read_texts(file, table.row.tolist(), load_pt=load_dump)
+    return [(completion_text(text.prompt), completion_text(text.completion)) for text in read]

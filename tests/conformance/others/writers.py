@@ -1,0 +1,321 @@
+"""Dumps that frameworks' own writers write of rollouts whose numbers are known.
+
+    python tests/conformance/others/writers.py NAME FOLDER
+
+The rollouts are those of `known_rollouts`. Prints one line of JSON: the framework's version, and
+the packages that its modules import, that are not installed, and in whose place are empty modules;
+what writes uses none of them. Exit code 77 with the reason where the framework is not here.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import typing
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import typing_extensions
+from batches import version_of
+from known_rollouts import GROUPS, SAMPLES, STEPS, WEIGHTS, groups, known
+from stand_ins import NOT_HERE, empty
+
+
+def tinker(folder):
+    """By `serialize_rollout_summaries` and `TrainingRunStore.write_rollouts`."""
+    logging = import_module("tinker_cookbook.rl.rollout_logging")
+    types = import_module("tinker_cookbook.rl.types")
+    store = import_module("tinker_cookbook.stores.training_store")
+    storage = import_module("tinker_cookbook.stores.storage")
+    tokens = import_module("tinker_cookbook.completers").TokensWithLogprobs
+
+    def trajectory(rollout):
+        reason = "max_tokens" if rollout.cut else "completed"
+        turn = types.Transition(
+            ob=SimpleNamespace(length=3),
+            ac=tokens(rollout.tokens, None, "length" if rollout.cut else "stop"),
+            reward=rollout.total,
+            episode_done=True,
+            metrics={**rollout.rewards, f"stop/{reason}": 1.0},
+        )
+        return types.Trajectory([turn], SimpleNamespace(length=0), reason)
+
+    run = store.TrainingRunStore(storage.LocalStorage(folder))
+    for step in STEPS:
+        of_step = [
+            types.TrajectoryGroup([trajectory(r) for r in group], [0.0] * SAMPLES, [{}] * SAMPLES)
+            for group in groups(step)
+        ]
+        tags = [["math"]] * GROUPS
+        records = logging.serialize_rollout_summaries(
+            split="train", iteration=step, trajectory_groups_P=of_step, taglist_P=tags
+        )
+        run.write_rollouts(step, records)
+
+
+def art(folder):
+    """By `write_trajectory_groups_parquet`."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network
+    write = import_module("art.utils.trajectory_logging").write_trajectory_groups_parquet
+    trajectories = import_module("art.trajectories")
+    choice = import_module("openai.types.chat.chat_completion").Choice
+
+    def trajectory(rollout):
+        answer = {
+            "index": 0,
+            "finish_reason": "length" if rollout.cut else "stop",
+            "message": {"role": "assistant", "content": rollout.completion},
+        }
+        messages = [{"role": "user", "content": rollout.prompt}, choice.model_validate(answer)]
+        return trajectories.Trajectory(
+            messages_and_choices=messages, reward=rollout.total, metrics=rollout.rewards
+        ).finish()
+
+    split = folder / "trajectories" / "train"
+    split.mkdir(parents=True)
+    for step in STEPS:
+        of_step = [
+            trajectories.TrajectoryGroup([trajectory(r) for r in group]) for group in groups(step)
+        ]
+        write(of_step, split / f"{step:04d}.parquet")
+
+
+def slime(folder):
+    """By `save_debug_rollout_data`."""
+    sample = import_module("slime.utils.types").Sample
+    write = import_module("slime.observability.rollout_data_utils").save_debug_rollout_data
+    for step in STEPS:
+        samples = [
+            sample(
+                group_index=rollout.group,
+                index=place,
+                prompt=rollout.prompt,
+                tokens=[1, 2, *rollout.tokens],
+                response=rollout.completion,
+                response_length=len(rollout.tokens),
+                label="4",
+                reward=rollout.rewards,
+                status=sample.Status.TRUNCATED if rollout.cut else sample.Status.COMPLETED,
+            )
+            for place, rollout in enumerate(known(step))
+        ]
+        write(str(folder / "data_{rollout_id}.pt"), samples, rollout_id=step, evaluation=False)
+
+
+def open_instruct(folder):
+    """By `_save_rollouts`, which `save_rollouts_to_disk` hands to a thread."""
+    write = import_module("open_instruct.rl_utils")._save_rollouts
+    types = import_module("open_instruct.data_types")
+    batch = import_module("open_instruct.model_utils").Batch
+    for step in STEPS:
+        rollouts = known(step)
+        size = len(rollouts)
+        queries = batch(
+            queries=[[1, rollout.group, step] for rollout in rollouts],
+            ground_truths=[[4]] * size,
+            datasets=["math"] * size,
+            raw_queries=None,
+            decoded_responses=None,
+            indices=None,
+            scores=[rollout.total for rollout in rollouts],
+        )
+        said = types.RequestInfo(
+            [0] * size, [0] * size, [""] * size, [""] * size, [0.0] * size, [False] * size
+        )
+        results = types.GenerationResult(
+            responses=[rollout.tokens for rollout in rollouts],
+            finish_reasons=["length" if rollout.cut else "stop" for rollout in rollouts],
+            masks=[[1] * len(rollout.tokens) for rollout in rollouts],
+            request_info=said,
+            index=None,
+            prompt_id=None,
+        )
+        advantages = np.array([rollout.advantage for rollout in rollouts])
+        write(str(folder), "run", step, queries, results, advantages, SAMPLES, 0)
+
+
+def skyrl(folder):
+    """By `dump_per_dataset_eval_results`, the scores of the second step one per token."""
+    write = import_module("skyrl.train.utils.trainer_utils").dump_per_dataset_eval_results
+    decoder = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)))
+    for step in STEPS:
+        rollouts = known(step)
+        last = [[0.0] * (len(r.tokens) - 1) + [r.total] for r in rollouts]
+        outputs = {
+            "prompt_token_ids": [list(map(ord, rollout.prompt)) for rollout in rollouts],
+            "response_ids": [list(map(ord, rollout.completion)) for rollout in rollouts],
+            "rewards": last if step == STEPS[1] else [r.total for r in rollouts],
+            "stop_reasons": ["length" if rollout.cut else "stop" for rollout in rollouts],
+        }
+        to = folder / "dumped_evals" / f"global_step_{step}_evals"
+        to.mkdir(parents=True)
+        size = len(rollouts)
+        write(to, decoder, outputs, ["gsm8k"] * size, ["gsm8k"] * size, [{}] * size, {"mean": 1.0})
+
+
+def episodes(step):
+    """Of verifiers."""
+    v1 = import_module("verifiers.v1.episode")
+    agent = import_module("verifiers.v1.configs.agent").WireAgentConfig
+    node = import_module("verifiers.v1.graph").MessageNode
+    tasks = import_module("verifiers.v1.task")
+    traces = import_module("verifiers.v1.trace")
+    types = import_module("verifiers.v1.types")
+
+    def trace(rollout, task):
+        length = len(rollout.tokens)
+        call = traces.ModelCall(
+            node=1,
+            finish_reason="length" if rollout.cut else "stop",
+            usage=types.Usage(prompt_tokens=2, completion_tokens=length),
+        )
+        asked = types.UserMessage(content=rollout.prompt)
+        answered = types.AssistantMessage(content=rollout.completion)
+        nodes = [
+            node(parent=None, message=asked, token_ids=[1, 2], mask=[False] * 2, timestamp=0),
+            node(
+                parent=0,
+                message=answered,
+                sampled=True,
+                token_ids=[9, *rollout.tokens],
+                mask=[False] + [True] * length,
+                logprobs=[-0.5] * length,
+                timestamp=0,
+            ),
+        ]
+        written = traces.WireTrace(
+            id=f"t{rollout.group}-{rollout.sample}",
+            task=task,
+            agent=traces.AgentInfo(config=agent(), name="agent"),
+            nodes=nodes,
+            calls=[call],
+        )
+        for name, value in rollout.rewards.items():
+            written.record_reward(name, value, WEIGHTS[name])
+        written.record_metric("num_words", 7.0)
+        written.info["advantage"] = rollout.advantage
+        return written
+
+    def episode(rollout):
+        data = tasks.WireTaskData(idx=rollout.group, prompt=rollout.prompt)
+        task = traces.TraceTask(
+            type="Add", data=data, key=f"k{rollout.group}", hash=f"h{rollout.group}"
+        )
+        return v1.WireEpisode(
+            id=f"e{step}-{rollout.group}-{rollout.sample}",
+            env=v1.EnvInfo(id="add"),
+            task=task,
+            group=v1.GroupInfo(id=f"g{step}-{rollout.group}"),
+            run=v1.TrainRunInfo(id="r", work=v1.TrainWorkInfo(step=step)),
+            ok=True,
+            traces=[trace(rollout, task)],
+        )
+
+    return [episode(rollout) for rollout in known(step)]
+
+
+def prime_rl(folder):
+    """By `FileMonitor.log_episodes`."""
+    monitor = import_module("prime_rl.monitors.file").FileMonitor
+    config = import_module("prime_rl.configs.monitors").FileMonitorConfig
+
+    async def logged():
+        files = monitor(config())
+        await files.init(output_dir=folder)
+        for step in STEPS:
+            for kept in ("all", "effective"):
+                await files.log_episodes(episodes(step), step, "train", kept)
+
+    asyncio.run(logged())
+
+
+def prime_rl_platform(folder):
+    """By `episodes_to_parquet_bytes`, which its monitor uploads."""
+    write = import_module("prime_rl.monitors.prime").episodes_to_parquet_bytes
+    for step in STEPS:
+        (folder / f"samples_step_{step}.parquet").write_bytes(write(episodes(step), "r", step))
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Where a framework's writer is."""
+
+    write: object
+    package: str
+    distribution: str = ""
+    folders: tuple[str, ...] = ("",)
+    """Of a checkout, for its packages."""
+    source: str | None = None
+    """The variable that names the checkout; None: it is installed."""
+    unused: tuple[str, ...] = ()
+    """Packages that its modules import, and its writer does not use."""
+
+
+PRIME_RL = ("src", "packages/prime-rl-configs/src")
+OF_TRAINERS = ("ray", "wandb", "vllm", "deepspeed", "olmo_core", "torchdata", "sglang")
+WRITERS = {
+    "tinker": Writer(tinker, "tinker_cookbook", "tinker_cookbook"),
+    "art": Writer(art, "art", "openpipe-art"),
+    "slime": Writer(slime, "slime", source="SLIME_SOURCE", unused=OF_TRAINERS),
+    "open-instruct": Writer(
+        open_instruct,
+        "open_instruct",
+        source="OPEN_INSTRUCT_SOURCE",
+        unused=(*OF_TRAINERS, "langdetect", "litellm", "immutabledict", "beaker", "nltk"),
+    ),
+    "skyrl": Writer(
+        skyrl,
+        "skyrl",
+        folders=("", "skyrl-gym"),
+        source="SKYRL_SOURCE",
+        unused=(*OF_TRAINERS, "cloudpathlib", "pybase64"),
+    ),
+    "prime-rl": Writer(
+        prime_rl,
+        "prime_rl",
+        folders=PRIME_RL,
+        source="PRIME_RL_SOURCE",
+        unused=(*OF_TRAINERS, "wandb_gql", "wandb_workspaces", "prime_cli"),
+    ),
+    "prime-rl platform": Writer(
+        prime_rl_platform,
+        "prime_rl",
+        folders=PRIME_RL,
+        source="PRIME_RL_SOURCE",
+        unused=(*OF_TRAINERS, "wandb_gql", "wandb_workspaces", "prime_cli"),
+    ),
+}
+
+
+def lacking(writer):
+    """Puts its checkout on the path. What is not here; None: nothing."""
+    if writer.source is not None:
+        source = os.environ.get(writer.source)
+        if not source:
+            return f"{writer.source} names no checkout"
+        sys.path[:0] = [str(Path(source, inner)) for inner in writer.folders]
+    return None if find_spec(writer.package) else f"not installed: {writer.package}"
+
+
+def main(name, folder):
+    writer = WRITERS[name]
+    if why := lacking(writer):
+        sys.stderr.write(why + "\n")
+        sys.exit(NOT_HERE)
+    if sys.version_info < (3, 12):  # pydantic takes no other there
+        typing.TypedDict = typing_extensions.TypedDict
+    replaced = empty(writer.unused)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    out, sys.stdout = sys.stdout, sys.stderr  # frameworks print
+    writer.write(folder)
+    version = version_of(writer.package, writer.distribution or writer.package)
+    out.write(json.dumps({"version": version, "empty": sorted(replaced)}) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,101 @@
+"""What verl's default trainer dumps of rollouts with texts, on a real TransferQueue.
+
+    python tests/conformance/verl/real_dump.py RECORDED FOLDER
+
+RECORDED holds rollouts that gdpo recorded, one parquet file a step. Those of each step go into
+verl's queue as its agent loop puts them, verl computes advantages (`algorithm.adv_estimator=gdpo`)
+and writes `FOLDER/<step>.jsonl`. Prints one line of JSON.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import paths
+import pyarrow.parquet as pq
+import ray
+import real_queue
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+
+
+class Tokenizer:
+    """A token for each character; 0 fills up."""
+
+    pad_token_id = 0
+
+    def decode(self, ids, *, skip_special_tokens):
+        return "".join(map(chr, filter(None, ids.tolist())))
+
+
+def tokens(messages):
+    return torch.tensor([ord(c) for message in messages for c in message["content"]])
+
+
+def row(rollout):
+    """With the fields that verl's agent loop gives it; what it is judged against is in `extra`."""
+    prompt, response = tokens(rollout["prompt"]), tokens(rollout["completion"])
+    mask = torch.ones(len(response), dtype=torch.long)
+    score = sum(rollout["weights"][name] * value for name, value in rollout["rewards"].items())
+    rewarded = torch.zeros(len(response))
+    rewarded[-1] = score
+    return {
+        "uid": f"prompt-{rollout['group_id']}",
+        "prompts": prompt,
+        "responses": response,
+        "input_ids": torch.cat([prompt, response]),
+        "position_ids": torch.arange(len(prompt) + len(response)),
+        "response_mask": mask,
+        "rm_scores": rewarded,
+        "rollout_log_probs": torch.zeros(len(response)),
+        "reward_model": {"ground_truth": rollout["extra"]},
+        "extra_fields": {"reward_extra_info": {"score": score, **rollout["rewards"]}},
+    }
+
+
+def put(rollouts):
+    keys = [f"prompt-{rollout['group_id']}_{rollout['sample_id']}_0" for rollout in rollouts]
+    rows = [row(rollout) for rollout in rollouts]
+    tags = [{"seq_len": len(each["input_ids"])} for each in rows]
+    data = real_queue.list_of_dict_to_tensordict(rows)
+    tq.kv_batch_put(keys=keys, fields=data, tags=tags, partition_id="train")
+    return tq.KVBatchMeta(keys=keys, tags=tags, partition_id="train")
+
+
+def config(names):
+    algorithm = {
+        "adv_estimator": "gdpo",
+        "gamma": 1.0,
+        "lam": 1.0,
+        "use_kl_in_reward": False,
+        "norm_adv_by_std_in_grpo": True,
+        "gdpo_reward_keys": list(names),
+    }
+    rest = {"actor_rollout_ref": {"rollout": {"n": 4}}, "critic": {"enable": None}}
+    return OmegaConf.create({"algorithm": algorithm, **rest})
+
+
+def main(recorded, folder):
+    real_queue.start()
+    files, dumped = sorted(Path(recorded).glob("step_*.parquet")), 0
+    for file in files:
+        rollouts = pq.read_table(file).to_pylist()
+        trainer = object.__new__(paths.trainer_base.get_trainer_cls("sync"))
+        trainer.config, trainer.tokenizer = config(rollouts[0]["rewards"]), Tokenizer()
+        trainer.global_steps = rollouts[0]["step"]
+        meta = put(rollouts)
+        trainer._compute_advantage(meta, metrics={})
+        trainer._init_dump_executor()
+        trainer._log_rollout_data(meta, {}, folder)
+        trainer._shutdown_dump_executor()
+        tq.kv_clear(keys=meta.keys, partition_id="train")
+        dumped += len(rollouts)
+    said = {"path": "V1, dump", "version": paths.__version__, "steps": len(files), "rows": dumped}
+    sys.stdout.write(json.dumps(said) + "\n")
+    tq.close()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
