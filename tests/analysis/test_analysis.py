@@ -53,6 +53,36 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
     )
 
 
+def test_a_reward_goes_with_length_as_far_as_both_are_known(tmp_path):
+    """In groups of unequal size, with values that are missing, and one that never varies."""
+    rng = np.random.default_rng(0)
+    groups = [rng.normal(size=(size, 3)) for size in (2, 3, 5, 8)]
+    for group in groups:
+        group[:, 2] = group[0, 0] * 0.1  # of no spread, but for rounding
+    records = [
+        {
+            "prompt": str(p),
+            "noisy": None if s == 1 and p else noisy,
+            "flat": flat,
+            "length": None if s == 2 else length,
+        }
+        for p, group in enumerate(groups)
+        for s, (noisy, length, flat) in enumerate(group.tolist())
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    columns = {"prompt": "prompt", "num_tokens": "length"}
+    reading = read_rollout_files(path, rewards=["noisy", "flat"], columns=columns)
+    (step,) = analyze_steps(reading)
+    kept = [np.delete(g[:, :2], [1, 2] if p else [], axis=0) for p, g in enumerate(groups)]
+    kept = [group - group.mean(axis=0) for group in kept]
+    a, b = np.concatenate(kept).T
+    assert step.with_length[0] == pytest.approx(
+        np.sum(a * b) / np.sqrt(np.sum(a**2) * np.sum(b**2))
+    )
+    assert np.isnan(step.with_length[1])
+
+
 def test_over_time_is_what_each_diagnosis_says(dump):
     steps = list(analyze_steps(read(dump)))
     (run,) = analyze_runs(steps)

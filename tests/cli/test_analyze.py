@@ -143,6 +143,41 @@ def test_what_is_worst_comes_first_and_is_told_with_what_to_do(gdpo_says, tmp_pa
     )
 
 
+TYPO = "rewards name 'narow', which no file has: did you mean 'narrow'? Allowed: "
+
+
+def test_a_reward_that_no_file_has_is_a_mistake_and_no_page_is_written(gdpo_says, dump, here):
+    asked = ("analyze", dump, "--rewards", "wide,narow")
+    code, out, err = gdpo_says(*asked)
+    assert (code, out) == (2, f"reading {dump}\n")
+    assert TYPO in " ".join(err.split())
+    assert gdpo_says(*asked, "--json")[:2] == (2, "")
+    assert gdpo_says(*asked, "--follow")[0] == 2
+    assert not list(here.iterdir())
+
+
+def test_a_reward_that_no_file_of_columns_has_is_a_mistake_too(gdpo_says, tmp_path, here):
+    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0}
+    rows = [{**row, "wide": i / 2, "scores": {"narrow": float(i)}} for i in range(4)]
+    written.parquet(tmp_path / "run" / "completions_00001.parquet", rows)
+    code, _, err = gdpo_says("analyze", tmp_path / "run", "--rewards", "wide,scores.narow")
+    assert code == 2
+    assert "which no file has: did you mean 'scores.narrow'? Allowed:" in " ".join(err.split())
+    assert gdpo_says("analyze", tmp_path / "run", "--rewards", "wide,scores.narrow")[0] == 0
+    texts = [{"prompt": "a", "completion": "b"}] * 4
+    written.parquet(tmp_path / "texts" / "completions_00001.parquet", texts)
+    _, _, err = gdpo_says("analyze", tmp_path / "texts", "--rewards", "wide")
+    assert "rewards name 'wide', which no file has: they hold no numbers" in " ".join(err.split())
+
+
+def test_a_reward_that_some_files_have_is_none(gdpo_says, dump, here):
+    row = {"step": 3, "prompt": "a", "wide": 1.0, "length": 10}
+    written.lines(dump / "step_3.jsonl", [row] * 4)
+    code, out, _ = gdpo_says("analyze", dump, *COLUMNS)
+    assert code == 0
+    assert "step_3.jsonl:1: no reward 'narrow'" in out
+
+
 def test_the_exit_code_says_whether_a_finding_lasted(gdpo_says, tmp_path, dump, here):
     run = drowned(tmp_path / "drowned")
     quiet = ("--no-report", "--fail-on")
@@ -363,31 +398,70 @@ def test_texts_that_are_not_shown_are_not_read(gdpo_says, tmp_path, here):
     assert "No texts could be read" in (here / "analysis.html").read_text()
 
 
-def test_a_run_that_goes_on_is_followed_until_ctrl_c(tmp_path):
-    run = written.verl(tmp_path / "run", steps=(1,))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gdpo", "analyze", str(run), "--follow", "--no-report", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert json.loads(process.stdout.readline())["rows"]["read"] == 4
-        written.verl(run, steps=(2,))
-        path = run / "1.jsonl"
-        path.write_bytes(path.read_bytes() + b'{"input": "a", "outp')
-        rows = {"read": 0}
-        while rows["read"] < 8 or not rows["skipped"]:
-            rows = json.loads(process.stdout.readline())["rows"]
-        assert (rows["all"], rows["skipped"]) == (9, 1)
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    finally:
+@pytest.fixture
+def following(tmp_path):
+    """Starts the command that follows a run; it has ended when the test has."""
+    started = []
+
+    def start(run, *arguments):
+        command = [sys.executable, "-m", "gdpo", "analyze", str(run), "--follow", "--no-report"]
+        process = subprocess.Popen(
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
         process.kill()
+        process.communicate()
+
+
+def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
+    run = written.verl(tmp_path / "run", steps=(1,))
+    process = following(run, "--json")
+    assert json.loads(process.stdout.readline())["rows"]["read"] == 4
+    written.verl(run, steps=(2,))
+    path = run / "1.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"input": "a", "outp')
+    rows = {"read": 0}
+    while rows["read"] < 8 or not rows["skipped"]:
+        rows = json.loads(process.stdout.readline())["rows"]
+    assert (rows["all"], rows["skipped"]) == (9, 1)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_what_is_followed_ends_with_the_first_warning_that_lasts(following, tmp_path):
+    """One of a single step has held in all of them, and says nothing yet."""
+    run = drowned(tmp_path / "run", steps=1)
+    process = following(run, "--json", "--fail-on", "warning")
+    found = json.loads(process.stdout.readline())
+    (warning,) = (f for f in found["runs"][0]["findings"] if f["severity"] == "warning")
+    assert (warning["lasting"], warning["in_a_row"], found["failed"]) == (True, 1, False)
+    drowned(run, steps=5)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 1
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["failed"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert "--fail-on: a warning held for 5 steps in a row: `loud`" in " ".join(err.split())
+
+
+def test_what_is_followed_says_why_it_ended(gdpo_says, tmp_path, here):
+    code, out, err = gdpo_says(
+        "analyze", drowned(tmp_path / "run"), "--follow", "--fail-on", "note"
+    )
+    assert (code, err) == (1, "")
+    last = out.splitlines()[-1]
+    assert last.startswith("--fail-on: a warning held for 6 steps in a row: `loud`")
+    assert (here / "analysis.html").is_file()
 
 
 def test_of_a_total_alone_nothing_is_said_about_other_estimators(gdpo_says, tmp_path, here):

@@ -149,6 +149,9 @@ def test_the_typical_spread_is_the_median_over_the_groups_in_which_a_reward_vari
     (reward,) = diagnose(rewards, None, ["a"]).rewards
     assert reward.live_std == pytest.approx(2 * np.sqrt(0.5))
     assert reward.group_std == pytest.approx(103 * np.sqrt(0.5) / 4)
+    rewards[0, 0, 0] = 4.0
+    (reward,) = diagnose(rewards, None, ["a"]).rewards
+    assert reward.live_std == pytest.approx(3 * np.sqrt(0.5))
 
 
 def test_saturation_is_where_the_mean_lies_in_the_declared_range():

@@ -33,7 +33,7 @@ def drifting(folder, *, steps=12, tokens=True, rewards=("right", "brief")):
             {
                 "step": step,
                 "prompt": f"question {step} {p}",
-                "completion": f"answer {p} {s}",
+                "completion": f"answer {p} {s} is what was found, and here is why" * 3,
                 **({"num_tokens": int(length[p, s])} if tokens else {}),
                 **{name: float(value[p, s]) for name, value in values.items()},
             }
@@ -78,7 +78,7 @@ def test_the_charts_hold_the_numbers_of_the_analysis(tmp_path, page):
     assert shown == pytest.approx(run.over_time("right", "mean"), abs=1e-3)
     by_length = charts[4]
     assert by_length["unit"] == "tokens"
-    values = [float(text) for text in by_length["lines"][0]["text"] if text != "–"]
+    values = [float(text.split()[0]) for text in by_length["lines"][0]["text"] if text != "–"]
     assert values[-1] > values[0] + 0.4  # long ones are right
 
 
@@ -166,3 +166,65 @@ def test_charts_and_rollouts_are_used(browser, page):
     assert "question" in detail
     assert "advantage: gdpo" in detail
     assert browser.complaints == []
+
+
+LONG = ("match_format_approximately", "check_answer_against_the_reference")
+
+
+def test_runs_of_different_length_share_a_chart_by_length_with_counts(tmp_path):
+    for run, longest in (("short", 20), ("long", 200)):
+        records = [
+            {"step": 1, "prompt": f"{n // 8}", "num_tokens": n % longest, "r": 2.0 * (n % longest)}
+            for n in range(400)
+        ]
+        written.lines(tmp_path / "runs" / run / "1.jsonl", records)
+    page = page_of(tmp_path / "runs", tmp_path / "a.html", replayed=["grpo"], rewards=["r"])
+    chart = data(page)["charts"][-1]
+    assert (chart["unit"], chart["rest"]) == ("tokens", "the longest")
+    assert chart["x"][:3] == [8, 24, 40]
+    texts = [line["text"] for line in chart["lines"]]  # the folders in their order
+    assert texts[0][:2] == ["15 of 32 rollouts", "47 of 32 rollouts"]
+    assert texts[1][:3] == ["15 of 320 rollouts", "35 of 80 rollouts", "–"]
+
+
+def test_a_chart_at_rest_says_what_its_values_are_of(browser, page):
+    browser.size(1280)
+    browser.open(page)
+    said = "[...document.querySelectorAll('.values .at')].map(e => e.textContent)"
+    assert browser.ask(said) == ["at the end"] * 4 + ["the longest"] * 2
+    browser.point("[data-chart='4'] svg", share=0.5)
+    assert browser.ask(said)[4].startswith("tokens ")
+    browser.point("h1")
+    assert browser.ask(said)[4] == "the longest"
+    values = browser.ask(
+        "document.querySelector('[data-chart=\"4\"] + .values output').textContent"
+    )
+    assert " of " in values
+
+
+@pytest.mark.parametrize("width", [1100, 400])
+def test_names_break_between_their_words_only_and_the_details_are_not_cut_off(
+    browser, tmp_path, width
+):
+    dump = drifting(tmp_path / "run_with_a_name", steps=2, rewards=LONG)
+    page = page_of(tmp_path, tmp_path / "a.html", rewards=list(LONG))
+    assert len(list(dump.iterdir())) == 2
+    browser.size(width)
+    browser.open(page)
+    browser.ask("document.querySelector('tr.row button').click()")
+    torn = (
+        "[...document.querySelectorAll('th bdi')].flatMap(name => [...name.childNodes])"
+        ".filter(word => word.nodeType === 3 && !word.data.includes(' ')).filter(word => {"
+        "  const range = document.createRange(); range.selectNodeContents(word);"
+        "  return range.getClientRects().length !== 1;"
+        "}).map(word => word.data)"
+    )
+    assert browser.ask(torn) == []
+    headings = "[...document.querySelectorAll('#list > thead th')].map(e => e.textContent)"
+    assert browser.ask(headings)[2:4] == list(LONG)
+    assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+    if width == 1100:
+        list_fits = (
+            "(e => e.scrollWidth <= e.clientWidth)(document.querySelector('#list').parentNode)"
+        )
+        assert browser.ask(list_fits)

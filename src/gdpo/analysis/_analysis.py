@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from gdpo._naming import did_you_mean
 from gdpo.analysis._lengths import LengthBins
 from gdpo.analysis._replay import RECORDED, Replay, Replayed
 from gdpo.analysis._run import HeldFinding, RunAnalysis
@@ -17,13 +18,14 @@ from gdpo.analysis._steps import (
     check_weights,
 )
 from gdpo.diagnostics import Severity
-from gdpo.errors import DataError
+from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 
 Bounds: TypeAlias = Mapping[str, float]
 
 _VIEWED = ("grpo", "gdpo")
-"""Estimators whose advantages are shown beside the recorded ones, if none are asked for."""
+"""Estimators whose advantages are shown beside the recorded ones, if none are asked for. They have
+no state, so that they are called on the steps that are looked at alone."""
 
 
 @dataclass(slots=True)
@@ -101,10 +103,11 @@ def analyze(
         progress: Called with each step, before it is analyzed.
 
     Raises:
-        ConfigError: A weight of a reward that no step has, or an unknown estimator.
+        ConfigError: A reward that was asked for and that no file has, a weight of a reward that no
+            step has, or an unknown estimator.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
-    viewed = Replay(low=low, high=high, among=_VIEWED) if replay is None and sampled else replay
+    viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
     done, sample = Analysis(reading.report), Sample()
     names: dict[str, None] = {}
@@ -116,13 +119,20 @@ def analyze(
         if batch is None:
             continue
         done.add(batch, analyze_step(batch, estimator=estimator, low=low, high=high))
-        advantages = viewed.add(batch) if viewed is not None else {}
-        if sampled:
-            sample.add(batch, advantages)
+        found = None if replay is None else replay.add(batch)
+        if sampled and sample.turn():
+            sample.look(batch, viewed.advantages(batch) if found is None else found)
+    _check_rewards(reading.report)
     check_weights(weights, names)
     done.sample = sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done
+
+
+def _check_rewards(report: ReadReport) -> None:
+    for name in report.absent:
+        has = did_you_mean(name, report.offered) if report.offered else "they hold no numbers"
+        raise ConfigError(f"rewards name {name!r}, which no file has: {has}")
 
 
 def _batch(

@@ -153,14 +153,18 @@ class Replay:
         self._factors: dict[str, list[float]] = {}
         self._departures: dict[str, float] = {}
 
-    def add(self, batch: Batch) -> dict[str, Advantages]:
-        """Replay a step; returns the advantages by estimator, NaN where there are none."""
+    def advantages(self, batch: Batch) -> dict[str, Advantages]:
+        """What every estimator makes of a step, NaN where there are none; nothing is compared."""
         if not self.names:
             first = "grpo" if batch.advantages is None else RECORDED
             self.names = tuple(dict.fromkeys((first, *self._among)))
-        found = {name: self._advantages(name, batch) for name in self.names}
+        return {name: self._advantages(name, batch) for name in self.names}
+
+    def add(self, batch: Batch) -> dict[str, Advantages]:
+        """Replay a step; returns its advantages by estimator."""
+        found = self.advantages(batch)
         beside = found[self.names[0]]
-        there = batch.placed() >= 0
+        there = batch.placed >= 0
         for name in self.names:
             if not np.any(np.isnan(found[name])) and not np.any(np.isnan(beside)):
                 self._compare(name, beside, found[name], there)

@@ -51,7 +51,7 @@ class SampledGroup:
 
 
 class Sample:
-    """Takes a few groups of every step that it is shown."""
+    """Takes a few groups of the steps whose turn it is."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, SampledGroup]] = []
@@ -62,32 +62,30 @@ class Sample:
         """What was kept, in the order of the steps."""
         return [group for _, group in self._kept]
 
-    def add(self, batch: Batch, advantages: Mapping[str, Advantages]) -> None:
-        """Look at a step, and at what the estimators make of it."""
-        turn, self._seen = self._seen, self._seen + 1
-        if turn % self._stride:
-            return
-        placed = batch.placed()
+    def turn(self) -> bool:
+        """Go on to the next step: whether it is one to be looked at."""
+        self._seen += 1
+        return (self._seen - 1) % self._stride == 0
+
+    def look(self, batch: Batch, advantages: Mapping[str, Advantages]) -> None:
+        """Take groups of the step whose turn it is, by what the estimators make of it."""
+        turn, placed = self._seen - 1, batch.placed
         apart = disagreement(np.stack(list(advantages.values())), placed >= 0)
         near = np.flatnonzero(np.max(np.where(placed >= 0, batch.table.row[placed], 0), 1) < _ROWS)
         if len(near):
             some = near[int(len(near) * ((turn * _GOLDEN) % 1))]
             worst = near[int(np.argmax(np.max(apart[near], axis=1)))]
             for place in dict.fromkeys((int(some), int(worst))):
-                self._kept.append((turn, _group(batch, placed, place, advantages, apart)))
+                self._kept.append((turn, _group(batch, place, advantages, apart)))
         while len(self._kept) > _KEPT:
             self._stride *= 2
             self._kept = [pair for pair in self._kept if pair[0] % self._stride == 0]
 
 
 def _group(
-    batch: Batch,
-    placed: np.ndarray,
-    place: int,
-    advantages: Mapping[str, Advantages],
-    apart: Advantages,
+    batch: Batch, place: int, advantages: Mapping[str, Advantages], apart: Advantages
 ) -> SampledGroup:
-    table = batch.table
+    table, placed = batch.table, batch.placed
     there = np.flatnonzero(placed[place] >= 0)
     # A group is of one file, or its rollouts are shown as far as they are of one.
     file = table.file[placed[place, there]]

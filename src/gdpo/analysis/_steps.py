@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gdpo._naming import did_you_mean
+from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.diagnostics import Bounds, Diagnosis, diagnose
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
@@ -52,12 +53,8 @@ class Batch:
     advantages: Float[np.ndarray, "prompt sample"] | None
     """Those of the dump; None: it lacks some."""
     left_out: int
-
-    def placed(self) -> Int[np.ndarray, "prompt sample"]:
-        """Which rollout of the table stands where; -1: none."""
-        rows = np.full(self.rewards.shape[:2], -1)
-        rows[places(self.table.groups)] = np.arange(len(self.table))
-        return rows
+    placed: Int[np.ndarray, "prompt sample"]
+    """Which rollout of the table stands where; -1: none."""
 
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
@@ -83,7 +80,9 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         given, said_by = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "the dump"
     recorded = bool(np.all(np.isfinite(used.advantages)))
     advantages = arrays.advantages if recorded else None
-    return Batch(used, arrays.rewards, given, said_by, advantages, left_out)
+    placed = np.full(arrays.rewards.shape[:2], -1)
+    placed[places(used.groups)] = np.arange(len(used))
+    return Batch(used, arrays.rewards, given, said_by, advantages, left_out, placed)
 
 
 def analyze_steps(
@@ -140,7 +139,7 @@ def analyze_step(
         left_out=batch.left_out,
         cut=_mean(used.cut),
         num_tokens=_mean(used.num_tokens),
-        with_length=tuple(_with_length(used, column) for column in used.rewards.T),
+        with_length=tuple(_with_length(batch).tolist()),
     )
 
 
@@ -166,20 +165,21 @@ def _mean(values: Float[np.ndarray, " rollout"]) -> float:
     return float(np.mean(known)) if len(known) else nan
 
 
-def _with_length(table: RolloutTable, reward: Float[np.ndarray, " rollout"]) -> float:
-    known = ~np.isnan(reward) & ~np.isnan(table.num_tokens)
-    _, group = np.unique(table.groups[known], return_inverse=True)
-    a, b = _centred(reward[known], group), _centred(table.num_tokens[known], group)
-    scale = np.sqrt(np.sum(a**2) * np.sum(b**2))
-    return float(np.sum(a * b) / scale) if scale > 0 else nan
+def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
+    r"""$\sum a b / \sqrt{\sum a^2 \sum b^2}$ of a reward and the tokens, centred in each group."""
+    tokens = np.where(batch.placed >= 0, batch.table.num_tokens[batch.placed], nan)[..., None]
+    known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)
+    a, b = (_centred(np.where(known, values, nan)) for values in (batch.rewards, tokens))
+    products = np.sum(a * b, axis=BATCH)
+    scale = np.sqrt(np.sum(a * a, axis=BATCH) * np.sum(b * b, axis=BATCH))
+    return np.where(scale > 0, products / np.where(scale > 0, scale, 1.0), nan)
 
 
 def _centred(
-    values: Float[np.ndarray, " rollout"], group: np.ndarray
-) -> Float[np.ndarray, " rollout"]:
-    if not len(values):
-        return values
-    means = np.bincount(group, weights=values) / np.bincount(group)
-    centred = values - means[group]
+    values: Float[np.ndarray, "prompt sample reward"],
+) -> Float[np.ndarray, "prompt sample reward"]:
+    """0 where a value is missing."""
+    centred = values - mean(values, over=SAMPLES)
+    largest = np.max(np.abs(values), axis=BATCH, initial=0.0, where=~np.isnan(values))
     # What is left of a group without spread is rounding, and no correlation.
-    return np.where(np.abs(centred) > 1e-12 * np.max(np.abs(values)), centred, 0.0)
+    return np.where(np.abs(centred) > 1e-12 * largest, centred, 0.0)

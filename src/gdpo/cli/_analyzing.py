@@ -17,7 +17,15 @@ from gdpo import __version__
 from gdpo._files import to_json
 from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
-from gdpo.analysis import RECORDED, Analysis, Rescorer, analyze, as_dict
+from gdpo.analysis import (
+    LASTING,
+    RECORDED,
+    Analysis,
+    HeldFinding,
+    Rescorer,
+    analyze,
+    as_dict,
+)
 from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.diagnostics import Severity
 from gdpo.errors import ConfigError, DataError, MissingExtraError
@@ -105,7 +113,7 @@ def run_analysis(wanted: Wanted) -> int:
     """
     console = Console(highlight=False)
     analysis = _analyzed(wanted)
-    failed = _fails(analysis, wanted.fail_on)
+    failed = bool(_failing(analysis, wanted.fail_on))
     _tell(analysis, wanted, console, failed=failed)
     if not analysis.runs:
         raise DataError(_nothing(analysis))
@@ -117,7 +125,12 @@ def run_analysis(wanted: Wanted) -> int:
 def follow_runs(wanted: Wanted) -> int:
     """Say it again whenever a file is new or has grown, until Ctrl-C. Returns the exit code.
 
-    Everything is read again then; reading takes at most a tenth of the time.
+    Everything is read again then; reading takes at most a tenth of the time. It ends by itself
+    where something is found that fails, and has held for 5 steps in a row: with fewer steps, what
+    is found may be of the first ones alone.
+
+    Raises:
+        ConfigError: The files do not have what was asked for.
     """
     console = Console(highlight=False)
     seen: object = None
@@ -128,7 +141,9 @@ def follow_runs(wanted: Wanted) -> int:
                 now = _sizes(wanted.paths)
                 if now != seen:
                     seen = now
-                    _look(wanted, console)
+                    if bad := _look(wanted, console):
+                        _tell_end(bad[0], wanted, console)
+                        return FAILED
             except DataError as error:  # a file that was moved away may come back
                 now = str(error)
                 if now != seen:
@@ -139,13 +154,23 @@ def follow_runs(wanted: Wanted) -> int:
         return INTERRUPTED
 
 
-def _look(wanted: Wanted, console: Console) -> None:
+def _look(wanted: Wanted, console: Console) -> list[HeldFinding]:
+    """Returns what fails."""
     analysis = _analyzed(wanted)
     if not wanted.json:
         console.rule(time.strftime("%H:%M:%S"))
-    _tell(analysis, wanted, console, failed=_fails(analysis, wanted.fail_on))
+    bad = [held for held in _failing(analysis, wanted.fail_on) if held.in_a_row >= LASTING]
+    _tell(analysis, wanted, console, failed=bool(bad))
     if analysis.runs:
         _write_page(analysis, wanted, console)
+    return bad
+
+
+def _tell_end(held: HeldFinding, wanted: Wanted, console: Console) -> None:
+    finding = held.finding
+    said = f"--fail-on: a {finding.severity.value} held for {held.in_a_row:,} steps in a row: "
+    out = Console(stderr=True, highlight=False) if wanted.json else console
+    out.print(said + one_line(finding.message), markup=False, soft_wrap=True)
 
 
 def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
@@ -235,12 +260,13 @@ def _refuse_absent(analysis: Analysis, wanted: Wanted) -> None:
         )
 
 
-def _fails(analysis: Analysis, worst: Severity | None) -> bool:
+def _failing(analysis: Analysis, worst: Severity | None) -> list[HeldFinding]:
+    """What lasted and is as bad as that, or worse; nothing if nobody asked."""
     if worst is None:
-        return False
+        return []
     severities = list(Severity)
     bad = severities[: severities.index(worst) + 1]
-    return any(held.finding.severity in bad for _, held in analysis.findings())
+    return [held for _, held in analysis.findings() if held.finding.severity in bad]
 
 
 def _nothing(analysis: Analysis) -> str:

@@ -44,10 +44,12 @@ def analyze(
         estimators: Give every step to these estimators anew, with commas, the first being what the
             others are compared with; without names: to all. `recorded` is what the files have.
         json: Print everything as JSON instead, and write no page without --output.
-        fail_on: Exit with 1 if a finding of this severity or worse lasted: warning or note.
+        fail_on: Exit with 1 if a finding of this severity or worse lasted: warning or note. With
+            --follow: as soon as one has held for 5 steps in a row.
         output: The page, HTML. Only a page of this command is replaced.
         report: Write a page.
-        follow: Look for more every few seconds, and say it again, until Ctrl-C.
+        follow: Look for more every few seconds, and say it again, until Ctrl-C, or until --fail-on
+            ends it.
     """
     if not paths:
         taken = f" (--estimators has taken {', '.join(estimators)})" if estimators else ""

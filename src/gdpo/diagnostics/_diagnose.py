@@ -89,7 +89,7 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
     bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
     _check_range(*bounds, names)
     if advantages is None:
-        a = _advantages(r, batch.weights, estimator, names, bounds)
+        a = batch.grpo if estimator == "grpo" else _advantages(r, batch, estimator, names, bounds)
     else:
         a = _given(advantages, r)
     found = _diagnosis(batch, a, names, bounds)
@@ -176,7 +176,7 @@ def _reward_diagnoses(
         "groups": np.sum(~np.isnan(batch.std), axis=0).tolist(),
         "dead_groups": _numbers(dead_share(batch.std)),
         "group_std": _numbers(mean_std(batch.std)),
-        "live_std": _live_std(batch.std),
+        "live_std": _numbers(_live_std(batch.std)),
         "saturation": _numbers((means - low) / (high - low)),
         "requested": measures.shares(batch.weights),
         "influence": _numbers(influence),
@@ -187,8 +187,12 @@ def _reward_diagnoses(
     return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)
 
 
-def _live_std(std: measures.PerGroup) -> list[float | None]:
-    return [float(np.median(s[s > 0])) if np.any(s > 0) else None for s in std.T]
+def _live_std(std: measures.PerGroup) -> Vector:
+    """Median over the groups in which each reward varies; NaN: it does in none."""
+    live = np.sort(np.where(std > 0, std, np.nan), axis=0)
+    count = np.sum(std > 0, axis=0)
+    middle = np.stack([(count - 1) // 2, count // 2])
+    return np.mean(np.take_along_axis(live, middle, axis=0), axis=0)
 
 
 def _numbers(values: Vector) -> list[float | None]:
@@ -201,7 +205,7 @@ def _matrix(values: measures.Square) -> Matrix:
 
 def _advantages(
     rewards: Any,
-    weights: Vector,
+    batch: _Batch,
     estimator: str | Estimator | None,
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
@@ -212,7 +216,7 @@ def _advantages(
     if isinstance(estimator, str):
         low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
         estimator = AdvantageRule(estimator, names, low=low, high=high)
-    a = estimator(rewards, weights)
+    a = estimator(rewards, batch.weights)
     check_advantages(a, rewards, _name(estimator) or "estimator")
     return np.asarray(a, dtype=np.float64)
 

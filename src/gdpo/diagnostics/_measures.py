@@ -4,6 +4,7 @@ What an estimator is made of is in `gdpo.advantages.stages` and used from there.
 """
 
 from collections.abc import Iterable
+from math import isnan, nan
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -31,10 +32,11 @@ def influence(advantages: Scores, z: Values) -> Float[np.ndarray, " reward"]:
 
 def shares(values: Iterable[float]) -> list[float | None]:
     r"""$|v_k| / \sum_l |v_l|$; None where a value is NaN, or all are 0."""
-    sizes = np.abs(np.array(list(values)))
-    largest = np.max(sizes, initial=0.0, where=~np.isnan(sizes))
-    ratios = sizes / largest if largest > 0 else np.full_like(sizes, np.nan)
-    return [None if np.isnan(r) else float(r) for r in ratios / max(np.nansum(ratios), 1.0)]
+    sizes = [abs(float(value)) for value in values]
+    largest = max((size for size in sizes if not isnan(size)), default=0.0)
+    ratios = [size / largest if largest > 0 else nan for size in sizes]
+    total = max(sum(ratio for ratio in ratios if not isnan(ratio)), 1.0)
+    return [None if isnan(ratio) else ratio / total for ratio in ratios]
 
 
 def energy(z: Values, weights: Float[np.ndarray, " reward"]) -> Float[np.ndarray, " reward"]:

@@ -51,6 +51,8 @@ class Chart:
     """A value holds until the next point."""
     unit: str = "step"
     """What the horizontal axis counts."""
+    rest: str = "at the end"
+    """What the last point is called, whose values are shown while none is chosen."""
 
     def across(self, step: float) -> float:
         """Where a step lies in the picture."""
@@ -67,6 +69,7 @@ class Chart:
         """What a reader of the page can ask it for: every arm's values at a step."""
         return {
             "unit": self.unit,
+            "rest": self.rest,
             "x": [round(float(step), 1) for step in self.x],
             "px": [self.across(float(step)) for step in self.x],
             "lines": [
@@ -95,7 +98,7 @@ class Chart:
         for i, (value, low, high) in enumerate(rows):
             shown = [number(v, self.low, self.high) for v in (value, low, high)]
             band = f" ({shown[1]} to {shown[2]})" if np.isfinite(low) and low != high else ""
-            texts.append(shown[0] + band + (f" {line.note[i]}" if line.note else ""))
+            texts.append(f"{shown[0]}{band} {line.note[i] if line.note else ''}".rstrip())
         return texts
 
     def _axes(self) -> list[str]:

@@ -44,12 +44,8 @@ def page(comparison: Comparison) -> str:
     shown = sample(experiment, replayed)
     curves = [figures.curves(comparison, reward) for reward in experiment.rewards]
     survival = [figures.survival(comparison, reward) for reward in _timed(comparison)]
-    style, script = read_file("page.css"), read_file("page.js")
-    return Template(read_file("page.html")).substitute(
-        style=style,
-        style_hash=sha256(style),
-        script=script,
-        script_hash=sha256(script),
+    return framed(
+        "page.html",
         title=html(f"{experiment.name}: {comparison.answer}"),
         setup=head.setup(comparison),
         question=html(comparison.question),
@@ -120,11 +116,31 @@ def _sampled(replayed: Replay, shown: Sample) -> str:
     )
 
 
-def read_file(name: str) -> str:
+def framed(name: str, **parts: object) -> str:
+    """The whole page whose sections the template of that name has.
+
+    Args:
+        name: A file beside this one.
+        parts: What its places are filled with, and those of the frame, HTML already: title, setup,
+            question, answer, sampled, data; mark and exploratory may be left out.
+    """
+    style, script = _file("page.css"), _file("page.js")
+    parts = {"mark": "", "exploratory": "", **parts}
+    return Template(_file("frame.html")).substitute(
+        parts,
+        style=style,
+        style_hash=_sha256(style),
+        script=script,
+        script_hash=_sha256(script),
+        main=Template(_file(name)).substitute(parts),
+    )
+
+
+def _file(name: str) -> str:
     """A file beside this one: style, script and templates."""
     return files("gdpo.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def sha256(text: str) -> str:
+def _sha256(text: str) -> str:
     """As the page's policy names what may be applied and run."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

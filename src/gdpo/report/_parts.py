@@ -53,7 +53,8 @@ def _figure(chart: Chart, place: int) -> str:
         f'aria-label="{title}; arrow keys choose a {unit}" aria-valuemin="{chart.x[0]:g}" '
         f'aria-valuemax="{chart.x[-1]:g}" aria-valuenow="{chart.x[-1]:g}" '
         f'aria-valuetext="no {unit} chosen">{chart.svg()}</div>'
-        f'<div class="values"><span class="at">at the end</span><ul>{names}</ul></div></figure>'
+        f'<div class="values"><span class="at">{html(chart.rest)}</span><ul>{names}</ul></div>'
+        "</figure>"
     )
 
 

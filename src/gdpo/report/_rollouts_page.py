@@ -1,17 +1,16 @@
 """The page of the rollouts that any framework left behind: what each reward did, and when."""
 
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from gdpo._files import write_whole
 from gdpo.analysis import LASTING, Analysis
 from gdpo.report import _parts as parts
 from gdpo.report import _rollouts_parts as of_rollouts
-from gdpo.report._page import read_file, sha256
+from gdpo.report._page import framed
 from gdpo.report._rollouts_sample import sample_of
 from gdpo.report._sample import Sample
-from gdpo.report._text import embedded, html, visible
+from gdpo.report._text import breakable, embedded, html, visible
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """What tells the page from any other file."""
@@ -37,19 +36,15 @@ def _page(analysis: Analysis, **reading: Any) -> str:
     influence = of_rollouts.influence_charts(runs, shown)
     lengths = of_rollouts.length_charts(analysis.lengths, shown)
     charts = [*curves, *influence, *lengths]
-    style, script = read_file("page.css"), read_file("page.js")
     answer = " ".join(of_rollouts.sentences(analysis))
     question = f"What did each reward do in {_where(analysis)}?"
-    return Template(read_file("rollouts.html")).substitute(
+    return framed(
+        "rollouts.html",
         mark=MARK,
-        style=style,
-        style_hash=sha256(style),
-        script=script,
-        script_hash=sha256(script),
         title=html(f"{question} {answer}"[:300]),
         setup=html(_setup(analysis)),
-        question=html(question),
-        answer=html(answer),
+        question=breakable(question),
+        answer=breakable(answer),
         rewards="".join(of_rollouts.rewards_table(run, shown) for run in runs) + _more(analysis),
         lasting=LASTING,
         findings="".join(of_rollouts.findings(run, shown) for run in runs),

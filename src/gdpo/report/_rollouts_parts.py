@@ -1,6 +1,7 @@
 """The parts of the page of recorded rollouts: tables and charts of every run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite, nan
 
 import numpy as np
@@ -14,7 +15,7 @@ from gdpo.report._head import table
 from gdpo.report._parts import percentage, strip
 from gdpo.report._rollouts_sample import Labels
 from gdpo.report._rollouts_summary import TOTAL_TOLD
-from gdpo.report._text import html, visible
+from gdpo.report._text import breakable, html, visible
 
 RUNS, REWARDS = 6, 24
 """That the page shows; the rest is in the JSON."""
@@ -105,13 +106,28 @@ def length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Char
     """The mean of each reward by the tokens of the completion, a line per run."""
     charts: list[Chart] = []
     for name, label in shown.rewards.items():
-        found = [(run, bins) for run, bins in lengths.items() if run in shown.runs]
-        found = [(run, bins) for run, bins in found if np.isfinite(bins.means(name)).any()]
+        found = {run: bins for run, bins in lengths.items() if run in shown.runs}
+        found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
+        width = max((bins.width for bins in found.values()), default=0.0)
+        found = {run: bins.widened(width) for run, bins in found.items()}
         if found:
-            x = max((bins.middles for _, bins in found), key=lambda middles: middles[-1])
-            lines = [(shown.runs[run], _at(x, bins, name)) for run, bins in found]
-            charts.append(_drawn(label, "mean reward", x, lines, unit="tokens"))
+            x = max((bins.middles for bins in found.values()), key=len)
+            lines = [
+                _by_length(place, shown.runs[run], bins, name, len(x))
+                for place, (run, bins) in enumerate(found.items())
+            ]
+            chart = _drawn(label, "mean reward", x, lines)
+            charts.append(replace(chart, unit="tokens", rest="the longest"))
     return charts
+
+
+def _by_length(place: int, run: str, bins: LengthBins, name: str, size: int) -> Line:
+    """The means of a run whose completions may be shorter than those of others."""
+    counts, means = bins.counts(name), bins.means(name)
+    notes = [f"of {n:,.0f} rollout{'s' * (n != 1)}" if n else "" for n in counts.tolist()]
+    shorter = size - len(means)
+    means = np.pad(means, (0, shorter), constant_values=nan)
+    return replace(_line(place, run, means), note=(*notes, *[""] * shorter))
 
 
 def findings(run: RunAnalysis, shown: Labels) -> str:
@@ -254,7 +270,10 @@ def _chart(
     """Curves over the steps; of several runs over the steps of all of them."""
     found = list(curves)
     steps = np.unique(np.concatenate([np.array(run.steps, np.float64) for run, _, _ in found]))
-    lines = [(name, _smoothed(run, values, steps, points)) for run, name, values in found]
+    lines = [
+        _line(place, name, _smoothed(run, values, steps, points))
+        for place, (run, name, values) in enumerate(found)
+    ]
     return _drawn(title, label, binned(steps[None], points)[0], lines, low=low)
 
 
@@ -268,12 +287,11 @@ def _drawn(
     title: str,
     label: str,
     x: Points,
-    lines: Sequence[tuple[str, Points]],
+    lines: Sequence[Line],
     *,
     low: float | None = None,
-    unit: str = "step",
 ) -> Chart:
-    values = np.concatenate([line for _, line in lines])
+    values = np.concatenate([line.value for line in lines])
     known = values[np.isfinite(values)]
     least = float(known.min()) if len(known) else 0.0
     most = float(known.max()) if len(known) else 1.0
@@ -281,28 +299,12 @@ def _drawn(
         least = min(low, least)
     if most <= least:
         least, most = least - 0.5, most + 0.5
-    nothing = np.full(len(x), nan)
-    return Chart(
-        title=title,
-        label=label,
-        x=x,
-        low=least,
-        high=most,
-        lines=[
-            Line(name, i % COLOURS, line, nothing, nothing, np.empty((0, len(x))))
-            for i, (name, line) in enumerate(lines)
-        ],
-        unit=unit,
-    )
+    return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
 
 
-def _at(x: Points, bins: LengthBins, name: str) -> Points:
-    """The means of a run whose bins may be narrower, at the bins of the widest."""
-    values = np.full(len(x), nan)
-    for middle, mean in zip(bins.middles, bins.means(name), strict=True):
-        if isfinite(mean):
-            values[int(np.argmin(np.abs(x - middle)))] = mean
-    return values
+def _line(place: int, name: str, values: Points) -> Line:
+    nothing = np.full(len(values), nan)
+    return Line(name, place % COLOURS, values, nothing, nothing, np.empty((0, len(values))))
 
 
 def _distinct(names: Sequence[str], called: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -318,7 +320,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _bdi(text: str) -> str:
-    return f"<bdi>{html(text)}</bdi>"
+    return f"<bdi>{breakable(text)}</bdi>"
 
 
 def sentences(analysis: Analysis) -> Iterator[str]:

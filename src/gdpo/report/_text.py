@@ -76,6 +76,15 @@ def html(text: object) -> str:
     return escape(visible(str(text)))
 
 
+def breakable(name: str) -> str:
+    """A name as HTML that may break where its words end.
+
+    >>> breakable("match_format")
+    'match_<wbr>format'
+    """
+    return re.sub(r"([_.:/-]+)(?=[^_.:/-])", r"\1<wbr>", html(name))
+
+
 def embedded(data: Any) -> str:
     r"""JSON that stays inside its script element.
 

@@ -11,6 +11,12 @@
     return element;
   }
 
+  /** A name as a heading: it may break where its words end. */
+  function named(text) {
+    const words = text.split(/([^_.:/-]*[_.:/-]+)/).filter(Boolean);
+    return make("bdi", {}, ...words.flatMap((word) => [word, document.createElement("wbr")]));
+  }
+
   function shape(tag, attributes) {
     const element = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -51,7 +57,7 @@
       if (document.activeElement === box) return;
       cursor.replaceChildren();
       place = last;
-      write("at the end");
+      write(chart.rest);
     }
 
     box.addEventListener("pointermove", (event) => {
@@ -76,7 +82,7 @@
       event.preventDefault();
       show(moves[event.key]);
     });
-    write("at the end");
+    write(chart.rest);
   }
 
   // Rollouts: a table that is filtered and sorted, with a row of details under each that is opened.
@@ -163,7 +169,7 @@
   const body = make("tbody");
   table.append(make("caption", {}, "Press a heading to sort, a run to read it. Red: the estimators pull in opposite directions."), make("thead", {}, head), body);
   columns.forEach((column, i) => {
-    const button = make("button", { type: "button" }, make("bdi", {}, column.title), make("span", { "aria-hidden": "true" }));
+    const button = make("button", { type: "button" }, named(column.title), make("span", { "aria-hidden": "true" }));
     button.addEventListener("click", () => {
       order = { column: i, down: order.column === i ? !order.down : true };
       draw();
@@ -192,7 +198,7 @@
   function line(row) {
     const advantages = row.sample.advantages.filter((a) => a !== null);
     const against = Math.min(...advantages) < 0 && Math.max(...advantages) > 0;
-    const button = make("button", { type: "button", "aria-expanded": "false" }, make("bdi", {}, columns[0].text(row)));
+    const button = make("button", { type: "button", "aria-expanded": "false" }, named(columns[0].text(row)));
     const cells = columns.slice(1).map((column) => {
       const value = column.value(row);
       const text = typeof value === "string" ? value : shown(value, column.sign);
@@ -227,7 +233,7 @@
 
   function siblings(group, mine) {
     const titles = ["sample", ...viewer.rewards, ...viewer.estimators.map((name) => `advantage: ${name}`), "tokens", "end"];
-    const heads = make("tr", {}, ...titles.map((title) => make("th", { scope: "col" }, make("bdi", {}, title))));
+    const heads = make("tr", {}, ...titles.map((title) => make("th", { scope: "col" }, named(title))));
     const lines = group.samples.map((sample) =>
       make("tr", sample === mine ? { class: "mine" } : {},
         make("th", { scope: "row" }, sample === mine ? `${sample.id} (this one)` : String(sample.id)),
