@@ -26,6 +26,27 @@ from gdpo import gdpo
 PROMPTS, LONGEST = 12, 9
 
 
+def configured(**algorithm):
+    """What verl's trainers ask of their configuration here."""
+    algorithm = {
+        "adv_estimator": "gdpo",
+        "gamma": 1.0,
+        "lam": 1.0,
+        "use_kl_in_reward": False,
+        "norm_adv_by_std_in_grpo": True,
+        **algorithm,
+    }
+    rest = {
+        "actor_rollout_ref": {"rollout": {"n": 4}},
+        "critic": {"enable": None},
+        "data": {"max_response_length": LONGEST},
+        "trainer": {"experiment_name": "recorded"},
+    }
+    config = OmegaConf.create({"algorithm": algorithm, **rest})
+    OmegaConf.set_struct(config, True)
+    return config
+
+
 class Batch:
     """Rollouts of ragged groups and lengths, and what the formula makes of them."""
 
@@ -72,25 +93,9 @@ class Batch:
         ]
 
     def config(self, **more):
-        algorithm = {
-            "adv_estimator": "gdpo",
-            "gamma": 1.0,
-            "lam": 1.0,
-            "use_kl_in_reward": False,
-            "norm_adv_by_std_in_grpo": True,
-            "gdpo_reward_keys": self.names,
-            "gdpo_reward_weights": self.weights,
-            **more,
-        }
-        rest = {
-            "actor_rollout_ref": {"rollout": {"n": 4}},
-            "critic": {"enable": None},
-            "data": {"max_response_length": LONGEST},
-            "trainer": {"experiment_name": "recorded"},
-        }
-        config = OmegaConf.create({"algorithm": algorithm, **rest})
-        OmegaConf.set_struct(config, True)
-        return config
+        return configured(
+            **{"gdpo_reward_keys": self.names, "gdpo_reward_weights": self.weights, **more}
+        )
 
     def mask(self):
         return (torch.arange(LONGEST) < torch.tensor(self.lengths)[:, None]).long()

@@ -17,7 +17,6 @@ import ray
 import real_queue
 import torch
 import transfer_queue as tq
-from omegaconf import OmegaConf
 
 
 class Tokenizer:
@@ -63,26 +62,14 @@ def put(rollouts):
     return tq.KVBatchMeta(keys=keys, tags=tags, partition_id="train")
 
 
-def config(names):
-    algorithm = {
-        "adv_estimator": "gdpo",
-        "gamma": 1.0,
-        "lam": 1.0,
-        "use_kl_in_reward": False,
-        "norm_adv_by_std_in_grpo": True,
-        "gdpo_reward_keys": list(names),
-    }
-    rest = {"actor_rollout_ref": {"rollout": {"n": 4}}, "critic": {"enable": None}}
-    return OmegaConf.create({"algorithm": algorithm, **rest})
-
-
 def main(recorded, folder):
     real_queue.start()
     files, dumped = sorted(Path(recorded).glob("step_*.parquet")), 0
     for file in files:
         rollouts = pq.read_table(file).to_pylist()
         trainer = object.__new__(paths.trainer_base.get_trainer_cls("sync"))
-        trainer.config, trainer.tokenizer = config(rollouts[0]["rewards"]), Tokenizer()
+        trainer.config = paths.configured(gdpo_reward_keys=list(rollouts[0]["rewards"]))
+        trainer.tokenizer = Tokenizer()
         trainer.global_steps = rollouts[0]["step"]
         meta = put(rollouts)
         trainer._compute_advantage(meta, metrics={})

@@ -57,7 +57,7 @@ def _facts(
     """What the record holds of each of these rows beside its numbers."""
     data = queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=list(_TEXTS))
     limit = trainer.config.data.max_response_length
-    judged = data["reward_model"] if "reward_model" in data.keys() else [None] * len(keys)  # noqa: SIM118
+    judged = data.get("reward_model", [None] * len(keys))
     return [
         {
             "run": str(trainer.config.trainer.experiment_name),
