@@ -73,10 +73,21 @@ def test_tokens_are_judged_where_the_dump_counts_them(tmp_path):
     assert any(notice.what == NO_TOKENS for notice in report.notices.values())
 
 
-def test_a_dump_without_texts_cannot_be_scored_and_says_so(tmp_path):
-    tables, report = read(written.tinker(tmp_path), "gsm8k")
-    assert all(np.isnan(table.rewards).all() for table in tables)
-    assert {notice.what for notice in report.notices.values()} >= {NO_TEXT}
+@pytest.mark.parametrize("make", [written.tinker, written.open_instruct])
+def test_a_dump_without_texts_is_not_read_to_be_scored_and_says_so(tmp_path, make):
+    tables, report = read(make(tmp_path), "gsm8k")
+    assert (tables, report.files) == ([], [])
+    (why,) = set(report.left_out.values())
+    assert "hold no texts that could be scored anew: leave --rescore out" in why
+
+
+def test_a_rollout_without_a_completion_is_not_scored_and_says_so(tmp_path):
+    records = [{"step": 1, "prompt": "2+2", "completion": text, "score": 1} for text in (None, "9")]
+    path = written.lines(tmp_path / "a.jsonl", records)
+    (table,), report = read(path, f"{__name__}:size")
+    np.testing.assert_array_equal(table.rewards, [[np.nan], [1.0]])
+    found = {notice.what: (notice.line, notice.count) for notice in report.notices.values()}
+    assert found[NO_TEXT] == (1, 1)
 
 
 def test_columns_of_parquet_give_the_row_of_the_task(tmp_path):

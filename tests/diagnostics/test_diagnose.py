@@ -51,6 +51,14 @@ def z_scores(rewards):
     return z
 
 
+def test_recorded_advantages_of_rollouts_without_a_reward_are_not_measured():
+    rewards = np.full((2, 3, 1), NAN)
+    assert diagnose(rewards, [1], ["a"], advantages=np.ones((2, 3))).live_rms is None
+    rewards[0] = [[0.0], [1.0], [2.0]]
+    advantages = np.array([[-3.0, 0.0, 3.0], [50.0, 50.0, 50.0]])
+    assert diagnose(rewards, [1], ["a"], advantages=advantages).live_rms == pytest.approx(6**0.5)
+
+
 def of_each(diagnosis, field):
     return [getattr(reward, field) for reward in diagnosis.rewards]
 

@@ -97,7 +97,7 @@ def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | 
 def live_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
     """Root mean square of the advantages in the groups that have any other than 0."""
     live = applies & np.any(advantages != 0, axis=SAMPLES, keepdims=True)
-    largest = np.max(np.abs(advantages))
+    largest = np.max(np.abs(advantages), where=live, initial=0.0)
     if largest == 0:
         return None
     ratios = np.where(live, advantages / largest, np.nan)

@@ -229,8 +229,7 @@ def what_was_read(analysis: Analysis) -> str:
         f"{report.groups:,} groups by {', '.join(report.grouped_by)}",
         *report.group_findings(),
         *(f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items()),
-        *(str(notice) for notice in report.notices.values()),
-        *(f"{path}: not read: {why}" for path, why in report.left_out.items()),
+        *report.oddities(),
     ]
     shown = [f"<li>{_bdi(_cut(line, _SENTENCE))}</li>" for line in lines[:_NOTICES]]
     if len(lines) > _NOTICES:

@@ -97,10 +97,9 @@ def _read(report: ReadReport) -> Iterator[str]:
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
     """What was wrong with files, groups and steps."""
     report = analysis.report
-    told = [str(notice) for notice in report.notices.values()]
-    told += [f"{path}: not read: {why}" for path, why in report.left_out.items()]
-    told += [
-        f"{_with_options(why)} ({count:,} rollouts)" for why, count in analysis.problems.items()
+    told = [
+        *report.oddities(),
+        *(f"{_with_options(why)} ({count:,} rollouts)" for why, count in analysis.problems.items()),
     ]
     told = [_with_options(text) for text in report.group_findings()] + told
     if len(told) > _NOTICES:

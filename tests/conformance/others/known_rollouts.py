@@ -14,6 +14,8 @@ class Known:
     step: int
     group: int
     sample: int
+    truth = "4"
+    weights = WEIGHTS
 
     @property
     def rewards(self):
@@ -50,11 +52,6 @@ class Known:
 def known(step):
     """The rollouts of a step, group after group."""
     return [Known(step, group, sample) for group in range(GROUPS) for sample in range(SAMPLES)]
-
-
-def groups(step):
-    rollouts = known(step)
-    return [rollouts[i : i + SAMPLES] for i in range(0, len(rollouts), SAMPLES)]
 
 
 def record(folder: Path):

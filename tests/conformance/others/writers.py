@@ -1,10 +1,12 @@
 """Dumps that frameworks' own writers write of rollouts whose numbers are known.
 
-    python tests/conformance/others/writers.py NAME FOLDER
+    python tests/conformance/others/writers.py NAME FOLDER [RECORDED]
 
-The rollouts are those of `known_rollouts`. Prints one line of JSON: the framework's version, and
-the packages that its modules import, that are not installed, and in whose place are empty modules;
-what writes uses none of them. Exit code 77 with the reason where the framework is not here.
+The rollouts are those of `known_rollouts`, or those that gdpo recorded in the folder RECORDED.
+Needs an environment of requirements-writers.txt. Prints one line of JSON: the framework's version,
+and the packages that its modules import, that are not installed, and in whose place are empty
+modules; what writes uses none of them. Exit code 77 with the reason where the framework is not
+here.
 """
 
 import asyncio
@@ -15,17 +17,23 @@ import typing
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import typing_extensions
 from batches import version_of
-from known_rollouts import GROUPS, SAMPLES, STEPS, WEIGHTS, groups, known
+from known_rollouts import STEPS, known
+from recorded_rollouts import recorded
 from stand_ins import NOT_HERE, empty
 
 
-def tinker(folder):
+def groups(rollouts):
+    return [list(group) for _, group in groupby(rollouts, lambda rollout: rollout.group)]
+
+
+def tinker(folder, steps):
     """By `serialize_rollout_summaries` and `TrainingRunStore.write_rollouts`."""
     logging = import_module("tinker_cookbook.rl.rollout_logging")
     types = import_module("tinker_cookbook.rl.types")
@@ -45,19 +53,21 @@ def tinker(folder):
         return types.Trajectory([turn], SimpleNamespace(length=0), reason)
 
     run = store.TrainingRunStore(storage.LocalStorage(folder))
-    for step in STEPS:
+    for step, rollouts in steps.items():
         of_step = [
-            types.TrajectoryGroup([trajectory(r) for r in group], [0.0] * SAMPLES, [{}] * SAMPLES)
-            for group in groups(step)
+            types.TrajectoryGroup(
+                [trajectory(r) for r in group], [0.0] * len(group), [{}] * len(group)
+            )
+            for group in groups(rollouts)
         ]
-        tags = [["math"]] * GROUPS
+        tags = [["math"]] * len(of_step)
         records = logging.serialize_rollout_summaries(
             split="train", iteration=step, trajectory_groups_P=of_step, taglist_P=tags
         )
         run.write_rollouts(step, records)
 
 
-def art(folder):
+def art(folder, steps):
     """By `write_trajectory_groups_parquet`."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network
     write = import_module("art.utils.trajectory_logging").write_trajectory_groups_parquet
@@ -77,18 +87,19 @@ def art(folder):
 
     split = folder / "trajectories" / "train"
     split.mkdir(parents=True)
-    for step in STEPS:
+    for step, rollouts in steps.items():
         of_step = [
-            trajectories.TrajectoryGroup([trajectory(r) for r in group]) for group in groups(step)
+            trajectories.TrajectoryGroup([trajectory(r) for r in group])
+            for group in groups(rollouts)
         ]
         write(of_step, split / f"{step:04d}.parquet")
 
 
-def slime(folder):
+def slime(folder, steps):
     """By `save_debug_rollout_data`."""
     sample = import_module("slime.utils.types").Sample
     write = import_module("slime.observability.rollout_data_utils").save_debug_rollout_data
-    for step in STEPS:
+    for step, rollouts in steps.items():
         samples = [
             sample(
                 group_index=rollout.group,
@@ -97,26 +108,25 @@ def slime(folder):
                 tokens=[1, 2, *rollout.tokens],
                 response=rollout.completion,
                 response_length=len(rollout.tokens),
-                label="4",
+                label=rollout.truth,
                 reward=rollout.rewards,
                 status=sample.Status.TRUNCATED if rollout.cut else sample.Status.COMPLETED,
             )
-            for place, rollout in enumerate(known(step))
+            for place, rollout in enumerate(rollouts)
         ]
         write(str(folder / "data_{rollout_id}.pt"), samples, rollout_id=step, evaluation=False)
 
 
-def open_instruct(folder):
+def open_instruct(folder, steps):
     """By `_save_rollouts`, which `save_rollouts_to_disk` hands to a thread."""
     write = import_module("open_instruct.rl_utils")._save_rollouts
     types = import_module("open_instruct.data_types")
     batch = import_module("open_instruct.model_utils").Batch
-    for step in STEPS:
-        rollouts = known(step)
+    for step, rollouts in steps.items():
         size = len(rollouts)
         queries = batch(
             queries=[[1, rollout.group, step] for rollout in rollouts],
-            ground_truths=[[4]] * size,
+            ground_truths=[[int(rollout.truth)] for rollout in rollouts],
             datasets=["math"] * size,
             raw_queries=None,
             decoded_responses=None,
@@ -135,20 +145,19 @@ def open_instruct(folder):
             prompt_id=None,
         )
         advantages = np.array([rollout.advantage for rollout in rollouts])
-        write(str(folder), "run", step, queries, results, advantages, SAMPLES, 0)
+        write(str(folder), "run", step, queries, results, advantages, len(groups(rollouts)[0]), 0)
 
 
-def skyrl(folder):
-    """By `dump_per_dataset_eval_results`, the scores of the second step one per token."""
+def skyrl(folder, steps):
+    """By `dump_per_dataset_eval_results`, the scores of every other step one per token."""
     write = import_module("skyrl.train.utils.trainer_utils").dump_per_dataset_eval_results
     decoder = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)))
-    for step in STEPS:
-        rollouts = known(step)
+    for place, (step, rollouts) in enumerate(steps.items()):
         last = [[0.0] * (len(r.tokens) - 1) + [r.total] for r in rollouts]
         outputs = {
             "prompt_token_ids": [list(map(ord, rollout.prompt)) for rollout in rollouts],
             "response_ids": [list(map(ord, rollout.completion)) for rollout in rollouts],
-            "rewards": last if step == STEPS[1] else [r.total for r in rollouts],
+            "rewards": last if place % 2 else [r.total for r in rollouts],
             "stop_reasons": ["length" if rollout.cut else "stop" for rollout in rollouts],
         }
         to = folder / "dumped_evals" / f"global_step_{step}_evals"
@@ -157,7 +166,7 @@ def skyrl(folder):
         write(to, decoder, outputs, ["gsm8k"] * size, ["gsm8k"] * size, [{}] * size, {"mean": 1.0})
 
 
-def episodes(step):
+def episodes(step, rollouts):
     """Of verifiers."""
     v1 = import_module("verifiers.v1.episode")
     agent = import_module("verifiers.v1.configs.agent").WireAgentConfig
@@ -195,7 +204,7 @@ def episodes(step):
             calls=[call],
         )
         for name, value in rollout.rewards.items():
-            written.record_reward(name, value, WEIGHTS[name])
+            written.record_reward(name, value, rollout.weights[name])
         written.record_metric("num_words", 7.0)
         written.info["advantage"] = rollout.advantage
         return written
@@ -215,10 +224,10 @@ def episodes(step):
             traces=[trace(rollout, task)],
         )
 
-    return [episode(rollout) for rollout in known(step)]
+    return [episode(rollout) for rollout in rollouts]
 
 
-def prime_rl(folder):
+def prime_rl(folder, steps):
     """By `FileMonitor.log_episodes`."""
     monitor = import_module("prime_rl.monitors.file").FileMonitor
     config = import_module("prime_rl.configs.monitors").FileMonitorConfig
@@ -226,18 +235,19 @@ def prime_rl(folder):
     async def logged():
         files = monitor(config())
         await files.init(output_dir=folder)
-        for step in STEPS:
+        for step, rollouts in steps.items():
             for kept in ("all", "effective"):
-                await files.log_episodes(episodes(step), step, "train", kept)
+                await files.log_episodes(episodes(step, rollouts), step, "train", kept)
 
     asyncio.run(logged())
 
 
-def prime_rl_platform(folder):
+def prime_rl_platform(folder, steps):
     """By `episodes_to_parquet_bytes`, which its monitor uploads."""
     write = import_module("prime_rl.monitors.prime").episodes_to_parquet_bytes
-    for step in STEPS:
-        (folder / f"samples_step_{step}.parquet").write_bytes(write(episodes(step), "r", step))
+    for step, rollouts in steps.items():
+        written = write(episodes(step, rollouts), "r", step)
+        (folder / f"samples_step_{step}.parquet").write_bytes(written)
 
 
 @dataclass(frozen=True)
@@ -255,8 +265,13 @@ class Writer:
     """Packages that its modules import, and its writer does not use."""
 
 
-PRIME_RL = ("src", "packages/prime-rl-configs/src")
 OF_TRAINERS = ("ray", "wandb", "vllm", "deepspeed", "olmo_core", "torchdata", "sglang")
+OF_PRIME_RL = {
+    "package": "prime_rl",
+    "folders": ("src", "packages/prime-rl-configs/src"),
+    "source": "PRIME_RL_SOURCE",
+    "unused": (*OF_TRAINERS, "wandb_gql", "wandb_workspaces", "prime_cli"),
+}
 WRITERS = {
     "tinker": Writer(tinker, "tinker_cookbook", "tinker_cookbook"),
     "art": Writer(art, "art", "openpipe-art"),
@@ -274,20 +289,8 @@ WRITERS = {
         source="SKYRL_SOURCE",
         unused=(*OF_TRAINERS, "cloudpathlib", "pybase64"),
     ),
-    "prime-rl": Writer(
-        prime_rl,
-        "prime_rl",
-        folders=PRIME_RL,
-        source="PRIME_RL_SOURCE",
-        unused=(*OF_TRAINERS, "wandb_gql", "wandb_workspaces", "prime_cli"),
-    ),
-    "prime-rl platform": Writer(
-        prime_rl_platform,
-        "prime_rl",
-        folders=PRIME_RL,
-        source="PRIME_RL_SOURCE",
-        unused=(*OF_TRAINERS, "wandb_gql", "wandb_workspaces", "prime_cli"),
-    ),
+    "prime-rl": Writer(prime_rl, **OF_PRIME_RL),
+    "prime-rl platform": Writer(prime_rl_platform, **OF_PRIME_RL),
 }
 
 
@@ -301,7 +304,7 @@ def lacking(writer):
     return None if find_spec(writer.package) else f"not installed: {writer.package}"
 
 
-def main(name, folder):
+def main(name, folder, source=None):
     writer = WRITERS[name]
     if why := lacking(writer):
         sys.stderr.write(why + "\n")
@@ -312,7 +315,7 @@ def main(name, folder):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     out, sys.stdout = sys.stdout, sys.stderr  # frameworks print
-    writer.write(folder)
+    writer.write(folder, recorded(source) if source else {step: known(step) for step in STEPS})
     version = version_of(writer.package, writer.distribution or writer.package)
     out.write(json.dumps({"version": version, "empty": sorted(replaced)}) + "\n")
 

@@ -60,6 +60,24 @@ def test_runs_that_are_named_like_steps_are_kept_apart(tmp_path):
     assert not reading.report.left_out
 
 
+def test_what_is_odd_in_every_file_is_told_once(tmp_path):
+    record = {"input": "a", "output": "b", "score": 1.0}
+    for step in (1, 2, 3):
+        part = [{**record, "step": step}] * step + [{"step": step}]
+        written.lines(tmp_path / f"{step}.jsonl", part)
+        written.lines(tmp_path / "other" / f"{step}.jsonl", [{"nothing": 1}])
+    report = read_rollout_files(tmp_path).report
+    assert report.oddities() == []
+    reading = read_rollout_files(tmp_path)
+    assert sum(len(table) for table in reading) == 6
+    lost, left = reading.report.oddities()
+    what = "no field 'input' of format verl (and 2 more like it, in 3 files)"
+    assert lost == f"{tmp_path / '1.jsonl'}:2: {what}"
+    assert left.startswith(f"{tmp_path / 'other' / '1.jsonl'}: not read: ")
+    assert left.endswith(" (and 2 more)")
+    assert len(reading.report.notices) == len(reading.report.left_out) == 3
+
+
 @pytest.mark.parametrize("path", ["x" * 300, "x/" * 3000, "none"])
 def test_a_path_that_cannot_be_is_not_there(path):
     with pytest.raises(DataError, match="no such file or folder"):

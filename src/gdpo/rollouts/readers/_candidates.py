@@ -50,7 +50,9 @@ class Candidates:
         self._pass_over(texts)
         parts = [name for name in self._found if name in numbers or name in texts]
         if self._found:
-            return tuple(parts or self._found), "every part that is a number"
+            weighted = any(row.weights for row in rows)
+            told = "the dump's, with their weights" if weighted else "every part that is a number"
+            return tuple(parts or self._found), told
         totals = dict.fromkeys(row.total_name for row in rows if row.total is not None)
         return tuple(totals), f"{TOTAL_ALONE}: the dump has no parts"
 

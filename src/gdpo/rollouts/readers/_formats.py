@@ -29,6 +29,8 @@ class Format:
     """The columns of a parquet file of records that are read in any case."""
     texts: tuple[str, ...] = ()
     """Those that are read as well where texts are asked for."""
+    wordless: bool = False
+    """Whether its files hold no texts, so that nothing in them can be scored anew."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -60,12 +62,19 @@ FORMATS = (
     _format("verifiers", "jsonl", "task traces", rows=traces.episodes),
     _format("verifiers", "jsonl", "task nodes rewards", rows=traces.episodes),
     _format("verifiers-results", "jsonl", "example_id reward", rows=traces.results),
-    _format("tinker", "jsonl", "group_idx traj_idx total_reward steps", rows=records.tinker),
+    _format(
+        "tinker",
+        "jsonl",
+        "group_idx traj_idx total_reward steps",
+        rows=records.tinker,
+        wordless=True,
+    ),
     _format(
         "open-instruct",
         "jsonl",
         "step prompt_idx response_tokens reward",
         rows=records.open_instruct,
+        wordless=True,
     ),
     _format("nemo-rl", "jsonl", "content rewards idx", rows=records.nemo_rl),
     _format("skyrl", "jsonl", "input_prompt output_response score", rows=records.skyrl),

@@ -78,8 +78,17 @@ def format_of(
 
 
 def form_of_records(found: Found, wanted: Wanted, record: Record) -> tuple[Format, str]:
-    """The format of a file of records, by its first, and how it was told."""
+    """The format of a file of records, by its first, and how it was told.
+
+    Raises:
+        DataError: See `format_of`; or its files hold no texts, and they are to be scored anew.
+    """
     form, told_by = format_of(found, wanted, list(record), record)
+    if form.wordless and wanted.rescore is not None:
+        raise DataError(
+            f"files of {form.name} hold no texts that could be scored anew: leave --rescore out, "
+            "and its own rewards are read"
+        )
     if form.rows is None:
         known = columns_of.layout(wanted.columns, list(record))
         form = Format(form.name, "", form.fields, columns_of.rows_by(known))

@@ -1,7 +1,7 @@
 """What was read and what was not: a reader never loses a row silently."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,10 +19,13 @@ class Notice:
     rows: int = 0
     """Rollouts that were lost by it, as far as they could be counted."""
 
+    @property
+    def place(self) -> str:
+        """The file, and the line where one is known."""
+        return f"{self.file}" if self.line is None else f"{self.file}:{self.line}"
+
     def __str__(self) -> str:
-        place = f"{self.file}" if self.line is None else f"{self.file}:{self.line}"
-        more = f" (and {self.count - 1:,} more like it)" if self.count > 1 else ""
-        return f"{place}: {self.what}{more}"
+        return _told([self])
 
 
 TOTAL_ALONE = "the total alone"
@@ -148,9 +151,18 @@ class ReadReport:
         bare = sum(file.read for file in self.files if not file.rewards)
         if bare:
             lines.append(f"{bare:,} rollouts have no reward that can be told: name them (rewards)")
-        lines += [str(notice) for notice in self.notices.values()]
-        lines += [f"{path}: not read: {why}" for path, why in self.left_out.items()]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.oddities()])
+
+    def oddities(self) -> list[str]:
+        """What was odd in files, and those that were not read: each kind once, its first place."""
+        kinds: dict[str, list[Notice]] = {}
+        for notice in self.notices.values():
+            kinds.setdefault(notice.what, []).append(notice)
+        left_out: dict[str, list[Path]] = {}
+        for path, why in self.left_out.items():
+            left_out.setdefault(why, []).append(path)
+        told = [_told(notices) for notices in kinds.values()]
+        return told + [_not_read(paths, why) for why, paths in left_out.items()]
 
     def _lonely(self) -> str:
         if self.group_sizes[1] < self.groups:
@@ -200,6 +212,19 @@ class ReadReport:
             f"{torn:,} steps came in several pieces with others between them: their groups were "
             "told in each piece alone"
         )
+
+
+def _told(notices: Sequence[Notice]) -> str:
+    """One kind of them, in one file or in several."""
+    first, count = notices[0], sum(notice.count for notice in notices)
+    files = f", in {len(notices):,} files" if len(notices) > 1 else ""
+    more = f" (and {count - 1:,} more like it{files})" if count > 1 else ""
+    return f"{first.place}: {first.what}{more}"
+
+
+def _not_read(paths: Sequence[Path], why: str) -> str:
+    more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
+    return f"{paths[0]}: not read: {why}{more}"
 
 
 def _rewards(file: FileReport) -> str:
