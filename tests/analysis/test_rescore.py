@@ -57,6 +57,18 @@ def test_where_the_dump_has_no_reference_it_is_said_and_the_rest_is_scored(tmp_p
     assert found["reward 'correctness' failed: raised KeyError"] == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("judged_by", "right"), [({"ground_truth": "4"}, 1), ({}, np.nan), ("4", np.nan)]
+)
+def test_skyrl_has_its_truth_among_the_extras_of_the_environment(tmp_path, judged_by, right):
+    record = {"input_prompt": "2+2", "output_response": RIGHT, "score": 1.0}
+    path = written.lines(
+        tmp_path / "a.jsonl", [{**record, "env_extras": {"reward_spec": judged_by}}]
+    )
+    (table,), _ = read(path, "gsm8k")
+    np.testing.assert_array_equal(table.rewards, [[right, 1, 1]])
+
+
 def test_nemo_rl_is_scored_by_what_follows_the_prompt(tmp_path):
     path = written.nemo_rl(tmp_path)
     (table,), _ = read(path, f"{__name__}:size")

@@ -162,8 +162,9 @@ def skyrl(folder, steps):
         }
         to = folder / "dumped_evals" / f"global_step_{step}_evals"
         to.mkdir(parents=True)
-        size = len(rollouts)
-        write(to, decoder, outputs, ["gsm8k"] * size, ["gsm8k"] * size, [{}] * size, {"mean": 1.0})
+        of_gsm8k = ["gsm8k"] * len(rollouts)
+        extras = [{"reward_spec": {"method": "rule", "ground_truth": r.truth}} for r in rollouts]
+        write(to, decoder, outputs, of_gsm8k, of_gsm8k, extras, {"mean": 1.0})
 
 
 def episodes(step, rollouts):

@@ -193,14 +193,16 @@ def slime(record: Record) -> Iterator[Row]:
 
 def skyrl(record: Record) -> Iterator[Row]:
     """An evaluation; its score is a number, or one per token of which the sum counts."""
-    score = record["score"]
+    score, extras = record["score"], as_object(record.get("env_extras"))
+    judged_by = extras.get("reward_spec")
     yield Row(
         prompt=record["input_prompt"],
         completion=record["output_response"],
         total=sum(map(number, score)) if isinstance(score, list) else score,
         total_name="score",
         finish_reason=record.get("stop_reason"),
-        extras=as_object(record.get("env_extras")),
+        truth=judged_by.get("ground_truth") if isinstance(judged_by, Mapping) else None,
+        extras=extras,
     )
 
 
