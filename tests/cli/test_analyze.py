@@ -481,6 +481,19 @@ def test_of_a_total_alone_nothing_is_said_about_other_estimators(gdpo_says, tmp_
     assert "hold a total alone" in page
 
 
+def test_a_total_without_texts_is_not_offered_to_be_scored_anew(gdpo_says, tmp_path, here):
+    dump = written.open_instruct(tmp_path / "run")
+    code, out, err = gdpo_says("analyze", dump, "--estimators", "grpo,gdpo")
+    assert (code, err) == (0, "")
+    assert "rewards: the total alone: the dump has no parts, nor texts for --rescore" in out
+    assert "and no texts to score anew: what another would change cannot be told" in " ".join(
+        out.split()
+    )
+    code, out, err = gdpo_says("analyze", dump, "--rescore", "gsm8k")
+    assert code == 2
+    assert "hold no texts that could be scored anew" in " ".join(out.split())
+
+
 def test_weights_that_nobody_knows_are_named_where_no_estimator_fits(gdpo_says, tmp_path, here):
     rng = np.random.default_rng(0)
     rewards = rng.random((8, 4, 2))

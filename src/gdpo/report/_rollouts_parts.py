@@ -14,7 +14,7 @@ from gdpo.report._figures import binned, running_mean, smoothing
 from gdpo.report._head import table
 from gdpo.report._parts import percentage, strip
 from gdpo.report._rollouts_sample import Labels
-from gdpo.report._rollouts_summary import TOTAL_TOLD
+from gdpo.report._rollouts_summary import total_told
 from gdpo.report._text import breakable, html, visible
 
 RUNS, REWARDS = 6, 24
@@ -342,7 +342,8 @@ def sentences(analysis: Analysis) -> Iterator[str]:
 def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
     others = [r for r in analysis.replayed if r.estimator != r.beside and r.steps]
     if others and analysis.report.total_alone:
-        yield f"{TOTAL_TOLD[0].upper()}{TOTAL_TOLD[1:]}."
+        told = total_told(analysis.report)
+        yield f"{told[0].upper()}{told[1:]}."
         return
     if analysis.weights_to_give:
         yield (

@@ -14,6 +14,7 @@ from gdpo.diagnostics import Kind, Severity
 from gdpo.diagnostics._text import percent
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
+from gdpo.rollouts.readers._formats import WORDLESS
 from gdpo.rollouts.readers._report import TOTAL_ALONE
 
 LINES = 20
@@ -24,16 +25,6 @@ _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
 
 _WIDTH = 100
 
-_REMEDY = {
-    True: "; --rescore gives the parts back",
-    False: " (--rewards names them)",
-}
-"""By whether there is nothing but a total."""
-
-TOTAL_TOLD = (
-    "these files hold a total alone, under which estimators are alike: what another would change "
-    "can be told of the rewards one by one (--rescore)"
-)
 WEIGHTS_TOLD = (
     "none of them gives the recorded advantages with weights of 1: if the run had others, give "
     "--weights, and look again"
@@ -72,7 +63,7 @@ def estimators_summary(analysis: Analysis) -> list[Text]:
     rows = [("estimator", "correlation", "other sign", "groups die", "revive", "scale", "")]
     alone = analysis.report.total_alone
     rows += [_replayed_cells(each, told=not alone) for each in replayed if each.steps]
-    verdict = [TOTAL_TOLD] if analysis.report.total_alone else _verdict(replayed)
+    verdict = [total_told(analysis.report)] if alone else _verdict(replayed)
     told = (*verdict, *_gain(analysis), *_not_replayed(replayed))
     if analysis.weights_to_give:
         told = (WEIGHTS_TOLD, *told)
@@ -91,7 +82,26 @@ def _read(report: ReadReport) -> Iterator[str]:
     yield skipped + (f"; {_count(left, 'file')} not read" if left else "")
     told = dict.fromkeys(file.rewards_told_by for file in report.files if file.rewards)
     if guessed := [text for text in told if text.startswith(("every", TOTAL_ALONE))]:
-        yield f"rewards: {'; '.join(map(one_line, guessed))}{_REMEDY[report.total_alone]}"
+        yield f"rewards: {'; '.join(map(one_line, guessed))}{_remedy(report)}"
+
+
+def _remedy(report: ReadReport) -> str:
+    if not report.total_alone:
+        return " (--rewards names them)"
+    return ", nor texts for --rescore" if _wordless(report) else "; --rescore gives the parts back"
+
+
+def total_told(report: ReadReport) -> str:
+    """What is said of estimators where there is nothing but a total."""
+    told = "these files hold a total alone, under which estimators are alike"
+    if _wordless(report):
+        return f"{told}, and no texts to score anew: what another would change cannot be told"
+    return f"{told}: what another would change can be told of the rewards one by one (--rescore)"
+
+
+def _wordless(report: ReadReport) -> bool:
+    """Whether no file has texts that could be scored anew."""
+    return all(file.format in WORDLESS for file in report.files)
 
 
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:

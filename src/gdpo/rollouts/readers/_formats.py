@@ -93,6 +93,7 @@ FORMATS = (
 """In the order in which they are tried."""
 
 NAMES = tuple(dict.fromkeys(f.name for f in FORMATS))
+WORDLESS = frozenset(f.name for f in FORMATS if f.wordless)
 
 
 def recognized(kind: str, fields: Collection[str], record: Record | None) -> Format | None:
