@@ -12,6 +12,7 @@ from tests.analysis.rows import ROWS
 from gdpo.analysis import analyze_runs, analyze_steps
 from gdpo.diagnostics import Kind, diagnose
 from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -96,9 +97,49 @@ def test_over_time_is_what_each_diagnosis_says(dump):
 def test_weights_are_asked_for_or_those_of_the_dump(dump):
     step = next(analyze_steps(read(dump), weights={"wide": 0.25}))
     assert [reward.weight for reward in step.diagnosis.rewards] == [0.25, 1.0]
-    assert step.weights_from == "asked for"
+    assert step.weights_from == "asked for, others 1"
     with pytest.raises(ConfigError, match="did you mean 'wide'"):
         list(analyze_steps(read(dump), weights={"wid": 1}))
+
+
+def test_a_weight_that_is_not_asked_for_is_that_of_the_dump(tmp_path):
+    rollouts = [
+        Rollout(
+            "", 1, 0, i, "a", "b", {"x": float(i), "y": -i}, {"x": 2.0, "y": 0.5}, 0.0, 1, "stop"
+        )
+        for i in range(2)
+    ]
+    write_rollouts(rollout_file(tmp_path, 1), rollouts)
+    (step,) = analyze_steps(read_rollout_files(tmp_path), weights={"x": 3})
+    assert [reward.weight for reward in step.diagnosis.rewards] == [3.0, 0.5]
+    assert step.weights_from == "asked for, others by the dump"
+
+
+def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
+    """As where each rank writes a file: the mean rises from 0 to 5, and one reward never varies."""
+    for rank in range(2):
+        records = [
+            {"step": s, "prompt": str(p), "a": s + i % 2, "b": 1.0 if s > 3 else i % 3}
+            for s in range(6)
+            for p in range(2)
+            for i in range(4)
+        ]
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (tmp_path / f"rank{rank}.jsonl").write_text(lines)
+    steps = list(analyze_steps(read_rollout_files(tmp_path, rewards=["a", "b"])))
+    assert [step.step for step in steps] == [0, 1, 2, 3, 4, 5] * 2
+    (run,) = analyze_runs(steps)
+    assert run.steps == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert run.over_time("a", "mean").tolist() == [step + 0.5 for step in run.steps]
+    (a, _) = run.rewards()
+    assert (a.first, a.last) == (0.5, 5.5)
+    (constant,) = [h for h in run.findings() if h.finding.kind is Kind.CONSTANT]
+    assert (constant.first, constant.last, constant.in_a_row, constant.spans) == (
+        4,
+        5,
+        4,
+        ((9, 12),),
+    )
 
 
 def test_advantages_of_the_dump_are_those_that_count(tmp_path):

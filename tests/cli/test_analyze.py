@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from tests.report.runs import trained
 from tests.rollouts.readers import written
 
 from gdpo.advantages import grpo
+from gdpo.diagnostics import diagnose
 
 COLUMNS = ("--rewards", "wide,narrow", "--columns", "prompt=prompt,num_tokens=length")
 
@@ -281,7 +283,7 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
     found, _ = machine(gdpo_says, dump, *COLUMNS, "--weights", "wide=3")
     wide, narrow = found["runs"][0]["rewards"]
     assert (wide["requested"], narrow["requested"]) == (0.75, 0.25)
-    assert found["runs"][0]["weights_from"] == "asked for"
+    assert found["runs"][0]["weights_from"] == "asked for, others 1"
 
 
 @pytest.mark.parametrize(
@@ -296,6 +298,9 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
         (("run", *COLUMNS, "--weights", "wid=1"), "did you mean 'wide'"),
         (("run", "--weights", "wide=much"), "'much' is no number"),
         (("run", "--weights", "wide=inf"), "a weight is finite"),
+        (("run", "--weights", "wide=1,wide=2"), "--weights names wide twice"),
+        (("run", "--format", "verl", "--columns", "step=a"), "format verl says itself"),
+        (("run", *COLUMNS, "--estimators", "recorded"), "these files hold no advantages"),
         (("run", "--fail-on", "error"), "Allowed: note, warning"),
         (("run", "--estimators", "gpdo"), "did you mean 'gdpo'"),
         (("--estimators", "run"), "name a file or folder"),
@@ -318,6 +323,70 @@ def test_what_is_typed_wrong_is_told_with_code_2(
     assert code == 2
     assert message in " ".join((out + err).split())
     assert "Traceback" not in out + err
+
+
+def test_what_breaks_is_no_finding_for_a_script_that_waits_for_one(dump, here):
+    command = [sys.executable, "-m", "gdpo", "analyze", str(dump), *COLUMNS, "--no-report"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-u", *command[1:]], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 70
+    assert b"No space left on device" in done.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as nobody:
+        done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_log_of_some_steps_alone_is_told(gdpo_says, tmp_path, here):
+    for step in (10, 20, 30):
+        rows = [{"step": step, "prompt": "a", "r": float(i)} for i in range(4)]
+        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+    _, out, _ = gdpo_says("analyze", tmp_path / "run", "--rewards", "r", "--no-report")
+    assert "3 steps (10 to 30, one in 10), 12 rollouts" in out
+
+
+def test_the_summary_fits_its_width(gdpo_says, tmp_path, here):
+    rng = np.random.default_rng(0)
+    names = [f"a_reward_function_with_a_long_name_{k}" for k in range(9)]
+    for run in ("the_first_run_of_a_comparison", "the_second_run_of_a_comparison"):
+        rows = [
+            {"step": s, "prompt": str(p), **dict(zip(names, rng.random(9), strict=True))}
+            for s in range(6)
+            for p in range(2)
+            for _ in range(4)
+        ]
+        written.lines(tmp_path / run / "a.jsonl", rows)
+    _, out, _ = gdpo_says(
+        "analyze",
+        tmp_path,
+        "--rewards",
+        ",".join(names),
+        "--no-report",
+        "--estimators",
+        "grpo,gdpo",
+    )
+    assert "a_reward_fun" in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert len(out.split("the same rollouts under")[0].splitlines()) <= 22
+
+
+def test_the_batch_step_s_median_is_between_two_steps(gdpo_says, tmp_path, here):
+    gains = []
+    for step, scale in ((1, 1.0), (2, 3.0)):
+        rewards = np.random.default_rng(step).normal(size=(4, 4, 2)) ** scale
+        rows = [
+            {"step": step, "prompt": str(p), "a": a, "b": b}
+            for p, group in enumerate(rewards.tolist())
+            for a, b in group
+        ]
+        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+        gains.append(diagnose(rewards, None, ["a", "b"]).batch_gain)
+    asked = ("--rewards", "a,b", "--estimators", "grpo", "--no-report")
+    _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked)
+    assert f"multiplies with {sum(gains) / 2:.3g} (median" in out
 
 
 def test_a_page_of_this_command_is_replaced_and_nothing_else(gdpo_says, dump, here):

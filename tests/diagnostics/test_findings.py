@@ -416,6 +416,10 @@ def test_many_binary_rewards_are_merged_by_grpo():
     assert "in a group of 16, where there are" in finding.message
     assert not found(Kind.MERGED, batch[:, :, :2], B)
     assert not found(Kind.MERGED, batch, list("abcdef"), estimator="grpo")
+    recorded = the(
+        Kind.MERGED, batch, list("abcdef"), estimator=None, advantages=gdpo(batch, [1] * 6)
+    )
+    assert recorded.remedy.startswith("none needed, if the advantages were made of these rewards")
 
 
 def test_findings_come_worst_first():

@@ -93,7 +93,7 @@ def analyze(
 
     Args:
         reading: As `read_rollout_files` gives it.
-        weights: By the name of the reward; left out: those of the dump, else all 1.
+        weights: By the name of the reward; of others and left out: those of the dump, else 1.
         low: Declared lowest value of each reward, by name.
         high: Declared highest value.
         replayed: Estimators that every step is given to anew, see `Replay`; empty: all of them.
@@ -124,6 +124,8 @@ def analyze(
             sample.look(batch, viewed.advantages(batch) if found is None else found)
     _check_rewards(reading.report)
     check_weights(weights, names)
+    for run in done.runs:
+        run.sort()
     done.sample = sample.groups
     done.replayed = [] if replay is None else replay.results()
     return done

@@ -199,6 +199,8 @@ def _made(name: str, function: Any) -> Any:
         return function()
     except TypeError as error:
         raise ConfigError(
-            f"{name!r} needs options ({error}): name a module:attribute that holds a gdpo.Reward "
-            "made with them, or a list"
+            f"{name!r} is called without arguments, to make a gdpo.Reward or a list of them, and "
+            f"that fails ({error}): name a module:attribute that holds one. A reward function of "
+            'TRL or verl is none: gdpo.Reward("name", function, low=0.0, high=1.0) makes one of '
+            "function(completion, reference)"
         ) from error

@@ -75,6 +75,17 @@ class HeldFinding:
 
 
 @dataclass(slots=True)
+class _Held:
+    """A finding as it is kept while steps come in."""
+
+    last: Finding
+    """As it was in the last of these steps."""
+    step: int
+    at: list[int] = field(default_factory=list[int])
+    """Places of the steps in which it held."""
+
+
+@dataclass(slots=True)
 class RunAnalysis:
     """One run, step by step."""
 
@@ -92,9 +103,7 @@ class RunAnalysis:
     _pairs: dict[tuple[str, ...], _Pairs] = field(default_factory=dict, repr=False)
     _lengths: list[tuple[float, float]] = field(default_factory=list, repr=False)
     _counts: dict[str, list[float]] = field(default_factory=dict, repr=False)
-    _held: dict[tuple[Kind, tuple[str, ...]], tuple[list[int], Finding]] = field(
-        default_factory=dict, repr=False
-    )
+    _held: dict[tuple[Kind, tuple[str, ...]], "_Held"] = field(default_factory=dict, repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,13 +122,26 @@ class RunAnalysis:
         self._keep(step)
         for finding in diagnosis.findings:
             key = (finding.kind, finding.rewards)
-            at = self._held[key][0] if key in self._held else []
-            at.append(len(self.steps))
-            self._held[key] = (at, finding)
+            held = self._held.setdefault(key, _Held(finding, step.step))
+            held.at.append(len(self.steps))
+            if step.step >= held.step:
+                held.last, held.step = finding, step.step
         self._lengths.append((step.num_tokens, step.cut))
         self._gains.append(nan if diagnosis.batch_gain is None else diagnosis.batch_gain)
         self._correlate(diagnosis)
         self.steps.append(step.step)
+
+    def sort(self) -> None:
+        """Put the steps in order: several files may each begin anew, as those of ranks do."""
+        order = np.argsort(self.steps, kind="stable").tolist()
+        if order == list(range(len(order))):
+            return
+        for kept in (self.steps, self._kept, self._gains, self._lengths):
+            kept[:] = [kept[place] for place in order]
+        now = {place: i for i, place in enumerate(order)}
+        for held in self._held.values():
+            held.at.sort(key=now.__getitem__)
+            held.at[:] = map(now.__getitem__, held.at)
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
         """One number of a reward at every step; NaN where it has none.
@@ -157,7 +179,7 @@ class RunAnalysis:
 
     def findings(self) -> list[HeldFinding]:
         """What was found in any step: the worst first, and of these what held longest."""
-        found = [self._one(at, last) for at, last in self._held.values()]
+        found = [self._one(held.at, held.last) for held in self._held.values()]
         severities, kinds = list(Severity), list(Kind)
         return sorted(
             found,
@@ -258,4 +280,6 @@ def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
     runs: dict[str, RunAnalysis] = {}
     for step in steps:
         runs.setdefault(step.run, RunAnalysis(step.run)).add(step)
+    for run in runs.values():
+        run.sort()
     return list(runs.values())

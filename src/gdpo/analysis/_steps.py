@@ -29,7 +29,7 @@ class StepAnalysis:
     recorded: bool
     """Whether the advantages are those of the dump; else they are the estimator's."""
     weights_from: str
-    """`asked for`, `the dump` or `UNKNOWN_WEIGHTS`."""
+    """`asked for`, `the dump` or `UNKNOWN_WEIGHTS`, and of both where some were asked for."""
     left_out: int
     """Rollouts that were scored and not trained on."""
     cut: float
@@ -62,7 +62,7 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
 
     Args:
         table: One step.
-        weights: By the name of the reward, others weigh 1; left out: those of the dump, else all 1.
+        weights: By the name of the reward; of others and left out: those of the dump, else 1.
 
     Raises:
         DataError: Groups of so different a size that they have no common shape.
@@ -73,11 +73,14 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
     left_out = len(table) - len(trained)
     used = table if not left_out else table.take(trained)
     arrays = used.grouped()
+    given, said_by = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "the dump"
     if weights is not None:
-        given = tuple(float(weights.get(name, 1.0)) for name in table.names)
-        said_by = "asked for"
-    else:
-        given, said_by = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "the dump"
+        others = ""
+        if set(table.names) - set(weights):
+            others = ", others 1" if table.weights is None else ", others by the dump"
+        named = zip(table.names, given, strict=True)
+        given = tuple(float(weights.get(name, weight)) for name, weight in named)
+        said_by = f"asked for{others}"
     recorded = bool(np.all(np.isfinite(used.advantages)))
     advantages = arrays.advantages if recorded else None
     placed = np.full(arrays.rewards.shape[:2], -1)
@@ -97,7 +100,7 @@ def analyze_steps(
 
     Args:
         tables: As `read_rollout_files` gives them, one per step.
-        weights: By the name of the reward; left out: those of the dump, else all 1.
+        weights: By the name of the reward; of others and left out: those of the dump, else 1.
         estimator: What makes the advantages of a step whose dump has none for some rollout.
         low: Declared lowest value of each reward, by name.
         high: Declared highest value.

@@ -82,6 +82,8 @@ class Wanted:
         """
         if format is not None and format not in FORMATS:
             raise ConfigError(f"--format {format}: {did_you_mean(format, FORMATS)}")
+        if columns and format not in (None, "columns"):
+            raise ConfigError(f"--columns: format {format} says itself what its columns are")
         if rescore is not None and rewards is not None:
             raise ConfigError("--rescore gives all rewards, so --rewards cannot name columns")
         page, no_page = _page(paths, output, report=report, asked=output is not None or not json)
@@ -114,10 +116,11 @@ def run_analysis(wanted: Wanted) -> int:
     console = Console(highlight=False)
     analysis = _analyzed(wanted)
     failed = bool(_failing(analysis, wanted.fail_on))
+    if analysis.runs:
+        _refuse_absent(analysis, wanted)
     _tell(analysis, wanted, console, failed=failed)
     if not analysis.runs:
         raise DataError(_nothing(analysis))
-    _refuse_absent(analysis, wanted)
     _write_page(analysis, wanted, console)
     return FAILED if failed else 0
 
@@ -145,7 +148,7 @@ def follow_runs(wanted: Wanted) -> int:
                         _tell_end(bad[0], wanted, console)
                         return FAILED
             except DataError as error:  # a file that was moved away may come back
-                now = str(error)
+                now = f"{error}; waiting for it"
                 if now != seen:
                     console.print(one_line(now), markup=False, soft_wrap=True)
                 seen = now
@@ -157,6 +160,8 @@ def follow_runs(wanted: Wanted) -> int:
 def _look(wanted: Wanted, console: Console) -> list[HeldFinding]:
     """Returns what fails."""
     analysis = _analyzed(wanted)
+    if analysis.runs:
+        _refuse_absent(analysis, wanted)
     if not wanted.json:
         console.rule(time.strftime("%H:%M:%S"))
     bad = [held for held in _failing(analysis, wanted.fail_on) if held.in_a_row >= LASTING]
@@ -238,7 +243,7 @@ def _tell(analysis: Analysis, wanted: Wanted, console: Console, *, failed: bool)
         return
     width = max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
     lines = rollouts_summary(analysis, width=width, room=LINES - _AROUND)
-    for line in (*lines, *estimators_summary(analysis)):
+    for line in (*lines, *estimators_summary(analysis, width=width)):
         console.print(line, soft_wrap=True)
 
 
@@ -341,7 +346,10 @@ def _pairs(given: Sequence[str], option: str, what: str) -> dict[str, str]:
     for name, equals, value in pairs:
         if not (name.strip() and equals and value.strip()):
             raise ConfigError(f"{option} {name}{equals}{value}: write {what}")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"{option} names {', '.join(sorted(twice))} twice")
+    return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
 def _weights(given: str | None) -> dict[str, float] | None:

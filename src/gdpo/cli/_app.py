@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gdpo import __version__
-from gdpo.cli._codes import INTERRUPTED, MISTAKE
+from gdpo.cli._codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
 from gdpo.cli.analyze import analyze
 from gdpo.cli.check import check
 from gdpo.cli.compare import compare
@@ -64,7 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         _complain("stopped; a training that had begun continues with --resume")
         code = INTERRUPTED
+    except BrokenPipeError:
+        _close_output()
+        code = CLOSED
+    except Exception:  # noqa: BLE001 (told whole, and only its exit code is chosen)
+        traceback.print_exc()
+        code = CRASHED
     sys.exit(code or 0)
+
+
+def _close_output() -> None:
+    """So that nothing is written any more to a pipe that nobody reads."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:

@@ -38,7 +38,7 @@ def analyze(
         columns: MEANING=COLUMN for files of no known format, with commas or repeated; meanings are
             step, group, prompt, completion, advantage, num_tokens, finish_reason and total.
         group_size: Rollouts per prompt, which follow each other, where the files have no groups.
-        weights: NAME=WEIGHT with commas; left out: those of the files, else all 1.
+        weights: NAME=WEIGHT with commas; of others and left out: those of the files, else 1.
         rescore: Give the rewards anew, by the texts: a task, a built-in reward, or module:attribute
             of a gdpo.Reward or a list of them.
         estimators: Give every step to these estimators anew, with commas, the first being what the

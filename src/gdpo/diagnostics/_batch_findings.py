@@ -117,6 +117,12 @@ def _same_as_grpo(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
+_USE = "none needed: it shows what the estimator is there for"
+_USE_IF_ALL = (
+    "none needed, if the advantages were made of these rewards and weights; if of others, name them"
+)
+
+
 def _merged(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     if d.distinct is None or d.distinct_grpo is None:
         return
@@ -127,6 +133,6 @@ def _merged(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
             (),
             f"GRPO would tell {d.distinct_grpo:.1f} advantages apart in a group of {d.samples}, "
             f"where there are {d.distinct:.1f} here",
-            "none needed: it shows what the estimator is there for",
+            _USE if d.estimator is not None else _USE_IF_ALL,
             {"distinct": d.distinct, "distinct_grpo": d.distinct_grpo},
         )

@@ -4,9 +4,11 @@ Every text of a file is made visible: none of it can command the terminal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
 from textwrap import wrap
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from gdpo.analysis import Analysis, HeldFinding, Replayed, RewardOverall, RunAnalysis
@@ -18,12 +20,16 @@ from gdpo.rollouts.readers._formats import WORDLESS
 from gdpo.rollouts.readers._report import TOTAL_ALONE
 
 LINES = 20
-"""What fits on a screen; the two worst findings are told in any case."""
+"""What fits on a screen; the worst finding and three rewards are told in any case."""
 
 _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
 """Oddities and rewards that are listed, and characters of a name and of a problem, at most."""
 
-_WIDTH = 100
+_FINDING = 6
+"""Lines that are left to a finding, the heading of the rewards, and what is not told."""
+
+_LEAST = 12
+"""Characters of a name that are kept on the narrowest terminal."""
 
 WEIGHTS_TOLD = (
     "none of them gives the recorded advantages with weights of 1: if the run had others, give "
@@ -46,14 +52,14 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
     lines += [line for run in analysis.runs[:2] for line in _wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
-    lines += _rewards(analysis)
+    lines += _rewards(analysis, width, room - len(lines) - _FINDING)
     return [*lines, *_findings(analysis, width, room - len(lines))]
 
 
-def estimators_summary(analysis: Analysis) -> list[Text]:
+def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
     """What every estimator would have made of the same rollouts; nothing if none was asked for."""
     replayed = analysis.replayed
-    if not replayed:
+    if not replayed or not analysis.runs:
         return []
     first = replayed[0]
     heading = (
@@ -67,7 +73,7 @@ def estimators_summary(analysis: Analysis) -> list[Text]:
     told = (*verdict, *_gain(analysis), *_not_replayed(replayed))
     if analysis.weights_to_give:
         told = (WEIGHTS_TOLD, *told)
-    return [Text(heading, style="bold"), *_table(rows), *_wrapped(told, _WIDTH)]
+    return [Text(heading, style="bold"), *_table(rows, width), *_wrapped(told, width)]
 
 
 def _read(report: ReadReport) -> Iterator[str]:
@@ -130,12 +136,18 @@ def _with_options(text: str) -> str:
 def _run(run: RunAnalysis, analysis: Analysis) -> str:
     name = f"{one_line(run.run)}: " if run.run else ""
     steps = _count(len(run.steps), "step")
-    span = f" ({min(run.steps):,} to {max(run.steps):,})" if len(run.steps) > 1 else ""
+    span = f" ({min(run.steps):,} to {max(run.steps):,}{_every(run)})" if len(run.steps) > 1 else ""
     groups = f"; {_groups(analysis.report)}" if len(analysis.runs) == 1 else ""
     return (
         f"{name}{steps}{span}, {run.rollouts:,} rollouts{_left_out(run)}{groups}; "
         f"weights: {_weights(run)}; advantages: {_credit(run)}"
     )
+
+
+def _every(run: RunAnalysis) -> str:
+    """What is told where a log holds one step of several alone."""
+    apart = {later - step for step, later in pairwise(run.steps)}
+    return f", one in {min(apart):,}" if len(apart) == 1 and min(apart) > 1 else ""
 
 
 def _weights(run: RunAnalysis) -> str:
@@ -160,20 +172,21 @@ def _credit(run: RunAnalysis) -> str:
     return f"{names}'s" if not run.recorded else f"the dump's in {run.recorded:,} steps, {names}'s"
 
 
-def _rewards(analysis: Analysis) -> Iterator[Text]:
+def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     several = len(analysis.runs) > 1
     rows = [(run, reward) for run in analysis.runs for reward in run.rewards()]
     if not rows:
         return
+    most = max(3, min(room, _REWARDS))
     headings = ("reward", "mean: first → last", "live groups", "asked", "realized", "energy")
     headings = (*(["run"] if several else []), *headings, "missing")
     cells = [
         (*([_name(run.run)] if several else []), *_cells(run, reward))
-        for run, reward in rows[:_REWARDS]
+        for run, reward in rows[:most]
     ]
-    yield from _table([headings, *cells])
-    if len(rows) > _REWARDS:
-        yield Text(f"and {len(rows) - _REWARDS:,} more: --json has all", style="dim")
+    yield from _table([headings, *cells], width)
+    if len(rows) > most:
+        yield Text(f"and {len(rows) - most:,} more: --json has all", style="dim")
 
 
 def _cells(run: RunAnalysis, reward: RewardOverall) -> tuple[str, ...]:
@@ -202,7 +215,7 @@ def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     for place, (run, held) in enumerate(found):
         lines = list(_finding(run if len(analysis.runs) > 1 else None, held, width))
         last = place == len(found) - 1
-        if place >= 2 and len(lines) + (not last) > room:
+        if place >= 1 and len(lines) + (not last) > room:
             rest = _count(len(found) - place, "more finding")
             yield Text(f"and {rest}: --json has all", style="dim")
             return
@@ -260,23 +273,28 @@ def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
 def _gain(analysis: Analysis) -> Iterator[str]:
     gains = [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]
     if gains:
-        middle = sorted(gains)[len(gains) // 2]
         yield (
-            f"GDPO's batch step multiplies with {middle:.3g} "
+            f"GDPO's batch step multiplies with {median(gains):.3g} "
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
         )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[Text]:
-    """Columns under each other: names and remarks to the left, numbers to the right."""
+def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
+    """Columns under each other: names and remarks to the left, numbers to the right.
+
+    Names are cut where they are too wide for the terminal, the widest column of them first.
+    """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    texts = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator", "")]
+    names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator")]
+    for _ in range(sum(widths) + 2 * (len(widths) - 1) - width):
+        widest = max(names, key=widths.__getitem__)
+        widths[widest] = max(widths[widest] - 1, _LEAST)
     for place, row in enumerate(rows):
         cells = (
-            cell + " " * (width - cell_len(cell))
-            if i in texts
-            else " " * (width - cell_len(cell)) + cell
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            set_cell_size(_cut(cell, size), size)
+            if i in names or not rows[0][i]
+            else " " * (size - cell_len(cell)) + cell
+            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
         )
         yield Text("  ".join(cells).rstrip(), style="" if place else "dim")
 

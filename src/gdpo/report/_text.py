@@ -11,6 +11,8 @@ from gdpo._files import to_json
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """In a script element: what could end it, or is no text."""
 
+_WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
+
 _KEPT = frozenset("\n\t\u200c\u200d")
 """Not printable, and part of ordinary text: lines, Persian, and emoji that are several in one."""
 
@@ -77,12 +79,14 @@ def html(text: object) -> str:
 
 
 def breakable(name: str) -> str:
-    """A name as HTML that may break where its words end.
+    """A name as HTML that may break where its words end, and never in a number.
 
     >>> breakable("match_format")
     'match_<wbr>format'
+    >>> breakable("is 0.98")
+    'is 0.98'
     """
-    return re.sub(r"([_.:/-]+)(?=[^_.:/-])", r"\1<wbr>", html(name))
+    return _WORD_ENDS.sub(r"\g<0><wbr>", html(name))
 
 
 def embedded(data: Any) -> str:

@@ -1,11 +1,13 @@
 """The run and the step of a file are told by its path, and by no more of it than says so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.rollouts.readers import written
 
 from gdpo.errors import DataError
+from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 from gdpo.rollouts.readers._finding import find_files, kind_of
 
@@ -58,6 +60,25 @@ def test_runs_that_are_named_like_steps_are_kept_apart(tmp_path):
     reading = read_rollout_files(tmp_path)
     assert [table.run for table in reading] == ["iter2-gdpo", "iter2-grpo", "test-grpo"]
     assert not reading.report.left_out
+
+
+def test_a_step_that_the_record_of_gdpo_has_as_well_is_read_once(tmp_path):
+    rollout = Rollout("", 1, 0, 0, "a", "b", {"r": 1.0}, {"r": 1.0}, 0.0, 1, "stop")
+    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
+    for step in (1, 2):
+        write_rollouts(rollout_file(tmp_path / "rollouts", step), [replace(rollout, step=step)] * 2)
+    for step in (2, 3):
+        path = tmp_path / "completions" / f"completions_{step:05d}.parquet"
+        written.parquet(path, [row | {"step": step}] * 2)
+    reading = read_rollout_files(tmp_path)
+    assert sorted((table.format, int(table.steps[0])) for table in reading) == [
+        ("gdpo", 1),
+        ("gdpo", 2),
+        ("trl", 3),
+    ]
+    ((path, why),) = reading.report.left_out.items()
+    assert path == tmp_path / "completions" / "completions_00002.parquet"
+    assert why == f"gdpo's record has its step as well: {rollout_file(tmp_path / 'rollouts', 2)}"
 
 
 def test_what_is_odd_in_every_file_is_told_once(tmp_path):

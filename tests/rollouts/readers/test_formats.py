@@ -1,5 +1,6 @@
 """Every framework's dump gives the numbers that stand in it."""
 
+import csv
 import subprocess
 import sys
 from math import nan
@@ -351,6 +352,53 @@ def test_a_dot_enters_an_object(tmp_path):
     ):
         table, _ = only(path, rewards=["m.acc", "m.in.deep"], columns={"prompt": "prompt"})
         assert table.rewards.tolist() == [[1, 0], [1, 1]]
+
+
+def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
+    """Whole numbers and truths are rewards as well; the answer is none, though it is a number."""
+    records = [
+        {
+            "step": 1,
+            "prompt": "2+2",
+            "completion": "4",
+            "answer": 4,
+            "reward": 1.5,
+            "correct": i % 2,
+            "style": i / 4,
+            "short": i > 1,
+            "note": "fine",
+        }
+        for i in range(4)
+    ]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows([record | {"short": int(record["short"])} for record in records])
+    files = [
+        tmp_path / "a.csv",
+        written.lines(tmp_path / "a.jsonl", records),
+        written.parquet(tmp_path / "a.parquet", records),
+    ]
+    for path in files:
+        table, report = only(path)
+        assert table.names == ("correct", "style", "short")
+        np.testing.assert_array_equal(
+            table.rewards, [[0, 0, 0], [1, 0.25, 0], [0, 0.5, 1], [1, 0.75, 1]]
+        )
+        assert table.total.tolist() == [1.5] * 4
+        assert report.files[0].rewards_told_by.startswith("every")
+
+
+def test_columns_of_numbers_that_are_no_rewards_of_trl_are_named(tmp_path):
+    record = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 0.5, "turns": 3}
+    _, report = only(written.parquet(tmp_path / "completions_00001.parquet", [record]))
+    assert report.files[0].rewards == ("r",)
+    assert report.files[0].rewards_told_by.endswith("; no reward: 'turns'")
+
+
+def test_a_size_of_groups_is_of_no_use_where_the_dump_has_ids(tmp_path):
+    _, report = read(written.art(tmp_path), group_size=2)
+    assert "group_size is of no use for 3 rollouts: their dump has ids of groups" in str(report)
 
 
 def test_a_format_can_be_forced(tmp_path):

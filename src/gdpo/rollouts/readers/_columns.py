@@ -14,7 +14,7 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers._keys import keys_of, whole_keys, without_nulls
 from gdpo.rollouts.readers._records import Record
-from gdpo.rollouts.readers._report import FileReport, ReadReport
+from gdpo.rollouts.readers._report import TOTAL_ALONE, FileReport, ReadReport
 from gdpo.rollouts.readers._rescoring import Written
 from gdpo.rollouts.readers._rows import (
     INFINITE,
@@ -41,7 +41,9 @@ _GUESSES = {
 _NO_REWARDS = frozenset(
     {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
     | {"time", "timestamp", "created_at"}
+    | {"reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution"}
 )
+"""Names of numbers that are no rewards: places, times, and what a completion is judged against."""
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -101,23 +103,44 @@ def listed(names: Collection[str]) -> str:
 
 
 def reward_columns(
-    schema: Any, known: Layout, asked: Sequence[str] | None
+    schema: Any, known: Layout, asked: Sequence[str] | None, *, floating: bool
 ) -> tuple[dict[str, str], str]:
-    """The reward columns by name, and how they were told. A dot enters a struct."""
+    """The reward columns by name, and how they were told. A dot enters a struct.
+
+    Args:
+        schema: The columns.
+        known: What some of them mean.
+        asked: The rewards, if they are named.
+        floating: Whether rewards are always floating-point numbers where this format is written.
+    """
     if asked is not None:
         return {name: name for name in asked}, "as asked for"
     if "rewards" in schema.names and pa.types.is_struct(schema.field("rewards").type):
         parts = [field.name for field in schema.field("rewards").type]
         return {name: f"rewards.{name}" for name in parts}, "those of the record"
-    free = [f for f in schema if f.name not in known.taken() | _NO_REWARDS]
-    found = {f.name: f.name for f in free if pa.types.is_floating(f.type)}
-    if found:
-        return found, "every other column of floating-point numbers; name them if some are none"
-    named = [f for f in free if "reward" in f.name or "score" in f.name]
-    found = {f.name: f.name for f in named if _is_number(f.type)}
-    if found or known.total is None:
-        return found, "every number with 'reward' or 'score' in its name"
-    return {known.total: known.total}, "the total alone: the file has no parts"
+    free = [f for f in schema if f.name not in known.taken() | _NO_REWARDS and _is_number(f.type)]
+    found = {f.name: f.name for f in free if not floating or pa.types.is_floating(f.type)}
+    passed = [f.name for f in free if f.name not in found]
+    if not found and known.total is not None:
+        found, how = {known.total: known.total}, f"{TOTAL_ALONE}: the file has no parts"
+    else:
+        what = "floating-point numbers" if floating else "numbers"
+        how = f"every other column of {what}; name them if some are none"
+    return found, how + (f"; no reward: {listed(passed)}" if passed else "")
+
+
+def numeric(batch: Any) -> Any:
+    """The schema of texts, as of a CSV file, with numbers where there is nothing else."""
+    fields = [
+        pa.field(name, pa.float64() if _holds_numbers(column) else column.type)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.schema(fields)
+
+
+def _holds_numbers(column: Any) -> bool:
+    values, unreadable = _numbers(column)
+    return bool(np.any(~np.isnan(values)) and not np.any(unreadable))
 
 
 def number_paths(fields: Iterable[Any], above: str = "") -> Iterator[str]:

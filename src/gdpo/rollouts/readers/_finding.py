@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,9 @@ _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
+_RECORD = re.compile(r"step_\d{6,}\.parquet")
+_OF_A_STEP = re.compile(r"completions_\d+\.parquet|\d+\.jsonl")
+"""Files of TRL and of verl, which hold one step each."""
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
@@ -67,8 +70,21 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
         for file in found.values():
             if file.evaluation:
                 left_out[file.path] = "rollouts of an evaluation; give its folder to read them"
+    left_out |= _twice(found.values())
     kept = [file for file in found.values() if file.path not in left_out]
     return sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
+
+
+def _twice(files: Iterable[Found]) -> dict[Path, str]:
+    """Files of a step that gdpo's record of the run has as well, and where."""
+    steps = {
+        (file.run, file.step): file.path for file in files if _RECORD.fullmatch(file.path.name)
+    }
+    return {
+        file.path: f"gdpo's record has its step as well: {steps[file.run, file.step]}"
+        for file in files
+        if _OF_A_STEP.fullmatch(_unpacked(file.path.name)) and (file.run, file.step) in steps
+    }
 
 
 def kind_of(path: Path) -> str:

@@ -36,7 +36,7 @@ def read_csv(reading: Reading) -> Iterator[Piece]:
         reading.tell_empty()
         return
     _begin(reading, first.schema.names)
-    yield from _pieces(reading, first.schema, chain([first], batches))
+    yield from _pieces(reading, columns_of.numeric(first), chain([first], batches))
 
 
 def read_parquet(reading: Reading) -> Iterator[Piece]:
@@ -104,7 +104,8 @@ def _rewards(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, st
         logged = [name for name in logged_rewards(reading.found.path) if name in schema.names]
         if logged:
             return {name: name for name in logged}, "those of TRL's log (trainer_state.json)"
-    rewards, told = columns_of.reward_columns(schema, known, asked)
+    floating = reading.file.format == "trl"
+    rewards, told = columns_of.reward_columns(schema, known, asked, floating=floating)
     if asked is None and len(rewards) > MOST:
         reading.note(None, few_alone("columns"))
         rewards = dict(islice(rewards.items(), MOST))

@@ -51,6 +51,7 @@ class RolloutReading(Iterator[RolloutTable]):
         """As the dump has them; else blocks of the size that was said; else by prompt."""
         groups, size = piece.table.groups, self._group_size
         if piece.grouped_by == "ids in the dump":
+            self.report.size_unused += len(groups) if size is not None else 0
             return groups
         if size is None:
             return groups if piece.grouped_by == "repeated prompts" else np.arange(len(groups))

@@ -73,6 +73,8 @@ class ReadReport:
     """How many groups there are of each size."""
     grouped_by: Counter[str] = field(default_factory=Counter[str])
     """How many rollouts were put into groups in which way."""
+    size_unused: int = 0
+    """Rollouts for which `group_size` was said, and whose dump has ids of groups."""
     mixed_blocks: int = 0
     """Groups made by `group_size` that hold more than one prompt."""
     torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
@@ -131,7 +133,10 @@ class ReadReport:
         """What is odd about the groups, as sentences."""
         if not self.groups:
             return []
-        found = (self._lonely(), self._unequal(), self._mixed(), self._unknown(), self._torn())
+        found = (
+            *(self._lonely(), self._unequal(), self._mixed()),
+            *(self._unused(), self._unknown(), self._torn()),
+        )
         return [sentence for sentence in found if sentence]
 
     def __str__(self) -> str:
@@ -196,6 +201,14 @@ class ReadReport:
             "the size of the groups, or the rows are not in order"
         )
 
+    def _unused(self) -> str:
+        if not self.size_unused:
+            return ""
+        return (
+            f"group_size is of no use for {self.size_unused:,} rollouts: their dump has ids of "
+            "groups"
+        )
+
     def _unknown(self) -> str:
         if not self.grouped_by["nothing"]:
             return ""
@@ -209,8 +222,8 @@ class ReadReport:
         if not torn:
             return ""
         return (
-            f"{torn:,} steps came in several pieces with others between them: their groups were "
-            "told in each piece alone"
+            f"{torn:,} steps came in several pieces with others between them, as where each rank "
+            "writes a file: a piece counts as a step, and its groups were told in it alone"
         )
 
 
