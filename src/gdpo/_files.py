@@ -12,7 +12,7 @@ import numpy as np
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old one or the new one, never half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
     try:
         partial.write_text(
             text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from math import nan
 
 import numpy as np
@@ -113,6 +114,32 @@ def test_a_weight_that_is_not_asked_for_is_that_of_the_dump(tmp_path):
     (step,) = analyze_steps(read_rollout_files(tmp_path), weights={"x": 3})
     assert [reward.weight for reward in step.diagnosis.rewards] == [3.0, 0.5]
     assert step.weights_from == "asked for, others by the dump"
+
+
+def test_steps_with_and_without_weights_are_both_told(tmp_path):
+    rollouts = [
+        Rollout("", 1, 0, i, "a", "b", {"x": float(i)}, {"x": 2.0}, 0.0, 1, "stop")
+        for i in range(2)
+    ]
+    for step in (1, 2):
+        write_rollouts(rollout_file(tmp_path, step), [replace(r, step=step) for r in rollouts])
+    rows = [{"step": 3, "prompt": "a", "score": 1, "x": float(i)} for i in range(2)]
+    (tmp_path / "3.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run,) = analyze_runs(analyze_steps(read_rollout_files(tmp_path)))
+    assert run.weights_from == "in 2 steps the dump; in 1 steps all 1, as none are known"
+
+
+def test_a_reward_that_comes_late_is_missing_before(tmp_path):
+    for step in range(1, 5):
+        rows = [
+            {"step": step, "prompt": "a", "a": float(i), **({"b": 1.0 * i} if step > 3 else {})}
+            for i in range(4)
+        ]
+        path = tmp_path / f"step_{step}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps = analyze_steps(read_rollout_files(tmp_path, columns={"prompt": "prompt"}))
+    (run,) = analyze_runs(steps)
+    assert [(reward.name, reward.missing) for reward in run.rewards()] == [("a", 0.0), ("b", 0.75)]
 
 
 def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):

@@ -298,6 +298,7 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
         (("run", *COLUMNS, "--weights", "wid=1"), "did you mean 'wide'"),
         (("run", "--weights", "wide=much"), "'much' is no number"),
         (("run", "--weights", "wide=inf"), "a weight is finite"),
+        (("run", "--weights", "wide=1e300"), "at most 1e+60 in size"),
         (("run", "--weights", "wide=1,wide=2"), "--weights names wide twice"),
         (("run", "--format", "verl", "--columns", "step=a"), "format verl says itself"),
         (("run", *COLUMNS, "--estimators", "recorded"), "these files hold no advantages"),
@@ -387,6 +388,85 @@ def test_the_batch_step_s_median_is_between_two_steps(gdpo_says, tmp_path, here)
     asked = ("--rewards", "a,b", "--estimators", "grpo", "--no-report")
     _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked)
     assert f"multiplies with {sum(gains) / 2:.3g} (median" in out
+
+
+JUDGES = """
+import os
+from gdpo import Reward
+
+def loud(completion, reference):
+    print("noise")
+    os.write(1, b"noise")
+    return 1.0
+
+rewards = [Reward("loud", loud, low=0, high=1), Reward("later", loud, low=0, high=1, deadline=9)]
+
+def factory():
+    raise SystemExit(3)
+
+def fifth(rewards, weights, _seen=[]):
+    _seen.append(1)
+    if len(_seen) == 5:
+        raise ValueError("the fifth step")
+    return rewards[..., 0] - rewards[..., :1, 0]
+
+def strange(rewards, weights, _seen=[]):
+    _seen.append(1)
+    return rewards[..., 0] * (float("nan") if len(_seen) == 2 else 1.0)
+"""
+
+
+@pytest.fixture
+def judges(here, monkeypatch):
+    (here / "judges_of_test.py").write_text(JUDGES)
+    monkeypatch.syspath_prepend(here)
+    yield "judges_of_test"
+    sys.modules.pop("judges_of_test", None)
+
+
+def test_what_rewards_print_is_not_among_what_is_found(judges, tmp_path, here):
+    path = written.verl(tmp_path / "run")
+    command = [sys.executable, "-m", "gdpo", "analyze", path, "--rescore", f"{judges}:rewards"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    (run,) = json.loads(done.stdout)["runs"]
+    assert [reward["mean"] for reward in run["rewards"]] == [1.0, 1.0]
+    assert done.stderr.count("noise") >= 8
+
+
+def test_what_makes_rewards_may_fail_in_any_way(gdpo_says, judges, tmp_path):
+    path = written.verl(tmp_path / "run")
+    code, _, err = gdpo_says("analyze", path, "--rescore", f"{judges}:factory")
+    assert code == 2
+    assert "that fails (SystemExit: 3): name a module:attribute that holds one" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "after"),
+    [("fifth", "ValueError: the fifth step", 4), ("strange", "advantages that are not finite", 1)],
+)
+def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
+    gdpo_says, judges, tmp_path, name, why, after
+):
+    rng = np.random.default_rng(0)
+    for step in range(1, 9):
+        rows = [{"step": step, "prompt": str(i // 4), "r": float(rng.random())} for i in range(16)]
+        written.lines(tmp_path / "run" / f"step_{step}.jsonl", rows)
+    asked = ("--rewards", "r", "--estimators", f"grpo_no_std,{judges}:{name}")
+    _, out, _ = gdpo_says("analyze", tmp_path / "run", *asked, "--no-report")
+    assert "nothing would change" not in out
+    assert f"{judges}:{name} fails after {after} step" in out
+    assert why in " ".join(out.split())
+    found, _ = machine(gdpo_says, tmp_path / "run", *asked)
+    assert [each["same"] for each in found["estimators"]] == [True, False]
+
+
+def test_a_page_that_cannot_be_is_told_before_anything_is_read(gdpo_says, dump, here):
+    code, out, err = gdpo_says("analyze", dump, *COLUMNS, "--output", "a" * 300 + ".html")
+    assert code == 2
+    assert "File name too long: nothing can be told of the page's place" in " ".join(err.split())
+    assert "rows" not in out
+    assert gdpo_says("analyze", dump, *COLUMNS, "--output", "a" * 245 + ".html")[0] == 0
+    assert (here / ("a" * 245 + ".html")).is_file()
 
 
 def test_a_page_of_this_command_is_replaced_and_nothing_else(gdpo_says, dump, here):

@@ -92,12 +92,12 @@ class Replayed:
     scale: float
     """What its advantages are multiplied with beside the other's, median over the steps."""
     problem: str = ""
-    """Why it could not be called."""
+    """Why it could not be called, or not on all steps."""
 
     @property
     def same(self) -> bool:
         """Whether nothing would change: on every step the same advantages, up to one factor."""
-        return self.steps > 0 and not self.changed
+        return self.steps > 0 and not self.changed and not self.problem
 
 
 def changes(

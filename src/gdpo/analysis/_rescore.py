@@ -197,10 +197,11 @@ def _found(name: str) -> tuple[Task | None, list[Reward]]:
 def _made(name: str, function: Any) -> Any:
     try:
         return function()
-    except TypeError as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{name!r} is called without arguments, to make a gdpo.Reward or a list of them, and "
-            f"that fails ({error}): name a module:attribute that holds one. A reward function of "
-            'TRL or verl is none: gdpo.Reward("name", function, low=0.0, high=1.0) makes one of '
+            f"that fails ({type(error).__name__}: {error}): name a module:attribute that holds "
+            "one. A reward function of TRL or verl is none: "
+            'gdpo.Reward("name", function, low=0.0, high=1.0) makes one of '
             "function(completion, reference)"
         ) from error

@@ -1,5 +1,6 @@
 """All steps of a run together: each reward over time and over all, and which findings held."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -38,7 +39,7 @@ class RewardOverall:
     last: float
     """Mean of the last tenth."""
     missing: float
-    """Share of the rollouts."""
+    """Share of the rollouts of the run."""
     groups: int
     live_groups: int
     """Groups in which it varies."""
@@ -95,7 +96,8 @@ class RunAnalysis:
     left_out: int = 0
     recorded: int = 0
     """Steps whose advantages are those of the dump."""
-    weights_from: str = ""
+    weights: Counter[str] = field(default_factory=Counter[str])
+    """How the weights of the steps are known, and of how many."""
     estimators: set[str] = field(default_factory=set[str])
     """What made the advantages of the other steps."""
     _kept: list[dict[str, Float[np.ndarray, " number"]]] = field(default_factory=list, repr=False)
@@ -110,13 +112,20 @@ class RunAnalysis:
         """The rewards of any step."""
         return tuple(self._counts)
 
+    @property
+    def weights_from(self) -> str:
+        """How the weights are known: of all steps, or of how many in which way."""
+        if len(self.weights) < 2:
+            return "".join(self.weights)
+        return "; ".join(f"in {n:,} steps {how}" for how, n in self.weights.most_common())
+
     def add(self, step: StepAnalysis) -> None:
         """Take in the next step."""
         diagnosis = step.diagnosis
         self.rollouts += step.rollouts
         self.left_out += step.left_out
         self.recorded += step.recorded
-        self.weights_from = step.weights_from
+        self.weights[step.weights_from] += 1
         if not step.recorded:
             self.estimators.add(str(diagnosis.estimator))
         self._keep(step)
@@ -207,11 +216,10 @@ class RunAnalysis:
             # Padding of smaller groups is missing in the array, and no rollout.
             values |= {"missing": 1 - there / step.rollouts, "with_length": length}
             kept[reward.name] = np.array([nan if v is None else v for v in values.values()])
-            counts = self._counts.setdefault(reward.name, [0.0] * 5)
+            counts = self._counts.setdefault(reward.name, [0.0] * 4)
             added = (
                 there,
                 there * (reward.mean or 0.0),
-                step.rollouts,
                 reward.groups,
                 round(reward.groups * (1 - (reward.dead_groups or 0.0))),
             )
@@ -219,7 +227,7 @@ class RunAnalysis:
         self._kept.append(kept)
 
     def _overall(self, name: str) -> RewardOverall:
-        there, total, rollouts, groups, live = self._counts[name]
+        there, total, groups, live = self._counts[name]
 
         def mean(what: str) -> float:
             return _mean(self.over_time(name, what))
@@ -233,7 +241,7 @@ class RunAnalysis:
             mean=total / there if there else nan,
             first=_mean(means[:tenth]),
             last=_mean(means[-tenth:]),
-            missing=1 - there / rollouts if rollouts else nan,
+            missing=1 - there / self.rollouts if self.rollouts else nan,
             groups=int(groups),
             live_groups=int(live),
             requested=mean("requested"),

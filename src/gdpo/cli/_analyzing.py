@@ -3,11 +3,11 @@
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from gdpo.report import LINES, MARK, estimators_summary, rollouts_summary, write
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import FORMATS, RolloutTable, read_rollout_files
 from gdpo.rollouts.readers._finding import ENDINGS, find_files
+from gdpo.rollouts.readers._rows import LARGEST
 
 PAGE = Path("analysis.html")
 
@@ -86,7 +87,14 @@ class Wanted:
             raise ConfigError(f"--columns: format {format} says itself what its columns are")
         if rescore is not None and rewards is not None:
             raise ConfigError("--rescore gives all rewards, so --rewards cannot name columns")
-        page, no_page = _page(paths, output, report=report, asked=output is not None or not json)
+        try:
+            asked = output is not None or not json
+            page, no_page = _page(paths, output, report=report, asked=asked)
+        except OSError as error:
+            raise ConfigError(
+                f"{error.filename or output or PAGE}: {error.strerror}: nothing can be told of the "
+                "page's place: --output names another, --no-report wants none"
+            ) from error
         return cls(
             paths=tuple(paths),
             reading={
@@ -150,7 +158,7 @@ def follow_runs(wanted: Wanted) -> int:
             except DataError as error:  # a file that was moved away may come back
                 now = f"{error}; waiting for it"
                 if now != seen:
-                    console.print(one_line(now), markup=False, soft_wrap=True)
+                    _say(now, console)
                 seen = now
             time.sleep(max(_PAUSE_S, 10 * (time.monotonic() - start)))
     except KeyboardInterrupt:
@@ -167,7 +175,10 @@ def _look(wanted: Wanted, console: Console) -> list[HeldFinding]:
     bad = [held for held in _failing(analysis, wanted.fail_on) if held.in_a_row >= LASTING]
     _tell(analysis, wanted, console, failed=bool(bad))
     if analysis.runs:
-        _write_page(analysis, wanted, console)
+        try:
+            _write_page(analysis, wanted, console)
+        except OSError as error:  # the disk may have room again when it is looked at next
+            _say(f"no page: {error.filename or wanted.page}: {error.strerror}", console)
     return bad
 
 
@@ -175,7 +186,7 @@ def _tell_end(held: HeldFinding, wanted: Wanted, console: Console) -> None:
     finding = held.finding
     said = f"--fail-on: a {finding.severity.value} held for {held.in_a_row:,} steps in a row: "
     out = Console(stderr=True, highlight=False) if wanted.json else console
-    out.print(said + one_line(finding.message), markup=False, soft_wrap=True)
+    _say(said + finding.message, out)
 
 
 def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
@@ -192,6 +203,7 @@ def _analyzed(wanted: Wanted) -> Analysis:
         rescorer = None
         if wanted.rescore is not None:
             stack.enter_context(_quiet())
+            stack.enter_context(_stdout_kept())
             rescorer = stack.enter_context(Rescorer(wanted.rescore))
         told = stack.enter_context(_progress())
         return analyze(
@@ -215,6 +227,20 @@ def _quiet() -> Generator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+@contextmanager
+def _stdout_kept() -> Generator[None]:
+    """What rewards print, or processes of theirs, goes to stderr: stdout is for what is found."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager
@@ -253,7 +279,11 @@ def _write_page(analysis: Analysis, wanted: Wanted, console: Console) -> None:
         write_rollouts_report(analysis, wanted.page, **told)
     said = f"the whole page: {wanted.page}" if wanted.page is not None else wanted.no_page
     if said and not wanted.json:
-        console.print(one_line(said), markup=False, soft_wrap=True)
+        _say(said, console)
+
+
+def _say(text: str, console: Console) -> None:
+    console.print(one_line(text), markup=False, emoji=False, soft_wrap=True)
 
 
 def _refuse_absent(analysis: Analysis, wanted: Wanted) -> None:
@@ -362,8 +392,10 @@ def _weights(given: str | None) -> dict[str, float] | None:
             weights[name] = float(text)
         except ValueError as error:
             raise ConfigError(f"--weights {name}={text}: {text!r} is no number") from error
-        if not isfinite(weights[name]):
-            raise ConfigError(f"--weights {name}={text}: a weight is finite")
+        if not abs(weights[name]) <= LARGEST:
+            raise ConfigError(
+                f"--weights {name}={text}: a weight is finite, and at most {LARGEST:g} in size"
+            )
     if not weights:
         raise ConfigError("--weights names none")
     return weights

@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cyclopts import App
@@ -55,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     # A user's tasks and rewards go by module:attribute: look for them here, as `python -m` does.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
+    with suppress(FileNotFoundError):  # a folder that is no more
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
     try:
         code = app(arguments, result_action="return_value")
     except GdpoError as error:
@@ -86,5 +88,5 @@ def _complain(message: str) -> None:
             from gdpo.report._text import visible  # it costs time, and is rarely needed
 
             message = visible(message)
-        console = Console(stderr=True, highlight=False)
+        console = Console(stderr=True, highlight=False, emoji=False)
         console.print(Text.assemble(("gdpo: ", "bold red"), message), soft_wrap=True)

@@ -16,6 +16,7 @@ from gdpo.diagnostics import Kind, Severity
 from gdpo.diagnostics._text import percent
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
+from gdpo.rollouts.readers._columns import NO_REWARD
 from gdpo.rollouts.readers._formats import WORDLESS
 from gdpo.rollouts.readers._report import TOTAL_ALONE
 
@@ -87,7 +88,8 @@ def _read(report: ReadReport) -> Iterator[str]:
     left = len(report.left_out)
     yield skipped + (f"; {_count(left, 'file')} not read" if left else "")
     told = dict.fromkeys(file.rewards_told_by for file in report.files if file.rewards)
-    if guessed := [text for text in told if text.startswith(("every", TOTAL_ALONE))]:
+    doubtful = ("every", TOTAL_ALONE)
+    if guessed := [text for text in told if text.startswith(doubtful) or NO_REWARD in text]:
         yield f"rewards: {'; '.join(map(one_line, guessed))}{_remedy(report)}"
 
 
@@ -237,7 +239,8 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
 
 def _replayed_cells(replayed: Replayed, *, told: bool) -> tuple[str, ...]:
     itself = replayed.estimator == replayed.beside or not told
-    verdict = "" if itself else "nothing would change" if replayed.same else _changed(replayed)
+    verdict = "nothing would change" if replayed.same else _changed(replayed)
+    verdict = "" if itself else "fails" if replayed.problem else verdict
     return (
         _name(replayed.estimator),
         "–" if replayed.correlation != replayed.correlation else f"{replayed.correlation:z.3f}",
@@ -265,7 +268,10 @@ def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
 
 def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
     for each in replayed:
-        if not each.steps:
+        if each.steps and each.problem:
+            told = f"{one_line(each.estimator)} fails after {_count(each.steps, 'step')}"
+            yield _cut(f"{told}: {one_line(each.problem)}", _PROBLEM)
+        elif not each.steps:
             why = each.problem or f"nothing to compare: no step has {each.beside} advantages too"
             yield _cut(f"not replayed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
 

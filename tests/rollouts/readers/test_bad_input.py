@@ -264,7 +264,7 @@ def test_rows_behind_a_broken_part_are_counted_in_files_of_records(tmp_path):
     path.write_bytes(content)
     _, report = read(path)
     assert (report.rows, report.read, report.skipped) == (300, 100, 200)
-    assert f"{path}:100: cannot be read: " in str(report)
+    assert f"{path}, row 100: cannot be read: " in str(report)
 
 
 def test_rows_of_no_step_keep_their_number_in_a_long_file(tmp_path):

@@ -10,6 +10,7 @@ from tests.rollouts.readers import written
 from tests.rollouts.readers.test_bad_input import read, verl_line
 from tests.rollouts.readers.test_odd_values import notices
 
+from gdpo.errors import DataError
 from gdpo.rollouts.readers import (
     Rescored,
     _candidates,
@@ -17,6 +18,8 @@ from gdpo.rollouts.readers import (
     _of_records,
     _open,
     _sources,
+    _table,
+    _trainer_state,
     read_texts,
 )
 from gdpo.rollouts.readers import read_rollout_files as rollout_files
@@ -102,7 +105,7 @@ def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, en
     expected = [i for i in range(400) if i + 1 not in (100, 200, 390)]
     assert table.rewards[:, 0].tolist() == expected
     assert table.row.tolist() == list(range(397))
-    assert notices(report) == [(101, 3, "the line has another number of fields than the first")]
+    assert notices(report) == [(99, 3, "it has another number of fields than the first line")]
     (text,) = read_texts(path, [int(np.flatnonzero(table.rewards[:, 0] == 299)[0])])
     assert len(text.completion) == 3000
 
@@ -252,3 +255,51 @@ def test_rollouts_keep_their_number_behind_a_step_that_is_written_twice(tmp_path
     tables, report = read(written.lines(path, steps))
     assert report.skipped == 4
     assert [table.row[0] for table in tables] == [0, 8, 12, 16, 20]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_log_of_the_trainer_that_is_too_large_is_not_read(tmp_path, monkeypatch, more):
+    log = json.dumps({"log_history": [{"rewards/right/mean": 0.5}]})
+    monkeypatch.setattr(_trainer_state, "_LARGEST", len(log) - more)
+    (tmp_path / "trainer_state.json").write_text(log)
+    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "right": 1.0, "x": 2.0}
+    written.parquet(tmp_path / "completions" / "completions_00001.parquet", [row])
+    (table,), _ = read(tmp_path / "completions")
+    assert table.names == (("right", "x") if more else ("right",))
+
+
+def test_the_largest_log_of_the_trainer_that_is_read_takes_a_gigabyte_at_most():
+    """Thirty times its size."""
+    assert _trainer_state._LARGEST <= 2**30 // 30
+
+
+def uneven(path, largest, singles):
+    rows = ["q,1,2,3,4\n"] * largest + [f"p{i},1,2,3,4\n" for i in range(singles)]
+    path.write_text("prompt,a,b,c,d\n" + "".join(rows))
+    (table,), _ = read(path, rewards=["a", "b", "c", "d"])
+    return table
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypatch, more):
+    table = uneven(tmp_path / "a.csv", 30, 19)
+    monkeypatch.setattr(_table, "_PADDED", 20 * 30 * 4 - more)
+    if not more:
+        assert table.grouped().rewards.shape == (20, 30, 4)
+        return
+    with pytest.raises(DataError, match=r"of 20 groups of 2\.5 rollouts on average one has 30: "):
+        table.grouped()
+
+
+def test_padding_of_one_step_takes_tens_of_megabytes_at_most(tmp_path):
+    table = uneven(tmp_path / "a.csv", 1200, 1200)
+    with pytest.raises(DataError, match="one has 1,200: are they groups"):
+        table.grouped()
+
+
+def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(_table, "_PADDED", 1)
+    half = uneven(tmp_path / "a.csv", 3, 1)  # 4 of 6 are there
+    assert half.grouped().rewards.shape == (2, 3, 4)
+    with pytest.raises(DataError, match="are they groups"):
+        uneven(tmp_path / "b.csv", 5, 2).grouped()  # 7 of 15

@@ -389,6 +389,18 @@ def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
         assert report.files[0].rewards_told_by.startswith("every")
 
 
+def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,reward_a,b_reward,said\na,1,0.5,x\na,oops,1,y\na,0,,3\nb,2,3,z\n")
+    table, report = only(path)
+    assert table.names == ("reward_a", "b_reward")
+    np.testing.assert_array_equal(table.rewards, [[1, 0.5], [np.nan, 1], [0, np.nan], [2, 3]])
+    assert f"{path}, row 1: reward 'reward_a' is no number" in str(report)
+    path.write_text("step,reward_a,loss\n1,0.5,1\n")  # a log: nothing in it was asked
+    _, report = read(path)
+    assert "no format of rollouts that is known" in report.left_out[path]
+
+
 def test_columns_of_numbers_that_are_no_rewards_of_trl_are_named(tmp_path):
     record = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 0.5, "turns": 3}
     _, report = only(written.parquet(tmp_path / "completions_00001.parquet", [record]))

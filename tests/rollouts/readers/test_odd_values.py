@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -12,8 +13,10 @@ from tests.rollouts.readers import written
 from tests.rollouts.readers.test_bad_input import read, verl_line
 
 from gdpo.analysis import analyze
+from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import Rescored, read_rollout_files, read_texts
 from gdpo.rollouts.readers._keys import NO_KEY, key_of
+from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER
 
 
 def notices(report):
@@ -226,6 +229,84 @@ def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
     assert table.weights == ((1.0,) if weight is None else None)  # verifiers means 1 by none
     told = [what for *_, what in notices(report) if what.startswith("its weights")]
     assert len(told) == (weight is not None)
+
+
+def weighted(step, weight):
+    rewards, weights = {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": weight}
+    return Rollout("", step, 0, 0, "a", "b", rewards, weights, 0.0, 1, "stop")
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_weights_are_those_of_their_step(tmp_path, apart):
+    steps = [(1, 1.0), (1, 1.0), (2, 1.0), (3, 9.0), (3, 9.0), (4, 0.5)]
+    groups = [[w for w in steps if w[0] == s] for s in (1, 2, 3, 4)] if apart else [steps]
+    for number, group in enumerate(groups):
+        rollouts = [weighted(step, weight) for step, weight in group]
+        write_rollouts(rollout_file(tmp_path, number), rollouts)
+    tables, report = read(tmp_path)
+    assert [table.weights for table in tables] == [(1, 1), (1, 1), (1, 9), (1, 0.5)]
+    assert not report.notices
+    assert [table.row.tolist() for table in tables if not apart] in ([], [[0, 1], [2], [3, 4], [5]])
+
+
+def test_weights_that_change_within_a_step_are_told(tmp_path):
+    path = rollout_file(tmp_path, 1)
+    write_rollouts(path, [weighted(1, weight) for weight in (1.0, 1.0, 2.0, 2.0)])
+    (table,), report = read(path)
+    assert table.weights == (1.0, 1.0)
+    assert [(line, count) for line, count, what in notices(report) if what == WEIGHTS_DIFFER] == [
+        (2, 1)
+    ]
+
+
+def test_weights_of_traces_are_those_of_their_step(tmp_path):
+    path = written.episodes(tmp_path / "traces.jsonl")
+    episode = json.loads(path.read_text().splitlines()[0])
+    lines = [
+        episode
+        | {"run": {"type": "train", "id": "r", "work": {"type": "train", "step": step}}}
+        | {"traces": [written.trace({"a": (1.0, 1.0), "b": (0.0, weight)})]}
+        for step, weight in ((1, 1.0), (1, 1.0), (2, 9.0), (2, 8.0))
+    ]
+    tables, report = read(written.lines(path, lines))
+    assert [(int(t.steps[0]), t.weights) for t in tables] == [(1, (1.0, 1.0)), (2, (1.0, 9.0))]
+    assert notices(report) == [(4, 1, WEIGHTS_DIFFER)]
+
+
+def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
+    one, other = weighted(1, 5.0), weighted(1, 5.0)
+    turned = {name: dict(reversed(getattr(other, name).items())) for name in ("rewards", "weights")}
+    write_rollouts(tmp_path / "step_1_x.parquet", [one])
+    write_rollouts(tmp_path / "step_1_y.parquet", [replace(other, **turned)])
+    (table,), report = read(tmp_path)
+    assert (table.names, table.weights) == (("a", "b"), (1.0, 5.0))
+    assert table.rewards.tolist() == [[1, 2], [1, 2]]
+    assert not report.notices
+    write_rollouts(tmp_path / "step_1_z.parquet", [weighted(1, 4.0)])
+    (table,), report = read(tmp_path)
+    assert table.weights is None
+    assert "step_1_z.parquet: its weights are not those of the other files" in str(report)
+
+
+def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):
+    ids = [1.0, 1.0, np.nan, 2.0, 2.0, None]
+    records = [{"step": 1, "group_id": g, "reward": 0.5, "r": 1.0} for g in ids]
+    (table,), report = read(written.parquet(tmp_path / "a.parquet", records))
+    assert table.groups.tolist() == [1, 1, NO_KEY, 2, 2, NO_KEY]
+    assert "no group_id, where others have one: put into one group (and 1 more" in str(report)
+
+
+def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
+    rows = {"step": pa.array([1, 1, 1]), "reward": pa.array([0.0, 1.0, 2.0])}
+    rows |= {"r": pa.array([1.0, None, np.nan]), "advantage": pa.array([np.nan, 0.5, 0.5])}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(rows), path)
+    (table,), report = read(path)
+    np.testing.assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
+    assert {what: line for line, _, what in notices(report)} == {
+        "reward 'r' is NaN": 2,
+        "advantage is NaN": 0,
+    }
 
 
 def test_weights_of_our_own_record_that_are_null_are_left_out_and_told(tmp_path):

@@ -83,7 +83,9 @@ def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
     assert report.grouped_by == {"repeated prompts": 16}
     assert report.group_findings() == []
     assert first.names == ("length", "sometimes")  # and no column of log_extra
-    assert report.files[0].rewards_told_by == "those of TRL's log (trainer_state.json)"
+    assert report.files[0].rewards_told_by == (
+        "those of TRL's log (trainer_state.json); no reward: 'share'"
+    )
     rows = pq.read_table(run / "completions" / "completions_00001.parquet").to_pylist()
     for place, row in enumerate(rows):
         same = [other["prompt"] == row["prompt"] for other in rows]

@@ -1,6 +1,7 @@
 """Files whose columns are read as they are: TRL's, our own, and any with a mapping of columns."""
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from gdpo.rollouts.readers._rows import (
     INFINITE,
     LARGEST,
     NO_NUMBER,
+    NOT_A_NUMBER,
     TOO_LARGE,
     Row,
     count_of,
@@ -48,6 +50,11 @@ _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 )
+
+
+_REWARD = re.compile(r"(?:^|[_.\- ])(?:rewards?|scores?)(?:$|[_.\- ])")
+NO_REWARD = "; no reward: "
+"""What stands before the numbers that are taken for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,18 @@ def layout(columns: Mapping[str, str] | None, fields: Collection[str]) -> Layout
     return Layout(**{**guessed, **said})
 
 
+def looks_rewarded(fields: Collection[str]) -> bool:
+    """Whether rollouts may be meant: a `reward` or `score`, or a prompt or group and parts of one.
+
+    Logs of training have numbers of such names as well, and no prompts.
+    """
+    if {"reward", "score"} & set(fields):
+        return True
+    known = layout(None, fields)
+    grouped = known.prompt is not None or known.group is not None
+    return grouped and any(_REWARD.search(name) for name in fields)
+
+
 def listed(names: Collection[str]) -> str:
     """Some names for a message: a file may have thousands, and as hostile as any text."""
     shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:12])
@@ -118,7 +137,7 @@ def reward_columns(
     if "rewards" in schema.names and pa.types.is_struct(schema.field("rewards").type):
         parts = [field.name for field in schema.field("rewards").type]
         return {name: f"rewards.{name}" for name in parts}, "those of the record"
-    free = [f for f in schema if f.name not in known.taken() | _NO_REWARDS and _is_number(f.type)]
+    free = [f for f in schema if f.name not in known.taken() | _NO_REWARDS and is_number(f.type)]
     found = {f.name: f.name for f in free if not floating or pa.types.is_floating(f.type)}
     passed = [f.name for f in free if f.name not in found]
     if not found and known.total is not None:
@@ -126,11 +145,16 @@ def reward_columns(
     else:
         what = "floating-point numbers" if floating else "numbers"
         how = f"every other column of {what}; name them if some are none"
-    return found, how + (f"; no reward: {listed(passed)}" if passed else "")
+    return found, how + passed_over(passed)
+
+
+def passed_over(names: Sequence[str]) -> str:
+    """What is told of columns of numbers that are taken for no rewards."""
+    return f"{NO_REWARD}{listed(names)}" if names else ""
 
 
 def numeric(batch: Any) -> Any:
-    """The schema of texts, as of a CSV file, with numbers where there is nothing else."""
+    """The schema of texts, as of a CSV file, with numbers where most of them are."""
     fields = [
         pa.field(name, pa.float64() if _holds_numbers(column) else column.type)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -140,7 +164,7 @@ def numeric(batch: Any) -> Any:
 
 def _holds_numbers(column: Any) -> bool:
     values, unreadable = _numbers(column)
-    return bool(np.any(~np.isnan(values)) and not np.any(unreadable))
+    return int(np.sum(~np.isnan(values))) > int(np.sum(unreadable))
 
 
 def number_paths(fields: Iterable[Any], above: str = "") -> Iterator[str]:
@@ -148,7 +172,7 @@ def number_paths(fields: Iterable[Any], above: str = "") -> Iterator[str]:
     for field in fields:
         if pa.types.is_struct(field.type):
             yield from number_paths(field.type, f"{above}{field.name}.")
-        elif _is_number(field.type):
+        elif is_number(field.type):
             yield f"{above}{field.name}"
 
 
@@ -275,6 +299,7 @@ def _floats(
     values, unreadable = _numbers(column)
     for wrong, why in (
         (unreadable, NO_NUMBER),
+        (_not_numbers(column, values), NOT_A_NUMBER),
         (np.isinf(values), INFINITE),
         (np.isfinite(values) & (np.abs(values) > LARGEST), TOO_LARGE),
     ):
@@ -282,6 +307,13 @@ def _floats(
             row = first + int(np.argmax(wrong))
             report.note(file.path, row, f"{what} is {why}", count=int(np.sum(wrong)))
     return np.where(np.abs(values) <= LARGEST, values, np.nan)
+
+
+def _not_numbers(column: Any, values: Float[np.ndarray, " row"]) -> np.ndarray:
+    """Where a column of numbers has a NaN, and no null; texts, as of CSV, have words for both."""
+    if not pa.types.is_floating(column.type):
+        return np.zeros(len(column), np.bool_)
+    return np.isnan(values) & ~column.is_null().to_numpy(zero_copy_only=False)
 
 
 def _numbers(column: Any) -> tuple[Float[np.ndarray, " row"], np.ndarray]:
@@ -307,6 +339,7 @@ def _groups(
     column = None if path is None else entered(batch, path)
     if column is None:
         return np.zeros(batch.num_rows, np.int64)
+    column = _ids(column)
     if column.null_count:
         row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         what = f"no {path}, where others have one: put into one group"
@@ -316,6 +349,18 @@ def _groups(
     if pa.types.is_integer(column.type):
         return whole_keys(column)
     return without_nulls(column, keys_of(column).view(np.int64))
+
+
+def _ids(column: Any) -> Any:
+    """Ids that were made floating-point, as by a table with gaps, as they were: NaN is none."""
+    if not pa.types.is_floating(column.type):
+        return column
+    is_nan = pc.call_function("is_nan", [column])
+    known = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
+    try:
+        return pc.cast(known, pa.int64())
+    except pa.ArrowInvalid:
+        return known
 
 
 def _cut(batch: Any, path: str | None) -> Float[np.ndarray, " row"]:
@@ -335,5 +380,6 @@ def _trained(batch: Any) -> np.ndarray:
     return pc.fill_null(column, True).to_numpy(zero_copy_only=False)
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Whether columns of this type hold numbers or truth values."""
     return pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)

@@ -35,8 +35,8 @@ class _Wrong:
         if self._seen > self._told:
             self._told = self._seen
             self._file.rows += 1
-            what = "the line has another number of fields than the first"
-            self._report.lose(self._file, row.number, what)
+            what = "it has another number of fields than the first line"
+            self._report.lose(self._file, max(row.number - 2, 0) if row.number else None, what)
         return "skip"
 
 

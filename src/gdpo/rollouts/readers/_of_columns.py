@@ -1,12 +1,13 @@
 """Files whose columns are rewards: parquet and CSV, piece by piece."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gdpo.rollouts.readers import _columns as columns_of
 from gdpo.rollouts.readers._candidates import MOST, few_alone
@@ -15,7 +16,7 @@ from gdpo.rollouts.readers._csv import csv_batches
 from gdpo.rollouts.readers._formats import Format
 from gdpo.rollouts.readers._of_records import pieces_of
 from gdpo.rollouts.readers._open import format_of, layout_of, open_parquet, parts
-from gdpo.rollouts.readers._piece import Piece, Reading
+from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rescoring import RESCORED, TEXTS, rescored_table
 from gdpo.rollouts.readers._rows import number
@@ -89,7 +90,7 @@ def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Ite
     _tell_missing(reading, rewards, schema)
     if batches is None:
         batches = _batches(reading, known, rewards, schema)
-    for batch in batches:
+    for batch in chain.from_iterable(_of_one_weighting(reading, b, known) for b in batches):
         table = _table(reading, batch, known, rewards)
         if rescore is not None:
             written = columns_of.written(batch, known)
@@ -97,13 +98,41 @@ def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Ite
         yield reading.piece(table, columns_of.how_grouped(batch, known), None)
 
 
+def _of_one_weighting(reading: Reading, batch: Any, known: Layout) -> Iterator[Any]:
+    """The batch, cut where the weights change with the step."""
+    changed = _changes(batch, "weights")
+    with_step = changed & (_changes(batch, known.step) if known.step is not None else False)
+    if np.any(changed & ~with_step):
+        row = reading.file.numbered + 1 + int(np.argmax(changed & ~with_step))
+        reading.note(row, WEIGHTS_DIFFER, count=int(np.sum(changed & ~with_step)))
+    cuts = [0, *(1 + np.flatnonzero(with_step)).tolist(), batch.num_rows]
+    for start, end in pairwise(cuts):
+        yield batch.slice(start, end - start)
+
+
+def _changes(batch: Any, path: str) -> np.ndarray:
+    """At which rows but the first a column of numbers, or a struct of them, has other values."""
+    column = columns_of.entered(batch, path)
+    parts = column.flatten() if column is not None and pa.types.is_struct(column.type) else [column]
+    changed = np.zeros(max(batch.num_rows - 1, 0), np.bool_)
+    for part in parts:
+        if part is not None and columns_of.is_number(part.type):
+            values = pc.cast(part, pa.float64()).to_numpy(zero_copy_only=False)
+            both_nan = np.isnan(values[1:]) & np.isnan(values[:-1])
+            changed |= (values[1:] != values[:-1]) & ~both_nan
+    return changed
+
+
 def _rewards(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, str], str]:
     """The reward columns by name, and how they were told."""
     asked = reading.wanted.rewards
     if asked is None and reading.file.format == "trl":
-        logged = [name for name in logged_rewards(reading.found.path) if name in schema.names]
+        free = set(schema.names) - known.taken()
+        logged = [name for name in logged_rewards(reading.found.path) if name in free]
         if logged:
-            return {name: name for name in logged}, "those of TRL's log (trainer_state.json)"
+            others, _ = columns_of.reward_columns(schema, known, None, floating=True)
+            told = columns_of.passed_over([name for name in others if name not in logged])
+            return {name: name for name in logged}, f"those of TRL's log (trainer_state.json){told}"
     floating = reading.file.format == "trl"
     rewards, told = columns_of.reward_columns(schema, known, asked, floating=floating)
     if asked is None and len(rewards) > MOST:

@@ -12,7 +12,7 @@ from gdpo.rollouts.readers._columns import at, listed
 from gdpo.rollouts.readers._formats import Format
 from gdpo.rollouts.readers._open import UNREADABLE, Wanted, form_of_records
 from gdpo.rollouts.readers._outputs import OnePerRollout
-from gdpo.rollouts.readers._piece import Piece, Reading
+from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rescoring import RESCORED, TEXTS, forget_texts, rescored
@@ -82,12 +82,16 @@ def pieces_of(
     wanted, file, report = reading.wanted, reading.file, reading.report
     named = Candidates(wanted.rewards, file, report)
     rows, lines, start = list[Row](), list[int](), 0
+    weights = _Weights(reading)
     broken: Exception | None = None
     try:
         for line, row in extracted(file, form, source, report, wanted.rewards or ()):
             if wanted.rescore is None:
                 forget_texts(row)
                 named.narrow(row, line)
+            if weights.begin_anew(row, line):
+                yield _piece(reading, named, rows, lines)
+                rows, lines, start = [], [], file.bytes
             lines.append(line)
             rows.append(row)
             if _is_full(rows, file.bytes - start, wanted):
@@ -99,6 +103,29 @@ def pieces_of(
         yield _piece(reading, named, rows, lines)
     if broken is not None:
         raise broken
+
+
+class _Weights:
+    """Sees to it that where the weights change with a step, its rollouts are another piece."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._known: dict[str, float] = {}
+        self._last: Row | None = None
+
+    def begin_anew(self, row: Row, line: int) -> bool:
+        """Whether this rollout has other weights than those before it, and is of another step."""
+        last, self._last = self._last, row
+        if not row.weights or (last is not None and row.weights == last.weights):
+            return False
+        known = [(self._known.setdefault(n, w), w) for n, w in row.weights.items()]
+        if all(a == b or (a != a and b != b) for a, b in known) or last is None:
+            return False
+        if last.step == row.step:
+            self._reading.note(line, WEIGHTS_DIFFER)
+            return False
+        self._known = dict(row.weights)
+        return True
 
 
 def _is_full(rows: Sequence[Row], size: int, wanted: Wanted) -> bool:

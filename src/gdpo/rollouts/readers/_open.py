@@ -67,7 +67,7 @@ def format_of(
     if form is not None:
         return form, f"recognized by its fields {', '.join(sorted(form.fields))}"
     by_columns = wanted.columns is not None or wanted.rewards is not None
-    if by_columns or {"reward", "score"} & set(fields):
+    if by_columns or columns_of.looks_rewarded(fields):
         form = named("columns", found.kind, fields)
         assert form is not None
         return form, "read by its columns"

@@ -10,6 +10,8 @@ from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rows import LARGEST
 from gdpo.rollouts.readers._table import RolloutTable
 
+WEIGHTS_DIFFER = "other weights than a rollout before it in the step, whose weights count for all"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

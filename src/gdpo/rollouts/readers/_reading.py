@@ -29,7 +29,7 @@ class RolloutReading(Iterator[RolloutTable]):
         self._last: RolloutTable | None = None
         files = find_files(paths, self.report.left_out)
         pieces = (piece for file in files for piece in read_file(file, wanted, self.report))
-        self._tables = self._finished(_by_step(pieces))
+        self._tables = self._finished(_by_step(pieces, self.report))
 
     def __iter__(self) -> "RolloutReading":
         return self
@@ -79,7 +79,8 @@ class RolloutReading(Iterator[RolloutTable]):
             file = next(f for f in reversed(self.report.files) if f.path == path)
             file.read -= len(rows)
             what = "the rollouts of the step before once more"
-            self.report.lose(file, int(table.row[rows[0]]), what, rows=len(rows))
+            row = int(table.row[rows[0]]) if table.format == "trl" else None  # else no line of it
+            self.report.lose(file, row, what, rows=len(rows))
         return True
 
 
@@ -130,17 +131,17 @@ def read_rollout_files(
     return RolloutReading(paths, wanted, group_size)
 
 
-def _by_step(pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _by_step(pieces: Iterator[Piece], report: ReadReport) -> Iterator[Piece]:
     """Pieces of files, cut and joined so that each is one step."""
     held: list[Piece] = []
     for piece in pieces:
         for part in _cut(piece):
             if held and _key(held[0]) != _key(part):
-                yield _join(held)
+                yield _join(held, report)
                 held = []
             held.append(part)
     if held:
-        yield _join(held)
+        yield _join(held, report)
 
 
 def _cut(piece: Piece) -> Iterator[Piece]:
@@ -160,8 +161,12 @@ def _key(piece: Piece) -> tuple[str, str, str, int]:
     return piece.table.run, piece.table.format, piece.grouped_by, int(piece.table.steps[0])
 
 
-def _join(pieces: list[Piece]) -> Piece:
-    return Piece(joined([piece.table for piece in pieces]), pieces[0].grouped_by)
+def _join(pieces: list[Piece], report: ReadReport) -> Piece:
+    table = joined([piece.table for piece in pieces])
+    if table.weights is None and any(piece.table.weights for piece in pieces):
+        what = "its weights are not those of the other files of the step: 1 is, for each reward"
+        report.note(pieces[-1].table.files[0], None, what)
+    return Piece(table, pieces[0].grouped_by)
 
 
 def _same(a: RolloutTable, b: RolloutTable) -> bool:

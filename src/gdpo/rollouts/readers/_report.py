@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gdpo.rollouts.readers._finding import kind_of
+
 
 @dataclass(slots=True)
 class Notice:
@@ -21,8 +23,11 @@ class Notice:
 
     @property
     def place(self) -> str:
-        """The file, and the line where one is known."""
-        return f"{self.file}" if self.line is None else f"{self.file}:{self.line}"
+        """The file, and the line where one is known; of a file that has none the row, from 0."""
+        if self.line is None:
+            return str(self.file)
+        in_lines = kind_of(self.file) == "jsonl"
+        return f"{self.file}:{self.line}" if in_lines else f"{self.file}, row {self.line}"
 
     def __str__(self) -> str:
         return _told([self])

@@ -46,8 +46,8 @@ Rescore: TypeAlias = Callable[[Sequence[Written]], Rescored]
 def forget_texts(row: Row) -> None:
     """Keep of the texts only what tells the group, and of other values what is a number."""
     row.completion, row.truth, row.extras = None, None, {}
+    row.group = None if row.group is None or row.group != row.group else key_of(row.group)
     row.prompt = None if row.prompt is None or row.group is not None else key_of(row.prompt)
-    row.group = None if row.group is None else key_of(row.group)
     row.step, row.total, row.advantage = plain(row.step), plain(row.total), plain(row.advantage)
     row.num_tokens, row.finish_reason = plain(row.num_tokens), plain(row.finish_reason)
 

@@ -21,6 +21,7 @@ ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "e
 LARGEST = 1e60
 """A number beyond it is not used: squares of weighted rewards, and their sums, must stay finite."""
 NO_NUMBER = "no number, and counts as missing"
+NOT_A_NUMBER = "NaN"
 INFINITE = "infinite, and counts as missing"
 TOO_LARGE = f"beyond {LARGEST:g}, and counts as missing"
 
@@ -177,7 +178,7 @@ def _kind(given: Any, value: float) -> str:
     if isfinite(value):
         return TOO_LARGE
     if isinstance(given, float):
-        return "NaN" if isnan(value) else INFINITE
+        return NOT_A_NUMBER if isnan(value) else INFINITE
     return NO_NUMBER
 
 
@@ -207,6 +208,6 @@ def grouping(rows: Sequence[Row]) -> str:
 
 
 def _group(row: Row) -> int:
-    if row.group is not None:
+    if row.group is not None and row.group == row.group:
         return key_of(row.group)
     return NO_KEY if row.prompt is None else key_of(row.prompt)

@@ -61,7 +61,8 @@ class RolloutTable:
         """
         prompt, sample = places(self.groups)
         shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
-        if shape[0] * shape[1] > max(_PADDED, 16 * len(self)):
+        cells = shape[0] * shape[1]
+        if cells > 2 * len(self) and cells * len(self.names) > _PADDED:
             raise DataError(
                 f"step {self.steps[0]}: of {shape[0]:,} groups of {len(self) / shape[0]:.1f} "
                 f"rollouts on average one has {shape[1]:,}: are they groups? group_size says how "
@@ -75,8 +76,8 @@ class RolloutTable:
         return RewardArrays(self.names, weights, rewards, advantages)
 
 
-_PADDED = 10_000_000
-"""Cells of rollouts, there or not, that no one minds."""
+_PADDED = 5_000_000
+"""Numbers, there or not, of which several copies are no burden; beyond, half must be there."""
 
 COLUMNS = (
     *("steps", "groups", "rewards", "total", "advantages", "num_tokens", "cut", "trained"),
@@ -101,9 +102,20 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     columns["file"] = np.concatenate(
         [np.array([files.index(path) for path in t.files])[t.file] for t in tables]
     )
-    same = all(t.names == names and t.weights == first.weights for t in tables)
-    weights = first.weights if same else None
+    weights = _weights_of(tables, names)
     return RolloutTable(first.run, first.format, names, weights, files, **columns)
+
+
+def _weights_of(tables: Sequence[RolloutTable], names: tuple[str, ...]) -> tuple[float, ...] | None:
+    """The weights of tables that are one step; None: one has none, or they differ."""
+    weights: dict[str, float] = {}
+    for table in tables:
+        if table.weights is None:
+            return None
+        for name, weight in zip(table.names, table.weights, strict=True):
+            if weights.setdefault(name, weight) != weight:
+                return None
+    return tuple(weights[name] for name in names)
 
 
 def places(
