@@ -5,10 +5,11 @@ import pytest
 import torch
 from tests.integrations.arms import SAMPLES, WEIGHTS, make
 from tests.integrations.two_ranks import launched
+from transformers import TrainerCallback
 
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl import record_rollouts
-from gdpo.rollouts import read_rollouts
+from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -85,6 +86,86 @@ def test_the_rollouts_of_another_run_are_not_mixed_in(tiny_policy, tmp_path):
     trained(tmp_path, tiny_policy, max_steps=1)
     with pytest.raises(ConfigError, match="holds the rollouts of another run"):
         trained(tmp_path, tiny_policy, max_steps=1)
+
+
+def resumed(folder, policy, **changed):
+    trainer = make("theirs", policy, folder / "run", max_steps=2, **changed)
+    record_rollouts(trainer, folder / "rollouts")
+    trainer.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-1"))
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("evaluated", [{}, {"eval_on_start": True}])
+def test_a_run_that_is_resumed_goes_on_in_its_folder(tiny_policy, tmp_path, evaluated):
+    trained(tmp_path, tiny_policy, max_steps=1, save_strategy="steps", save_steps=1)
+    resumed(tmp_path, tiny_policy, **evaluated)
+    assert len(list((tmp_path / "rollouts").glob("*.parquet"))) == 2
+
+
+def test_an_evaluation_at_the_start_of_training_is_not_mixed_in_either(tiny_policy, tmp_path):
+    trained(tmp_path, tiny_policy, max_steps=1)
+    with pytest.raises(ConfigError, match="holds the rollouts of another run"):
+        trained(tmp_path, tiny_policy, max_steps=1, eval_on_start=True)
+    assert names(tmp_path / "rollouts") == ["step_000001.parquet"]
+
+
+def test_an_evaluation_before_training_does_not_make_the_folder_its_own(tiny_policy, tmp_path):
+    trained(tmp_path, tiny_policy, max_steps=1)
+    trainer = make("theirs", tiny_policy, tmp_path / "run", max_steps=1)
+    record_rollouts(trainer, tmp_path / "rollouts")
+    trainer.evaluate()
+    for _ in range(2):  # nor does it when it is tried again
+        with pytest.raises(ConfigError, match="holds the rollouts of another run"):
+            trainer.train()
+
+
+def test_an_evaluation_before_training_into_a_folder_of_its_own(tiny_policy, tmp_path):
+    trained(tmp_path, tiny_policy, max_steps=2, eval_on_start=True)
+    assert names(tmp_path / "rollouts") == ["eval", "step_000001.parquet", "step_000002.parquet"]
+
+
+def test_the_batches_of_the_first_step_are_of_one_run(tiny_policy, tmp_path):
+    trained(tmp_path, tiny_policy, gradient_accumulation_steps=2, steps_per_generation=1)
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    assert [r.group_id for r in rollouts] == [i // SAMPLES for i in range(24)]
+
+
+class InTheWay(TrainerCallback):
+    """Where the second step is to be written, a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_step_end(self, args, state, control, **kwargs):
+        rollout_file(self.folder, 2).mkdir(exist_ok=True)
+
+
+def test_a_step_that_cannot_be_written_does_not_end_the_training(tiny_policy, tmp_path, caplog):
+    trainer = make("theirs", tiny_policy, tmp_path / "run", eval_on_start=True)
+    record_rollouts(trainer, tmp_path / "rollouts")
+    (tmp_path / "rollouts" / "eval").write_text("")  # so that evaluations cannot be written either
+    trainer.add_callback(InTheWay(tmp_path / "rollouts"))
+    trainer.train()
+    assert trainer.state.global_step == 3
+    for step in (1, 3):
+        assert len(read_rollouts(rollout_file(tmp_path / "rollouts", step))) == 12
+    of_evaluation, of_training, again = caplog.messages
+    assert "eval/step_000000.parquet cannot be written" in of_evaluation
+    assert "rollouts/step_000002.parquet cannot be written" in of_training
+    assert again.endswith("1, from 2 to 2")
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tiny_policy, tmp_path):
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "rollouts"
+    theirs = make("theirs", tiny_policy, tmp_path / "run")
+    with pytest.raises(ConfigError, match="rollouts cannot be written there"):
+        record_rollouts(theirs, folder)
+    with pytest.raises(ConfigError, match="rollouts cannot be written there"):
+        make("ours", tiny_policy, tmp_path / "run", rollouts_dir=str(folder))
 
 
 def recorded_of_a_rank(policy, folder):

@@ -7,7 +7,7 @@ import torch
 from tests.integrations.verl.configs import Config
 
 from gdpo import gdpo
-from gdpo.integrations.verl import _record
+from gdpo.errors import ConfigError
 from gdpo.integrations.verl._estimator import compute_advantages, metrics_of_latest
 from gdpo.integrations.verl._trainers import with_queue
 from gdpo.rollouts import read_rollouts
@@ -56,30 +56,30 @@ class Trainer:
 
     tokenizer = Tokenizer()
 
-    def __init__(self, folder, step=1):
+    def __init__(self, folder):
         algorithm = Config(SETTINGS, adv_estimator="gdpo")
         if folder is not None:
             algorithm["gdpo_rollouts"] = str(folder)
         trainer, data = Config(experiment_name="mine"), Config(max_response_length=3)
         self.config = Config(algorithm=algorithm, trainer=trainer, data=data)
-        self.global_steps = step
 
     def _compute_advantage(self, batch, metrics):
         zeros = torch.zeros(MASK.shape)
         return compute_advantages(zeros, MASK, self.config.algorithm, UIDS)[0]
 
 
-def trained(folder, step=1, queue=None):
+def trained(folder, step=1, queue=None, trainer=None):
+    trainer = trainer or Trainer(folder)
+    trainer.global_steps = step
     tags = [{"is_padding": key.startswith("pad")} for key in KEYS]
     batch = SimpleNamespace(keys=KEYS, tags=tags, partition_id="train")
     computed = with_queue(Trainer._compute_advantage, queue or queue_of())
-    return computed(Trainer(folder, step), batch, {})
+    return computed(trainer, batch, {})
 
 
 @pytest.fixture(autouse=True)
-def _a_process_of_its_own(monkeypatch):
+def _nothing_of_the_test_before():
     metrics_of_latest()
-    monkeypatch.setattr(_record, "_writers", {})
 
 
 def test_every_rollout_is_recorded_once_with_its_rewards_and_the_advantage_that_it_trains(tmp_path):
@@ -121,31 +121,60 @@ def test_what_it_was_judged_against_is_kept(tmp_path, wrapped):
     assert read_rollouts(tmp_path / "step_000001.parquet")[0].extra["ground_truth"] == "42"
 
 
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
 def test_batches_of_one_step_have_groups_of_their_own(tmp_path):
-    trained(tmp_path)
-    trained(tmp_path)
-    trained(tmp_path, step=2)
+    trainer = Trainer(tmp_path)
+    for step in (1, 1, 2):
+        trained(tmp_path, step, trainer=trainer)
     (first, second) = read_rollout_files(tmp_path)
     assert (len(first), len(set(first.groups.tolist())), len(second)) == (8, 4, 4)
+    assert names(tmp_path) == ["step_000001.parquet", "step_000002.parquet"]
 
 
-def test_what_another_run_left_is_set_aside_and_what_is_resumed_goes_on(tmp_path, monkeypatch):
+def test_what_is_resumed_goes_on(tmp_path):
     trained(tmp_path)
-    monkeypatch.setattr(_record, "_writers", {})
-    trained(tmp_path, step=2)  # resumed
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "step_000001.parquet",
-        "step_000002.parquet",
-    ]
+    trained(tmp_path, step=2)  # of another trainer
+    assert names(tmp_path) == ["step_000001.parquet", "step_000002.parquet"]
+
+
+def test_what_another_run_left_is_set_aside_though_it_was_of_this_process(tmp_path):
+    trained(tmp_path)
+    trained(tmp_path, step=2)
     for number in (1, 2):
-        monkeypatch.setattr(_record, "_writers", {})
         trained(tmp_path)
         assert (tmp_path / f"earlier-{number}" / "step_000001.parquet").is_file()
-    assert [file.name for file in tmp_path.glob("*.parquet")] == ["step_000001.parquet"]
-    assert sorted(file.name for file in tmp_path.glob("earlier-1/*")) == [
-        "step_000001.parquet",
-        "step_000002.parquet",
-    ]
+    assert names(tmp_path) == ["earlier-1", "earlier-2", "step_000001.parquet"]
+    assert names(tmp_path / "earlier-1") == ["step_000001.parquet", "step_000002.parquet"]
+
+
+def test_what_is_set_aside_gets_the_first_number_that_is_free(tmp_path):
+    (tmp_path / "earlier-2").mkdir()
+    for _ in range(3):
+        trained(tmp_path)
+    assert names(tmp_path) == ["earlier-1", "earlier-2", "earlier-3", "step_000001.parquet"]
+    assert names(tmp_path / "earlier-2") == []
+
+
+def test_a_step_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog):
+    trainer = Trainer(tmp_path)
+    first = trained(tmp_path, trainer=trainer)
+    (tmp_path / "step_000002.parquet").mkdir()
+    torch.testing.assert_close(trained(tmp_path, step=2, trainer=trainer), first)
+    trained(tmp_path, step=3, trainer=trainer)
+    assert [r.step for r in read_rollouts(tmp_path / "step_000001.parquet")] == [1] * 4
+    assert [r.step for r in read_rollouts(tmp_path / "step_000003.parquet")] == [3] * 4
+    lost, again = caplog.messages
+    assert "step_000002.parquet cannot be written" in lost
+    assert again.endswith("1, from 2 to 2")
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_at_the_first_batch(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="rollouts cannot be written there"):
+        trained(tmp_path / "file" / "rollouts")
 
 
 def test_nothing_is_recorded_unasked():

@@ -28,8 +28,8 @@ def record_rollouts(trainer: GRPOTrainer, folder: str | Path) -> None:
             is resumed goes on in the folder that it began in.
 
     Raises:
-        ConfigError: The trainer is a `GDPOTrainer`, which records by itself; or the folder holds
-            rollouts of a run, and this one does not resume it.
+        ConfigError: The trainer is a `GDPOTrainer`, which records by itself; the folder cannot be
+            written to; or, when training begins, it holds rollouts of a run that is not resumed.
     """
     if isinstance(trainer, GDPOTrainer):
         raise ConfigError("GDPOTrainer records by itself: set rollouts_dir in its GDPOConfig")
@@ -79,17 +79,17 @@ class _Recorded:
         return generated
 
     def _refuse_other_run(self) -> None:
-        """Before the first batch: only then is it known whether a run is resumed."""
+        """Before the first batch of `train()`: not until then is it known if a run is resumed."""
         trainer = self._trainer
-        if self._begun:
+        if self._begun or not trainer.is_in_train:
             return
-        self._begun = True
-        fresh = trainer.model.training and trainer.state.global_step == 0
+        fresh = trainer.state.global_step == 0
         if fresh and trainer.accelerator.is_main_process and any(self._folder.glob("*.parquet")):
             raise ConfigError(
                 f"{self._folder} holds the rollouts of another run, which would be mixed with this "
                 "one's: name another folder, or resume that run"
             )
+        self._begun = True
 
     def _write(self, local: torch.Tensor) -> None:
         trainer, rewards = self._trainer, self._rewards

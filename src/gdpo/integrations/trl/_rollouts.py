@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from gdpo.rollouts import Rollout, StepWriter
@@ -16,10 +17,15 @@ class RolloutLog:
     Args:
         folder: Where training steps are kept; evaluations go into its subfolder `eval`.
         run: Name of the run, as the record has it.
+
+    Raises:
+        ConfigError: The folder cannot be written to. (Later, during the run, that is logged.)
     """
 
     def __init__(self, folder: Path, run: str) -> None:
         self._writers = {"train": StepWriter(folder), "eval": StepWriter(folder / "eval")}
+        if PartialState().is_main_process:  # the folder need not be there on other machines
+            self._writers["train"].check_folder()
         self._run = run
         self._local: list[dict[str, Any]] = []
 

@@ -1,8 +1,10 @@
 """Our rollout record, a file per step, out of the queue of verl's V1 trainer."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gdpo.integrations._metrics import Computed
 from gdpo.integrations.verl._estimator import latest
@@ -11,7 +13,7 @@ from gdpo.integrations.verl._settings import ROLLOUTS
 from gdpo.rollouts import Rollout, StepWriter
 
 _TEXTS = ("prompts", "responses", "reward_model")
-_writers: dict[Path, StepWriter] = {}
+_writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
 
 
 def record(trainer: Any, batch: Any, queue: Any) -> None:
@@ -21,6 +23,10 @@ def record(trainer: Any, batch: Any, queue: Any) -> None:
         trainer: verl's.
         batch: Its rows, by their keys in the queue.
         queue: TransferQueue.
+
+    Raises:
+        ConfigError: At the first batch of a trainer, if the folder cannot be written to. Later,
+            that is logged.
     """
     folder = trainer.config.algorithm.get(ROLLOUTS)
     if folder is None:
@@ -30,22 +36,24 @@ def record(trainer: Any, batch: Any, queue: Any) -> None:
     rows = [row for row in rows if computed.groups.prompts[row] >= 0]
     facts = _facts(trainer, [batch.keys[row] for row in rows], batch.partition_id, queue)
     rollouts = [_rollout(row, step, computed, fact) for row, fact in zip(rows, facts, strict=True)]
-    _writer(Path(str(folder)), step).write(step, rollouts)
+    _writer(trainer, Path(str(folder)), step).write(step, rollouts)
 
 
-def _writer(folder: Path, step: int) -> StepWriter:
-    if folder not in _writers:
-        if step == 1:
+def _writer(trainer: Any, folder: Path, step: int) -> StepWriter:
+    if trainer not in _writers:
+        writer = StepWriter(folder)
+        writer.check_folder()
+        if step == 1:  # verl counts on from the checkpoint that it resumes
             _set_aside(folder)
-        _writers[folder] = StepWriter(folder)
-    return _writers[folder]
+        _writers[trainer] = writer
+    return _writers[trainer]
 
 
 def _set_aside(folder: Path) -> None:
     """What another run left there goes into a folder of its own: nothing is lost or mixed."""
     if files := sorted(folder.glob("step_*.parquet")):
-        number = 1 + len(list(folder.glob("earlier-*")))
-        earlier = folder / f"earlier-{number}"
+        names = (folder / f"earlier-{number}" for number in count(1))
+        earlier = next(name for name in names if not name.exists())
         earlier.mkdir()
         for file in files:
             file.rename(earlier / file.name)

@@ -1,0 +1,105 @@
+"""A run's rollouts go into a file per step, and a step that cannot be written does not end it."""
+
+import resource
+from contextlib import contextmanager
+
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file
+
+
+def group(step):
+    samples = [{"sample_id": 0, "advantage": 1.0}, {"sample_id": 1, "advantage": -1.0}]
+    given = {"run": "try", "step": step, "group_id": 0, "prompt": "2+2?", "completion": "4"}
+    scored = {"rewards": {"right": 1.0}, "weights": {"right": 1.0}}
+    told = {"num_tokens": 1, "finish_reason": "stop"}
+    return [Rollout(**given, **scored, **told, **sample) for sample in samples]
+
+
+def block(folder, step):
+    """What no file can replace, whoever writes: a folder of its name."""
+    (in_the_way := rollout_file(folder, step)).mkdir()
+    return in_the_way
+
+
+@contextmanager
+def no_space():
+    """Files can be made, and nothing can be put into them."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+def test_batches_of_a_step_are_one_file_with_groups_of_their_own(tmp_path):
+    writer = StepWriter(tmp_path)
+    for step in (1, 1, 2):
+        writer.write(step, group(step))
+    assert [r.group_id for r in read_rollouts(rollout_file(tmp_path, 1))] == [0, 0, 1, 1]
+    assert [r.group_id for r in read_rollouts(rollout_file(tmp_path, 2))] == [0, 0]
+
+
+def test_a_step_that_cannot_be_written_is_told_once_and_the_next_are_tried(tmp_path, caplog):
+    writer = StepWriter(tmp_path)
+    for step in (2, 3):
+        block(tmp_path, step)
+    for step in (1, 2, 3):
+        writer.write(step, group(step))
+    (told,) = caplog.records
+    assert told.levelname == "WARNING"
+    assert str(rollout_file(tmp_path, 2)) in told.getMessage()
+    assert "Is a directory" in told.getMessage()
+    writer.write(4, group(4))
+    assert files(tmp_path) == ["step_000001.parquet", "step_000004.parquet"]
+    assert len(read_rollouts(rollout_file(tmp_path, 1))) == 2
+
+
+def test_how_many_steps_were_lost_is_told_when_one_is_written_again(tmp_path, caplog):
+    writer = StepWriter(tmp_path)
+    for step in (2, 3, 6):
+        block(tmp_path, step)
+    for step in range(2, 6):
+        writer.write(step, group(step))
+    _, again = caplog.messages
+    assert str(rollout_file(tmp_path, 4)) in again
+    assert again.endswith("steps not recorded, or in part: 2, from 2 to 3")
+    caplog.clear()
+    for step in (6, 7):
+        writer.write(step, group(step))
+    lost, again = caplog.messages
+    assert lost.startswith("ROLLOUTS ARE BEING LOST")
+    assert again.endswith("steps not recorded, or in part: 1, from 6 to 6")
+
+
+def test_a_later_batch_of_the_same_step_brings_back_what_was_lost(tmp_path, caplog):
+    writer = StepWriter(tmp_path)
+    in_the_way = block(tmp_path, 1)
+    writer.write(1, group(1))
+    in_the_way.rmdir()
+    writer.write(1, group(1))
+    assert len(read_rollouts(rollout_file(tmp_path, 1))) == 4
+    assert caplog.messages[-1].endswith("steps not recorded, or in part: 0")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_folder_is_made_and_nothing_is_left_in_it_by_the_check(tmp_path):
+    StepWriter(tmp_path / "a" / "b").check_folder()
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_before_the_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file/rollouts: .* Not a directory.* Name a folder"):
+        StepWriter(tmp_path / "file" / "rollouts").check_folder()
+
+
+def test_a_disk_without_space_is_an_error_before_the_run(tmp_path):
+    with no_space(), pytest.raises(ConfigError, match=r"written there: .* File too large"):
+        StepWriter(tmp_path).check_folder()
