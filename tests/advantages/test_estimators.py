@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from gdpo.advantages import (
     sa_mrpo,
     saw,
 )
+from gdpo.advantages.stages import SAMPLES, centre, spread_of_others
 from gdpo.errors import ConfigError, DataError
 
 ALL = pytest.mark.parametrize("name", sorted(SUBJECTS))
@@ -319,6 +321,47 @@ def test_leave_one_out_keeps_the_difference_where_the_others_are_alike():
     r = np.array([[[0.0], [0.0], [0.0], [1.0]], [[0.0], [1.0], [2.0], [3.0]]])
     ratio = gdpo_leave_one_out(10 * r, [1]) / gdpo_leave_one_out(r, [1])
     assert ratio.std() > 0.1
+
+
+def spreads_of_others(r):
+    return np.asarray(spread_of_others(centre(edge.rounded(r), over=SAMPLES)))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8, 9, 37])
+@pytest.mark.parametrize("odd", [0.7, 1e6, -1e12])
+def test_leave_one_out_takes_no_rounding_noise_for_the_spread_of_others(size, odd):
+    """Of equal others it is exactly 0, wherever the odd one stands and however far it is off."""
+    r = np.full((size + 2, size, 1), 0.3)
+    r[:, 1::2] = 0.1 + 0.2  # the next number
+    r[range(size), range(size), 0] = odd
+    r[size] = 1e20
+    spreads = spreads_of_others(r)[..., 0]
+    assert not np.diagonal(spreads).any()
+    assert not spreads[size:].any()
+    assert (spreads[:size] > 0).sum() == size * (size - 1)
+
+
+@pytest.mark.parametrize("odd", [0.0, 1e9])
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 37])
+def test_leave_one_out_is_exact_in_groups_of_any_size_and_beside_one_that_outweighs(size, odd):
+    r = np.random.default_rng(size).random((3, size, 2))
+    r[0, size // 2] += odd
+    r[1, ::5, 0] = np.nan
+    spreads = spreads_of_others(r)
+    for prompt, sample, k in np.ndindex(r.shape):
+        others = np.delete(r[prompt, :, k], sample)
+        others = others[~np.isnan(others)]
+        expected = np.std(others, ddof=1) if len(others) > 1 else 0.0
+        np.testing.assert_allclose(spreads[prompt, sample, k], expected, rtol=1e-5)
+
+
+def test_leave_one_out_needs_memory_for_some_copies_of_the_rewards_only():
+    r = np.random.default_rng(0).random((1, 4000, 3))
+    tracemalloc.start()
+    gdpo_leave_one_out(r, [1, 1, 1])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30 * r.nbytes
 
 
 # Options

@@ -11,6 +11,7 @@ from tests.rollouts.readers import written
 
 from gdpo.analysis import analyze
 from gdpo.report import MARK, write_rollouts_report
+from gdpo.report._charts import Chart, Line
 from gdpo.rollouts.readers import read_rollout_files
 
 
@@ -105,6 +106,33 @@ def test_a_dump_without_tokens_has_no_chart_of_lengths(tmp_path):
     dump = drifting(tmp_path / "run", tokens=False)
     text = page_of(dump, tmp_path / "a.html", rewards=["right", "brief"]).read_text()
     assert "by the length" not in text
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 1e17, -1e17, 1e30])
+def test_a_constant_of_any_size_lies_in_the_middle_of_its_chart(tmp_path, value):
+    """Also where the means of equal numbers differ by rounding, as those of 1e30 do."""
+    rows = [{"prompt": "a", "step": i // 4, "x": value} for i in range(16)]
+    written.lines(tmp_path / "a.jsonl", rows)
+    page = page_of(tmp_path / "a.jsonl", tmp_path / "a.html", rewards=["x"])
+    assert data(page)["charts"][0]["lines"][0]["py"] == [97.0] * 4
+    picture = page.read_text().split("mean reward, by step")[1].split("</svg>")[0]
+    labels = re.findall(r'<text class="tick y"[^>]*>([^<]*)</text>', picture)
+    assert len(set(labels)) == len(labels) > 2
+
+
+def test_values_that_no_tick_can_part_are_drawn(tmp_path):
+    rows = [{"prompt": "a", "step": i // 4, "x": 5e-324 * (i // 8)} for i in range(16)]
+    written.lines(tmp_path / "a.jsonl", rows)
+    page = page_of(tmp_path / "a.jsonl", tmp_path / "a.html", rewards=["x"])
+    assert [184.0, 184.0, 10.0, 10.0] in [chart["lines"][0]["py"] for chart in data(page)["charts"]]
+
+
+def test_a_chart_without_height_has_everything_in_its_middle():
+    x, none = np.arange(2.0), np.full(2, np.nan)
+    line = Line("a", 0, np.full(2, 1e17), none, none, np.empty((0, 2)))
+    chart = Chart(title="a", label="b", x=x, low=1e17, high=1e17, lines=[line])
+    assert chart.data()["lines"][0]["py"] == [97.0, 97.0]
+    assert "<svg" in chart.svg()
 
 
 def test_many_runs_rewards_and_steps_stay_small(tmp_path):

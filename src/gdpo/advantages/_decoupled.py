@@ -161,7 +161,6 @@ def gdpo_leave_one_out(
 
     Differs from NeMo-RL: no ε of 1e-6, no rounding noise in the standard deviation (computed there
     as a difference of squares), a missing reward is left out instead of making the batch NaN.
-    Needs memory for `sample` times the rewards.
 
     Args:
         rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.

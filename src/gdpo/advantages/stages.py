@@ -9,8 +9,9 @@ How a caller's array becomes `Rounded`, and a result becomes the caller's array 
 `arrays`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -237,19 +238,70 @@ def decorrelated(
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
-    """For each sample, the `spread` of the others of its group; 0 for fewer than two others.
-
-    Needs memory for the rewards as many times as a group has samples.
-    """
+    """For each centred sample, the `spread` of the others of its group; 0 for fewer than two."""
     xp = namespace(x.values)
-    prompts, size, count = x.values.shape
-    if size < 3:
-        return xp.zeros_like(x.values)
-    others = [j for i in range(size) for j in range(size) if j != i]
-    index = xp.asarray(others, device=device(x.values))
-    values = xp.reshape(xp.take(x.values, index, axis=SAMPLES), (prompts, size, size - 1, count))
-    error = xp.max(x.error, axis=SAMPLES, keepdims=True)[:, None, :, :]
-    return spread(centre(Rounded(values, error, x.complete), over=2), over=2)[:, :, 0, :]
+    error = xp.max(x.error, axis=SAMPLES, keepdims=True)
+    each = [  # one reward at a time: the moments take ten times its memory and more
+        _spread_of_others(x.values[:, :, k], error[:, :, k]) for k in range(x.values.shape[-1])
+    ]
+    return xp.permute_dims(xp.stack(each), (1, 2, 0))
+
+
+def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
+    """Those before and those after a sample are merged.
+
+    Nothing is taken away from a sum over the whole group: of a sample that outweighs the others,
+    that would leave rounding noise.
+    """
+    xp = namespace(x)
+    present = ~xp.isnan(x)
+    values = _filled(x, present, xp)
+    unit = _total(xp.abs(values), SAMPLES, None, xp) / _count(x, present, SAMPLES, None)
+    unit = unit + _tiniest(xp, unit.dtype)
+    each = _Moments(xp.astype(present, x.dtype), values / unit, xp.zeros_like(values))
+    flip = partial(xp.flip, axis=SAMPLES)
+    others = _before(each).with_others(_before(each.changed(flip)).changed(flip))
+    std = unit * xp.sqrt(others.squares / xp.where(others.count > 1, others.count - 1, 1.0))
+    return xp.where(std > _bar(2 * error, SAMPLES), std, 0.0)  # of the values, and of their mean
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """What the spread of some values is made of; all 0 of no values."""
+
+    count: Any
+    mean: Any
+    squares: Any
+    """Of the distances from the mean, summed."""
+
+    def with_others(self, others: "_Moments") -> "_Moments":
+        """Of both together (Chan et al. 1979); exact where all the values are equal."""
+        xp = namespace(self.mean)
+        count = self.count + others.count
+        share = others.count / xp.where(count > 0, count, 1.0)
+        apart = others.mean - self.mean
+        between = self.count * share * apart * apart
+        return _Moments(count, self.mean + share * apart, self.squares + others.squares + between)
+
+    def later(self, steps: int) -> "_Moments":
+        """Each sample's at the place that many samples later; none at the first places."""
+        xp = namespace(self.mean)
+        return self.changed(
+            lambda part: xp.concat([xp.zeros_like(part[:, :steps]), part[:, :-steps]], axis=SAMPLES)
+        )
+
+    def changed(self, change: Callable[[Any], Any]) -> "_Moments":
+        """All three arrays, changed alike."""
+        return _Moments(change(self.count), change(self.mean), change(self.squares))
+
+
+def _before(each: _Moments) -> _Moments:
+    """For each sample, all before it of its group: at every step twice as many."""
+    found, steps = each.later(1), 1
+    while steps < each.mean.shape[SAMPLES]:
+        found = found.later(steps).with_others(found)
+        steps *= 2
+    return found
 
 
 def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:

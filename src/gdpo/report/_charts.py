@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import float_info
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,8 @@ class Chart:
 
     def up(self, value: float) -> float:
         """Where a value lies in the picture."""
-        share = (value - self.low) / (self.high - self.low)
+        span = self.high - self.low
+        share = (value - self.low) / span if span > 0 else 0.5
         return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
 
     def data(self) -> dict[str, Any]:
@@ -178,9 +180,9 @@ def ticks(low: float, high: float) -> list[float]:
     >>> ticks(0, 1)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    if not high > low:
-        return [low]
     raw = (high - low) / 5
+    if not raw > float_info.min:
+        return [low]
     scale = 10 ** np.floor(np.log10(raw))
     width = scale * next(m for m in (1, 2, 5, 10) if raw <= m * scale * (1 + 1e-9))
     first, last = np.ceil(low / width - 1e-9), np.floor(high / width + 1e-9)

@@ -26,6 +26,9 @@ _POINTS = 16_000
 _FINDINGS, _NOTICES = 40, 50
 """Of a run, and of all files."""
 
+_ROUNDING = 1e-12
+"""Of its size: what a curve varies by less is drawn as constant."""
+
 _LABEL, _SENTENCE = 60, 600
 """Characters of a name, and of a sentence that may hold names."""
 
@@ -296,8 +299,10 @@ def _drawn(
     most = float(known.max()) if len(known) else 1.0
     if low is not None:
         least = min(low, least)
-    if most <= least:
-        least, most = least - 0.5, most + 0.5
+    size = max(abs(least), abs(most))
+    if most - least <= _ROUNDING * size:
+        pad = 0.5 * max(1.0, size)
+        least, most = least - pad, most + pad
     return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
 
 

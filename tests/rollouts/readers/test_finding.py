@@ -78,7 +78,7 @@ def test_a_step_that_the_record_of_gdpo_has_as_well_is_read_once(tmp_path):
     ]
     ((path, why),) = reading.report.left_out.items()
     assert path == tmp_path / "completions" / "completions_00002.parquet"
-    assert why == f"gdpo's record has its step as well: {rollout_file(tmp_path / 'rollouts', 2)}"
+    assert why == f"gdpo's record has its step as well: {tmp_path / 'rollouts'}"
 
 
 def test_what_is_odd_in_every_file_is_told_once(tmp_path):

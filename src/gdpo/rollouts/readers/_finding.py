@@ -81,7 +81,7 @@ def _twice(files: Iterable[Found]) -> dict[Path, str]:
         (file.run, file.step): file.path for file in files if _RECORD.fullmatch(file.path.name)
     }
     return {
-        file.path: f"gdpo's record has its step as well: {steps[file.run, file.step]}"
+        file.path: f"gdpo's record has its step as well: {steps[file.run, file.step].parent}"
         for file in files
         if _OF_A_STEP.fullmatch(_unpacked(file.path.name)) and (file.run, file.step) in steps
     }
