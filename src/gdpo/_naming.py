@@ -10,17 +10,25 @@ from gdpo.errors import ConfigError
 
 Named = TypeVar("Named")
 
+_SHOWN = 100
+"""Names that are listed."""
+
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest valid one, or all of them.
 
     >>> did_you_mean("gpdo", ["grpo", "gdpo"])
     "did you mean 'gdpo'? Allowed: gdpo, grpo"
+    >>> did_you_mean("format", ["a\\nb"])
+    "Allowed: 'a\\\\nb'"
     """
     names = sorted(allowed)
     transposed = [other for other in names if sorted(other) == sorted(name)]
     near = transposed or get_close_matches(name, names, n=1)
-    everything = f"Allowed: {', '.join(names)}"
+    # A file names its rewards as it likes.
+    shown = [other if other.isprintable() else ascii(other) for other in names[:_SHOWN]]
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    everything = f"Allowed: {', '.join(shown)}{more}"
     return f"did you mean {near[0]!r}? {everything}" if near else everything
 
 

@@ -126,7 +126,7 @@ def test_steps_with_and_without_weights_are_both_told(tmp_path):
     rows = [{"step": 3, "prompt": "a", "score": 1, "x": float(i)} for i in range(2)]
     (tmp_path / "3.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run,) = analyze_runs(analyze_steps(read_rollout_files(tmp_path)))
-    assert run.weights_from == "in 2 steps the dump; in 1 steps all 1, as none are known"
+    assert run.weights_from == "in 2 of 3 steps the dump; in 1 of 3 steps all 1, as none are known"
 
 
 def test_a_reward_that_comes_late_is_missing_before(tmp_path):

@@ -64,7 +64,7 @@ class Analysis:
             bool(others)
             and others[0].beside == RECORDED
             and not any(r.same for r in others)
-            and any(UNKNOWN_WEIGHTS in run.weights for run in self.runs)
+            and any(UNKNOWN_WEIGHTS in run.weightings for run in self.runs)
         )
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:

@@ -96,7 +96,7 @@ class RunAnalysis:
     left_out: int = 0
     recorded: int = 0
     """Steps whose advantages are those of the dump."""
-    weights: Counter[str] = field(default_factory=Counter[str])
+    weightings: Counter[str] = field(default_factory=Counter[str])
     """How the weights of the steps are known, and of how many."""
     estimators: set[str] = field(default_factory=set[str])
     """What made the advantages of the other steps."""
@@ -115,9 +115,11 @@ class RunAnalysis:
     @property
     def weights_from(self) -> str:
         """How the weights are known: of all steps, or of how many in which way."""
-        if len(self.weights) < 2:
-            return "".join(self.weights)
-        return "; ".join(f"in {n:,} steps {how}" for how, n in self.weights.most_common())
+        if len(self.weightings) < 2:
+            return "".join(self.weightings)
+        of = len(self.steps)
+        known = self.weightings.most_common()
+        return "; ".join(f"in {count:,} of {of:,} steps {how}" for how, count in known)
 
     def add(self, step: StepAnalysis) -> None:
         """Take in the next step."""
@@ -125,7 +127,7 @@ class RunAnalysis:
         self.rollouts += step.rollouts
         self.left_out += step.left_out
         self.recorded += step.recorded
-        self.weights[step.weights_from] += 1
+        self.weightings[step.weights_from] += 1
         if not step.recorded:
             self.estimators.add(str(diagnosis.estimator))
         self._keep(step)

@@ -53,6 +53,8 @@ _MISSING = frozenset(
 
 
 _REWARD = re.compile(r"(?:^|[_.\- ])(?:rewards?|scores?)(?:$|[_.\- ])")
+_LOOKED_AT = 4096
+"""Rows of a CSV file by which its columns of numbers are told."""
 NO_REWARD = "; no reward: "
 """What stands before the numbers that are taken for none."""
 
@@ -156,7 +158,7 @@ def passed_over(names: Sequence[str]) -> str:
 def numeric(batch: Any) -> Any:
     """The schema of texts, as of a CSV file, with numbers where most of them are."""
     fields = [
-        pa.field(name, pa.float64() if _holds_numbers(column) else column.type)
+        pa.field(name, pa.float64() if _holds_numbers(column[:_LOOKED_AT]) else column.type)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.schema(fields)

@@ -77,13 +77,16 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
 
 def _twice(files: Iterable[Found]) -> dict[Path, str]:
     """Files of a step that gdpo's record of the run has as well, and where."""
-    steps = {
-        (file.run, file.step): file.path for file in files if _RECORD.fullmatch(file.path.name)
+    trained = [file for file in files if not file.evaluation]
+    folders = {
+        (file.run, file.step): file.path.parent
+        for file in trained
+        if _RECORD.fullmatch(file.path.name)
     }
     return {
-        file.path: f"gdpo's record has its step as well: {steps[file.run, file.step].parent}"
-        for file in files
-        if _OF_A_STEP.fullmatch(_unpacked(file.path.name)) and (file.run, file.step) in steps
+        file.path: f"gdpo's record has its step as well: {folders[file.run, file.step]}"
+        for file in trained
+        if _OF_A_STEP.fullmatch(_unpacked(file.path.name)) and (file.run, file.step) in folders
     }
 
 
