@@ -15,12 +15,12 @@ _SHOWN = 100
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest valid one, or all of them.
+    r"""The end of a message about an unknown name: the nearest valid one, or all of them.
 
     >>> did_you_mean("gpdo", ["grpo", "gdpo"])
     "did you mean 'gdpo'? Allowed: gdpo, grpo"
-    >>> did_you_mean("format", ["a\\nb"])
-    "Allowed: 'a\\\\nb'"
+    >>> did_you_mean("format", ["a\nb"])
+    "Allowed: 'a\\nb'"
     """
     names = sorted(allowed)
     transposed = [other for other in names if sorted(other) == sorted(name)]
