@@ -14,7 +14,7 @@ from tests.rollouts.readers.test_bad_input import read, verl_line
 
 from gdpo.analysis import analyze
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
-from gdpo.rollouts.readers import Rescored, read_rollout_files, read_texts
+from gdpo.rollouts.readers import Rescored, _of_records, read_rollout_files, read_texts
 from gdpo.rollouts.readers._keys import NO_KEY, key_of
 from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER
 
@@ -247,6 +247,23 @@ def test_weights_are_those_of_their_step(tmp_path, apart):
     assert [table.weights for table in tables] == [(1, 1), (1, 1), (1, 9), (1, 0.5)]
     assert not report.notices
     assert [table.row.tolist() for table in tables if not apart] in ([], [[0, 1], [2], [3, 4], [5]])
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 16_384])
+def test_a_reward_is_part_of_the_steps_that_have_it_however_much_is_read_at_a_time(
+    tmp_path, monkeypatch, chunk
+):
+    monkeypatch.setattr(_of_records, "_CHUNK", chunk)
+    late = {1: {}, 2: {}, 3: {"b": 2.0}, 4: {"b": None}, 5: {}}
+    records = [
+        {"step": step, "group_id": 0, "reward": 1.0, "a": float(i)} | more
+        for step, more in late.items()
+        for i in range(3)
+    ]
+    tables, report = read(written.lines(tmp_path / "a.jsonl", records))
+    assert [table.names for table in tables] == [("a",), ("a",), ("a", "b"), ("a", "b"), ("a",)]
+    assert [table.row.tolist() for table in tables] == np.arange(15).reshape(5, 3).tolist()
+    assert report.files[0].rewards == ("a", "b")
 
 
 def test_weights_that_change_within_a_step_are_told(tmp_path):

@@ -1,6 +1,7 @@
 """Files of records, which are lines of JSON, samples of a `.pt` file or rows with JSON in them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -82,50 +83,23 @@ def pieces_of(
     wanted, file, report = reading.wanted, reading.file, reading.report
     named = Candidates(wanted.rewards, file, report)
     rows, lines, start = list[Row](), list[int](), 0
-    weights = _Weights(reading)
     broken: Exception | None = None
     try:
         for line, row in extracted(file, form, source, report, wanted.rewards or ()):
             if wanted.rescore is None:
                 forget_texts(row)
                 named.narrow(row, line)
-            if weights.begin_anew(row, line):
-                yield _piece(reading, named, rows, lines)
-                rows, lines, start = [], [], file.bytes
             lines.append(line)
             rows.append(row)
             if _is_full(rows, file.bytes - start, wanted):
-                yield _piece(reading, named, rows, lines)
+                yield from _by_step(reading, named, rows, lines)
                 rows, lines, start = [], [], file.bytes
     except UNREADABLE as error:
         broken = error
     if rows:
-        yield _piece(reading, named, rows, lines)
+        yield from _by_step(reading, named, rows, lines)
     if broken is not None:
         raise broken
-
-
-class _Weights:
-    """Sees to it that where the weights change with a step, its rollouts are another piece."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._known: dict[str, float] = {}
-        self._last: Row | None = None
-
-    def begin_anew(self, row: Row, line: int) -> bool:
-        """Whether this rollout has other weights than those before it, and is of another step."""
-        last, self._last = self._last, row
-        if not row.weights or (last is not None and row.weights == last.weights):
-            return False
-        known = [(self._known.setdefault(n, w), w) for n, w in row.weights.items()]
-        if all(a == b or (a != a and b != b) for a, b in known) or last is None:
-            return False
-        if last.step == row.step:
-            self._reading.note(line, WEIGHTS_DIFFER)
-            return False
-        self._known = dict(row.weights)
-        return True
 
 
 def _is_full(rows: Sequence[Row], size: int, wanted: Wanted) -> bool:
@@ -176,33 +150,51 @@ def _scalars(record: Record, names: Sequence[str]) -> dict[str, Any]:
     return {k: plain(v) for k, v in found.items() if is_number(v) or isinstance(v, str)}
 
 
-def _piece(reading: Reading, named: Candidates, rows: list[Row], lines: list[int]) -> Piece:
+def _by_step(
+    reading: Reading, named: Candidates, rows: list[Row], lines: list[int]
+) -> Iterator[Piece]:
+    """A piece of each step: what its rewards and weights are does not depend on other steps."""
+    rescore, before = reading.wanted.rescore, reading.file.numbered
+    anew = () if rescore is None else rescored(rows, lines, rescore, reading.file, reading.report)
+    places: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(_step(row, reading.found.step), []).append(place)
+    for step, of_step in sorted(places.items()):
+        part, at_lines = [rows[i] for i in of_step], [lines[i] for i in of_step]
+        told = named.names(part, at_lines) if rescore is None else (anew, RESCORED)
+        reading.tell_rewards(*told)
+        _tell_absent(reading, told[0], part, at_lines[0])
+        table = _table(reading, told[0], step, part, at_lines)
+        table = replace(table, row=before + np.array(of_step))
+        yield reading.piece(table, grouping(part), at_lines)
+
+
+def _table(
+    reading: Reading,
+    names: tuple[str, ...],
+    step: int,
+    rows: Sequence[Row],
+    lines: Sequence[int],
+) -> RolloutTable:
     found, file, report = reading.found, reading.file, reading.report
-    if reading.wanted.rescore is None:
-        names, told = named.names(rows, lines)
-    else:
-        names, told = rescored(rows, lines, reading.wanted.rescore, file, report), RESCORED
-    reading.tell_rewards(names, told)
-    _tell_absent(reading, names, rows, lines[0])
-    steps = [_step(row, found.step) for row in rows]
-    table = RolloutTable(
+    return RolloutTable(
         run=found.run,
         format=file.format,
         names=names,
-        weights=_weights(reading, rows, names, lines[0]),
+        weights=_weights(reading, rows, names, lines),
         files=(found.path,),
-        steps=np.array([-1 if step is None else step for step in steps], np.int64),
+        steps=np.full(len(rows), step, np.int64),
         rewards=reward_array(rows, names, lines, file, report),
         file=np.zeros(len(rows), np.int64),
-        row=np.arange(file.numbered, file.numbered + len(rows)),
+        row=np.arange(len(rows)),
         **row_columns(rows, lines, file, report),
     )
-    return reading.piece(table, grouping(rows), lines)
 
 
-def _step(row: Row, of_file: int | None) -> int | None:
-    """The step of the record; where it has none, that of the file; where none has, 0."""
-    return whole(row.step) if row.step is not None else of_file or 0
+def _step(row: Row, of_file: int | None) -> int:
+    """The step of the record; where it has none, that of the file; where none has, 0. -1: none."""
+    step = whole(row.step) if row.step is not None else of_file or 0
+    return -1 if step is None else step
 
 
 def _tell_absent(reading: Reading, names: Sequence[str], rows: Sequence[Row], line: int) -> None:
@@ -223,12 +215,14 @@ def _tell_absent(reading: Reading, names: Sequence[str], rows: Sequence[Row], li
 
 
 def _weights(
-    reading: Reading, rows: Sequence[Row], names: Sequence[str], line: int
+    reading: Reading, rows: Sequence[Row], names: Sequence[str], lines: Sequence[int]
 ) -> tuple[float, ...] | None:
     weights: dict[str, float] = {}
-    for row in rows:  # a rollout that was not scored lacks its weight, too
-        if row.weights:
+    for row, line in zip(rows, lines, strict=True):
+        if row.weights:  # a rollout that was not scored lacks its weight, too
             weights = {**row.weights, **weights}
+            if any(weights[name] != w == w for name, w in row.weights.items()):
+                reading.note(line, WEIGHTS_DIFFER)
     if not set(names) <= set(weights):
         return None
-    return reading.usable_weights(tuple(weights[name] for name in names), line)
+    return reading.usable_weights(tuple(weights[name] for name in names), lines[0])
