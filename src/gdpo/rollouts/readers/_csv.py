@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from gdpo.rollouts.readers._report import FileReport, ReadReport
-from gdpo.rollouts.readers._sources import is_gzip
+from gdpo.rollouts.readers._sources import BROKEN, Unpacked, is_gzip
 
 _BLOCKS = (2**20, 2**25, 2**27)
 """Bytes at a time, the next where a row does not fit. Arrow reads 32 ahead: of a plain file no more
@@ -45,7 +45,7 @@ def csv_batches(file: FileReport, report: ReadReport) -> Iterator[Any]:
 
     Raises:
         pyarrow.ArrowInvalid: It is no CSV, or a row is too long.
-        OSError: It cannot be opened or decompressed.
+        OSError, EOFError, zlib.error: It cannot be opened or decompressed.
     """
     held: list[Any] = []
     broken: Exception | None = None
@@ -56,7 +56,7 @@ def csv_batches(file: FileReport, report: ReadReport) -> Iterator[Any]:
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
                 yield _joined(held)
                 held = []
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, *BROKEN) as error:
         broken = error
     if held:
         yield _joined(held)
@@ -91,19 +91,25 @@ def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
 
 
 def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
-    names = _reader(path, size, _skip, []).schema.names
-    yield from _reader(path, size, wrong, names)
+    names = _reader(_source(path), size, _skip, []).schema.names
+    source = _source(path)
+    yield from _reader(source, size, wrong, names)
+    if isinstance(source, Unpacked) and source.broken is not None:
+        raise source.broken
 
 
 def _skip(_row: Any) -> str:
     return "skip"
 
 
-def _reader(path: Path, size: int, wrong: Callable[[Any], str], texts: list[str]) -> Any:
+def _source(path: Path) -> Any:
+    return Unpacked(path) if is_gzip(path) else pa.OSFile(str(path))
+
+
+def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str]) -> Any:
     """The columns that are named hold texts; of the others Arrow guesses what they hold."""
-    file = pa.OSFile(str(path))
     return pacsv.open_csv(
-        pa.CompressedInputStream(file, "gzip") if is_gzip(path) else file,
+        source,
         read_options=pacsv.ReadOptions(use_threads=False, block_size=size),
         parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=wrong),
         convert_options=pacsv.ConvertOptions(

@@ -4,6 +4,7 @@ A line of a few kilobytes of gzip may be of any length, so that lines are read u
 """
 
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ LONGEST_LINE = 2**27
 holds a whole step. Lines of one rollout with its tokens and their probabilities have some MB. Of
 small lists one in another, JSON takes 20 times as much when it is parsed."""
 _GZIP = b"\x1f\x8b"
+BROKEN = (EOFError, OSError, zlib.error)
+"""What a file raises that cannot be read or decompressed to its end."""
 _SKIPPED = 2**20
 """Bytes at a time of a line that is not read."""
 
@@ -30,6 +33,51 @@ def is_gzip(path: Path) -> bool:
     """Whether it is a gzip file, whatever its name says."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP
+
+
+class Unpacked(io.RawIOBase):
+    """A gzip file as far as it can be decompressed, to the end of the last whole line.
+
+    Whoever reads ahead would come upon the broken part before it has given what is before that.
+    """
+
+    broken: Exception | None = None
+    """Why it ends before its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._stream = gzip.GzipFile(path, "rb")
+        self._rest = b""
+
+    def close(self) -> None:
+        """Close the file as well."""
+        self._stream.close()
+        super().close()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes: whole lines, but for a line that is longer; none at the end."""
+        size = 2**20 if size < 0 else size
+        parts, held = [self._rest], len(self._rest)
+        while held < size and (part := self._part(size - held)):
+            parts.append(part)
+            held += len(part)
+        found = b"".join(parts)
+        end = len(found) if held < size and self.broken is None else found.rfind(b"\n") + 1
+        if not end and self.broken is None:
+            end = len(found)
+        self._rest = found[end:] if self.broken is None else b""
+        return found[:end]
+
+    def _part(self, size: int) -> bytes:
+        try:
+            return b"" if self.broken is not None else self._stream.read1(size)
+        except BROKEN as error:
+            self.broken = error
+            return b""
 
 
 def json_lines(file: FileReport, report: ReadReport) -> Iterator[tuple[int, Record]]:
@@ -88,7 +136,7 @@ def _lines(file: FileReport, report: ReadReport) -> Iterator[tuple[int, bytes]]:
                     file.rows += 1
                     report.lose(file, line, _too_long())
                     _skip_line(stream)
-        except (EOFError, OSError, zlib.error) as error:
+        except BROKEN as error:
             what = f"the rest cannot be read: {type(error).__name__}: {error}"
             report.note(file.path, line + 1, what)
 
