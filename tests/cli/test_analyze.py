@@ -326,6 +326,15 @@ def test_what_is_typed_wrong_is_told_with_code_2(
     assert "Traceback" not in out + err
 
 
+def written_to_nobody(command):
+    """Its exit code and stderr, where whoever read its output has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as nobody:
+        done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, check=False)
+    return done.returncode, done.stderr
+
+
 def test_what_breaks_is_no_finding_for_a_script_that_waits_for_one(dump, here):
     command = [sys.executable, "-m", "gdpo", "analyze", str(dump), *COLUMNS, "--no-report"]
     with Path("/dev/full").open("w") as full:
@@ -334,11 +343,21 @@ def test_what_breaks_is_no_finding_for_a_script_that_waits_for_one(dump, here):
         )
     assert done.returncode == 70
     assert b"No space left on device" in done.stderr
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "wb") as nobody:
-        done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert written_to_nobody(command) == (141, b"")
+
+
+@pytest.mark.parametrize("options", [("--estimators", "grpo,gdpo"), ("--help",)])
+def test_a_reader_that_goes_is_no_finding_either(dump, here, options):
+    """rich makes an exit with 1 of it."""
+    command = [sys.executable, "-u", "-m", "gdpo", "analyze", str(dump), *COLUMNS, *options]
+    assert written_to_nobody(command) == (141, b"")
+
+
+def test_rewards_are_given_anew_without_an_output_to_be_kept(tmp_path, here):
+    path = written.verl(tmp_path / "run")
+    line = f"{sys.executable} -m gdpo analyze {path} --rescore gsm8k --no-report >&-"
+    done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_log_of_some_steps_alone_is_told(gdpo_says, tmp_path, here):
@@ -369,7 +388,7 @@ def test_the_summary_fits_its_width(gdpo_says, tmp_path, here):
         "--estimators",
         "grpo,gdpo",
     )
-    assert "a_reward_fun" in out
+    assert all(f"name_{k}" in out for k in range(3))  # where these names differ
     assert max(map(len, out.splitlines())) <= 100
     assert len(out.split("the same rollouts under")[0].splitlines()) <= 22
 

@@ -232,6 +232,9 @@ def _quiet() -> Generator[None]:
 @contextmanager
 def _stdout_kept() -> Generator[None]:
     """What rewards print, or processes of theirs, goes to stderr: stdout is for what is found."""
+    if sys.stdout is None:  # it was closed before the program began
+        yield
+        return
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

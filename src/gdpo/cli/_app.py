@@ -59,21 +59,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with suppress(FileNotFoundError):  # a folder that is no more
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.append(here)
+    sys.exit(_code_of(arguments))
+
+
+def _code_of(arguments: Sequence[str] | None) -> int:
+    """Run the command line; what goes wrong is told on stderr."""
     try:
-        code = app(arguments, result_action="return_value")
+        return app(arguments, result_action="return_value") or 0
     except GdpoError as error:
         _complain(str(error))
-        code = MISTAKE
+        return MISTAKE
     except KeyboardInterrupt:
         _complain("stopped; a training that had begun continues with --resume")
-        code = INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         _close_output()
-        code = CLOSED
+        return CLOSED
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # rich makes an exit with 1 of it
+            return CLOSED
+        raise
     except Exception:  # noqa: BLE001 (told whole, and only its exit code is chosen)
         traceback.print_exc()
-        code = CRASHED
-    sys.exit(code or 0)
+        return CRASHED
 
 
 def _close_output() -> None:

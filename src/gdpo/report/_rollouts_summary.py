@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from textwrap import wrap
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from gdpo.analysis import Analysis, HeldFinding, Replayed, RewardOverall, RunAnalysis
@@ -29,8 +29,8 @@ _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
 _FINDING = 6
 """Lines that are left to a finding, the heading of the rewards, and what is not told."""
 
-_LEAST = 12
-"""Characters of a name that are kept on the narrowest terminal."""
+_LEAST = 14
+"""Cells of a name that are kept."""
 
 WEIGHTS_TOLD = (
     "none of them gives the recorded advantages with weights of 1: if the run had others, give "
@@ -288,21 +288,32 @@ def _gain(analysis: Analysis) -> Iterator[str]:
 def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
     """Columns under each other: names and remarks to the left, numbers to the right.
 
-    Names are cut where they are too wide for the terminal, the widest column of them first.
+    Names that are too wide for the terminal are cut in their middle, the widest column first; where
+    that would leave too little of them, they are whole, and the terminal breaks the lines.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
     names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator")]
+    fitted = widths.copy()
     for _ in range(sum(widths) + 2 * (len(widths) - 1) - width):
-        widest = max(names, key=widths.__getitem__)
-        widths[widest] = max(widths[widest] - 1, _LEAST)
+        fitted[max(names, key=fitted.__getitem__)] -= 1
+    if min(fitted[i] for i in names) >= min(_LEAST, *(widths[i] for i in names)):
+        widths = fitted
     for place, row in enumerate(rows):
         cells = (
-            set_cell_size(_cut(cell, size), size)
+            set_cell_size(_without_middle(cell, size), size)
             if i in names or not rows[0][i]
             else " " * (size - cell_len(cell)) + cell
             for i, (cell, size) in enumerate(zip(row, widths, strict=True))
         )
         yield Text("  ".join(cells).rstrip(), style="" if place else "dim")
+
+
+def _without_middle(text: str, size: int) -> str:
+    """In so many cells of the terminal: names that begin alike often end otherwise."""
+    if cell_len(text) <= size:
+        return text
+    end, start = (size - 1) // 2, size - 1 - (size - 1) // 2
+    return f"{chop_cells(text, start)[0]}…{chop_cells(text[::-1], end)[0][::-1]}"
 
 
 def _wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
@@ -311,7 +322,7 @@ def _wrapped(texts: Iterable[str], width: int) -> Iterator[Text]:
 
 
 def _name(name: str) -> str:
-    return _cut(one_line(name), _NAME)
+    return _without_middle(one_line(name), _NAME)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -81,6 +81,35 @@ def test_a_step_that_the_record_of_gdpo_has_as_well_is_read_once(tmp_path):
     assert why == f"gdpo's record has its step as well: {tmp_path / 'rollouts'}"
 
 
+def test_what_is_no_twin_is_read(tmp_path):
+    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
+
+    def trl(run):
+        return written.parquet(tmp_path / run / "completions/completions_00001.parquet", [row])
+
+    trl("theirs")
+    written.parquet(tmp_path / "theirs" / "rollouts" / "step_000001.parquet", [row])
+    trl("cut")
+    record = rollout_file(tmp_path / "cut" / "rollouts", 1)
+    write_rollouts(record, [Rollout("", 1, 0, 0, "a", "b", {"r": 1.0}, {"r": 1.0}, 0.0, 1, "stop")])
+    record.write_bytes(record.read_bytes()[:-9])
+    trl("other")
+    written.verl(tmp_path / "other" / "rollouts", steps=(1,))
+    reading = read_rollout_files(tmp_path)
+    assert sum(len(table) for table in reading if table.format == "trl") == 4
+    assert list(reading.report.left_out) == [record]
+
+
+def test_a_format_that_is_asked_for_has_no_twins(tmp_path):
+    rollout = Rollout("", 1, 0, 0, "a", "b", {"r": 1.0}, {"r": 1.0}, 0.0, 1, "stop")
+    write_rollouts(rollout_file(tmp_path / "rollouts", 1), [rollout])
+    row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 1.0}
+    written.parquet(tmp_path / "completions" / "completions_00001.parquet", [row] * 2)
+    reading = read_rollout_files(tmp_path, format="trl")
+    assert sum(map(len, reading)) == 3
+    assert not reading.report.left_out
+
+
 def test_what_is_odd_in_every_file_is_told_once(tmp_path):
     record = {"input": "a", "output": "b", "score": 1.0}
     for step in (1, 2, 3):

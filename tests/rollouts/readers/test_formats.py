@@ -373,7 +373,7 @@ def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
     with (tmp_path / "a.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(records[0]))
         writer.writeheader()
-        writer.writerows([record | {"short": int(record["short"])} for record in records])
+        writer.writerows(records)
     files = [
         tmp_path / "a.csv",
         written.lines(tmp_path / "a.jsonl", records),
@@ -399,6 +399,33 @@ def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(t
     path.write_text("step,reward_a,loss\n1,0.5,1\n")  # a log: nothing in it was asked
     _, report = read(path)
     assert "no format of rollouts that is known" in report.left_out[path]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_numbers_that_are_taken_for_no_rewards_are_named(tmp_path, kind):
+    records = [{"prompt": "a", "reward": 1.0, "right": 1, "target": 42, "late": None}] * 4
+    path = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text("prompt,reward,right,target,late\n" + "a,1.0,1,42,\n" * 4)
+    else:
+        written.parquet(path, records)
+    table, report = only(path)
+    assert table.names == ("right",)
+    assert report.files[0].rewards_told_by.endswith("; no reward: 'target', 'late'")
+
+
+def test_rewards_of_trl_may_be_called_as_what_others_judge_against(tmp_path):
+    record = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "solution": 0.5}
+    table, _ = only(written.parquet(tmp_path / "completions_00001.parquet", [record]))
+    assert table.names == ("solution",)
+
+
+def test_some_rewards_of_our_own_record_can_be_asked_for(tmp_path):
+    rollout = Rollout("", 1, 0, 0, "a", "b", {"x": 1.0, "y": 2.0}, {"x": 1, "y": 3}, 0.0, 1, "stop")
+    write_rollouts(rollout_file(tmp_path, 1), [rollout])
+    table, report = only(tmp_path, rewards=["y"])
+    assert (table.names, table.weights, table.rewards.tolist()) == (("y",), (3.0,), [[2.0]])
+    assert report.absent == []
 
 
 def test_columns_of_numbers_that_are_no_rewards_of_trl_are_named(tmp_path):

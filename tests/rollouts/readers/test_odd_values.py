@@ -250,7 +250,7 @@ def test_weights_are_those_of_their_step(tmp_path, apart):
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16_384])
-def test_a_reward_is_part_of_the_steps_that_have_it_however_much_is_read_at_a_time(
+def test_a_reward_counts_from_its_first_number_on_however_much_is_read_at_a_time(
     tmp_path, monkeypatch, chunk
 ):
     monkeypatch.setattr(_of_records, "_CHUNK", chunk)
@@ -261,7 +261,7 @@ def test_a_reward_is_part_of_the_steps_that_have_it_however_much_is_read_at_a_ti
         for i in range(3)
     ]
     tables, report = read(written.lines(tmp_path / "a.jsonl", records))
-    assert [table.names for table in tables] == [("a",), ("a",), ("a", "b"), ("a", "b"), ("a",)]
+    assert [table.names for table in tables] == [("a",), ("a",), *[("a", "b")] * 3]
     assert [table.row.tolist() for table in tables] == np.arange(15).reshape(5, 3).tolist()
     assert report.files[0].rewards == ("a", "b")
 
@@ -271,9 +271,18 @@ def test_weights_that_change_within_a_step_are_told(tmp_path):
     write_rollouts(path, [weighted(1, weight) for weight in (1.0, 1.0, 2.0, 2.0)])
     (table,), report = read(path)
     assert table.weights == (1.0, 1.0)
-    assert [(line, count) for line, count, what in notices(report) if what == WEIGHTS_DIFFER] == [
-        (2, 1)
-    ]
+    assert notices(report) == [(2, 2, WEIGHTS_DIFFER)]
+
+
+def test_steps_that_are_mixed_up_in_one_file_have_each_its_weights(tmp_path):
+    """A weight that is null says nothing."""
+    steps = [(3, 9.0), (1, 1.0), (2, nan), (1, 1.0), (3, 9.0), (2, 2.0)]
+    rollouts = [replace(weighted(step, 1.0), weights={"a": 1.0, "b": w}) for step, w in steps]
+    write_rollouts(rollout_file(tmp_path, 1), rollouts)
+    tables, report = read(tmp_path)
+    assert [table.weights for table in tables] == [(1, 1), (1, 2), (1, 9)]
+    assert [table.row.tolist() for table in tables] == [[1, 3], [2, 5], [0, 4]]
+    assert not report.notices
 
 
 def test_weights_of_traces_are_those_of_their_step(tmp_path):
@@ -311,6 +320,14 @@ def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):
     (table,), report = read(written.parquet(tmp_path / "a.parquet", records))
     assert table.groups.tolist() == [1, 1, NO_KEY, 2, 2, NO_KEY]
     assert "no group_id, where others have one: put into one group (and 1 more" in str(report)
+
+
+def test_ids_of_lines_that_are_missing_are_told_by_the_prompt_and_said(tmp_path):
+    ids = [1, 1, nan, None]
+    records = [{"step": 1, "group_id": g, "prompt": "a", "reward": 0.5} for g in ids]
+    (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
+    assert table.groups.tolist() == [1, 1, key_of("a"), key_of("a")]
+    assert "no group, where others have one: told by its prompt (and 1 more" in str(report)
 
 
 def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):

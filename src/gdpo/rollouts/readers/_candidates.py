@@ -40,20 +40,18 @@ class Candidates:
     def names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[tuple[str, ...], str]:
         """The rewards of some rollouts, which follow those before, and how they were told.
 
-        Those asked for; else every part that they have and that is a number in one of them or
-        before; else the total alone.
+        Those asked for; else every part that is a number in one of them or before; else the total
+        alone.
         """
         if self._asked is not None:
             return tuple(self._asked), "as asked for"
         numbers, texts = _told_apart(rows, lines)
         self._take(numbers)
         self._pass_over(texts)
-        present = set[str]().union(*(row.rewards for row in rows))
-        parts = [name for name in self._found if name in present]
         if self._found:
             weighted = any(row.weights for row in rows)
             told = "the dump's, with their weights" if weighted else "every part that is a number"
-            return tuple(parts or self._found), told
+            return tuple(self._found), told
         totals = dict.fromkeys(row.total_name for row in rows if row.total is not None)
         return tuple(totals), f"{TOTAL_ALONE}: the dump has no parts"
 

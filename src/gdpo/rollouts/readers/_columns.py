@@ -43,9 +43,13 @@ _GUESSES = {
 _NO_REWARDS = frozenset(
     {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
     | {"time", "timestamp", "created_at"}
-    | {"reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution"}
 )
-"""Names of numbers that are no rewards: places, times, and what a completion is judged against."""
+"""Names of numbers that are no rewards."""
+_TRUTHS = frozenset(
+    {"reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution"}
+)
+"""Names of what a completion is judged against."""
+_BOOLEAN = {"true": 1.0, "false": 0.0}
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -134,13 +138,16 @@ def reward_columns(
         asked: The rewards, if they are named.
         floating: Whether rewards are always floating-point numbers where this format is written.
     """
+    record = "rewards" in schema.names and pa.types.is_struct(schema.field("rewards").type)
+    parts = [field.name for field in schema.field("rewards").type] if record else []
+    own = {name: f"rewards.{name}" for name in parts}
     if asked is not None:
-        return {name: name for name in asked}, "as asked for"
-    if "rewards" in schema.names and pa.types.is_struct(schema.field("rewards").type):
-        parts = [field.name for field in schema.field("rewards").type]
-        return {name: f"rewards.{name}" for name in parts}, "those of the record"
-    free = [f for f in schema if f.name not in known.taken() | _NO_REWARDS and is_number(f.type)]
-    found = {f.name: f.name for f in free if not floating or pa.types.is_floating(f.type)}
+        return {name: own.get(name, name) for name in asked}, "as asked for"
+    if record:
+        return own, "those of the record"
+    free = [f for f in schema if f.name not in known.taken() | _NO_REWARDS and _may_count(f.type)]
+    fit = pa.types.is_floating if floating else is_number
+    found = {f.name: f.name for f in free if fit(f.type) and (floating or f.name not in _TRUTHS)}
     passed = [f.name for f in free if f.name not in found]
     if not found and known.total is not None:
         found, how = {known.total: known.total}, f"{TOTAL_ALONE}: the file has no parts"
@@ -157,16 +164,23 @@ def passed_over(names: Sequence[str]) -> str:
 
 def numeric(batch: Any) -> Any:
     """The schema of texts, as of a CSV file, with numbers where most of them are."""
-    fields = [
-        pa.field(name, pa.float64() if _holds_numbers(column[:_LOOKED_AT]) else column.type)
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    return pa.schema(fields)
+    names, columns = batch.schema.names, batch.columns
+    kinds = [_kind_of(column[:_LOOKED_AT]) for column in columns]
+    return pa.schema([pa.field(*field) for field in zip(names, kinds, strict=True)])
 
 
-def _holds_numbers(column: Any) -> bool:
+def _kind_of(column: Any) -> Any:
+    """Null: there is nothing in it."""
+    if column.null_count == len(column):
+        return pa.null()
     values, unreadable = _numbers(column)
-    return int(np.sum(~np.isnan(values))) > int(np.sum(unreadable))
+    numbers = int(np.sum(~np.isnan(values)))
+    return pa.float64() if numbers > int(np.sum(unreadable)) else column.type
+
+
+def _may_count(kind: Any) -> bool:
+    """Whether columns of this type may be rewards, if they are named."""
+    return is_number(kind) or pa.types.is_null(kind)
 
 
 def number_paths(fields: Iterable[Any], above: str = "") -> Iterator[str]:
@@ -271,7 +285,7 @@ def rows_by(known: Layout) -> Any:
             group=at(record, known.group),
             prompt=at(record, known.prompt),
             completion=at(record, known.completion),
-            rewards=numbers_in(record, but=known.taken() | _NO_REWARDS),
+            rewards=numbers_in(record, but=known.taken() | _NO_REWARDS | _TRUTHS),
             total=at(record, known.total),
             total_name=known.total or "reward",
             advantage=at(record, known.advantage),
@@ -328,7 +342,7 @@ def _numbers(column: Any) -> tuple[Float[np.ndarray, " row"], np.ndarray]:
         floats = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         texts = column.to_pylist()
-        values = np.array([number(value) for value in texts])
+        values = np.array([number(_BOOLEAN.get(str(value).lower(), value)) for value in texts])
         missing = [v is None or str(v).strip().lower() in _MISSING for v in texts]
         return values, np.isnan(values) & ~np.array(missing)
     return floats, good

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,8 @@ _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
 _RECORD = re.compile(r"step_\d{6,}\.parquet")
-_OF_A_STEP = re.compile(r"completions_\d+\.parquet|\d+\.jsonl")
-"""Files of TRL and of verl, which hold one step each."""
+_OF_A_STEP = re.compile(r"completions_\d+\.parquet")
+"""TRL's, which holds one step."""
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
@@ -70,24 +70,31 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
         for file in found.values():
             if file.evaluation:
                 left_out[file.path] = "rollouts of an evaluation; give its folder to read them"
-    left_out |= _twice(found.values())
     kept = [file for file in found.values() if file.path not in left_out]
     return sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
 
 
-def _twice(files: Iterable[Found]) -> dict[Path, str]:
-    """Files of a step that gdpo's record of the run has as well, and where."""
-    trained = [file for file in files if not file.evaluation]
-    folders = {
-        (file.run, file.step): file.path.parent
-        for file in trained
-        if _RECORD.fullmatch(file.path.name)
-    }
-    return {
-        file.path: f"gdpo's record has its step as well: {folders[file.run, file.step]}"
-        for file in trained
-        if _OF_A_STEP.fullmatch(_unpacked(file.path.name)) and (file.run, file.step) in folders
-    }
+def without_twins(
+    files: Sequence[Found], recorded: Callable[[Path], bool], left_out: dict[Path, str]
+) -> list[Found]:
+    """Without TRL's files of the steps that gdpo's record of the same run has.
+
+    Args:
+        files: Of all runs.
+        recorded: Whether a file is a whole one of that record; asked where there is a twin alone.
+        left_out: Told of those that are not read.
+    """
+    records = {_step_of(file): file.path for file in files if _RECORD.fullmatch(file.path.name)}
+    for file in files:
+        twin = records.get(_step_of(file)) if _OF_A_STEP.fullmatch(file.path.name) else None
+        if twin is not None and recorded(twin):
+            left_out[file.path] = f"gdpo's record has its step as well: {twin.parent}"
+    return [file for file in files if file.path not in left_out]
+
+
+def _step_of(file: Found) -> tuple[str, int | None, bool]:
+    """An evaluation that is named to be read is none of training all the same."""
+    return file.run, file.step, any(map(_of_evaluation, file.path.parts[:-1]))
 
 
 def kind_of(path: Path) -> str:

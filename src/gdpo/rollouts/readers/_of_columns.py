@@ -1,13 +1,15 @@
 """Files whose columns are rewards: parquet and CSV, piece by piece."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice, pairwise
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from jaxtyping import Float, Int
 
 from gdpo.rollouts.readers import _columns as columns_of
 from gdpo.rollouts.readers._candidates import MOST, few_alone
@@ -19,7 +21,6 @@ from gdpo.rollouts.readers._open import format_of, layout_of, open_parquet, part
 from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rescoring import RESCORED, TEXTS, rescored_table
-from gdpo.rollouts.readers._rows import number
 from gdpo.rollouts.readers._table import RolloutTable
 from gdpo.rollouts.readers._trainer_state import logged_rewards
 
@@ -90,37 +91,13 @@ def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Ite
     _tell_missing(reading, rewards, schema)
     if batches is None:
         batches = _batches(reading, known, rewards, schema)
-    for batch in chain.from_iterable(_of_one_weighting(reading, b, known) for b in batches):
-        table = _table(reading, batch, known, rewards)
+    for batch in batches:
+        table, how = _table(reading, batch, known, rewards), columns_of.how_grouped(batch, known)
         if rescore is not None:
             written = columns_of.written(batch, known)
             table = rescored_table(table, written, rescore, reading.file, reading.report)
-        yield reading.piece(table, columns_of.how_grouped(batch, known), None)
-
-
-def _of_one_weighting(reading: Reading, batch: Any, known: Layout) -> Iterator[Any]:
-    """The batch, cut where the weights change with the step."""
-    changed = _changes(batch, "weights")
-    with_step = changed & (_changes(batch, known.step) if known.step is not None else False)
-    if np.any(changed & ~with_step):
-        row = reading.file.numbered + 1 + int(np.argmax(changed & ~with_step))
-        reading.note(row, WEIGHTS_DIFFER, count=int(np.sum(changed & ~with_step)))
-    cuts = [0, *(1 + np.flatnonzero(with_step)).tolist(), batch.num_rows]
-    for start, end in pairwise(cuts):
-        yield batch.slice(start, end - start)
-
-
-def _changes(batch: Any, path: str) -> np.ndarray:
-    """At which rows but the first a column of numbers, or a struct of them, has other values."""
-    column = columns_of.entered(batch, path)
-    parts = column.flatten() if column is not None and pa.types.is_struct(column.type) else [column]
-    changed = np.zeros(max(batch.num_rows - 1, 0), np.bool_)
-    for part in parts:
-        if part is not None and columns_of.is_number(part.type):
-            values = pc.cast(part, pa.float64()).to_numpy(zero_copy_only=False)
-            both_nan = np.isnan(values[1:]) & np.isnan(values[:-1])
-            changed |= (values[1:] != values[:-1]) & ~both_nan
-    return changed
+        for part in _of_weights(reading, batch, table) if rescore is None else [table]:
+            yield reading.piece(part, how, None)
 
 
 def _rewards(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, str], str]:
@@ -176,18 +153,52 @@ def _table(reading: Reading, batch: Any, known: Layout, rewards: Mapping[str, st
         run=found.run,
         format=reading.file.format,
         names=names,
-        weights=_weights(reading, batch, names),
+        weights=None,
         files=(found.path,),
         file=np.zeros(batch.num_rows, np.int64),
         **columns,
     )
 
 
-def _weights(reading: Reading, batch: Any, names: tuple[str, ...]) -> tuple[float, ...] | None:
-    if "weights" not in batch.schema.names or not batch.num_rows:
+def _of_weights(reading: Reading, batch: Any, table: RolloutTable) -> Iterator[RolloutTable]:
+    """The table with its weights; where they change, a table of each step, with those it has."""
+    weights = _weights(batch, table.names)
+    if weights is None:
+        yield table
+    elif not len(_others(weights)):
+        yield replace(table, weights=_first(reading, weights, table))
+    else:
+        for step in np.unique(table.steps):
+            rows = np.flatnonzero(table.steps == step)
+            part, own = table.take(rows), weights[rows]
+            others = _others(own)
+            if len(others):
+                reading.note(int(part.row[others[0]]), WEIGHTS_DIFFER, count=len(others))
+            yield replace(part, weights=_first(reading, own, part))
+
+
+def _weights(batch: Any, names: tuple[str, ...]) -> Float[np.ndarray, "row reward"] | None:
+    """The weights of every row; NaN: it has none. None: the file does not say."""
+    columns = [columns_of.entered(batch, f"weights.{name}") for name in names]
+    if not columns or any(c is None or not columns_of.is_number(c.type) for c in columns):
         return None
-    first = batch.column("weights")[0].as_py()
-    if not isinstance(first, dict) or not set(names) <= set(first):
+    floats = [pc.cast(c, pa.float64()).to_numpy(zero_copy_only=False) for c in columns]
+    return np.stack(floats, axis=-1)
+
+
+def _others(weights: Float[np.ndarray, "row reward"]) -> Int[np.ndarray, " some"]:
+    """The rows that have weights, and not those of the first that has any."""
+    if not len(weights):
+        return np.array([], np.int64)
+    known = ~np.isnan(weights).any(axis=-1)
+    return np.flatnonzero(known & np.any(weights != weights[np.argmax(known)], axis=-1))
+
+
+def _first(
+    reading: Reading, weights: Float[np.ndarray, "row reward"], table: RolloutTable
+) -> tuple[float, ...] | None:
+    """Those of the first row that has them; None: none has any that can be used, which is told."""
+    if not len(weights):
         return None
-    weights = tuple(number(first[name]) for name in names)
-    return reading.usable_weights(weights, reading.file.numbered)
+    place = int(np.argmax(~np.isnan(weights).any(axis=-1)))
+    return reading.usable_weights(tuple(weights[place].tolist()), int(table.row[place]))

@@ -212,6 +212,9 @@ def _tell_absent(reading: Reading, names: Sequence[str], rows: Sequence[Row], li
     if bare and bare < len(rows):
         what = "neither a group nor a prompt, where others have one: put into one group"
         reading.note(line, what, count=bare)
+    asked = sum(row.group is None and row.prompt is not None for row in rows)
+    if asked and any(row.group is not None for row in rows):
+        reading.note(line, "no group, where others have one: told by its prompt", count=asked)
 
 
 def _weights(

@@ -77,6 +77,16 @@ def format_of(
     )
 
 
+def is_record(path: Path) -> bool:
+    """Whether it is a file of gdpo's record, with its end."""
+    try:
+        fields = pq.read_schema(path).names
+    except UNREADABLE:
+        return False
+    form = recognized("parquet", fields, None)
+    return form is not None and form.name == "gdpo"
+
+
 def form_of_records(found: Found, wanted: Wanted, record: Record) -> tuple[Format, str]:
     """The format of a file of records, by its first, and how it was told.
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers._file import read_file
-from gdpo.rollouts.readers._finding import find_files
-from gdpo.rollouts.readers._open import Wanted
+from gdpo.rollouts.readers._finding import find_files, without_twins
+from gdpo.rollouts.readers._open import Wanted, is_record
 from gdpo.rollouts.readers._piece import Piece
 from gdpo.rollouts.readers._report import ReadReport
 from gdpo.rollouts.readers._rescoring import Rescore
@@ -28,6 +28,8 @@ class RolloutReading(Iterator[RolloutTable]):
         self._group_size = group_size
         self._last: RolloutTable | None = None
         files = find_files(paths, self.report.left_out)
+        if wanted.format is None and wanted.columns is None:
+            files = without_twins(files, is_record, self.report.left_out)
         pieces = (piece for file in files for piece in read_file(file, wanted, self.report))
         self._tables = self._finished(_by_step(pieces, self.report))
 
