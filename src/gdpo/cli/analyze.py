@@ -58,7 +58,8 @@ def analyze(
     # Before anything heavy is imported: what reads for long should have said so.
     print(f"reading {told}", flush=True, file=sys.stderr if json else sys.stdout)
 
-    from gdpo.cli._analyzing import Wanted, follow_runs, run_analysis
+    from gdpo.cli._analyze_options import Wanted
+    from gdpo.cli._analyzing import follow_runs, run_analysis
 
     wanted = Wanted.of(
         paths,

@@ -16,8 +16,8 @@ from gdpo.diagnostics import Kind, Severity
 from gdpo.diagnostics._text import percent
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
-from gdpo.rollouts.readers._columns import NO_REWARD
 from gdpo.rollouts.readers._formats import WORDLESS
+from gdpo.rollouts.readers._layout import NO_REWARD
 from gdpo.rollouts.readers._report import TOTAL_ALONE
 
 LINES = 20

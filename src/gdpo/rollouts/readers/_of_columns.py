@@ -9,13 +9,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from gdpo.rollouts.readers import _columns as columns_of
 from gdpo.rollouts.readers._candidates import MOST, few_alone
-from gdpo.rollouts.readers._columns import Layout
 from gdpo.rollouts.readers._csv import csv_batches
 from gdpo.rollouts.readers._formats import Format
+from gdpo.rollouts.readers._layout import (
+    Layout,
+    is_number,
+    listed,
+    number_paths,
+    passed_over,
+    reward_columns,
+)
 from gdpo.rollouts.readers._of_records import pieces_of
 from gdpo.rollouts.readers._open import format_of, layout_of, open_parquet, parts
 from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading
@@ -96,7 +103,8 @@ def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Ite
         if rescore is not None:
             written = columns_of.written(batch, known)
             table = rescored_table(table, written, rescore, reading.file, reading.report)
-        for part in _of_weights(reading, batch, table) if rescore is None else [table]:
+        weights = _weights(batch, table.names) if rescore is None else None
+        for part in _of_steps(reading, table, weights):
             yield reading.piece(part, how, None)
 
 
@@ -107,11 +115,11 @@ def _rewards(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, st
         free = set(schema.names) - known.taken()
         logged = [name for name in logged_rewards(reading.found.path) if name in free]
         if logged:
-            others, _ = columns_of.reward_columns(schema, known, None, floating=True)
-            told = columns_of.passed_over([name for name in others if name not in logged])
+            others, _ = reward_columns(schema, known, None, floating=True)
+            told = passed_over([name for name in others if name not in logged])
             return {name: name for name in logged}, f"those of TRL's log (trainer_state.json){told}"
     floating = reading.file.format == "trl"
-    rewards, told = columns_of.reward_columns(schema, known, asked, floating=floating)
+    rewards, told = reward_columns(schema, known, asked, floating=floating)
     if asked is None and len(rewards) > MOST:
         reading.note(None, few_alone("columns"))
         rewards = dict(islice(rewards.items(), MOST))
@@ -123,10 +131,10 @@ def _tell_missing(reading: Reading, rewards: Mapping[str, str], schema: Any) -> 
     for name, path in rewards.items():
         found = columns_of.entered(empty, path) is not None
         if not found:
-            has = columns_of.listed(schema.names)
+            has = listed(schema.names)
             reading.note(None, f"no column {path!r}: it is missing there; it has {has}")
         if name in (reading.wanted.rewards or ()):
-            reading.report.seek(name, columns_of.number_paths(schema), found=found)
+            reading.report.seek(name, number_paths(schema), found=found)
 
 
 def _batches(
@@ -160,45 +168,34 @@ def _table(reading: Reading, batch: Any, known: Layout, rewards: Mapping[str, st
     )
 
 
-def _of_weights(reading: Reading, batch: Any, table: RolloutTable) -> Iterator[RolloutTable]:
-    """The table with its weights; where they change, a table of each step, with those it has."""
-    weights = _weights(batch, table.names)
-    if weights is None:
-        yield table
-    elif not len(_others(weights)):
-        yield replace(table, weights=_first(reading, weights, table))
-    else:
-        for step in np.unique(table.steps):
-            rows = np.flatnonzero(table.steps == step)
-            part, own = table.take(rows), weights[rows]
-            others = _others(own)
-            if len(others):
-                reading.note(int(part.row[others[0]]), WEIGHTS_DIFFER, count=len(others))
-            yield replace(part, weights=_first(reading, own, part))
+def _of_steps(
+    reading: Reading, table: RolloutTable, weights: Float[np.ndarray, "row reward"] | None
+) -> Iterator[RolloutTable]:
+    """A table of each step, with the weights that its rollouts have."""
+    order = np.argsort(table.steps, kind="stable")
+    starts = np.flatnonzero(np.diff(table.steps[order])) + 1
+    for rows in np.split(order, starts) if len(table) else ():
+        part = table.take(rows) if len(starts) else table
+        own = None if weights is None else _of_step(reading, weights[rows], part)
+        yield replace(part, weights=own)
+
+
+def _of_step(
+    reading: Reading, weights: Float[np.ndarray, "row reward"], table: RolloutTable
+) -> tuple[float, ...] | None:
+    """Those of the first row that has them; None: none has any that can be used, which is told."""
+    known = ~np.isnan(weights).any(axis=-1)
+    first = int(np.argmax(known))
+    others = np.flatnonzero(known & np.any(weights != weights[first], axis=-1))
+    if len(others):
+        reading.note(int(table.row[others[0]]), WEIGHTS_DIFFER, count=len(others))
+    return reading.usable_weights(tuple(weights[first].tolist()), int(table.row[first]))
 
 
 def _weights(batch: Any, names: tuple[str, ...]) -> Float[np.ndarray, "row reward"] | None:
     """The weights of every row; NaN: it has none. None: the file does not say."""
     columns = [columns_of.entered(batch, f"weights.{name}") for name in names]
-    if not columns or any(c is None or not columns_of.is_number(c.type) for c in columns):
+    if not columns or any(c is None or not is_number(c.type) for c in columns):
         return None
     floats = [pc.cast(c, pa.float64()).to_numpy(zero_copy_only=False) for c in columns]
     return np.stack(floats, axis=-1)
-
-
-def _others(weights: Float[np.ndarray, "row reward"]) -> Int[np.ndarray, " some"]:
-    """The rows that have weights, and not those of the first that has any."""
-    if not len(weights):
-        return np.array([], np.int64)
-    known = ~np.isnan(weights).any(axis=-1)
-    return np.flatnonzero(known & np.any(weights != weights[np.argmax(known)], axis=-1))
-
-
-def _first(
-    reading: Reading, weights: Float[np.ndarray, "row reward"], table: RolloutTable
-) -> tuple[float, ...] | None:
-    """Those of the first row that has them; None: none has any that can be used, which is told."""
-    if not len(weights):
-        return None
-    place = int(np.argmax(~np.isnan(weights).any(axis=-1)))
-    return reading.usable_weights(tuple(weights[place].tolist()), int(table.row[place]))

@@ -9,8 +9,8 @@ import numpy as np
 
 from gdpo.errors import DataError
 from gdpo.rollouts.readers._candidates import Candidates
-from gdpo.rollouts.readers._columns import at, listed
 from gdpo.rollouts.readers._formats import Format
+from gdpo.rollouts.readers._layout import at, listed
 from gdpo.rollouts.readers._open import UNREADABLE, Wanted, form_of_records
 from gdpo.rollouts.readers._outputs import OnePerRollout
 from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading

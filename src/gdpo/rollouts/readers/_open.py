@@ -12,10 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gdpo.errors import DataError, MissingExtraError
-from gdpo.rollouts.readers import _columns as columns_of
-from gdpo.rollouts.readers._columns import Layout
 from gdpo.rollouts.readers._finding import Found
 from gdpo.rollouts.readers._formats import Format, named, recognized
+from gdpo.rollouts.readers._layout import (
+    GDPO,
+    TRL,
+    Layout,
+    layout,
+    listed,
+    looks_rewarded,
+    rows_by,
+)
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rescoring import Rescore
 from gdpo.rollouts.readers._sources import LoadPt, is_gzip
@@ -57,7 +64,7 @@ def format_of(
     """
     repeated = [name for name, count in Counter(fields).items() if count > 1]
     if repeated:
-        raise DataError(f"it has several columns called {columns_of.listed(repeated)}; rename them")
+        raise DataError(f"it has several columns called {listed(repeated)}; rename them")
     if wanted.format is not None:
         form = named(wanted.format, found.kind, fields)
         if form is None:
@@ -67,12 +74,12 @@ def format_of(
     if form is not None:
         return form, f"recognized by its fields {', '.join(sorted(form.fields))}"
     by_columns = wanted.columns is not None or wanted.rewards is not None
-    if by_columns or columns_of.looks_rewarded(fields):
+    if by_columns or looks_rewarded(fields):
         form = named("columns", found.kind, fields)
         assert form is not None
         return form, "read by its columns"
     raise DataError(
-        f"no format of rollouts that is known has the fields {columns_of.listed(fields)}; name the "
+        f"no format of rollouts that is known has the fields {listed(fields)}; name the "
         "format, or the columns"
     )
 
@@ -100,15 +107,15 @@ def form_of_records(found: Found, wanted: Wanted, record: Record) -> tuple[Forma
             "and its own rewards are read"
         )
     if form.rows is None:
-        known = columns_of.layout(wanted.columns, list(record))
-        form = Format(form.name, "", form.fields, columns_of.rows_by(known))
+        known = layout(wanted.columns, list(record))
+        form = Format(form.name, "", form.fields, rows_by(known))
     return form, told_by
 
 
 def layout_of(form: str, wanted: Wanted, fields: Sequence[str]) -> Layout:
     """What the columns of a file of this format mean."""
-    known = {"gdpo": columns_of.GDPO, "trl": columns_of.TRL}.get(form)
-    return known or columns_of.layout(wanted.columns, fields)
+    known = {"gdpo": GDPO, "trl": TRL}.get(form)
+    return known or layout(wanted.columns, fields)
 
 
 def open_parquet(path: Path, text: str | None) -> Any:

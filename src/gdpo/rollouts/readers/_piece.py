@@ -15,7 +15,7 @@ WEIGHTS_DIFFER = "other weights than a rollout before it in the step, whose weig
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rollouts of a file, of one or several steps."""
+    """Some rollouts of a file, of one step; none, if it is no step."""
 
     table: RolloutTable
     grouped_by: str

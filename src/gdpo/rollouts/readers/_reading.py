@@ -14,7 +14,7 @@ from gdpo.rollouts.readers._piece import Piece
 from gdpo.rollouts.readers._report import ReadReport
 from gdpo.rollouts.readers._rescoring import Rescore
 from gdpo.rollouts.readers._sources import LoadPt
-from gdpo.rollouts.readers._table import RolloutTable, joined, places
+from gdpo.rollouts.readers._table import RolloutTable, joined
 
 _REPEATS = frozenset({"trl", "ms-swift"})
 """Their writers dump what they hold at every log, new or not."""
@@ -134,29 +134,17 @@ def read_rollout_files(
 
 
 def _by_step(pieces: Iterator[Piece], report: ReadReport) -> Iterator[Piece]:
-    """Pieces of files, cut and joined so that each is one step."""
+    """Pieces of files, each of one step, joined so that each is a step whole."""
     held: list[Piece] = []
     for piece in pieces:
-        for part in _cut(piece):
-            if held and _key(held[0]) != _key(part):
-                yield _join(held, report)
-                held = []
-            held.append(part)
+        if not len(piece.table):
+            continue
+        if held and _key(held[0]) != _key(piece):
+            yield _join(held, report)
+            held = []
+        held.append(piece)
     if held:
         yield _join(held, report)
-
-
-def _cut(piece: Piece) -> Iterator[Piece]:
-    table = piece.table
-    if not len(table):
-        return
-    if table.steps[0] == table.steps[-1] and np.all(table.steps == table.steps[0]):
-        yield piece
-        return
-    number, _ = places(table.steps)
-    order = np.argsort(number, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
-        yield Piece(table.take(rows), piece.grouped_by)
 
 
 def _key(piece: Piece) -> tuple[str, str, str, int]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers._columns import Layout, entered
+from gdpo.rollouts.readers._columns import entered
 from gdpo.rollouts.readers._csv import csv_batches
 from gdpo.rollouts.readers._finding import Found, kind_of
+from gdpo.rollouts.readers._layout import Layout
 from gdpo.rollouts.readers._of_records import extracted, source_of
 from gdpo.rollouts.readers._open import (
     UNREADABLE,
