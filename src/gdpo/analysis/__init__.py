@@ -14,22 +14,16 @@ from gdpo.analysis._replay import (
 )
 from gdpo.analysis._rescore import Rescorer
 from gdpo.analysis._run import (
-    LASTING,
-    HeldFinding,
     RewardOverall,
     RunAnalysis,
-    Span,
     analyze_runs,
-    spans,
 )
 from gdpo.analysis._sample import SampledGroup
 from gdpo.analysis._steps import StepAnalysis, analyze_steps
 
 __all__ = [
-    "LASTING",
     "RECORDED",
     "Analysis",
-    "HeldFinding",
     "LengthBins",
     "Replay",
     "Replayed",
@@ -37,7 +31,6 @@ __all__ = [
     "RewardOverall",
     "RunAnalysis",
     "SampledGroup",
-    "Span",
     "StepAnalysis",
     "Tally",
     "analyze",
@@ -47,5 +40,4 @@ __all__ = [
     "call_rule",
     "disagreement",
     "make_rule",
-    "spans",
 ]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from gdpo._naming import did_you_mean
 from gdpo.analysis._lengths import LengthBins
 from gdpo.analysis._replay import RECORDED, Replay, Replayed
-from gdpo.analysis._run import HeldFinding, RunAnalysis
+from gdpo.analysis._run import RunAnalysis
 from gdpo.analysis._sample import Sample, SampledGroup
 from gdpo.analysis._steps import (
     UNKNOWN_WEIGHTS,
@@ -17,7 +17,7 @@ from gdpo.analysis._steps import (
     batch_of,
     check_weights,
 )
-from gdpo.diagnostics import Severity
+from gdpo.diagnostics import HeldFinding, Severity
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 

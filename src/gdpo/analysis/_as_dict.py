@@ -6,8 +6,11 @@ from typing import Any
 
 from gdpo.analysis._analysis import Analysis
 from gdpo.analysis._replay import Replayed
-from gdpo.analysis._run import OVER_TIME, HeldFinding, RunAnalysis
+from gdpo.analysis._run import OVER_TIME, OVER_WINDOW, RunAnalysis
+from gdpo.diagnostics import HeldFinding
 from gdpo.rollouts.readers import Notice, ReadReport
+
+_TRACED = (*OVER_TIME, *OVER_WINDOW, "with_length")
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:
@@ -77,12 +80,12 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "rewards": [
             {
                 **asdict(reward),
-                "over_time": _over_time(run, reward.name, (*OVER_TIME, "with_length")),
+                "over_time": _over_time(run, reward.name, _TRACED),
             }
             for reward in run.rewards()
         ],
         "correlation": [[run.correlation(a, b) for b in run.names] for a in run.names],
-        "findings": [_finding(held) for held in run.findings()],
+        "findings": [_finding(run, held) for held in run.findings()],
         "over_time": {
             "step": list(run.steps),
             "batch_gain": run.batch_gains().tolist(),
@@ -96,7 +99,7 @@ def _over_time(run: RunAnalysis, name: str, what: Iterable[str]) -> dict[str, li
     return {each: run.over_time(name, each).tolist() for each in what}
 
 
-def _finding(held: HeldFinding) -> dict[str, Any]:
+def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
     finding = held.finding
     return {
         "kind": finding.kind.value,
@@ -105,8 +108,8 @@ def _finding(held: HeldFinding) -> dict[str, Any]:
         "message": finding.message,
         "remedy": finding.remedy,
         "evidence": dict(finding.evidence),
-        "first": held.first,
-        "last": held.last,
+        "first": run.steps[held.spans[0][0] - 1],
+        "last": run.steps[held.spans[-1][1] - 1],
         "steps": held.steps,
         "in_a_row": held.in_a_row,
         "of": held.of,

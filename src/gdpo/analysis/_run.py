@@ -10,20 +10,17 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.analysis._steps import StepAnalysis
-from gdpo.diagnostics import Diagnosis, Finding, Kind, Severity
+from gdpo.diagnostics import Diagnosis, Finding, FindingHistory, HeldFinding, Influence, pooled
 
-OVER_TIME = ("mean", "missing", "dead_groups", "group_std", "requested", "realized", "energy")
+OVER_TIME = ("mean", "missing", "dead_groups", "group_std")
 """What is kept of every reward at every step: fields of `RewardDiagnosis`."""
 
-LASTING = 5
-"""Steps in a row that a finding has to hold for to be told, as the alarms in training want it."""
+OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
+"""What is known of every reward at every step from the last groups together."""
 
 _TENTH = 10
 
 _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, "reward reward"]]
-
-Span: TypeAlias = tuple[int, int]
-"""First and last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,47 +40,22 @@ class RewardOverall:
     groups: int
     live_groups: int
     """Groups in which it varies."""
-    requested: float
-    """Share of the influence that its weight asks for, mean over the steps."""
-    realized: float
-    """Share that it has, mean over the steps in which anything has influence."""
-    energy: float
+    weight_share: float
+    """Share of the weights, mean over the groups."""
+    influence_share: float
+    """Share of the influence of all groups together; negative: against its weight."""
+    influence_margin: float
+    """Half of the 95 % interval of that share."""
     with_length: float
     """Correlation with the number of tokens in groups, mean over the steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFinding:
-    """A finding, and for how long it held."""
-
-    finding: Finding
-    """As it was when it held last."""
-    first: int
-    last: int
-    steps: int
-    """In how many it held."""
-    in_a_row: int
-    """The longest time without a break, in steps that were recorded."""
-    spans: tuple[Span, ...]
-    """From which recorded step to which, counted from 1: their places, not their numbers."""
-    of: int
-    """Recorded steps in all."""
-
-    @property
-    def lasting(self) -> bool:
-        """Whether it held for 5 steps in a row, or for all of a shorter run."""
-        return self.in_a_row >= min(LASTING, self.of)
-
-
 @dataclass(slots=True)
-class _Held:
-    """A finding as it is kept while steps come in."""
+class _Traced:
+    """The steps of a run in their order, as far as they have been taken in."""
 
-    last: Finding
-    """As it was in the last of these steps."""
-    step: int
-    at: list[int] = field(default_factory=list[int])
-    """Places of the steps in which it held."""
+    history: FindingHistory = field(default_factory=FindingHistory)
+    windows: list[Influence] = field(default_factory=list[Influence])
 
 
 @dataclass(slots=True)
@@ -105,7 +77,9 @@ class RunAnalysis:
     _pairs: dict[tuple[str, ...], _Pairs] = field(default_factory=dict, repr=False)
     _lengths: list[tuple[float, float]] = field(default_factory=list, repr=False)
     _counts: dict[str, list[float]] = field(default_factory=dict, repr=False)
-    _held: dict[tuple[Kind, tuple[str, ...]], "_Held"] = field(default_factory=dict, repr=False)
+    _found: list[tuple[Influence, tuple[Finding, ...]]] = field(default_factory=list, repr=False)
+    """Of every step by itself."""
+    _traced: _Traced = field(default_factory=_Traced, repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,12 +105,7 @@ class RunAnalysis:
         if not step.recorded:
             self.estimators.add(str(diagnosis.estimator))
         self._keep(step)
-        for finding in diagnosis.findings:
-            key = (finding.kind, finding.rewards)
-            held = self._held.setdefault(key, _Held(finding, step.step))
-            held.at.append(len(self.steps))
-            if step.step >= held.step:
-                held.last, held.step = finding, step.step
+        self._found.append((diagnosis.influence, diagnosis.findings))
         self._lengths.append((step.num_tokens, step.cut))
         self._gains.append(nan if diagnosis.batch_gain is None else diagnosis.batch_gain)
         self._correlate(diagnosis)
@@ -147,20 +116,20 @@ class RunAnalysis:
         order = np.argsort(self.steps, kind="stable").tolist()
         if order == list(range(len(order))):
             return
-        for kept in (self.steps, self._kept, self._gains, self._lengths):
+        for kept in (self.steps, self._kept, self._gains, self._lengths, self._found):
             kept[:] = [kept[place] for place in order]
-        now = {place: i for i, place in enumerate(order)}
-        for held in self._held.values():
-            held.at.sort(key=now.__getitem__)
-            held.at[:] = map(now.__getitem__, held.at)
+        self._traced = _Traced()
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
         """One number of a reward at every step; NaN where it has none.
 
         Args:
             name: The reward.
-            what: One of `OVER_TIME`, or `with_length`.
+            what: One of `OVER_TIME`, `OVER_WINDOW`, or `with_length`.
         """
+        if what in OVER_WINDOW:
+            windows = (_of_window(window, what) for window in self._trace().windows)
+            return np.array([window.get(name, nan) for window in windows])
         place = (*OVER_TIME, "with_length").index(what)
         return np.array([kept[name][place] if name in kept else nan for kept in self._kept])
 
@@ -186,20 +155,22 @@ class RunAnalysis:
 
     def rewards(self) -> list[RewardOverall]:
         """Every reward over all steps."""
-        return [self._overall(name) for name in self.names]
+        if not self._found:
+            return []
+        whole = _whole([influence for influence, _ in self._found])
+        return [self._overall(name, whole) for name in self.names]
 
     def findings(self) -> list[HeldFinding]:
         """What was found in any step: the worst first, and of these what held longest."""
-        found = [self._one(held.at, held.last) for held in self._held.values()]
-        severities, kinds = list(Severity), list(Kind)
-        return sorted(
-            found,
-            key=lambda held: (
-                severities.index(held.finding.severity),
-                -held.steps,
-                kinds.index(held.finding.kind),
-            ),
-        )
+        return self._trace().history.held()
+
+    def _trace(self) -> _Traced:
+        """Follow the findings through the steps that came since it was last asked."""
+        traced = self._traced
+        for influence, findings in self._found[traced.history.steps :]:
+            window, _ = traced.history.add(influence, findings)
+            traced.windows.append(window)
+        return traced
 
     def _correlate(self, diagnosis: Diagnosis) -> None:
         names = tuple(reward.name for reward in diagnosis.rewards)
@@ -228,12 +199,8 @@ class RunAnalysis:
             self._counts[reward.name] = [a + b for a, b in zip(counts, added, strict=True)]
         self._kept.append(kept)
 
-    def _overall(self, name: str) -> RewardOverall:
+    def _overall(self, name: str, whole: Influence) -> RewardOverall:
         there, total, groups, live = self._counts[name]
-
-        def mean(what: str) -> float:
-            return _mean(self.over_time(name, what))
-
         means = self.over_time(name, "mean")
         means = means[~np.isnan(means)]
         tenth = max(1, len(means) // _TENTH)
@@ -246,38 +213,24 @@ class RunAnalysis:
             missing=1 - there / self.rollouts if self.rollouts else nan,
             groups=int(groups),
             live_groups=int(live),
-            requested=mean("requested"),
-            realized=mean("realized"),
-            energy=mean("energy"),
-            with_length=mean("with_length"),
-        )
-
-    def _one(self, at: list[int], finding: Finding) -> HeldFinding:
-        held = spans(at)
-        return HeldFinding(
-            finding=finding,
-            first=self.steps[at[0]],
-            last=self.steps[at[-1]],
-            steps=len(at),
-            in_a_row=max(last - first + 1 for first, last in held),
-            spans=tuple((first + 1, last + 1) for first, last in held),
-            of=len(self.steps),
+            with_length=_mean(self.over_time(name, "with_length")),
+            **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
         )
 
 
-def spans(places: Sequence[int]) -> list[Span]:
-    """Runs of consecutive numbers.
+def _whole(steps: Sequence[Influence]) -> Influence:
+    """Return the sums over all steps, in which steps of one group count after one another."""
+    return pooled([step.after(last) for step, last in zip(steps, [None, *steps], strict=False)])
 
-    >>> spans([1, 2, 3, 7, 8])
-    [(1, 3), (7, 8)]
-    """
-    found: list[Span] = []
-    for place in places:
-        if found and found[-1][1] == place - 1:
-            found[-1] = (found[-1][0], place)
-        else:
-            found.append((place, place))
-    return found
+
+def _of_window(window: Influence, what: str) -> dict[str, float]:
+    """Return one of `OVER_WINDOW` by reward."""
+    values = {
+        "weight_share": window.weight_shares,
+        "influence_share": window.shares,
+        "influence_margin": window.margins,
+    }[what]
+    return dict(zip(window.names, values.tolist(), strict=True))
 
 
 def _mean(values: Float[np.ndarray, " step"]) -> float:

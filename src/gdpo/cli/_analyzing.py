@@ -14,17 +14,15 @@ from rich.console import Console
 from gdpo import __version__
 from gdpo._files import to_json
 from gdpo.analysis import (
-    LASTING,
     RECORDED,
     Analysis,
-    HeldFinding,
     Rescorer,
     analyze,
     as_dict,
 )
 from gdpo.cli._analyze_options import Wanted
 from gdpo.cli._codes import FAILED, INTERRUPTED
-from gdpo.diagnostics import Severity
+from gdpo.diagnostics import HeldFinding, Severity
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import LINES, estimators_summary, rollouts_summary, write_rollouts_report
 from gdpo.report._text import one_line
@@ -95,7 +93,7 @@ def _look(wanted: Wanted, console: Console) -> list[HeldFinding]:
         _refuse_absent(analysis, wanted)
     if not wanted.json:
         console.rule(time.strftime("%H:%M:%S"))
-    bad = [held for held in _failing(analysis, wanted.fail_on) if held.in_a_row >= LASTING]
+    bad = [held for held in _failing(analysis, wanted.fail_on) if held.certain]
     _tell(analysis, wanted, console, failed=bool(bad))
     if analysis.runs:
         try:
@@ -107,7 +105,8 @@ def _look(wanted: Wanted, console: Console) -> list[HeldFinding]:
 
 def _tell_end(held: HeldFinding, wanted: Wanted, console: Console) -> None:
     finding = held.finding
-    said = f"--fail-on: a {finding.severity.value} held for {held.in_a_row:,} steps in a row: "
+    steps = f"{held.in_a_row:,} step{'s' * (held.in_a_row != 1)}"
+    said = f"--fail-on: a {finding.severity.value} held for {steps} in a row: "
     out = Console(stderr=True, highlight=False) if wanted.json else console
     _say(said + finding.message, out)
 

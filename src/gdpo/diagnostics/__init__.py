@@ -4,20 +4,27 @@ from gdpo.diagnostics._diagnose import Bounds, diagnose
 from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
 from gdpo.diagnostics._finding import Finding, Kind, Severity
 from gdpo.diagnostics._groups import dead_groups, group_std, silent_groups
+from gdpo.diagnostics._influence import Influence, pooled
 from gdpo.diagnostics._thresholds import Thresholds
-from gdpo.diagnostics._watch import Watch
+from gdpo.diagnostics._watch import LASTING, FindingHistory, HeldFinding, Span, Watch
 
 __all__ = [
+    "LASTING",
     "Bounds",
     "Diagnosis",
     "Finding",
+    "FindingHistory",
+    "HeldFinding",
+    "Influence",
     "Kind",
     "RewardDiagnosis",
     "Severity",
+    "Span",
     "Thresholds",
     "Watch",
     "dead_groups",
     "diagnose",
     "group_std",
+    "pooled",
     "silent_groups",
 ]

@@ -73,16 +73,18 @@ def _gain(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _extreme(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    if d.largest <= thresholds.extreme:
+    ratio = d.largest / d.live_rms if d.live_rms else 0.0
+    if ratio <= thresholds.extreme:
         return
     yield Finding(
         Kind.EXTREME,
         Severity.WARNING,
         (),
-        f"the largest advantage is {d.largest:.3g}: one rollout can decide a step",
-        f"max_advantage: {thresholds.extreme:g}, where the estimator has it; if advantages are in "
-        "the unit of the rewards, as without any standard deviation, rescale the rewards",
-        {"largest": d.largest},
+        f"the largest advantage is {d.largest:.3g}, {times(ratio)} their root mean square in the "
+        "groups that have signal: one rollout can decide a step",
+        f"max_advantage: {thresholds.extreme * (d.live_rms or 1.0):.3g}, where the estimator has "
+        "it; otherwise see whether the rewards have outliers",
+        {"largest": d.largest, "live_rms": d.live_rms or 0.0},
     )
 
 

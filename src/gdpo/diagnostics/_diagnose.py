@@ -26,6 +26,7 @@ from gdpo.diagnostics import _measures as measures
 from gdpo.diagnostics._diagnosis import Diagnosis, Matrix, RewardDiagnosis
 from gdpo.diagnostics._findings import findings_of
 from gdpo.diagnostics._groups import dead_share, mean_std, silent_groups, where_it_applies
+from gdpo.diagnostics._influence import Influence, influence_of
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.errors import ConfigError, DataError
 
@@ -48,10 +49,11 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
 ) -> Diagnosis:
     r"""What each reward does in a batch, what the estimator makes of it, and what is wrong.
 
-    A reward's influence is the covariance of the advantage with its z-score; under GDPO it is
-    $(C w)_k$ up to a factor, with $C$ the correlation of the rewards, and under GRPO it goes with
-    the spread of the reward as well. The share of it that a reward has is put beside the share that
-    its weight asks for.
+    A reward's influence is the covariance of the advantage with its z-score: how fast the update
+    raises the reward, in units of its standard deviation in a group, to first order. Under GDPO it
+    is $(C w)_k$ up to a factor, with $C$ the correlation of the rewards; under GRPO it goes with
+    the standard deviation of the reward as well. Its share among the rewards is put beside the
+    share that the reward has of the weights.
 
     Args:
         rewards: `[prompt, sample, reward]` of any array library, raw, each in its own unit. NaN:
@@ -76,10 +78,10 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
         >>> import numpy as np
         >>> rewards = np.random.default_rng(0).random((256, 8, 2)) * [10, 1]
         >>> diagnosis = diagnose(rewards, [1, 1], ["steps", "style"], estimator="grpo")
-        >>> [round(reward.realized, 2) for reward in diagnosis.rewards]
+        >>> [round(reward.influence_share, 2) for reward in diagnosis.rewards]
         [0.95, 0.05]
-        >>> [finding.kind.value for finding in diagnosis.findings]
-        ['dominates']
+        >>> [(finding.kind.value, finding.rewards) for finding in diagnosis.findings]
+        [('ignored', ('style',))]
     """
     r = _numpy(rewards)
     _check_names(names, r)
@@ -137,12 +139,13 @@ def _diagnosis(
     gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
     correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
     conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
+    influence = influence_of(advantages, batch.z, batch.std, batch.weights, names)
     return Diagnosis(
         estimator=None,
         prompts=batch.values.shape[0],
         samples=batch.values.shape[1],
         rollouts=int(np.sum(applies)),
-        rewards=_reward_diagnoses(batch, advantages, names, bounds),
+        rewards=_reward_diagnoses(batch, influence, names, bounds),
         correlation=_matrix(correlation),
         degrees=_matrix(degrees),
         conflict=conflict,
@@ -154,34 +157,40 @@ def _diagnosis(
         distinct=measures.distinct(advantages, applies, live),
         distinct_grpo=measures.distinct(batch.grpo, applies, live),
         same_as_grpo=measures.similarity(advantages, batch.grpo, applies),
+        influence=influence,
     )
 
 
 def _reward_diagnoses(
     batch: _Batch,
-    advantages: measures.Scores,
+    influence: Influence,
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> tuple[RewardDiagnosis, ...]:
     means = mean(batch.values, over=BATCH)[0, 0]
     low, high = bounds
-    influence = measures.influence(advantages, batch.z)
+    missing = np.isnan(batch.values)
+    rollouts = max(int(np.sum(~np.all(missing, axis=-1))), 1)
+
+    def known(values: Vector) -> list[float | None]:
+        return _numbers(np.where(np.all(missing, axis=BATCH), nan, values))
+
     columns: dict[str, Sequence[Any]] = {
         "name": names,
         "weight": batch.weights.tolist(),
         "low": _numbers(low),
         "high": _numbers(high),
         "mean": _numbers(means),
-        "missing": np.mean(np.isnan(batch.values), axis=BATCH).tolist(),
+        "missing": np.mean(missing, axis=BATCH).tolist(),
         "groups": np.sum(~np.isnan(batch.std), axis=0).tolist(),
         "dead_groups": _numbers(dead_share(batch.std)),
         "group_std": _numbers(mean_std(batch.std)),
         "live_std": _numbers(_live_std(batch.std)),
         "saturation": _numbers((means - low) / (high - low)),
-        "requested": measures.shares(batch.weights),
-        "influence": _numbers(influence),
-        "realized": measures.shares(influence),
-        "energy": measures.shares(measures.energy(batch.z, batch.weights)),
+        "weight_share": _numbers(influence.weight_shares),
+        "influence": known(influence.sums.influence / rollouts),
+        "influence_share": known(influence.shares),
+        "influence_margin": known(influence.margins),
     }
     rows = zip(*columns.values(), strict=True)
     return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)

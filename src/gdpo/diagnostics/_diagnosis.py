@@ -1,11 +1,12 @@
 """The result of `diagnose`: what each reward does in a batch, and what the batch does with them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, TypeAlias
 
 from gdpo.diagnostics._finding import Finding, Severity
+from gdpo.diagnostics._influence import Influence
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 """Rows of one number per reward."""
@@ -17,8 +18,7 @@ _LOGGED_OF_REWARDS = (
     "missing",
     "saturation",
     "influence",
-    "realized",
-    "energy",
+    "influence_share",
 )
 _LOGGED_OF_BATCH = (
     "conflict",
@@ -56,15 +56,16 @@ class RewardDiagnosis:
     """The same, median over the groups in which it varies: the typical spread."""
     saturation: float | None
     """Where the mean lies in the declared range: 0 at the bottom, 1 at the top."""
-    requested: float | None
-    """Share of the influence that the weight asks for: |w_k| / Σ|w|."""
+    weight_share: float | None
+    """|w_k| / Σ|w|; over several steps the mean over their groups."""
     influence: float | None
-    """Covariance of the advantage with the reward's z-score, over the rollouts that it applies to.
-    Its sign is the direction in which the reward is pushed."""
-    realized: float | None
-    """Share of the influence that it has: |influence_k| / Σ|influence|."""
-    energy: float | None
-    """Share of Σ(w_k z_k)², the sum over all rollouts."""
+    """Mean of A z_k over the rollouts of the batch: how fast the update raises the reward, in units
+    of its standard deviation in a group. Its sign is the direction in which it is pushed."""
+    influence_share: float | None
+    """Influence / Σ|influence| over the rewards that have a weight; negative: against the weight.
+    None: no reward has any influence."""
+    influence_margin: float | None
+    """Half of the 95 % interval of `influence_share`; None: fewer than two groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class Diagnosis:
     """The same under GRPO, in the same groups."""
     same_as_grpo: float | None
     """Correlation of the advantages with GRPO's, over the rollouts that have a reward."""
+    influence: Influence = field(compare=False, repr=False)
+    """The sums behind the influence shares, to be added up over steps."""
     findings: tuple[Finding, ...] = ()
     """Worst first."""
 
@@ -127,7 +130,7 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as dicts, lists, numbers and text, ready for JSON; NaN becomes None."""
-        return _plain(asdict(self))
+        return _plain({k: v for k, v in asdict(self).items() if k != "influence"})
 
     def summary(self) -> str:
         """A table of the rewards, the batch and the findings, for a terminal; about 20 lines."""

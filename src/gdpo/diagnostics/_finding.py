@@ -25,10 +25,8 @@ class Kind(StrEnum):
     """A reward is pushed against its weight."""
     OUT_OF_REACH = "out_of_reach"
     """A reward does not vary, at the bottom of its range."""
-    DOMINATES = "dominates"
-    """One reward holds nearly all influence, and its weight does not ask for that."""
-    DROWNED = "drowned"
-    """A reward has far less influence than its weight asks for."""
+    IGNORED = "ignored"
+    """The advantage hardly follows a reward, though its weight asks for that."""
     OPPOSED = "opposed"
     """Two rewards ask for opposite things."""
     CONFLICT = "conflict"
@@ -62,7 +60,8 @@ class Finding:
     kind: Kind
     severity: Severity
     rewards: tuple[str, ...]
-    """The rewards that it is about, the one at fault first; empty: the batch as a whole."""
+    """The rewards that it is about; empty: the batch as a whole. With the kind, they say which
+    finding it is: on another step the numbers differ, and who dominates an ignored reward."""
     message: str
     """What was found, as a sentence with its numbers."""
     remedy: str

@@ -3,9 +3,6 @@
 What an estimator is made of is in `gdpo.advantages.stages` and used from there.
 """
 
-from collections.abc import Iterable
-from math import isnan, nan
-
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -19,31 +16,6 @@ Square = Float[np.ndarray, "reward reward"]
 _SAME = 1e-5
 """Advantages closer than this part of the largest one are the same: computed in float32 they carry
 that much rounding."""
-
-
-def influence(advantages: Scores, z: Values) -> Float[np.ndarray, " reward"]:
-    r"""Covariance of the advantage with each reward's z-score, over where the reward applies.
-
-    The mean of $A z_k$: $z_k$ sums to 0 in each group, so that the mean of $A$ has no say. NaN for
-    a reward that applies nowhere.
-    """
-    return mean(advantages[..., None] * z, over=BATCH)[0, 0]
-
-
-def shares(values: Iterable[float]) -> list[float | None]:
-    r"""$|v_k| / \sum_l |v_l|$; None where a value is NaN, or all are 0."""
-    sizes = [abs(float(value)) for value in values]
-    largest = max((size for size in sizes if not isnan(size)), default=0.0)
-    ratios = [size / largest if largest > 0 else nan for size in sizes]
-    total = max(sum(ratio for ratio in ratios if not isnan(ratio)), 1.0)
-    return [None if isnan(ratio) else ratio / total for ratio in ratios]
-
-
-def energy(z: Values, weights: Float[np.ndarray, " reward"]) -> Float[np.ndarray, " reward"]:
-    r"""$\sum (w_k z_k)^2$ over the batch, up to a common factor."""
-    largest = np.max(np.abs(weights))
-    unit = weights / largest if largest > 0 else weights
-    return unit**2 * np.nansum(z * z, axis=BATCH)
 
 
 def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:

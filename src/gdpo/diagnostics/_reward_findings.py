@@ -87,15 +87,20 @@ def _tiny_spread(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Fi
         return
     part = reward.live_std / (reward.high - reward.low)
     # With a noise floor, or beside larger rewards that are summed first, it has no say.
-    counts = (reward.realized or 0) >= (reward.requested or 0) / 2
+    counts = (reward.influence_share or 0) >= (reward.weight_share or 0) / 2
     if part < thresholds.tiny_spread and counts:
         yield Finding(
             Kind.TINY_SPREAD,
             Severity.WARNING,
             (reward.name,),
             f"`{reward.name}` varies by {percent(part)} of its range in a group and still holds "
-            f"{percent(reward.realized or 0)} of the influence: if that is noise, it is blown up",
+            f"{percent(reward.influence_share or 0)} of the influence: if that is noise, it is "
+            "amplified",
             f"noise_floor: the difference in `{reward.name}` that means something, in its unit; or "
             "declare the range that it really uses",
-            {"part_of_range": part, "live_std": reward.live_std, "realized": reward.realized or 0},
+            {
+                "part_of_range": part,
+                "live_std": reward.live_std,
+                "influence_share": reward.influence_share or 0,
+            },
         )

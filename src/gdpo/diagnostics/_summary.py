@@ -1,16 +1,25 @@
 """A diagnosis as text for a terminal."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
+from math import nan
 from textwrap import wrap
 
 from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
-from gdpo.diagnostics._finding import Finding, Kind, Severity
-from gdpo.diagnostics._text import percent
+from gdpo.diagnostics._finding import Finding, Severity
+from gdpo.diagnostics._text import interval, percent
 
 _LINES = 20
 """What fits on a screen beside something else."""
 _WIDTH = 100
-_HEADINGS = ("reward", "weight", "mean", "spread", "dead", "requested", "realized")
+_HEADINGS = (
+    "reward",
+    "weight",
+    "mean",
+    "std",
+    "zero-variance groups",
+    "weight share",
+    "influence share",
+)
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 _UNKNOWN = "–"
 
@@ -20,11 +29,10 @@ def summary(diagnosis: Diagnosis) -> str:
 
     Findings that do not fit into about 20 lines are counted; the first two are always shown.
     """
-    against = {f.rewards[0] for f in diagnosis.findings if f.kind is Kind.REVERSED}
     head = [
         f"{diagnosis.estimator or 'advantages'} on {diagnosis.prompts} x {diagnosis.samples} "
         f"rollouts (prompts x samples)",
-        *_table([_HEADINGS, *(_cells(reward, against) for reward in diagnosis.rewards)]),
+        *_table([_HEADINGS, *map(_cells, diagnosis.rewards)]),
         *_batch(diagnosis),
     ]
     return "\n".join([*head, *_findings(diagnosis.findings, _LINES - len(head))])
@@ -42,15 +50,15 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _cells(reward: RewardDiagnosis, against: Set[str]) -> tuple[str, ...]:
+def _cells(reward: RewardDiagnosis) -> tuple[str, ...]:
     return (
         reward.name,
         f"{reward.weight:g}",
         _figure(reward.mean),
         _figure(reward.live_std),
         _share(reward.dead_groups),
-        _share(reward.requested),
-        f"{'against ' if reward.name in against else ''}{_share(reward.realized)}",
+        _share(reward.weight_share),
+        _interval(reward),
     )
 
 
@@ -89,6 +97,11 @@ def _lines(finding: Finding) -> list[str]:
         *wrap(f"{_MARKS[finding.severity]} {finding.message}", _WIDTH, subsequent_indent="  "),
         *wrap(f"→ {finding.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    "),
     ]
+
+
+def _interval(reward: RewardDiagnosis) -> str:
+    values = reward.influence_share, reward.influence_margin
+    return interval(*(nan if value is None else value for value in values))
 
 
 def _share(value: float | None) -> str:

@@ -1,5 +1,8 @@
 """How the numbers of findings and summaries are written."""
 
+_SMALL, _EXACT = 0.02, 5e-4
+"""Shares that are given as an upper bound, and margins that are left out."""
+
 
 def percent(share: float) -> str:
     """A share in percent; what is neither nothing nor everything is not rounded to it.
@@ -23,3 +26,24 @@ def times(ratio: float) -> str:
     """
     digits = f"{ratio:.1f}" if ratio < 3 else f"{ratio:.0f}" if ratio < 1e4 else f"{ratio:.1e}"
     return f"{digits} times"
+
+
+def interval(share: float, margin: float) -> str:
+    """Return a share with the half-width of its interval; what is nearly 0 is an upper bound.
+
+    >>> interval(0.4812, 0.031), interval(-0.12, 0.03), interval(0.0025, 0.02), interval(1.0, 0.0)
+    ('48 % ± 3', '−12 % ± 3', 'under 2 %', '100 %')
+
+    Without a margin (NaN) there is nothing to compute it from.
+
+    >>> interval(0.4812, float("nan")), interval(0.005, 0.08), interval(float("nan"), 0.1)
+    ('48 %', 'under 8 %', '–')
+    """
+    if share != share:
+        return "–"
+    if abs(share) < _SMALL and margin == margin:
+        return f"under {max(100 * _SMALL, 100 * (abs(share) + margin)):.0f} %"
+    text = f"{'−' if share < 0 else ''}{percent(abs(share))}"
+    if margin != margin or margin < _EXACT:
+        return text
+    return f"{text} ± {100 * margin:.{0 if margin >= 0.01 else 1}f}"

@@ -25,16 +25,18 @@ class Thresholds:
     missing: float = 0.9
     """Share of missing values from which a reward is said to be mostly missing: one of ten rollouts
     at most decides it."""
-    dominant: float = 0.9
-    """Share of the influence from which a reward dominates: the others together have a tenth."""
-    dominant_margin: float = 0.15
-    """By how much that share must exceed the share of its weight. At equal weights of two rewards
-    the excess is 0.4; a weight that asks for 0.8 may well get 0.9."""
-    drowned: float = 0.25
-    """Part of the influence it asks for below which a reward is drowned. Correlation and missing
-    groups alone often cost half of it."""
+    window: int = 256
+    """Groups over which influence is added up in a training: shares of a few groups are noise. The
+    standard error of a share is about 2 % with 256 groups of 8."""
+    least_groups: int = 64
+    """Groups from which it is said that a reward is ignored or reversed."""
+    least_live: int = 16
+    """Of these, the groups in which the reward has to vary."""
+    ignored: float = 0.25
+    """Part of the correlation with the advantage that the weights ask for, below which a reward is
+    ignored. Under GRPO a reward whose standard deviation is a fifth of the others' has it."""
     reversed: float = 0.05
-    """Share of the influence from which a wrong sign counts: less moves nothing to speak of."""
+    """Influence share from which a wrong sign counts: less moves hardly anything."""
     opposed: float = 0.5
     """Negative correlation from which two rewards are opposed. At equal weights each then loses
     half of its influence to the other."""
@@ -54,8 +56,9 @@ class Thresholds:
     tiny_spread: float = 0.01
     """Typical spread in a group, as a part of the declared range, below which it may be noise."""
     extreme: float = 10.0
-    """Size of an advantage that is extreme. One failure among 16 samples gives 3.8 and one among 64
-    gives 7.9, which are in the nature of the formula."""
+    """Size of an advantage that is extreme, in root mean squares of the groups that have signal, so
+    that estimators which do not normalize are measured alike. One failure among 16 samples gives
+    3.8 and one among 64 gives 7.9, which are in the nature of the formula."""
     same: float = 0.999
     """Correlation with GRPO's advantages from which they are the same: 0.2 % of the variance
     differs."""

@@ -1,39 +1,257 @@
-"""Findings that last: one batch may be unlucky, several in a row are not."""
+"""Findings over the steps of a run: which of them hold, and for how long.
 
-from collections import Counter
-from collections.abc import Iterable
+One rule for the alarms of a training, for files that are analyzed and for reports. What the
+advantage follows is looked at over the last 256 groups, so that it holds as soon as it is found.
+Other findings are of one batch each: one may be unlucky, several in a row are not.
+"""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import isnan
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
 from gdpo.diagnostics._finding import Finding, Kind, Severity
+from gdpo.diagnostics._findings import in_order
+from gdpo.diagnostics._influence import Influence, Window
+from gdpo.diagnostics._influence_findings import influence_findings
+from gdpo.diagnostics._thresholds import Thresholds
 
-_Key = tuple[Kind, tuple[str, ...]]
+LASTING = 5
+"""Steps in a row for which a finding of single batches has to hold."""
+
+OVER_WINDOW = (Kind.IGNORED, Kind.REVERSED)
+"""Findings that are made from the last groups together."""
+
+Key: TypeAlias = tuple[Kind, tuple[str, ...]]
+
+Span: TypeAlias = tuple[int, int]
+"""First and last step."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFinding:
+    """A finding, and for how long it held."""
+
+    finding: Finding
+    """As it was when it held last."""
+    spans: tuple[Span, ...]
+    """From which step to which, counted from 1: their places, not their numbers. A finding of the
+    last groups holds from the first of them on."""
+    of: int
+    """Steps in all."""
+
+    @property
+    def steps(self) -> int:
+        """In how many steps it held."""
+        return sum(last - first + 1 for first, last in self.spans)
+
+    @property
+    def in_a_row(self) -> int:
+        """The longest time without a break, in steps."""
+        return max(last - first + 1 for first, last in self.spans)
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is more than bad luck, whatever comes: see `LASTING`."""
+        return self.finding.kind in OVER_WINDOW or self.in_a_row >= LASTING
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is more than bad luck in a run that is over: a short one has it throughout."""
+        return self.certain or self.in_a_row == self.of
+
+
+@dataclass(slots=True)
+class _Held:
+    finding: Finding
+    spans: list[Span] = field(default_factory=list[Span])
+
+    def extend(self, first: int, last: int) -> None:
+        if self.spans and first <= self.spans[-1][1] + 1:
+            first = min(first, self.spans.pop()[0])
+        self.spans.append((first, last))
+
+
+class FindingHistory:
+    """Takes in the steps of a run in their order, and keeps which findings held.
+
+    Args:
+        thresholds: Of the findings; left out: `Thresholds()`.
+    """
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.steps = 0
+        self._thresholds = thresholds or Thresholds()
+        self._window = Window(self._thresholds.window)
+        self._last: Influence | None = None
+        self._held: dict[Key, _Held] = {}
+
+    def add(
+        self, influence: Influence, findings: Iterable[Finding]
+    ) -> tuple[Influence, tuple[Finding, ...]]:
+        """Take in the next step.
+
+        Args:
+            influence: Sums of the step.
+            findings: Of the step alone; what they say about influence is left aside.
+
+        Returns:
+            The sums over the last groups, and what is found now.
+        """
+        self.steps += 1
+        pooled = self._window.add(influence.after(self._last))
+        self._last = influence
+        over_window = list(influence_findings(pooled, self._thresholds))
+        of_batch = [finding for finding in findings if finding.kind not in OVER_WINDOW]
+        for finding in of_batch:
+            self._hold(finding, self.steps)
+        for finding in over_window:
+            self._hold(finding, self.steps - len(self._window) + 1)
+        return pooled, in_order([*of_batch, *over_window])
+
+    def held(self) -> list[HeldFinding]:
+        """Return what was found in any step: the worst first, and of these what held longest."""
+        found = [
+            HeldFinding(held.finding, tuple(held.spans), self.steps) for held in self._held.values()
+        ]
+        severities, kinds = list(Severity), list(Kind)
+        return sorted(
+            found,
+            key=lambda held: (
+                severities.index(held.finding.severity),
+                -held.steps,
+                kinds.index(held.finding.kind),
+            ),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it as lists, numbers and text, for a checkpoint."""
+        return {
+            "steps": self.steps,
+            "window": [_plain(step) for step in self._window],
+            "last": None if self._last is None else _plain(self._last),
+            "held": [
+                {"finding": asdict(held.finding), "spans": held.spans}
+                for held in self._held.values()
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.steps = state["steps"]
+        self._window = Window(self._thresholds.window)
+        for step in state["window"]:
+            self._window.add(_influence(step))
+        self._last = None if state["last"] is None else _influence(state["last"])
+        self._held = {}
+        for held in state["held"]:
+            finding = _finding(held["finding"])
+            spans = [(first, last) for first, last in held["spans"]]
+            self._held[finding.kind, finding.rewards] = _Held(finding, spans)
+
+    def _hold(self, finding: Finding, first: int) -> None:
+        held = self._held.setdefault((finding.kind, finding.rewards), _Held(finding))
+        held.finding = finding
+        held.extend(first, self.steps)
 
 
 class Watch:
-    """Tells each warning once, when it has held for several batches in a row.
-
-    Args:
-        batches: How many in a row.
+    """Tells each warning of a training once: as soon as it lasts.
 
     Example:
-        >>> watch = Watch(batches=2)
-        >>> warning = Finding(Kind.DROWNED, Severity.WARNING, ("format",), "…", "…", {})
-        >>> [len(watch.update([warning])) for _ in range(3)]
-        [0, 1, 0]
+        >>> import numpy as np
+        >>> from gdpo.diagnostics import diagnose
+        >>> watch, random = Watch(), np.random.default_rng(0)
+        >>> for step in range(1, 9):
+        ...     rewards = random.random((32, 8, 2)) * [100, 1]
+        ...     _ = watch.update(diagnose(rewards, None, ["steps", "style"], estimator="grpo"))
+        ...     for finding in watch.due:
+        ...         print(step, finding.kind.value, *finding.rewards)
+        2 ignored style
     """
 
-    def __init__(self, batches: int = 5) -> None:
-        self.batches = batches
-        self._held: Counter[_Key] = Counter()
-        self._told: set[_Key] = set()
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.due: list[Finding] = []
+        """Warnings that the last step made due."""
+        self._history = FindingHistory(thresholds)
+        self._told: set[Key] = set()
 
-    def update(self, findings: Iterable[Finding]) -> list[Finding]:
-        """The warnings among one batch's findings that are due now."""
-        now = {(f.kind, f.rewards): f for f in findings if f.severity is Severity.WARNING}
-        self._held = Counter({key: self._held[key] + 1 for key in now})
-        due = [
-            key
-            for key, held in self._held.items()
-            if held >= self.batches and key not in self._told
-        ]
-        self._told.update(due)
-        return [now[key] for key in due]
+    def state(self) -> dict[str, Any]:
+        """Return all of it as lists, numbers and text, for a checkpoint."""
+        told = [[kind.value, list(rewards)] for kind, rewards in sorted(self._told)]
+        return {"history": self._history.state(), "told": told}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; an empty one changes nothing."""
+        if state:
+            self._history.restore(state["history"])
+            self._told = {(Kind(kind), tuple(rewards)) for kind, rewards in state["told"]}
+
+    def update(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Take in the diagnosis of the next step.
+
+        Returns:
+            The same, with influence shares and findings over the last groups.
+        """
+        pooled, findings = self._history.add(diagnosis.influence, diagnosis.findings)
+        lasting = {
+            (held.finding.kind, held.finding.rewards): held.finding
+            for held in self._history.held()
+            if held.certain and held.finding.severity is Severity.WARNING
+        }
+        self.due = [finding for key, finding in lasting.items() if key not in self._told]
+        self._told |= set(lasting)
+        return replace(diagnosis, rewards=_pooled(diagnosis.rewards, pooled), findings=findings)
+
+
+def _plain(step: Influence) -> dict[str, Any]:
+    return {
+        "names": list(step.names),
+        "groups": step.groups,
+        "table": step.table.tolist(),
+        "products": step.products.tolist(),
+        "sampled": step.sampled,
+        "alone": None if step.alone is None else step.alone.tolist(),
+    }
+
+
+def _influence(plain: Mapping[str, Any]) -> Influence:
+    alone = plain["alone"]
+    return Influence(
+        names=tuple(plain["names"]),
+        groups=plain["groups"],
+        table=np.array(plain["table"], np.float64),
+        products=np.array(plain["products"], np.float64),
+        sampled=plain["sampled"],
+        alone=None if alone is None else np.array(alone, np.float64),
+    )
+
+
+def _finding(plain: Mapping[str, Any]) -> Finding:
+    kind, severity, rewards = plain["kind"], plain["severity"], tuple(plain["rewards"])
+    known = {"kind": Kind(kind), "severity": Severity(severity), "rewards": rewards}
+    return Finding(**{**plain, **known})
+
+
+def _pooled(
+    rewards: tuple[RewardDiagnosis, ...], influence: Influence
+) -> tuple[RewardDiagnosis, ...]:
+    """Return the rewards of a step with the shares over the last groups."""
+    columns = (influence.weight_shares, influence.shares, influence.margins)
+    by_name = dict(zip(influence.names, zip(*columns, strict=True), strict=True))
+
+    def known(value: float) -> float | None:
+        return None if isnan(value) else float(value)
+
+    return tuple(
+        replace(
+            reward,
+            weight_share=known(by_name[reward.name][0]),
+            influence_share=known(by_name[reward.name][1]),
+            influence_margin=known(by_name[reward.name][2]),
+        )
+        for reward in rewards
+    )

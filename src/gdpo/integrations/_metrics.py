@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.diagnostics import Watch, diagnose
+from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.integrations._rows import Groups
 from gdpo.integrations._settings import Settings
 
@@ -24,18 +24,21 @@ class Computed:
     def metrics(self, watch: Watch) -> dict[str, float]:
         """`gdpo/<reward>/...` for each reward, `gdpo/...` for the batch.
 
-        Those of `Diagnosis.metrics()`, and of the estimator's state if it has one. What the watch
-        warns of (a finding that holds for several batches in a row) is logged.
+        These are `Diagnosis.metrics()` and the numbers of the estimator's state if it has one.
+        Influence shares are over the last groups. Warnings that last are logged, each once.
         """
-        rule, names = self.settings.rule, self.settings.names
-        diagnosis = diagnose(
+        diagnosis = watch.update(self._diagnosis())
+        for finding in watch.due:
+            logger.warning("%s: %s", finding.message, finding.remedy)
+        rule = self.settings.rule
+        metrics = {**diagnosis.metrics(), **rule.metrics(self.settings.names)}
+        return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
+
+    def _diagnosis(self) -> Diagnosis:
+        return diagnose(
             self.groups.rewards,
             self.settings.weights,
-            names,
-            estimator=rule.name,
+            self.settings.names,
+            estimator=self.settings.rule.name,
             advantages=self.advantages,
         )
-        for finding in watch.update(diagnosis.findings):
-            logger.warning("%s: %s", finding.message, finding.remedy)
-        metrics = {**diagnosis.metrics(), **rule.metrics(names)}
-        return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from gdpo._files import write_whole
-from gdpo.analysis import LASTING
+from gdpo.diagnostics import LASTING
 from gdpo.experiments import Comparison, Measured
 from gdpo.report import _figures as figures
 from gdpo.report import _head as head

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from gdpo.analysis import LASTING, Span
-from gdpo.diagnostics import Severity
+from gdpo.diagnostics import LASTING, Severity, Span
 from gdpo.experiments import Comparison
 from gdpo.report._charts import Chart
 from gdpo.report._head import arm_name, swatch, table

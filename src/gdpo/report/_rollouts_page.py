@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
-from gdpo.analysis import LASTING, Analysis
+from gdpo.analysis import Analysis
+from gdpo.diagnostics import LASTING
 from gdpo.report import _parts as parts
 from gdpo.report import _rollouts_parts as of_rollouts
 from gdpo.report._page import framed

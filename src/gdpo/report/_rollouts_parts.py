@@ -6,9 +6,9 @@ from math import isfinite, nan
 
 import numpy as np
 
-from gdpo.analysis import Analysis, HeldFinding, LengthBins, Replayed, RunAnalysis
-from gdpo.diagnostics import Severity
-from gdpo.diagnostics._text import percent
+from gdpo.analysis import Analysis, LengthBins, Replayed, RewardOverall, RunAnalysis
+from gdpo.diagnostics import HeldFinding, Severity
+from gdpo.diagnostics._text import interval, percent
 from gdpo.report._charts import COLOURS, Chart, Line, Points
 from gdpo.report._figures import binned, running_mean, smoothing
 from gdpo.report._head import table
@@ -50,9 +50,8 @@ def rewards_table(run: RunAnalysis, shown: Labels) -> str:
             f"<b>{figure(reward.first)} → {figure(reward.last)}</b>",
             figure(reward.mean),
             f"{reward.live_groups:,} of {reward.groups:,}",
-            share(reward.requested),
-            f"<b>{share(reward.realized)}</b>",
-            share(reward.energy),
+            share(reward.weight_share),
+            f"<b>{_interval(reward)}</b>",
             figure(reward.with_length),
             share(reward.missing),
         ]
@@ -60,8 +59,8 @@ def rewards_table(run: RunAnalysis, shown: Labels) -> str:
         if reward.name in shown.rewards
     ]
     headings = (
-        *("reward", "mean: first → last", "mean of all", "live groups", "asked", "realized"),
-        *("energy", "with length", "missing"),
+        *("reward", "mean: first → last", "mean of all", "live groups", "weight share"),
+        *("influence share", "with length", "missing"),
     )
     return table(headings, rows, caption(run, shown))
 
@@ -98,11 +97,28 @@ def influence_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
         title = shown.runs[run.run] or "all rewards"
-        realized = [(run, shown.rewards[n], run.over_time(n, "realized")) for n in names]
         live = [(run, shown.rewards[n], 1 - run.over_time(n, "dead_groups")) for n in names]
-        charts.append(_chart(title, "share of the influence", realized, points, low=0.0))
+        charts.append(_influence_chart(run, title, names, shown, points))
         charts.append(_chart(title, "live groups", live, points, low=0.0))
     return charts
+
+
+def _influence_chart(
+    run: RunAnalysis, title: str, names: Sequence[str], shown: Labels, points: int
+) -> Chart:
+    """The influence share of each reward over the last groups, with its interval as a band."""
+    steps = np.array(run.steps, np.float64)
+    lines: list[Line] = []
+    for place, name in enumerate(names):
+        value, margin = (
+            run.over_time(name, what) for what in ("influence_share", "influence_margin")
+        )
+        table = np.stack([value, value - margin, value + margin])
+        drawn = binned(table, points)
+        lines.append(
+            replace(_line(place, shown.rewards[name], drawn[0]), low=drawn[1], high=drawn[2])
+        )
+    return _drawn(title, "influence share", binned(steps[None], points)[0], lines, low=0.0)
 
 
 def length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
@@ -152,7 +168,8 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> list[str]:
     first, last = max(held.spans, key=lambda span: span[1] - span[0])
     words = f"steps {run.steps[first - 1]} to {run.steps[last - 1]}"
     if len(held.spans) > 1:
-        words += f", and on and off from {held.first} to {held.last}"
+        first, last = held.spans[0][0], held.spans[-1][1]
+        words += f", and on and off from {run.steps[first - 1]} to {run.steps[last - 1]}"
     return [
         f'<span class="{mark}">{finding.severity.value}</span> '
         f"{finding.kind.value.replace('_', ' ')} <span>{about}</span>",
@@ -250,6 +267,10 @@ def smoothing_note(runs: Sequence[RunAnalysis]) -> str:
 def figure(value: float) -> str:
     """A number of any size, to three digits."""
     return "–" if not isfinite(value) else f"{value:.3g}".replace("-", "−")
+
+
+def _interval(reward: RewardOverall) -> str:
+    return interval(reward.influence_share, reward.influence_margin).replace(" ", "&nbsp;")
 
 
 def share(value: float) -> str:

@@ -11,9 +11,9 @@ from textwrap import wrap
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
-from gdpo.analysis import Analysis, HeldFinding, Replayed, RewardOverall, RunAnalysis
-from gdpo.diagnostics import Kind, Severity
-from gdpo.diagnostics._text import percent
+from gdpo.analysis import Analysis, Replayed, RewardOverall, RunAnalysis
+from gdpo.diagnostics import HeldFinding, Severity
+from gdpo.diagnostics._text import interval, percent
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers._formats import WORDLESS
@@ -180,32 +180,24 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     if not rows:
         return
     most = max(3, min(room, _REWARDS))
-    headings = ("reward", "mean: first → last", "live groups", "asked", "realized", "energy")
+    headings = ("reward", "mean: first → last", "live groups", "weight share", "influence share")
     headings = (*(["run"] if several else []), *headings, "missing")
     cells = [
-        (*([_name(run.run)] if several else []), *_cells(run, reward))
-        for run, reward in rows[:most]
+        (*([_name(run.run)] if several else []), *_cells(reward)) for run, reward in rows[:most]
     ]
     yield from _table([headings, *cells], width)
     if len(rows) > most:
         yield Text(f"and {len(rows) - most:,} more: --json has all", style="dim")
 
 
-def _cells(run: RunAnalysis, reward: RewardOverall) -> tuple[str, ...]:
-    against = any(
-        held.lasting
-        and held.finding.kind is Kind.REVERSED
-        and held.finding.rewards[0] == reward.name
-        for held in run.findings()
-    )
+def _cells(reward: RewardOverall) -> tuple[str, ...]:
     live = reward.live_groups / reward.groups if reward.groups else float("nan")
     return (
         _name(reward.name),
         f"{_number(reward.first)} → {_number(reward.last)}",
         _share(live),
-        _share(reward.requested),
-        ("against " if against else "") + _share(reward.realized),
-        _share(reward.energy),
+        _share(reward.weight_share),
+        interval(reward.influence_share, reward.influence_margin),
         _share(reward.missing),
     )
 

@@ -1,30 +1,42 @@
-"""The state of an estimator in the checkpoints of a run."""
+"""What a trainer has learnt beside the model, in the checkpoints of a run."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from transformers import TrainerCallback
 
-from gdpo.advantages import AdvantageRule
 
-KEY = "gdpo.AdvantageRule"
-"""Under which it lies in a checkpoint's `trainer_state.json`, beside the states of callbacks."""
+class Stateful(Protocol):
+    """Something with a state of lists, numbers and text."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state; empty: there is none."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; an empty one changes nothing."""
+        ...
 
 
-class RuleState(TrainerCallback):
-    """Keeps what an estimator has learnt with every checkpoint, and restores it on resuming.
+class KeptState(TrainerCallback):
+    """Keeps the state of an estimator or a watch with every checkpoint, and restores it.
 
-    Most estimators have no state, and leave nothing there.
+    Args:
+        name: Under which it lies in a checkpoint's `trainer_state.json`, beside the states of
+            callbacks.
+        subject: Whose state it is.
     """
 
-    def __init__(self, rule: AdvantageRule) -> None:
-        self.rule = rule
+    def __init__(self, name: str, subject: Stateful) -> None:
+        self.key = f"gdpo.{name}"
+        self.subject = subject
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Take over the state of the checkpoint that training goes on from, if it does."""
-        self.rule.restore(state.stateful_callbacks.get(KEY, {}))
+        self.subject.restore(state.stateful_callbacks.get(self.key, {}))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Leave it where the next checkpoint takes it from."""
-        now = self.rule.state()
+        now = self.subject.state()
         if now:
-            state.stateful_callbacks[KEY] = now
+            state.stateful_callbacks[self.key] = now

@@ -35,7 +35,7 @@ from gdpo.integrations.trl._rewards import (
     reward_names,
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
-from gdpo.integrations.trl._state import RuleState
+from gdpo.integrations.trl._state import KeptState
 from gdpo.rewards import (
     apply_gates,
     check_distinct,
@@ -133,7 +133,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         args.reward_weights = weights_by_name(names, args.reward_weights)
         super().__init__(model, functions, args, *others, **kwargs)
         check_distinct(self.reward_func_names)  # an environment may have added its own
-        self.add_callback(RuleState(self._rule))
+        self.add_callback(KeptState("AdvantageRule", self._rule))
+        self.add_callback(KeptState("Watch", self._watch))
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
         self._warned_of_one_group = False
@@ -197,7 +198,11 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         batch.output["advantages"] = self._local_part(advantages, batch.output["advantages"])
         self._warn_of_one_group(mode, batch.rewards)
         self._log_advantages(generated[0].their_own(advantages))
-        self._log_diagnosis(mode, self._diagnose(batch.rewards, advantages), batch.closed_gates)
+        diagnosis = self._diagnose(batch.rewards, advantages)
+        if mode == "train":
+            diagnosis = self._watch.update(diagnosis)
+            self._warn()
+        self._log_diagnosis(mode, diagnosis, batch.closed_gates)
         for groups in generated:
             self._record(mode, groups, groups.their_own(advantages))
         if mode == "train":
@@ -235,8 +240,10 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             if not key.endswith(_LOGGED_WITH_REWARDS):
                 metrics[key].append(value)
         metrics["frac_reward_zero_std"][-1] = diagnosis.silent_groups
-        if mode == "train" and self.accelerator.is_main_process:
-            for finding in self._watch.update(diagnosis.findings):
+
+    def _warn(self) -> None:
+        if self.accelerator.is_main_process:
+            for finding in self._watch.due:
                 logger.warning("%s: %s", finding.message, finding.remedy)
 
     def _log_advantages(self, advantages: torch.Tensor) -> None:

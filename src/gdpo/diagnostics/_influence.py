@@ -1,0 +1,267 @@
+r"""How much each reward moves the policy: sums over groups, which add up over steps.
+
+With $A$ the advantage of a sample and $z_k$ its reward $k$ standardized in its group (0 where the
+reward does not vary), $u_k = \sum_i A_i z_{ik}$ is what one group adds to the influence of the
+reward, and $U_k = \sum_g u_{gk}$ its influence: how fast this update raises the reward, in units of
+its standard deviation in a group, to first order. Everything here is a sum over groups, so that
+the same groups give the same numbers however they are cut into steps.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from gdpo.diagnostics._measures import PerGroup, Scores, Values
+
+Vector = Float[np.ndarray, " reward"]
+Square = Float[np.ndarray, "reward reward"]
+
+_NORMAL_95 = 1.959964
+"""Standard errors from a share to the end of its 95 % interval."""
+
+
+class Sums(NamedTuple):
+    """One number per reward for each sum over the groups. "Live": the reward varies there."""
+
+    influence: Vector
+    """U: sum of A z."""
+    weight: Vector
+    """w / Σ|w|, once for each group: it has the sign of the weight."""
+    live: Vector
+    """Live groups."""
+    std: Vector
+    """Standard deviation in the live groups."""
+    degrees: Vector
+    """Degrees of freedom: samples less one, of the live groups."""
+    squares: Vector
+    """A², in the live groups, with A centred over the samples that the reward applies to."""
+    z_squares: Vector
+    """z², in the live groups."""
+    asked: Vector
+    """A* z in the live groups, with A* = Σ_l w_l z_l / Σ|w|: what the weights ask for."""
+    asked_squares: Vector
+    """A*², in the live groups, centred like A."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Influence:
+    """The influence of the rewards on one step, or on several that were pooled."""
+
+    names: tuple[str, ...]
+    groups: int
+    table: Float[np.ndarray, "sum reward"]
+    """The rows of `sums`."""
+    products: Square
+    """n / (n - 1) Σ (u - ū)(u - ū)ᵀ over the n groups of a step, which estimates the covariance
+    of U; added up over the steps."""
+    sampled: int
+    """Groups that `products` is of. The first of a row of steps of one group each is not in it."""
+    alone: Vector | None = None
+    """u, where the step has one group alone: neighbouring ones show the variance."""
+
+    @property
+    def sums(self) -> Sums:
+        """The sums by name."""
+        return Sums(*self.table)
+
+    @property
+    def weight_shares(self) -> Vector:
+        """|w_k| / Σ|w|, mean over the groups; 0 where no reward has a weight."""
+        return np.abs(self.sums.weight) / self.groups
+
+    @property
+    def shares(self) -> Vector:
+        r"""$s_k = \mathrm{sign}(w_k)\, U_k / \sum_l |U_l|$ over the rewards that have a weight.
+
+        Negative: the reward is pushed against its weight. NaN: no reward has any influence.
+        """
+        with np.errstate(all="ignore"):
+            return self._signs * self.sums.influence / self._total
+
+    @property
+    def margins(self) -> Vector:
+        r"""Half of the 95 % interval of each share; NaN: fewer than two groups, or no influence.
+
+        The delta method: with $V$ the covariance of $U$ and $D = \sum_l |U_l|$ the covariance of
+        the shares is $J V J^\top$, $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) / D$.
+        """
+        if not self.sampled:
+            return np.full(len(self.names), np.nan)
+        with np.errstate(all="ignore"):
+            raw = self.sums.influence / self._total
+            slopes = np.eye(len(raw)) - np.outer(raw, np.sign(self.sums.influence) * self._weighted)
+            covariance = self.products * (self.groups / self.sampled)
+            variance = np.einsum("kl,lm,km->k", slopes, covariance / self._total**2, slopes)
+            return _NORMAL_95 * np.sqrt(np.maximum(variance, 0.0))
+
+    @property
+    def correlations(self) -> Vector:
+        r"""$\rho_k = \sum A z_k / \sqrt{\sum A^2 \sum z_k^2}$ over the groups in which k varies.
+
+        It has the sign of the weight beside it: negative means against the weight. NaN: the reward
+        varies nowhere.
+        """
+        return self._signs * _correlation(self.sums.influence, self.sums.squares, self.sums)
+
+    @property
+    def asked_correlations(self) -> Vector:
+        """The same with the advantages that the weights ask for, Σ_l w_l z_l."""
+        return self._signs * _correlation(self.sums.asked, self.sums.asked_squares, self.sums)
+
+    def after(self, previous: "Influence | None") -> "Influence":
+        """Return this step as it counts after another one.
+
+        A step of one group has no variance of its own: half of the squared difference from its
+        neighbour stands for it.
+        """
+        if self.alone is None or previous is None or previous.alone is None:
+            return self
+        if previous.names != self.names:
+            return self
+        with np.errstate(all="ignore"):
+            apart = self.alone - previous.alone
+            return replace(self, products=np.outer(apart, apart) / 2, sampled=1)
+
+    @property
+    def _signs(self) -> Vector:
+        return np.where(self.sums.weight < 0, -1.0, 1.0)
+
+    @property
+    def _weighted(self) -> Vector:
+        return (self.sums.weight != 0).astype(np.float64)
+
+    @property
+    def _total(self) -> float:
+        total = float(np.sum(np.abs(self.sums.influence) * self._weighted))
+        return total if total > 0 else np.nan
+
+
+class Window:
+    """The last steps, as few as hold so many groups, added up.
+
+    Args:
+        groups: How many groups the window holds, if there are so many; the step that completes
+            them is in it as a whole.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._least = groups
+        self._steps: deque[Influence] = deque()
+        self._groups = 0
+
+    def __len__(self) -> int:
+        """Return how many steps it holds."""
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[Influence]:
+        """Go through the steps that it holds."""
+        return iter(self._steps)
+
+    def add(self, step: Influence) -> Influence:
+        """Take in the next step, let go of old ones, and return the sums over the window."""
+        self._steps.append(step)
+        self._groups += step.groups
+        while self._groups - self._steps[0].groups >= self._least:
+            self._groups -= self._steps.popleft().groups
+        return pooled(self._steps)
+
+
+def influence_of(
+    advantages: Scores,
+    z: Values,
+    std: PerGroup,
+    weights: Vector,
+    names: Sequence[str],
+) -> Influence:
+    """Return the sums of one step.
+
+    Args:
+        advantages: Those that are trained with.
+        z: Rewards standardized in their group; NaN where a reward does not apply.
+        std: Standard deviation of each reward in each group; 0 or NaN where it does not vary.
+        weights: One per reward.
+        names: One per reward.
+    """
+    applies, live = ~np.isnan(z), std > 0
+    scores = np.where(applies, z, 0.0)
+    unit = _unit(weights)
+    with np.errstate(all="ignore"):
+        a, asked = (_centred(each[..., None], applies) for each in (advantages, scores @ unit))
+        by_group = np.sum(a * scores, axis=1)
+        prompts = len(by_group)
+        sums = Sums(
+            influence=np.sum(by_group, axis=0),
+            weight=unit * prompts,
+            live=np.sum(live, axis=0).astype(np.float64),
+            std=np.sum(std, axis=0, where=live),
+            degrees=np.sum((np.sum(applies, axis=1) - 1.0), axis=0, where=live),
+            squares=_over_live(a * a, live),
+            z_squares=_over_live(scores * scores, live),
+            asked=_over_live(asked * scores, live),
+            asked_squares=_over_live(asked * asked, live),
+        )
+        apart = by_group - np.mean(by_group, axis=0)
+        products = apart.T @ apart * (prompts / max(prompts - 1, 1))
+    return Influence(
+        names=tuple(names),
+        groups=prompts,
+        table=np.stack(sums),
+        products=products,
+        sampled=prompts if prompts > 1 else 0,
+        alone=by_group[0] if prompts == 1 else None,
+    )
+
+
+def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
+    """Return the sums over several steps; a reward that a step does not have counts 0 there."""
+    names = tuple(dict.fromkeys(name for step in steps for name in step.names))
+    fitted = [step if step.names == names else _spread_out(step, names) for step in steps]
+    return Influence(
+        names=names,
+        groups=sum(step.groups for step in fitted),
+        table=np.sum([step.table for step in fitted], axis=0),
+        products=np.sum([step.products for step in fitted], axis=0),
+        sampled=sum(step.sampled for step in fitted),
+    )
+
+
+def _spread_out(step: Influence, names: Sequence[str]) -> Influence:
+    """Return a step with places for rewards that it does not have."""
+    places = [names.index(name) for name in step.names]
+    table = np.zeros((len(step.table), len(names)))
+    table[:, places] = step.table
+    products = np.zeros((len(names), len(names)))
+    products[np.ix_(places, places)] = step.products
+    return Influence(tuple(names), step.groups, table, products, step.sampled)
+
+
+def _unit(weights: Vector) -> Vector:
+    """Return w / Σ|w|, for weights of any size."""
+    largest = np.max(np.abs(weights), initial=0.0)
+    if largest == 0:
+        return np.zeros_like(weights)
+    scaled = weights / largest
+    return scaled / np.sum(np.abs(scaled))
+
+
+def _centred(
+    values: Float[np.ndarray, "prompt sample 1"], applies: np.ndarray
+) -> Float[np.ndarray, "prompt sample reward"]:
+    """Return values less their mean over the samples that each reward applies to; 0 elsewhere."""
+    count = np.maximum(np.sum(applies, axis=1, keepdims=True), 1)
+    means = np.sum(values * applies, axis=1, keepdims=True) / count
+    return (values - means) * applies
+
+
+def _over_live(values: Values, live: np.ndarray) -> Vector:
+    return np.sum(np.sum(values, axis=1), axis=0, where=live)
+
+
+def _correlation(products: Vector, squares: Vector, sums: Sums) -> Vector:
+    scale = np.sqrt(squares) * np.sqrt(sums.z_squares)
+    with np.errstate(all="ignore"):
+        return np.where(scale > 0, products / scale, np.where(sums.live > 0, 0.0, np.nan))
