@@ -166,8 +166,8 @@ def cut(groups: list[Influence], size: int) -> Influence:
 def first_finding(groups: list[Influence], size: int) -> tuple[int | None, set[str]]:
     """The first step at which anything is found, counted from 1, and what is found in the run.
 
-    The sums over every window come from cumulative sums. Where a formula of the rule comes near to
-    a finding, the rule itself is asked.
+    The rule is asked at every step, over the last groups and over all. Its sums are cumulative
+    here; where its formula comes near to a finding, the rule itself is called.
     """
     limits = Thresholds()
     tables = np.stack([group.table for group in groups])
@@ -178,15 +178,16 @@ def first_finding(groups: list[Influence], size: int) -> tuple[int | None, set[s
     before = -(-limits.window // size)
     windows = totals.copy()
     windows[before:] -= totals[:-before]
-    first, found = None, set()
-    for place in np.flatnonzero(_near(windows, limits)):
-        held = min(place + 1, before) * size
-        empty = np.zeros((windows.shape[-1],) * 2)
-        window = Influence(groups[0].names, held, windows[place], empty, 0)
-        for finding in influence_findings(window, limits):
-            first = first or int(place) + 1
-            found.add(f"{finding.kind.value} {finding.rewards[0]}")
-    return first, found
+    first, found = set(), set()
+    for sums, most in ((windows, before), (totals, count)):
+        for place in np.flatnonzero(_near(sums, limits)):
+            empty = np.zeros((sums.shape[-1],) * 2)
+            held = min(place + 1, most) * size
+            window = Influence(groups[0].names, held, sums[place], empty, 0)
+            for finding in influence_findings(window, limits):
+                first.add(int(place) + 1)
+                found.add(f"{finding.kind.value} {finding.rewards[0]}")
+    return min(first, default=None), found
 
 
 def _near(windows: np.ndarray, limits: Thresholds) -> np.ndarray:

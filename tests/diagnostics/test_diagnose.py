@@ -67,32 +67,25 @@ def close(got, wanted):
     np.testing.assert_allclose(np.array(got, float), np.array(wanted, float), rtol=1e-9, atol=1e-12)
 
 
-def test_influence_is_the_covariance_of_the_advantage_with_the_z_score_where_it_applies():
+def test_influence_is_the_covariance_of_the_advantage_with_the_z_score():
     rewards = some_rewards()
-    a, z = gdpo(rewards, WEIGHTS), z_scores(rewards)
-    wanted = []
-    for k in range(3):
-        there = ~np.isnan(z[:, :, k])
-        wanted.append(np.cov(a[there], z[:, :, k][there], ddof=0)[0, 1])
+    a, z = gdpo(rewards, WEIGHTS), np.nan_to_num(z_scores(rewards))
+    rollouts = np.sum(~np.all(np.isnan(rewards), axis=-1))
+    wanted = np.array([sum(a.ravel() * z[:, :, k].ravel()) for k in range(3)]) / rollouts
     diagnosis = diagnose(rewards, WEIGHTS, NAMES)
     close(of_each(diagnosis, "influence"), wanted)
-    close(of_each(diagnosis, "realized"), np.abs(wanted) / np.sum(np.abs(wanted)))
-    close(of_each(diagnosis, "requested"), [1 / 3.5, 2 / 3.5, 0.5 / 3.5])
+    signed = np.sign(WEIGHTS) * wanted
+    close(of_each(diagnosis, "influence_share"), signed / np.sum(np.abs(wanted)))
+    close(of_each(diagnosis, "weight_share"), [1 / 3.5, 2 / 3.5, 0.5 / 3.5])
 
 
-def test_a_penalty_is_pushed_down_and_a_share_has_no_sign():
+def test_a_penalty_is_pushed_down_and_has_a_positive_share_of_the_influence():
     rng = np.random.default_rng(0)
     diagnosis = diagnose(rng.random((64, 8, 2)), [1, -1], ["quality", "length"])
     quality, length = diagnosis.rewards
     assert quality.influence == pytest.approx(-length.influence, rel=1e-9)
     assert length.influence < -0.5
-    assert (length.requested, length.realized) == (0.5, pytest.approx(0.5))
-
-
-def test_energy_is_the_share_of_the_squares_in_the_sum_of_weighted_z_scores():
-    rewards = some_rewards()
-    squares = np.nansum((WEIGHTS * z_scores(rewards)) ** 2, axis=(0, 1))
-    close(of_each(diagnose(rewards, WEIGHTS, NAMES), "energy"), squares / squares.sum())
+    assert (length.weight_share, length.influence_share) == (0.5, pytest.approx(0.5))
 
 
 def test_the_correlation_is_pooled_over_the_groups_in_which_both_rewards_vary():
@@ -349,14 +342,14 @@ def test_tiny_and_huge_rewards_and_weights_are_computed_without_overflow(size):
     huge = diagnose(rewards * size, [1, -1], ["a", "b"], low=[-size] * 2, high=[size] * 2)
     assert of_each(huge, "influence") == pytest.approx(of_each(wanted, "influence"), rel=1e-9)
     heavy = diagnose(rewards, [size, -size], ["a", "b"])
-    for field in ("requested", "realized", "energy"):
-        assert of_each(heavy, field) == pytest.approx(of_each(wanted, field), rel=1e-9)
+    for field in ("weight_share", "influence_share", "influence_margin"):
+        assert of_each(heavy, field) == pytest.approx(of_each(wanted, field), rel=1e-9, abs=1e-7)
     in_units = diagnose(rewards * size, [1, -1], ["a", "b"], estimator="grpo_no_std")
     assert in_units.live_rms == pytest.approx(
         size * diagnose(rewards, [1, -1], ["a", "b"], estimator="grpo_no_std").live_rms, rel=1e-9
     )
     assert str(in_units)
-    assert diagnose(rewards, [1e300, -1e-300], ["a", "b"]).rewards[1].requested == 0.0
+    assert diagnose(rewards, [1e300, -1e-300], ["a", "b"]).rewards[1].weight_share == 0.0
 
 
 @pytest.mark.parametrize("estimator", ["gdpo", "grpo", "mo_grpo", "rvpo", "gd2po_hard"])
@@ -380,16 +373,16 @@ def test_a_batch_without_much_in_it_is_diagnosed_all_the_same(rewards, weights, 
     assert diagnosis.summary() == str(diagnosis)
     json.dumps(diagnosis.as_dict(), allow_nan=False)
     assert all(np.isfinite(value) for value in diagnosis.metrics().values())
-    for field in ("requested", "realized", "energy"):
-        shares = [share for share in of_each(diagnosis, field) if share is not None]
-        assert not shares or sum(shares) == pytest.approx(1.0)
+    assert sum(of_each(diagnosis, "weight_share")) == (1.0 if any(weights) else 0.0)
+    weighted = [r.influence_share for r in diagnosis.rewards if r.weight and r.influence_share]
+    assert not weighted or sum(map(abs, weighted)) == pytest.approx(1.0)
 
 
 def test_what_is_not_known_is_none():
     diagnosis = diagnose(np.full((3, 4, 1), NAN), [0], ["a"])
     (reward,) = diagnosis.rewards
     assert (reward.mean, reward.group_std, reward.live_std, reward.dead_groups) == (None,) * 4
-    assert (reward.influence, reward.realized, reward.requested, reward.energy) == (None,) * 4
+    assert (reward.influence, reward.influence_share, reward.influence_margin) == (None,) * 3
     assert (reward.missing, reward.groups) == (1.0, 0)
     assert (diagnosis.conflict, diagnosis.batch_gain, diagnosis.live_rms) == (None,) * 3
     assert (diagnosis.distinct, diagnosis.same_as_grpo) == (None, None)

@@ -4,29 +4,33 @@ import numpy as np
 
 from gdpo.diagnostics import diagnose
 
-HEADINGS = ["reward", "weight", "mean", "spread", "dead", "requested", "realized"]
+HEADINGS = [
+    *("reward", "weight", "mean", "std", "zero-variance"),
+    *("weight share", "influence share"),
+]
 
 
 def correctness_and_style(style=1.0):
     random = np.random.default_rng(0)
-    scores = random.integers(-3, 4, (64, 8)), style * random.random((64, 8))
+    scores = random.integers(-3, 4, (128, 8)), style * random.random((128, 8))
     return np.stack([score.astype(float) for score in scores], axis=-1)
 
 
-def test_the_table_puts_what_is_requested_next_to_what_is_realized():
+def test_the_table_puts_the_share_of_the_weights_next_to_that_of_the_influence():
     text = str(diagnose(correctness_and_style(), None, ["correctness", "style"], estimator="grpo"))
     head, headings, first, second, *_ = text.splitlines()
-    assert head == "grpo on 64 x 8 rollouts (prompts x samples)"
-    assert headings.split() == HEADINGS
+    assert head == "grpo on 128 x 8 rollouts (prompts x samples)"
+    assert [part.strip() for part in headings.split("  ") if part.strip()] == HEADINGS
     assert first.split()[0] == "correctness"
-    assert second.split()[-4:-2] == ["50", "%"]
+    assert second.split()[-6:] == ["50", "%", "8", "%", "±", "6"]
     assert len(headings) == len(first) == len(second)
     columns = [headings.index(heading) + len(heading) for heading in HEADINGS[1:]]
     assert all(line[column - 1] != " " for line in (first, second) for column in columns)
 
 
 def test_a_finding_is_followed_by_its_remedy():
-    diagnosis = diagnose(correctness_and_style(), None, ["correctness", "style"], estimator="grpo")
+    batch = correctness_and_style(0.1)
+    diagnosis = diagnose(batch, None, ["correctness", "style"], estimator="grpo")
     lines = str(diagnosis).splitlines()
     (finding,) = diagnosis.findings
     text = " ".join(line.strip() for line in lines[6:])
@@ -46,13 +50,13 @@ def test_notes_are_marked_differently_from_warnings():
     assert "!" not in text
 
 
-def test_a_reward_that_is_pushed_against_its_weight_is_marked():
+def test_a_reward_that_is_pushed_against_its_weight_has_a_negative_share():
     random = np.random.default_rng(0)
     x = random.random((64, 8))
     rewards = np.stack([x, 0.9 * x + 0.3 * random.random((64, 8)), -x], axis=-1)
     lines = str(diagnose(rewards, [1, 1, 0.5], ["a", "b", "brief"])).splitlines()
-    assert "against " in lines[4]
-    assert "against" not in lines[2] + lines[3]
+    assert " −" in lines[4]
+    assert "−" not in lines[2] + lines[3]
 
 
 def test_many_findings_are_cut_and_the_worst_two_always_shown():

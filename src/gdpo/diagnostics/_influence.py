@@ -94,9 +94,10 @@ class Influence:
         with np.errstate(all="ignore"):
             raw = self.sums.influence / self._total
             slopes = np.eye(len(raw)) - np.outer(raw, np.sign(self.sums.influence) * self._weighted)
-            covariance = self.products * (self.groups / self.sampled)
-            variance = np.einsum("kl,lm,km->k", slopes, covariance / self._total**2, slopes)
-            return _NORMAL_95 * np.sqrt(np.maximum(variance, 0.0))
+            covariance = self.products / self._total / self._total * (self.groups / self.sampled)
+            variance = np.einsum("kl,lm,km->k", slopes, covariance, slopes)
+            known = np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.nan)
+            return _NORMAL_95 * np.sqrt(known)
 
     @property
     def correlations(self) -> Vector:

@@ -40,8 +40,8 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
 
     With $\rho_k$ the correlation of the advantage with the z-scores of reward k over the groups in
     which it varies, $\rho^*_k$ the one that the weights ask for, and $d$ the degrees of freedom,
-    a reward is ignored if $\rho_k + 3/\sqrt d < \rho^*_k / 4$. It is reversed if $\rho_k < -3/\sqrt
-    d$ and its influence share is -5 % or less.
+    a reward is ignored if $\rho^*_k > 0$ and $\rho_k + 3/\sqrt d < \rho^*_k / 4$. It is reversed
+    if $\rho_k < -3/\sqrt d$ and its influence share is -5 % or less.
 
     Args:
         influence: Sums over one batch, or over the last steps of a run.
@@ -56,7 +56,7 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
         margin = thresholds.standard_errors * reward.error
         if reward.correlation < -margin and -reward.share >= thresholds.reversed:
             yield _reversed(reward, influence.groups)
-        elif reward.correlation + margin < thresholds.ignored * reward.asked:
+        elif reward.asked > 0 and reward.correlation + margin < thresholds.ignored * reward.asked:
             yield _ignored(reward, _dominating(reward, rewards), influence.groups)
 
 

@@ -16,7 +16,7 @@ _HEADINGS = (
     "weight",
     "mean",
     "std",
-    "zero-variance groups",
+    "zero-variance",
     "weight share",
     "influence share",
 )

@@ -15,7 +15,7 @@ import numpy as np
 from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
 from gdpo.diagnostics._finding import Finding, Kind, Severity
 from gdpo.diagnostics._findings import in_order
-from gdpo.diagnostics._influence import Influence, Window
+from gdpo.diagnostics._influence import Influence, Window, pooled
 from gdpo.diagnostics._influence_findings import influence_findings
 from gdpo.diagnostics._thresholds import Thresholds
 
@@ -87,6 +87,7 @@ class FindingHistory:
         self._thresholds = thresholds or Thresholds()
         self._window = Window(self._thresholds.window)
         self._last: Influence | None = None
+        self._all: Influence | None = None
         self._held: dict[Key, _Held] = {}
 
     def add(
@@ -102,20 +103,31 @@ class FindingHistory:
             The sums over the last groups, and what is found now.
         """
         self.steps += 1
-        pooled = self._window.add(influence.after(self._last))
-        self._last = influence
-        over_window = list(influence_findings(pooled, self._thresholds))
+        step = influence.after(self._last)
+        self._last, self._all = (
+            influence,
+            pooled([step] if self._all is None else [self._all, step]),
+        )
+        window = self._window.add(step)
+        over_window = list(influence_findings(window, self._thresholds))
         of_batch = [finding for finding in findings if finding.kind not in OVER_WINDOW]
         for finding in of_batch:
             self._hold(finding, self.steps)
         for finding in over_window:
             self._hold(finding, self.steps - len(self._window) + 1)
-        return pooled, in_order([*of_batch, *over_window])
+        return window, in_order([*of_batch, *over_window])
 
     def held(self) -> list[HeldFinding]:
-        """Return what was found in any step: the worst first, and of these what held longest."""
+        """Return what was found: the worst first, and of these what held longest.
+
+        What the last groups are too few to show, all groups of the run together may: that a reward
+        with a small weight is ignored.
+        """
+        every = () if self._all is None else influence_findings(self._all, self._thresholds)
+        over_all = {_key(finding): _Held(finding, [(1, self.steps)]) for finding in every}
         found = [
-            HeldFinding(held.finding, tuple(held.spans), self.steps) for held in self._held.values()
+            HeldFinding(held.finding, tuple(held.spans), self.steps)
+            for held in (over_all | self._held).values()
         ]
         severities, kinds = list(Severity), list(Kind)
         return sorted(
@@ -133,6 +145,7 @@ class FindingHistory:
             "steps": self.steps,
             "window": [_plain(step) for step in self._window],
             "last": None if self._last is None else _plain(self._last),
+            "all": None if self._all is None else _plain(self._all),
             "held": [
                 {"finding": asdict(held.finding), "spans": held.spans}
                 for held in self._held.values()
@@ -145,15 +158,17 @@ class FindingHistory:
         self._window = Window(self._thresholds.window)
         for step in state["window"]:
             self._window.add(_influence(step))
-        self._last = None if state["last"] is None else _influence(state["last"])
+        self._last, self._all = (
+            None if state[which] is None else _influence(state[which]) for which in ("last", "all")
+        )
         self._held = {}
         for held in state["held"]:
             finding = _finding(held["finding"])
             spans = [(first, last) for first, last in held["spans"]]
-            self._held[finding.kind, finding.rewards] = _Held(finding, spans)
+            self._held[_key(finding)] = _Held(finding, spans)
 
     def _hold(self, finding: Finding, first: int) -> None:
-        held = self._held.setdefault((finding.kind, finding.rewards), _Held(finding))
+        held = self._held.setdefault(_key(finding), _Held(finding))
         held.finding = finding
         held.extend(first, self.steps)
 
@@ -196,15 +211,20 @@ class Watch:
         Returns:
             The same, with influence shares and findings over the last groups.
         """
-        pooled, findings = self._history.add(diagnosis.influence, diagnosis.findings)
+        window, findings = self._history.add(diagnosis.influence, diagnosis.findings)
         lasting = {
-            (held.finding.kind, held.finding.rewards): held.finding
+            _key(held.finding): held.finding
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
         self.due = [finding for key, finding in lasting.items() if key not in self._told]
         self._told |= set(lasting)
-        return replace(diagnosis, rewards=_pooled(diagnosis.rewards, pooled), findings=findings)
+        return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=findings)
+
+
+def _key(finding: Finding) -> Key:
+    """Return what makes it the same finding on another step."""
+    return finding.kind, finding.rewards
 
 
 def _plain(step: Influence) -> dict[str, Any]:
@@ -231,17 +251,20 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
 
 
 def _finding(plain: Mapping[str, Any]) -> Finding:
-    kind, severity, rewards = plain["kind"], plain["severity"], tuple(plain["rewards"])
-    known = {"kind": Kind(kind), "severity": Severity(severity), "rewards": rewards}
-    return Finding(**{**plain, **known})
+    return Finding(
+        Kind(plain["kind"]),
+        Severity(plain["severity"]),
+        tuple(plain["rewards"]),
+        plain["message"],
+        plain["remedy"],
+        plain["evidence"],
+    )
 
 
-def _pooled(
-    rewards: tuple[RewardDiagnosis, ...], influence: Influence
-) -> tuple[RewardDiagnosis, ...]:
+def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
     """Return the rewards of a step with the shares over the last groups."""
-    columns = (influence.weight_shares, influence.shares, influence.margins)
-    by_name = dict(zip(influence.names, zip(*columns, strict=True), strict=True))
+    columns = (window.weight_shares, window.shares, window.margins)
+    by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
 
     def known(value: float) -> float | None:
         return None if isnan(value) else float(value)

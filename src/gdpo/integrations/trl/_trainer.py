@@ -126,8 +126,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         low, high = declared_ranges(given[: len(names)], gated=self._gates)
         self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
-        self._low = dict(zip(names, low, strict=True))
-        self._high = dict(zip(names, high, strict=True))
+        self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
         self._watch = Watch()
         args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
         args.reward_weights = weights_by_name(names, args.reward_weights)
