@@ -45,7 +45,7 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
     assert narrow.mean == pytest.approx(2 / 6)
     assert narrow.missing == pytest.approx(2 / 8)
     assert (narrow.groups, narrow.live_groups) == (3, 2)
-    assert wide.requested == narrow.requested == 0.5
+    assert wide.weight_share == narrow.weight_share == 0.5
     # 10 more tokens with 10 more reward, 20 fewer with none; then 10 and 20 more with 10.
     step_1 = (5 * 5 + 5 * 5) / np.sqrt((25 + 25) * (25 + 25 + 100 + 100))
     step_2 = (25 + 25 + 50 + 50) / np.sqrt(100 * (25 + 25 + 100 + 100))
@@ -91,7 +91,7 @@ def test_over_time_is_what_each_diagnosis_says(dump):
     first = np.array([[[0, 0], [10, 0]], [[5, 0], [5, 1]]], float)
     expected = diagnose(first, None, ["wide", "narrow"], estimator="grpo")
     assert steps[0].diagnosis.as_dict() == expected.as_dict()
-    assert run.over_time("wide", "realized")[0] == expected.rewards[0].realized
+    assert run.over_time("wide", "influence_share")[0] == expected.rewards[0].influence_share
     np.testing.assert_array_equal(run.over_time("narrow", "missing"), [0, 0.5])
 
 
@@ -161,12 +161,7 @@ def test_steps_of_files_that_each_begin_anew_are_put_in_order(tmp_path):
     (a, _) = run.rewards()
     assert (a.first, a.last) == (0.5, 5.5)
     (constant,) = [h for h in run.findings() if h.finding.kind is Kind.CONSTANT]
-    assert (constant.first, constant.last, constant.in_a_row, constant.spans) == (
-        4,
-        5,
-        4,
-        ((9, 12),),
-    )
+    assert (constant.in_a_row, constant.spans) == (4, ((9, 12),))
 
 
 def test_advantages_of_the_dump_are_those_that_count(tmp_path):
@@ -199,7 +194,7 @@ def test_findings_are_told_with_how_long_they_held(dump):
     (run,) = analyze_runs(analyze_steps(read(dump)))
     held = {(h.finding.kind, h.finding.rewards): h for h in run.findings()}
     constant = held[Kind.CONSTANT, ("narrow",)]
-    assert (constant.first, constant.last, constant.steps, constant.in_a_row) == (3, 6, 2, 1)
+    assert (constant.spans, constant.steps, constant.in_a_row) == (((3, 3), (5, 5)), 2, 1)
     severities = [h.finding.severity.value for h in run.findings()]
     assert severities == sorted(severities, reverse=True)  # warning before note
 

@@ -181,10 +181,14 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
         return
     most = max(3, min(room, _REWARDS))
     headings = ("reward", "mean: first → last", "live groups", "weight share", "influence share")
-    headings = (*(["run"] if several else []), *headings, "missing")
+    headings = (*(["run"] if several else []), *headings)
     cells = [
         (*([_name(run.run)] if several else []), *_cells(reward)) for run, reward in rows[:most]
     ]
+    if any(reward.missing for _, reward in rows):
+        headings = (*headings, "missing")
+        missing = [_share(reward.missing) for _, reward in rows]
+        cells = [(*row, share) for row, share in zip(cells, missing, strict=False)]
     yield from _table([headings, *cells], width)
     if len(rows) > most:
         yield Text(f"and {len(rows) - most:,} more: --json has all", style="dim")
@@ -198,7 +202,6 @@ def _cells(reward: RewardOverall) -> tuple[str, ...]:
         _share(live),
         _share(reward.weight_share),
         interval(reward.influence_share, reward.influence_margin),
-        _share(reward.missing),
     )
 
 
