@@ -32,18 +32,19 @@ def test_the_thresholds_of_the_page_are_the_defaults():
     t = Thresholds()
     for words in (
         f"{t.silent:.0%} of the groups are silent",
-        f"and {t.reversed:.0%} of the whole",
+        f"with {t.reversed:.0%} of the influence",
+        f"the **last {t.window} groups**",
+        f"It takes {t.least_groups} groups, {t.least_live} in which the reward varies",
         f"dead in {t.dead:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
-        f"{t.dominant:.0%} of the influence, {100 * t.dominant_margin:.0f} points more",
         f"ask for is −{t.opposed:g} or less",
         f"ask for is {t.redundant:g} or more",
         f"below {t.tiny_spread:.0%} of the range",
         f"`live_rms` is {t.live_rms:g} or more",
-        f"an advantage is larger than {t.extreme:g}",
+        f"an advantage is larger than {t.extreme:g} root mean squares",
         f"missing on {t.missing:.0%} of the rollouts",
         f"correlation with GRPO of {t.same:g}",
         f"fewer than {t.few_groups} groups",
     ):
         assert words.replace("%", " %") in text, words
-    assert (t.drowned, t.agreement, t.merged, t.standard_errors) == (0.25, 0.5, 0.5, 3)
+    assert (t.ignored, t.agreement, t.merged, t.standard_errors) == (0.25, 0.5, 0.5, 3)
