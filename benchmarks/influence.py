@@ -13,13 +13,12 @@ import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
 from gdpo.advantages import gdpo, grpo
 from gdpo.diagnostics import Thresholds
-from gdpo.diagnostics._influence import Influence, influence_of, pooled
+from gdpo.diagnostics._influence import Influence, group_sums
 from gdpo.diagnostics._influence_findings import influence_findings
 
 CUTS = (1, 4, 16, 64)
@@ -128,82 +127,74 @@ COVERED = {
 }
 
 
-def one_by_one(scenario: Scenario, seed: int) -> list[Influence]:
-    """The sums of each group of a run."""
+def by_group(scenario: Scenario, seed: int) -> np.ndarray:
+    """The sums of each group of a run, `[sum, group, reward]`."""
     rewards, advantages, weights = scenario.steps(seed)
     std = np.std(rewards, axis=1, ddof=1)
     std[np.ptp(rewards, axis=1) == 0] = 0
     centred = rewards - np.mean(rewards, axis=1, keepdims=True)
     z = np.where(std[:, None] > 0, centred / np.where(std > 0, std, 1)[:, None], 0.0)
-    names = [f"r{k}" for k in range(rewards.shape[-1])]
-    ones = [slice(group, group + 1) for group in range(len(rewards))]
-    return [influence_of(advantages[g], z[g], std[g], weights[g][0], names) for g in ones]
+    half = len(rewards) // 2
+    parts = [
+        group_sums(advantages[part], z[part], std[part], weights[part][0])
+        for part in (slice(None, half), slice(half, None))
+    ]
+    return np.concatenate(parts, axis=1)
 
 
-def cut(groups: list[Influence], size: int) -> Influence:
+def cut(sums: np.ndarray, size: int) -> Influence:
     """A run that was cut into steps of so many groups, added up."""
+    names = [f"r{k}" for k in range(sums.shape[-1])]
+    count = sums.shape[1] // size
+    sums = sums[:, : count * size]
+    u = sums[0].reshape(count, size, -1)
     if size == 1:
-        return pooled([step.after(last) for last, step in pairwise([None, *groups])])
-    tables, alone = (
-        np.stack(each) for each in zip(*((g.table, g.alone) for g in groups), strict=True)
-    )
-    steps = []
-    for start in range(0, len(groups) - size + 1, size):
-        u = alone[start : start + size]
-        apart = u - u.mean(axis=0)
-        steps.append(
-            Influence(
-                names=groups[0].names,
-                groups=size,
-                table=tables[start : start + size].sum(axis=0),
-                products=apart.T @ apart * size / (size - 1),
-                sampled=size,
-            )
-        )
-    return pooled(steps)
+        apart, scale, sampled = np.diff(u[:, 0], axis=0), 0.5, count - 1
+    else:
+        apart, scale, sampled = u - u.mean(axis=1, keepdims=True), size / (size - 1), count * size
+    apart = apart.reshape(-1, len(names))
+    return Influence(tuple(names), count * size, sums.sum(axis=1), apart.T @ apart * scale, sampled)
 
 
-def first_finding(groups: list[Influence], size: int) -> tuple[int | None, set[str]]:
+def first_finding(sums: np.ndarray, size: int) -> tuple[int | None, set[str]]:
     """The first step at which anything is found, counted from 1, and what is found in the run.
 
     The rule is asked at every step, over the last groups and over all. Its sums are cumulative
     here; where its formula comes near to a finding, the rule itself is called.
     """
     limits = Thresholds()
-    tables = np.stack([group.table for group in groups])
-    count = len(tables) // size
-    totals = np.cumsum(
-        tables[: count * size].reshape(count, size, *tables.shape[1:]).sum(axis=1), axis=0
-    )
+    names = tuple(f"r{k}" for k in range(sums.shape[-1]))
+    count = sums.shape[1] // size
+    steps = sums[:, : count * size].reshape(len(sums), count, size, -1).sum(axis=2)
+    totals = np.cumsum(steps, axis=1)
     before = -(-limits.window // size)
     windows = totals.copy()
-    windows[before:] -= totals[:-before]
+    windows[:, before:] -= totals[:, :-before]
     first, found = set(), set()
-    for sums, most in ((windows, before), (totals, count)):
-        for place in np.flatnonzero(_near(sums, limits)):
-            empty = np.zeros((sums.shape[-1],) * 2)
+    for table, most in ((windows, before), (totals, count)):
+        for place in np.flatnonzero(_near(table, limits)):
+            empty = np.zeros((len(names),) * 2)
             held = min(place + 1, most) * size
-            window = Influence(groups[0].names, held, sums[place], empty, 0)
+            window = Influence(names, held, table[:, place], empty, 0)
             for finding in influence_findings(window, limits):
                 first.add(int(place) + 1)
                 found.add(f"{finding.kind.value} {finding.rewards[0]}")
     return min(first, default=None), found
 
 
-def _near(windows: np.ndarray, limits: Thresholds) -> np.ndarray:
-    flat = np.moveaxis(windows, 1, 0).reshape(windows.shape[1], -1)
-    every = Influence((), 1, flat, np.zeros((0, 0)), 0)
+def _near(table: np.ndarray, limits: Thresholds) -> np.ndarray:
+    every = Influence((), 1, table.reshape(len(table), -1), np.zeros((0, 0)), 0)
     with np.errstate(all="ignore"):
         error = limits.standard_errors / np.sqrt(every.sums.degrees)
         near = every.correlations + error < limits.ignored * every.asked_correlations + 1e-6
         near |= every.correlations < -error + 1e-6
-    return near.reshape(len(windows), -1).any(axis=1)
+    return near.reshape(table.shape[1:]).any(axis=1)
 
 
 def shares(runs: int) -> None:
     """The share of a reward that is 1,000 times smaller, at every cut."""
     scenario = IGNORED["1,000 times smaller"]
-    every = [one_by_one(scenario, seed) for seed in range(runs)]
+    every = [by_group(scenario, seed) for seed in range(runs)]
     _row("groups per step", CUTS, head=True)
     for seed, groups in enumerate(every[:3]):
         totals = [cut(groups, size) for size in CUTS]
@@ -223,10 +214,12 @@ def coverage(runs: int) -> None:
     cuts = (1, 4, 16)
     _row("scenario", [f"{size} per step" for size in cuts], head=True)
     for name, scenario in COVERED.items():
-        truth = pooled([g for seed in range(10_000, 10_300) for g in one_by_one(scenario, seed)])
+        truth = cut(
+            np.concatenate([by_group(scenario, 10_000 + i) for i in range(300)], axis=1), 16
+        )
         inside = {size: [] for size in cuts}
         for seed in range(runs):
-            groups = one_by_one(scenario, seed)
+            groups = by_group(scenario, seed)
             for size in cuts:
                 total = cut(groups, size)
                 inside[size].append(np.abs(total.shares - truth.shares) <= total.margins)
@@ -240,7 +233,7 @@ def alarms(runs: int) -> None:
     for name, scenario in HEALTHY.items():
         found = {size: [] for size in CUTS}
         for seed in range(runs):
-            groups = one_by_one(scenario, seed)
+            groups = by_group(scenario, seed)
             for size in CUTS:
                 found[size].append(first_finding(groups, size)[1])
         cells = []
@@ -257,7 +250,7 @@ def detection(runs: int) -> None:
     for name, scenario in IGNORED.items():
         firsts = {size: [] for size in CUTS}
         for seed in range(runs):
-            groups = one_by_one(scenario, seed)
+            groups = by_group(scenario, seed)
             for size in CUTS:
                 firsts[size].append(first_finding(groups, size)[0])
         cells = []

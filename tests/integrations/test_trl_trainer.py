@@ -370,8 +370,8 @@ def test_the_diagnosis_of_every_batch_is_logged(tiny_policy, tmp_path):
         "ours", tiny_policy, tmp_path, rewards=[bytes_written, parity], reward_weights=None
     )
     trainer.train()
-    assert logged(trainer, "diagnostics/bytes_written/realized") == pytest.approx([1.0] * 3)
-    assert logged(trainer, "diagnostics/parity/energy") == [0.0] * 3
+    assert logged(trainer, "diagnostics/bytes_written/influence_share") == pytest.approx([1.0] * 3)
+    assert logged(trainer, "diagnostics/parity/influence_share") == [0.0] * 3
     assert not logged(trainer, "diagnostics/parity/dead_groups")  # rewards/parity/dead_groups is it
     for batch, largest in zip(trainer.record, logged(trainer, "diagnostics/largest"), strict=True):
         assert largest == pytest.approx(np.abs(batch["advantages"]).max())

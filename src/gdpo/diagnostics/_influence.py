@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from gdpo.diagnostics._measures import PerGroup, Scores, Values
 
@@ -187,34 +187,45 @@ def influence_of(
         weights: One per reward.
         names: One per reward.
     """
-    applies, live = ~np.isnan(z), std > 0
-    scores = np.where(applies, z, 0.0)
-    unit = _unit(weights)
+    sums = group_sums(advantages, z, std, weights)
+    prompts = sums.shape[1]
+    by_group = sums[Sums._fields.index("influence")]
     with np.errstate(all="ignore"):
-        a, asked = (_centred(each[..., None], applies) for each in (advantages, scores @ unit))
-        by_group = np.sum(a * scores, axis=1)
-        prompts = len(by_group)
-        sums = Sums(
-            influence=np.sum(by_group, axis=0),
-            weight=unit * prompts,
-            live=np.sum(live, axis=0).astype(np.float64),
-            std=np.sum(std, axis=0, where=live),
-            degrees=np.sum((np.sum(applies, axis=1) - 1.0), axis=0, where=live),
-            squares=_over_live(a * a, live),
-            z_squares=_over_live(scores * scores, live),
-            asked=_over_live(asked * scores, live),
-            asked_squares=_over_live(asked * asked, live),
-        )
         apart = by_group - np.mean(by_group, axis=0)
         products = apart.T @ apart * (prompts / max(prompts - 1, 1))
     return Influence(
         names=tuple(names),
         groups=prompts,
-        table=np.stack(sums),
+        table=np.sum(sums, axis=1),
         products=products,
         sampled=prompts if prompts > 1 else 0,
         alone=by_group[0] if prompts == 1 else None,
     )
+
+
+def group_sums(
+    advantages: Scores, z: Values, std: PerGroup, weights: Vector
+) -> Float[np.ndarray, "sum prompt reward"]:
+    """Return the rows of `Sums` for each group; the arguments are those of `influence_of`."""
+    applies, live = ~np.isnan(z), std > 0
+    scores, unit = np.where(applies, z, 0.0), _unit(weights)
+    count = np.sum(applies, axis=1)
+    with np.errstate(all="ignore"):
+        a, asked = (
+            _centred(each[..., None], applies, count) for each in (advantages, scores @ unit)
+        )
+        sums = Sums(
+            influence=np.sum(a * scores, axis=1),
+            weight=np.broadcast_to(unit, live.shape),
+            live=live.astype(np.float64),
+            std=np.where(live, std, 0.0),
+            degrees=np.where(live, count - 1.0, 0.0),
+            squares=np.where(live, np.sum(a * a, axis=1), 0.0),
+            z_squares=np.where(live, np.sum(scores * scores, axis=1), 0.0),
+            asked=np.where(live, np.sum(asked * scores, axis=1), 0.0),
+            asked_squares=np.where(live, np.sum(asked * asked, axis=1), 0.0),
+        )
+    return np.stack(sums)
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
@@ -250,16 +261,13 @@ def _unit(weights: Vector) -> Vector:
 
 
 def _centred(
-    values: Float[np.ndarray, "prompt sample 1"], applies: np.ndarray
-) -> Float[np.ndarray, "prompt sample reward"]:
+    values: Float[np.ndarray, "prompt sample 1"],
+    applies: Bool[np.ndarray, "prompt sample reward"],
+    count: Int[np.ndarray, "prompt reward"],
+) -> Values:
     """Return values less their mean over the samples that each reward applies to; 0 elsewhere."""
-    count = np.maximum(np.sum(applies, axis=1, keepdims=True), 1)
-    means = np.sum(values * applies, axis=1, keepdims=True) / count
+    means = np.sum(values * applies, axis=1, keepdims=True) / np.maximum(count, 1)[:, None]
     return (values - means) * applies
-
-
-def _over_live(values: Values, live: np.ndarray) -> Vector:
-    return np.sum(np.sum(values, axis=1), axis=0, where=live)
 
 
 def _correlation(products: Vector, squares: Vector, sums: Sums) -> Vector:
