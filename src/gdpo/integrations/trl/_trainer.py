@@ -74,8 +74,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     - `rewards/<name>/multiplier`: of a constraint of `constrained_grpo`;
     - `filter/rounds`, `filter/replaced`, `filter/generated`: of `filter_groups`, where it is set;
     - `diagnostics/<name>/...`, `diagnostics/...`: the numbers of `gdpo.diagnostics.diagnose`: the
-      influence that each reward has on the advantages, conflict among them, and more. A warning
-      among its findings that holds for five batches in a row is logged once, with what to do.
+      share that each reward has of the influence on the advantages, over the last 256 groups,
+      conflict among rewards, and more. A warning that lasts is logged once, with what to do.
 
     `frac_reward_zero_std` is the share of rollouts whose whole group gets advantages of exactly 0
     under the estimator.
