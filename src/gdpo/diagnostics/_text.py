@@ -43,7 +43,8 @@ def interval(share: float, margin: float) -> str:
         return "–"
     if abs(share) < _SMALL and margin == margin:
         return f"under {max(100 * _SMALL, 100 * (abs(share) + margin)):.0f} %"
-    text = f"{'−' if share < 0 else ''}{percent(abs(share))}"
+    sign = "−" if share < 0 else ""
     if margin != margin or margin < _EXACT:
-        return text
-    return f"{text} ± {100 * margin:.{0 if margin >= 0.01 else 1}f}"
+        return f"{sign}{percent(abs(share))}"
+    digits = 0 if margin >= 0.01 else 1
+    return f"{sign}{100 * abs(share):.{digits}f} % ± {100 * margin:.{digits}f}"
