@@ -25,6 +25,7 @@ from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._environments import all_weights, environment_rewards
+from gdpo.integrations.trl._exact import ExactRewards
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._generation import fast_rollouts
 from gdpo.integrations.trl._groups import Groups
@@ -129,6 +130,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         super().__init__(**{**arguments, **changed})
         assert self.reward_func_names[len(given) :] == own, "TRL names environments otherwise"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
+        self._exact = ExactRewards()
+        self.reward_funcs = self._exact.watched(self.reward_funcs)
         self.add_callback(RuleState(self._rule))
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
@@ -154,7 +157,9 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         """Advantages of a whole generation batch: `[prompt, sample, reward] -> [prompt, sample]`.
 
         Args:
-            rewards: Gathered from all processes, gates applied.
+            rewards: Gathered from all processes, gates applied; in the memory of the CPU, and in
+                float64 as the reward functions returned them (float32 where all rewards are those
+                of reward models).
             token_counts: Of the completions, where the estimator weights its batch step with them.
 
         Raises:
@@ -162,13 +167,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             ConfigError: The estimator, one of the user's own, returned something else.
         """
         check_finite(rewards, self.reward_func_names)
-        weights = self.reward_weights.to(rewards.device)
+        weights = self.reward_weights.to(rewards)
         return self._rule(rewards, weights, token_counts=token_counts)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rewards = self._exact.of_all_ranks(rounded, self._ranks)
         names = self.reward_func_names
         gated = apply_gates(rewards, names, self._gates) if self._gates else rewards
         self._scored = Groups(
@@ -177,7 +183,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             closed_gates=closed_gates(rewards, names, self._gates),
             rollouts=(inputs, prompts, completions, completion_ids_list),
         )
-        return gated
+        return gated.to(rounded)  # TRL's own metrics and sums are of its own precision
 
     def _count_tokens(self, completion_ids: Any) -> torch.Tensor | None:
         if not self._rule.wants_token_counts:
@@ -185,7 +191,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         lengths = [len(ids) for ids in completion_ids]
         here = torch.tensor(lengths, device=self.accelerator.device)
         gathered: Any = self.accelerator.gather(here)
-        return gathered.view(-1, self._samples())
+        return gathered.view(-1, self._samples()).cpu()
 
     def _samples(self) -> int:
         training = bool(self.model and self.model.training)
@@ -202,6 +208,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         generated = self._generate_live_groups(inputs)
         batch = self._trained(generated)
         advantages = self.compute_advantages(batch.rewards, batch.token_counts)
+        advantages = advantages.to(batch.output["advantages"].dtype)  # what is trained and recorded
         batch.output["advantages"] = self._local_part(advantages, batch.output["advantages"])
         self._warn_of_one_group(mode, batch.rewards)
         self._log_advantages(generated[0].their_own(advantages))
