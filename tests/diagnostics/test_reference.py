@@ -35,6 +35,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"and {t.reversed:.0%} of the whole",
         f"dead in {t.dead:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
+        f"in {t.below_resolution:.0%} of its groups it differs",
         f"{t.dominant:.0%} of the influence, {100 * t.dominant_margin:.0f} points more",
         f"ask for is −{t.opposed:g} or less",
         f"ask for is {t.redundant:g} or more",

@@ -118,6 +118,17 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
     return xp.where(std > _bar(_typical(x.error, over, xp), over), std, 0.0)
 
 
+def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
+    """Sample standard deviation of values that are not centred; 0 where `standardize` gives 0.
+
+    `spread` of what `centre` gives is the same, but for a bar that is twice as high: centring adds
+    an error as large as the values' own.
+    """
+    xp = namespace(x.values)
+    _, divisor = _centred(x, over, None)
+    return xp.where(xp.isfinite(divisor), divisor, 0.0)
+
+
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
     r"""Mean 0 and spread 1: $z_i = (x_i - \bar x) / s$; exactly 0 where nothing varies."""
     centred, divisor = _centred(x, over, counts)

@@ -65,6 +65,9 @@ class RewardDiagnosis:
     """Share of the influence that it has: |influence_k| / Σ|influence|."""
     energy: float | None
     """Share of Σ(w_k z_k)², the sum over all rollouts."""
+    below_resolution: float | None
+    """Share of the groups that it applies to whose values differ, but by no more than rounding in
+    the type that they came in: they count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class Diagnosis:
     """The same under GRPO, in the same groups."""
     same_as_grpo: float | None
     """Correlation of the advantages with GRPO's, over the rollouts that have a reward."""
+    precision: str = "float64"
+    """Floating-point type that the rewards came in."""
     findings: tuple[Finding, ...] = ()
     """Worst first."""
 
