@@ -355,6 +355,16 @@ def test_leave_one_out_is_exact_in_groups_of_any_size_and_beside_one_that_outwei
         np.testing.assert_allclose(spreads[prompt, sample, k], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1e-6, 1e-3, 1.0])
+def test_leave_one_out_counts_no_rounding_error_where_a_reward_is_missing(unit):
+    """The third reward has weight 0; of the others, few samples have both."""
+    nan = np.nan
+    r = [[1, nan, 0.4], [nan] * 3, [nan] * 3, [nan, 1, nan], [0, nan, nan], [nan] * 3]
+    single = np.float32(unit) * np.array([r], dtype=np.float32)
+    advantages = gdpo_leave_one_out(single, [0.5, 1, 0])
+    np.testing.assert_allclose(advantages, [[1, 0, 0, 0, -1, 0]], atol=1e-6)
+
+
 def test_leave_one_out_needs_memory_for_some_copies_of_the_rewards_only():
     r = np.random.default_rng(0).random((1, 4000, 3))
     tracemalloc.start()

@@ -63,6 +63,56 @@ def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
     assert finding.evidence["dead_groups"] == 58 / 64
 
 
+def right_in_the_first(counts, samples=8):
+    """1 for so many samples of each group, else 0."""
+    return (np.arange(samples) < np.array(counts)[:, None]).astype(float)
+
+
+@pytest.mark.parametrize(
+    ("constant", "lost", "dead"), [(1e4, 0, 0), (1e5, 0.5, 0.5), (3e5, 1, 1), (1e6, 1, 1)]
+)
+def test_signal_below_the_resolution_of_its_type_is_a_finding(constant, lost, dead):
+    """4 of 8 right in half of the groups and 1 of 8 in the others, on top of a constant."""
+    batch = stacked(constant + right_in_the_first([4] * 8 + [1] * 8), uniform(2, 16))
+    assert not found(Kind.BELOW_RESOLUTION, batch, B)
+    single = batch.astype(np.float32)
+    diagnosis = diagnose(single, None, B)
+    assert diagnosis.rewards[0].below_resolution == lost
+    assert diagnosis.rewards[0].dead_groups == dead
+    findings = found(Kind.BELOW_RESOLUTION, single, B)
+    assert bool(findings) == bool(lost)
+    for finding in findings:
+        assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
+        assert f"`a` varies in {100 * lost:.0f} % of its groups by less than float32" in (
+            finding.message
+        )
+        assert "hand the rewards over in float64" in finding.remedy
+        assert finding.evidence["below_resolution"] == lost
+    assert not found(Kind.CONSTANT, single, B)
+
+
+def test_rounding_that_a_reward_makes_by_itself_is_named_too_but_not_in_few_groups():
+    thirds = np.where(right_in_the_first([4] * 16) > 0, 0.1 + 0.2, 0.3)
+    batch = stacked(thirds, uniform(2, 16))
+    finding = the(Kind.BELOW_RESOLUTION, batch, B)
+    assert "less than float64" in finding.message
+    assert "float64" not in finding.remedy
+    assert "round the reward" in finding.remedy
+    rarely = stacked(varies_in(1, thirds, otherwise=0.3), uniform(2, 16))
+    assert Kind.BELOW_RESOLUTION not in kinds(rarely, None, B)
+    assert the(Kind.BELOW_RESOLUTION, batch[:3], B).severity is Severity.NOTE
+
+
+def test_missing_values_differ_from_nothing():
+    batch = stacked(1e6 + right_in_the_first([1] * 16), uniform(2, 16)).astype(np.float32)
+    batch[:, 0, 0] = NAN  # the one that was right
+    batch[:4, :, 0] = NAN
+    assert diagnose(batch, None, B).rewards[0].below_resolution == 0
+    batch[4:8, 1, 0] += 1
+    assert diagnose(batch, None, B).rewards[0].below_resolution == 4 / 12
+    assert diagnose(batch[:4], None, B).rewards[0].below_resolution is None
+
+
 def test_one_that_varies_in_more_than_a_tenth_of_the_groups_is_not_dead():
     format_ = varies_in(7, uniform(1) < 0.7, otherwise=True)
     low, high = [0, 0], [1, 1]

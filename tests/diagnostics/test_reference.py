@@ -37,6 +37,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"It takes {t.least_groups} groups, {t.least_live} in which the reward varies",
         f"dead in {t.dead:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
+        f"in {t.below_resolution:.0%} of its groups it differs",
         f"ask for is −{t.opposed:g} or less",
         f"ask for is {t.redundant:g} or more",
         f"below {t.tiny_spread:.0%} of the range",

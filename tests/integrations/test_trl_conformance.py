@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.integrations.arms import SAMPLES, WEIGHTS, make, train
+from tests.integrations.arms import SAMPLES, WEIGHTS, make, scored_again, train
 from tests.integrations.two_ranks import launched
 from tests.oracles import estimators as by_hand
+
+from gdpo.rollouts import read_rollouts
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -86,6 +88,8 @@ def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(
             assert gap(both, formula, epsilon) < 1e-6
     files = sorted((tmp_path / "ours" / "rollouts").glob("*.parquet"))
     assert len(files) == 3
+    for rollout in (r for file in files for r in read_rollouts(file)):
+        assert rollout.rewards == scored_again(rollout.completion)  # in float64, of both ranks
 
 
 def test_evaluation_uses_its_own_number_of_samples(tiny_policy, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 
 from gdpo.errors import ConfigError
-from gdpo.integrations.trl._rewards import check_references
+from gdpo.integrations.trl._rewards import as_sequence, check_references
 from gdpo.rewards import Reward
 
 REWARD = Reward("brief", lambda completion, _: float(len(completion) < 5), 0, 1)
@@ -28,7 +28,7 @@ def trl_style(completions, **columns):
 def test_a_dataset_without_references_is_refused(rewards, datasets):
     message = "'brief' needs the dataset column 'reference'.*the columns are: answer, prompt"
     with pytest.raises(ConfigError, match=message):
-        check_references(rewards, *datasets)
+        check_references(as_sequence(rewards), *datasets)
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_a_dataset_without_references_is_refused(rewards, datasets):
     ],
 )
 def test_what_has_references_or_needs_none_or_cannot_be_known_passes(rewards, datasets):
-    check_references(rewards, *datasets)
+    check_references(as_sequence(rewards), *datasets)

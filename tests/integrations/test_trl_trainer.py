@@ -5,7 +5,14 @@ import logging
 import numpy as np
 import pytest
 from datasets import Dataset
-from tests.integrations.arms import WEIGHTS, bytes_written, digits, make, settings
+from tests.integrations.arms import (
+    WEIGHTS,
+    bytes_written,
+    digits,
+    make,
+    scored_again,
+    settings,
+)
 
 from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
@@ -58,8 +65,8 @@ def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
         np.testing.assert_array_equal([r.advantage for r in rollouts], batch["advantages"])
         names = ["bytes_written", "digits", "sometimes_vowels"]
         values = [[r.rewards[name] for name in names] for r in rollouts]
-        expected = [[None if v != v else v for v in row] for row in batch["rewards"]]
-        assert values == expected
+        np.testing.assert_array_equal(np.array(values, dtype=np.float32), batch["rewards"])
+        assert [r.rewards for r in rollouts] == [scored_again(r.completion) for r in rollouts]
         assert {r.run for r in rollouts} == {"try"}
         assert {r.step for r in rollouts} == {step}
         assert list(rollouts[0].weights.values()) == WEIGHTS
@@ -396,3 +403,43 @@ def test_a_warning_that_lasts_is_told_once(tiny_policy, tmp_path, caplog):
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(set(told))
     assert any("bytes_written" in text and "fewer_bytes" in text for text in told)
+
+
+def on_top_of(constant):
+    def digits_on_top(completions, **columns):
+        return [constant + value for value in digits(completions)]
+
+    async def digits_later(completions, **columns):
+        return digits_on_top(completions)
+
+    return digits_on_top, digits_later
+
+
+@pytest.mark.parametrize("advantage", ["gdpo", "grpo"])
+@pytest.mark.parametrize("constant", [1e5, 1e6, 1e9])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(
+    advantage, constant, later, tiny_policy, tmp_path
+):
+    """In float32, TRL's precision, 1e9 and 1e9 + 1 are one number."""
+    records = []
+    for reward in (digits, on_top_of(constant)[later]):
+        folder = tmp_path / reward.__name__
+        trainer = make(
+            "ours",
+            tiny_policy,
+            folder,
+            rewards=[reward],
+            advantage=advantage,
+            reward_weights=None,
+            rollouts_dir=str(folder),
+            max_steps=1,
+        )
+        trainer.train()
+        records.append(read_rollouts(rollout_file(folder, 1)))
+    plain, shifted = ([r.advantage for r in rollouts] for rollouts in records)
+    assert max(plain) > 0.5
+    np.testing.assert_allclose(shifted, plain, atol=1e-5)
+    (name,) = records[1][0].rewards
+    wanted = [constant + r.rewards["digits"] for r in records[0]]
+    assert [r.rewards[name] for r in records[1]] == wanted

@@ -4,7 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from gdpo.errors import DataError
 from gdpo.tasks import TASKS, load_rows, load_samples
@@ -87,6 +91,38 @@ def test_calls_become_a_gold_text_that_gets_the_maximum(row):
     assert values == [1, 3]
     assert json.dumps(CALL) in gold
     assert [message["role"] for message in sample.prompt] == ["system", "user"]
+
+
+TOOLRL = {
+    "prompt": [{"role": "system", "content": "tools"}, {"role": "user", "content": "Add."}],
+    "reward_model": {"ground_truth": "<think>so</think>\n<response>No.</response>"},
+}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        TOOLRL,
+        {**API_BANK, "answer": [{"name": "add", "parameters": {"a": 1, "b": [2, 3]}}]},
+        {**XLAM, "tools": [TOOL], "answers": [{"name": "add", "arguments": {"a": 1, "b": [2, 3]}}]},
+        TOOLACE,
+        seal(),
+    ],
+)
+def test_rows_of_a_data_frame_are_those_of_its_file(row, tmp_path):
+    """pandas makes arrays of the lists in a parquet file, and of the lists in those."""
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pa.Table.from_pylist([row]), path)
+    (framed,) = pd.read_parquet(path).to_dict("records")
+    assert any(isinstance(value, np.ndarray) for value in framed.values())
+    (plain,) = load_rows(path)
+    assert TASK.read_row(framed) == TASK.read_row(plain)
+
+
+def test_a_row_that_is_nested_too_deeply_is_told():
+    answer = json.loads("[" * 900 + "]" * 900)
+    with pytest.raises(DataError, match="nested too deeply"):
+        TASK.read_row({**API_BANK, "answer": answer})
 
 
 def test_a_dialogue_of_api_bank_is_taken_as_it_is():

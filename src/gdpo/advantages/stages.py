@@ -63,7 +63,8 @@ class Rounded:
     values: Any
     """NaN: missing."""
     error: Any
-    """Same unit as `values`, in a shape that fits; 0 where the values are missing or exact."""
+    """Same unit as `values`, in a shape that fits; 0 where the values are exact. An error of a
+    whole group stands for its missing values too, and no stage counts it there."""
     complete: bool = False
     """It is known that no value is missing: nothing has to be left out."""
 
@@ -117,6 +118,17 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
     return xp.where(std > _bar(_typical(x.error, over, xp), over), std, 0.0)
 
 
+def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
+    """Sample standard deviation of values that are not centred; 0 where `standardize` gives 0.
+
+    `spread` of what `centre` gives is the same, but for a bar that is twice as high: centring adds
+    an error as large as the values' own.
+    """
+    xp = namespace(x.values)
+    _, divisor = _centred(x, over, None)
+    return xp.where(xp.isfinite(divisor), divisor, 0.0)
+
+
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
     r"""Mean 0 and spread 1: $z_i = (x_i - \bar x) / s$; exactly 0 where nothing varies."""
     centred, divisor = _centred(x, over, counts)
@@ -150,7 +162,7 @@ def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
     applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
     terms = weights * _filled(x.values, applies, xp)
     rounding = rounding_of(xp.sum(xp.abs(terms), axis=-1), _eps(xp, terms.dtype))
-    error = xp.sum(xp.abs(weights) * x.error, axis=-1) + rounding
+    error = xp.sum(_filled(xp.abs(weights) * x.error, applies, xp), axis=-1) + rounding
     total = xp.sum(terms, axis=-1)
     values = xp.where(xp.abs(total) > rounding, total, 0.0)
     if applies is None:

@@ -21,11 +21,26 @@ from gdpo.advantages import (
     weights_by_name,
 )
 from gdpo.advantages.arrays import per_reward, prepare
-from gdpo.advantages.stages import BATCH, SAMPLES, centre, divide, mean, spread, weighted_sum
+from gdpo.advantages.stages import (
+    BATCH,
+    SAMPLES,
+    centre,
+    mean,
+    raw_spread,
+    spread,
+    standardize,
+    weighted_sum,
+)
 from gdpo.diagnostics import _measures as measures
 from gdpo.diagnostics._diagnosis import Diagnosis, Matrix, RewardDiagnosis
 from gdpo.diagnostics._findings import findings_of
-from gdpo.diagnostics._groups import dead_share, mean_std, silent_groups, where_it_applies
+from gdpo.diagnostics._groups import (
+    below_resolution,
+    dead_share,
+    mean_std,
+    silent_groups,
+    where_it_applies,
+)
 from gdpo.diagnostics._influence import Influence, influence_of
 from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.errors import ConfigError, DataError
@@ -95,7 +110,8 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
     else:
         a = _given(advantages, r)
     found = _diagnosis(batch, a, names, bounds)
-    found = replace(found, estimator=_name(estimator))
+    precision = r.dtype.name if r.dtype.kind == "f" else "float64"
+    found = replace(found, estimator=_name(estimator), precision=precision)
     return replace(found, findings=findings_of(found, thresholds or Thresholds()))
 
 
@@ -115,9 +131,8 @@ class _Batch:
     @staticmethod
     def of(rewards: Rewards, weights: Sequence[float]) -> "_Batch":
         x, w = prepare(rewards, weights)
-        centred = centre(x, over=SAMPLES)
-        std = spread(centred, over=SAMPLES)
-        z = divide(centred, std)
+        std = raw_spread(x, over=SAMPLES)
+        z = standardize(x, over=SAMPLES)
         return _Batch(
             values=x.values,
             weights=w,
@@ -191,6 +206,7 @@ def _reward_diagnoses(
         "influence": known(influence.sums.influence / rollouts),
         "influence_share": known(influence.shares),
         "influence_margin": known(influence.margins),
+        "below_resolution": _numbers(below_resolution(batch.std, batch.values)),
     }
     rows = zip(*columns.values(), strict=True)
     return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)

@@ -66,6 +66,9 @@ class RewardDiagnosis:
     None: no reward has any influence."""
     influence_margin: float | None
     """Half of the 95 % interval of `influence_share`; None: fewer than two groups."""
+    below_resolution: float | None
+    """Share of the groups that it applies to whose values differ, but by no more than rounding in
+    the type that they came in: they count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ class Diagnosis:
     """Correlation of the advantages with GRPO's, over the rollouts that have a reward."""
     influence: Influence = field(compare=False, repr=False)
     """The sums behind the influence shares, to be added up over steps."""
+    precision: str = "float64"
+    """Floating-point type that the rewards came in."""
     findings: tuple[Finding, ...] = ()
     """Worst first."""
 

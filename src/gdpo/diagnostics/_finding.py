@@ -31,6 +31,8 @@ class Kind(StrEnum):
     """Two rewards ask for opposite things."""
     CONFLICT = "conflict"
     """Most rollouts are pulled both ways, and not by one pair of rewards alone."""
+    BELOW_RESOLUTION = "below_resolution"
+    """A reward differs in its groups by less than its floating-point type tells from rounding."""
     CONSTANT = "constant"
     """A reward does not vary."""
     TINY_SPREAD = "tiny_spread"

@@ -6,7 +6,7 @@ from array_api_compat import array_namespace
 from jaxtyping import Float
 
 from gdpo.advantages.arrays import Advantages, Rewards, rounded
-from gdpo.advantages.stages import SAMPLES, centre, mean, spread
+from gdpo.advantages.stages import SAMPLES, mean, raw_spread
 
 Spreads = Float[Any, "prompt reward"]
 """Spread of each reward in each group, in its unit; NaN where the reward does not apply."""
@@ -66,6 +66,16 @@ def dead_share(spreads: Spreads) -> Float[Any, " reward"]:
     return mean(dead, over=0)[0, :]
 
 
+def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"]:
+    """Share of the groups that each reward applies to with different values and a spread of 0."""
+    xp = array_namespace(rewards)
+    missing = xp.isnan(rewards)
+    highest = xp.max(xp.where(missing, -xp.inf, rewards), axis=SAMPLES)
+    lowest = xp.min(xp.where(missing, xp.inf, rewards), axis=SAMPLES)
+    lost = (spreads == 0) & (highest > lowest)
+    return mean(xp.where(xp.isnan(spreads), spreads, xp.astype(lost, spreads.dtype)), over=0)[0, :]
+
+
 def where_it_applies(spreads: Spreads, rewards: Rewards) -> Spreads:
     """The spreads, with NaN instead of 0 where a group has no value of the reward."""
     xp = array_namespace(spreads)
@@ -74,4 +84,4 @@ def where_it_applies(spreads: Spreads, rewards: Rewards) -> Spreads:
 
 def _spreads(rewards: Rewards) -> Spreads:
     x = rounded(rewards)
-    return where_it_applies(spread(centre(x, over=SAMPLES), over=SAMPLES)[:, 0, :], x.values)
+    return where_it_applies(raw_spread(x, over=SAMPLES)[:, 0, :], x.values)

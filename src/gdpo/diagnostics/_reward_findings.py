@@ -14,7 +14,9 @@ def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fi
         if reward.weight == 0:
             continue
         yield from _missing(reward, thresholds)
-        if is_dead(reward, thresholds):
+        if (reward.below_resolution or 0) >= thresholds.below_resolution:
+            yield _below_resolution(reward, diagnosis.precision, thresholds)
+        elif is_dead(reward, thresholds):
             yield _dead(reward, thresholds)
         else:
             yield from _tiny_spread(reward, thresholds)
@@ -52,6 +54,22 @@ def _missing(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findin
             "prompts to which it applies",
             {"missing": reward.missing},
         )
+
+
+def _below_resolution(reward: RewardDiagnosis, precision: str, thresholds: Thresholds) -> Finding:
+    share = reward.below_resolution or 0.0
+    wider = "" if precision == "float64" else ", or hand the rewards over in float64"
+    return Finding(
+        Kind.BELOW_RESOLUTION,
+        severity_of_share(reward.groups, thresholds),
+        (reward.name,),
+        f"`{reward.name}` varies in {percent(share)} of its groups by less than {precision} can "
+        f"tell from rounding at its size (mean {reward.mean or 0.0:.3g}): there it counts as "
+        "constant",
+        f"if the difference means something, subtract the constant part of the reward{wider}; if "
+        "it is rounding, round the reward",
+        {"below_resolution": share, "mean": reward.mean or 0.0},
+    )
 
 
 def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:

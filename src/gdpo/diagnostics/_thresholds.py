@@ -17,6 +17,9 @@ class Thresholds:
     few_groups: int = 7
     """With fewer groups, what is said about a share of them is a note and no warning. A reward that
     varies in half of all groups is dead in 6 of 6 by chance in 1.6 %, in 7 of 7 in 0.8 %."""
+    below_resolution: float = 0.1
+    """Share of groups that differ by no more than rounding from which a loss of signal is named:
+    less costs little, and a reward that is computed may well do so in a few."""
     top: float = 0.95
     """Part of its declared range at which the mean of a dead reward counts as the top of it. The
     few groups that still vary keep the mean of a learnt reward a little below 1."""

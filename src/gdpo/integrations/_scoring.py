@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Gate, Reward, Scorer, apply_gates, check_gates
-from gdpo.tasks import resolve_task
+from gdpo.tasks import resolve_task, without_arrays
 
 _AT_ONCE = 8
 """Batches that one process scores at a time; frameworks run several such processes."""
@@ -88,7 +88,7 @@ def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str,
             f"{place} is {ground_truth!r:.80}; gdpo's rewards judge against named fields: write a "
             "dict, or a JSON object as text"
         )
-    return _without_arrays(given)
+    return without_arrays(given)
 
 
 def _rewards(task: str | None, entries: Sequence[Any] | None, place: str) -> list[Reward]:
@@ -135,13 +135,3 @@ def _gates(gates: Any) -> dict[str, Gate]:
         raise ConfigError(
             f"gates must be like {{length: {{on: correct, at_least: 1}}}}, got {gates!r}"
         ) from error
-
-
-def _without_arrays(value: Any) -> Any:
-    """As JSON has it: a data frame makes arrays of lists, and fills up what a row lacks."""
-    if isinstance(value, Mapping):
-        mapping = cast("Mapping[Any, Any]", value)
-        return {str(key): _without_arrays(item) for key, item in mapping.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [_without_arrays(item) for item in cast("Sequence[Any]", value)]
-    return value.item() if isinstance(value, np.generic) else value

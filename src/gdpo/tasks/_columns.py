@@ -1,7 +1,9 @@
 """Takes text out of a row, and says which column is wrong where it cannot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
+
+import numpy as np
 
 from gdpo.errors import DataError
 
@@ -9,6 +11,27 @@ _ROLES = ("system", "user", "assistant")
 
 _SHOWN = 60
 """Characters of a wrong value that a message shows."""
+
+
+def without_arrays(value: Any) -> Any:
+    """Return a row or a value of one as JSON has it: a data frame makes arrays of lists.
+
+    Raises:
+        DataError: It is nested too deeply.
+    """
+    try:
+        return _without_arrays(value)
+    except RecursionError as error:
+        raise DataError("a row is nested too deeply to be read") from error
+
+
+def _without_arrays(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[Any, Any]", value)
+        return {str(key): _without_arrays(item) for key, item in mapping.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_without_arrays(item) for item in cast("Sequence[Any]", value)]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def text_at(row: Mapping[str, Any], *path: str) -> str:

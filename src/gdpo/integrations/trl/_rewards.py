@@ -19,43 +19,54 @@ RewardFunction: TypeAlias = Callable[..., Any]
 own signature."""
 
 
+def as_sequence(reward_funcs: Any) -> list[Any]:
+    """Return the rewards of a trainer's argument: one, a list of them, or None."""
+    given: list[Any] = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+    return [reward for reward in given if reward is not None]
+
+
 def as_reward_functions(
-    reward_funcs: Any, scorer: Mapping[str, Any] | None = None
+    given: Sequence[Any], scorer: Mapping[str, Any] | None = None
 ) -> tuple[list[Any], Scorer]:
     """What TRL's trainer takes, made of what ours takes.
 
     Args:
-        reward_funcs: One or a list of: `Reward`, a function with TRL's signature (sync or async), a
-            reward model or its name. The last two go through as they are.
+        given: Each is a `Reward`, a function with TRL's signature (sync or async), a reward model
+            or its name. The last two go through as they are.
         scorer: Options of the scorer that runs the `Reward` objects.
 
     Returns:
         The functions, and that scorer.
 
     Raises:
-        ConfigError: Two rewards share a name, or an option of the scorer is wrong.
+        ConfigError: An option of the scorer is wrong.
     """
-    sequence: list[Any] = list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
-    sequence = [reward for reward in sequence if reward is not None]
-    rewards = [reward for reward in sequence if isinstance(reward, Reward)]
+    rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}))
-    functions = [_adapt(reward, shared) for reward in sequence]
-    check_distinct(reward_names(functions))
-    return functions, shared.scorer
+    return [_adapt(reward, shared) for reward in given], shared.scorer
 
 
-def check_references(reward_funcs: Any, *datasets: Any) -> None:
+def check_names(names: Sequence[str]) -> None:
+    """Raise a ConfigError unless there is a reward, and no two of one name."""
+    if not names:  # in TRL's words, which users know and search for
+        raise ConfigError(
+            "No reward source provided. Pass `reward_funcs`, or an `environment_factory` whose "
+            "environment defines a `get_reward` method."
+        )
+    check_distinct(names)
+
+
+def check_references(given: Sequence[Any], *datasets: Any) -> None:
     """Raise unless each dataset has the column that `Reward` objects judge against.
 
     Args:
-        reward_funcs: As for `as_reward_functions`.
+        given: As for `as_reward_functions`.
         datasets: Datasets, mappings of them by name, or None. What does not know its columns
             beforehand, as a stream or one with a transform, passes.
 
     Raises:
         ConfigError: There is a `Reward`, and a dataset without the column `reference`.
     """
-    given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     if not rewards:
         return

@@ -7,22 +7,25 @@ made, and the advantages are replaced when TRL has made its own.
 import copy
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
 from gdpo.advantages import (
     AdvantageRule,
     check_finite,
     gdpo,
-    weights_by_name,
 )
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
+from gdpo.integrations.trl._environments import all_weights, environment_rewards
+from gdpo.integrations.trl._exact import ExactRewards
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._generation import fast_rollouts
 from gdpo.integrations.trl._groups import Groups
@@ -31,6 +34,8 @@ from gdpo.integrations.trl._packing import PackedMicroBatches
 from gdpo.integrations.trl._rewards import (
     as_gates,
     as_reward_functions,
+    as_sequence,
+    check_names,
     check_references,
     reward_names,
 )
@@ -38,7 +43,6 @@ from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._state import KeptState
 from gdpo.rewards import (
     apply_gates,
-    check_distinct,
     check_gates,
     closed_gates,
     declared_ranges,
@@ -106,32 +110,29 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         *others: Any,
         **kwargs: Any,
     ) -> None:
-        if args is None:
-            name = model if isinstance(model, str) else get_config_model_id(model.config)
-            args = GDPOConfig(f"{name.split('/')[-1]}-GDPO")
-        if not isinstance(args, GDPOConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(
-                f"args must be a GDPOConfig, got {type(args).__name__}: write GDPOConfig(...) with "
-                f"the same arguments"
-            )
-        scorer_options: Any = args.scorer
-        functions, self.scorer = as_reward_functions(reward_funcs, scorer_options)
-        named = (kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
-        check_references(reward_funcs, *others[:2], *named)
-        names = reward_names(functions)
-        options: Any = args.advantage_options
-        gates: Any = args.gates
-        self._gates = as_gates(gates)
-        check_gates(names, self._gates)
-        given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-        low, high = declared_ranges(given[: len(names)], gated=self._gates)
-        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
-        self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
-        self._watch = Watch()
+        args = _checked(args, model)
+        bound = signature(GRPOTrainer.__init__).bind(
+            self, model, reward_funcs, args, *others, **kwargs
+        )
+        arguments: dict[str, Any] = {k: v for k, v in bound.arguments.items() if k != "self"}
+        given = as_sequence(reward_funcs)
+        check_references(given, arguments.get("train_dataset"), arguments.get("eval_dataset"))
+        scorer: Any = args.scorer
+        functions, self.scorer = as_reward_functions(given, scorer)
+        own, factory = environment_rewards(arguments.get("environment_factory"), args.seed)
+        names = [*reward_names(functions), *own]
+        check_names(names)
+        self._make_rule(args, names, [*given, *own])
+        weights = all_weights(names, own, args.reward_weights)
         args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
-        args.reward_weights = weights_by_name(names, args.reward_weights)
-        super().__init__(model, functions, args, *others, **kwargs)
-        check_distinct(self.reward_func_names)  # an environment may have added its own
+        args.reward_weights = weights[: len(given)]
+        changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
+        super().__init__(**{**arguments, **changed})
+        assert self.reward_func_names[len(given) :] == own, "TRL names environments otherwise"
+        args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
+        self._exact = ExactRewards()
+        self.reward_funcs = self._exact.watched(self.reward_funcs)
+        self._watch = Watch()
         self.add_callback(KeptState("AdvantageRule", self._rule))
         self.add_callback(KeptState("Watch", self._watch))
         if fast := fast_rollouts(self, wanted=args.fast_generation):
@@ -140,13 +141,25 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._scored: Groups | None = None
         self._rollout_log = _rollout_log(args)
 
+    def _make_rule(self, args: GDPOConfig, names: Sequence[str], rewards: Sequence[Any]) -> None:
+        """The estimator with its options and gates, which go by name; nothing is loaded yet."""
+        options: Any = args.advantage_options
+        gates: Any = args.gates
+        self._gates = as_gates(gates)
+        check_gates(names, self._gates)
+        low, high = declared_ranges(rewards, gated=self._gates)
+        self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
+        self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
+
     def compute_advantages(
         self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Advantages of a whole generation batch: `[prompt, sample, reward] -> [prompt, sample]`.
 
         Args:
-            rewards: Gathered from all processes, gates applied.
+            rewards: Gathered from all processes, gates applied; in the memory of the CPU, and in
+                float64 as the reward functions returned them (float32 where all rewards are those
+                of reward models).
             token_counts: Of the completions, where the estimator weights its batch step with them.
 
         Raises:
@@ -154,13 +167,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             ConfigError: The estimator, one of the user's own, returned something else.
         """
         check_finite(rewards, self.reward_func_names)
-        weights = self.reward_weights.to(rewards.device)
+        weights = self.reward_weights.to(rewards)
         return self._rule(rewards, weights, token_counts=token_counts)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rounded = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rewards = self._exact.of_all_ranks(rounded, self._ranks)
         names = self.reward_func_names
         gated = apply_gates(rewards, names, self._gates) if self._gates else rewards
         self._scored = Groups(
@@ -169,7 +183,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             closed_gates=closed_gates(rewards, names, self._gates),
             rollouts=(inputs, prompts, completions, completion_ids_list),
         )
-        return gated
+        return gated.to(rounded)  # TRL's own metrics and sums are of its own precision
 
     def _count_tokens(self, completion_ids: Any) -> torch.Tensor | None:
         if not self._rule.wants_token_counts:
@@ -177,7 +191,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         lengths = [len(ids) for ids in completion_ids]
         here = torch.tensor(lengths, device=self.accelerator.device)
         gathered: Any = self.accelerator.gather(here)
-        return gathered.view(-1, self._samples())
+        return gathered.view(-1, self._samples()).cpu()
 
     def _samples(self) -> int:
         training = bool(self.model and self.model.training)
@@ -194,6 +208,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         generated = self._generate_live_groups(inputs)
         batch = self._trained(generated)
         advantages = self.compute_advantages(batch.rewards, batch.token_counts)
+        advantages = advantages.to(batch.output["advantages"].dtype)  # what is trained and recorded
         batch.output["advantages"] = self._local_part(advantages, batch.output["advantages"])
         self._warn_of_one_group(mode, batch.rewards)
         self._log_advantages(generated[0].their_own(advantages))
@@ -277,6 +292,19 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             if self._rule.estimator is gdpo and self.accelerator.is_main_process:
                 logger.warning(ONE_GROUP)
             self._warned_of_one_group = True
+
+
+def _checked(args: Any, model: Any) -> GDPOConfig:
+    """The configuration, or the one that TRL makes where none is given."""
+    if args is None:
+        name = model if isinstance(model, str) else get_config_model_id(model.config)
+        return GDPOConfig(f"{name.split('/')[-1]}-GDPO")
+    if not isinstance(args, GDPOConfig):
+        raise ConfigError(
+            f"args must be a GDPOConfig, got {type(args).__name__}: write GDPOConfig(...) with the "
+            f"same arguments"
+        )
+    return args
 
 
 def _rollout_log(args: GDPOConfig) -> RolloutLog | None:

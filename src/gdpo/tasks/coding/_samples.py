@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
-from gdpo.tasks._columns import describe, messages_at, text_at
+from gdpo.tasks._columns import describe, messages_at, text_at, without_arrays
 from gdpo.tasks._task import Message, Row, Sample
 from gdpo.tasks.coding._plus import mbpp_plus_tests
 from gdpo.tasks.coding._rows import (
@@ -121,6 +121,7 @@ def read_row(row: Row) -> Sample:
     Raises:
         DataError: A value cannot be used; the message names the column.
     """
+    row = without_arrays(row)
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
     solution = shape.solution(row)
     if solution is not None and not isinstance(solution, str):  # pyright: ignore[reportUnnecessaryIsInstance]

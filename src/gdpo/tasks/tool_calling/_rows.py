@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
-from gdpo.tasks._columns import describe, mapping_of, messages_at, text_at
+from gdpo.tasks._columns import describe, mapping_of, messages_at, text_at, without_arrays
 from gdpo.tasks._task import Message, Row, Sample
 from gdpo.tasks._thinking import split_thinking
 from gdpo.tasks.tool_calling._correctness import gold_calls
@@ -52,6 +52,7 @@ def read_row(row: Row) -> Sample:
     Raises:
         DataError: A value is no text, a message is none, or the gold text's calls cannot be read.
     """
+    row = without_arrays(row)
     whole = (read for columns, read in _SHAPES.items() if all(c in row for c in columns))
     prompt, output, place = next(whole, _training)(row)
     try:

@@ -1,0 +1,74 @@
+"""Rewards as their functions return them, in float64: TRL rounds them to float32.
+
+In float32 a reward of 0 or 1 on top of 100,000 is no longer told apart from rounding.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from trl.trainer.utils import is_async_callable
+
+from gdpo.integrations.trl._groups import Ranks
+
+
+class ExactRewards:
+    """Keeps what reward functions return while TRL scores a batch.
+
+    A reward model computes in the precision that it has: its column stays what TRL makes of it.
+    """
+
+    def __init__(self) -> None:
+        self._returned: dict[int, list[Any]] = {}
+
+    def watched(self, functions: Sequence[Any]) -> list[Any]:
+        """Return the same reward functions, whose values are kept at every call."""
+        return [self._watched(column, function) for column, function in enumerate(functions)]
+
+    def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+        """Return the rewards of the batch that was scored last, in the memory of the CPU.
+
+        In float64, unless all of them are those of reward models. Every process must call it.
+
+        Args:
+            rounded: `[rollout, reward]`, what TRL made and gathered; NaN: does not apply.
+            ranks: Each holds an equal share of the rollouts.
+        """
+        if not self._returned:
+            return rounded.cpu()
+        local: Any = ranks.own(rounded.cpu())  # pyright: ignore[reportArgumentType]
+        exact = local.double()
+        for column, values in self._returned.items():
+            given = torch.tensor([_number(value) for value in values], dtype=torch.float64)
+            same = given.to(local.dtype) == local[:, column]  # false where it does not apply
+            exact[:, column] = torch.where(same, given, exact[:, column])
+        self._returned.clear()
+        return torch.tensor(gather_object(exact.tolist()), dtype=torch.float64)
+
+    def _watched(self, column: int, function: Any) -> Any:
+        if isinstance(function, torch.nn.Module):
+            return function
+        if is_async_callable(function):
+
+            @functools.wraps(function, updated=())
+            async def later(*args: Any, **kwargs: Any) -> list[Any]:
+                return self._kept(column, await function(*args, **kwargs))
+
+            return later
+
+        @functools.wraps(function, updated=())
+        def now(*args: Any, **kwargs: Any) -> list[Any]:
+            return self._kept(column, function(*args, **kwargs))
+
+        return now
+
+    def _kept(self, column: int, values: Any) -> list[Any]:
+        self._returned[column] = list(values)
+        return self._returned[column]
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

@@ -1,0 +1,310 @@
+"""Environments that own their reward (TRL's `environment_factory` with `get_reward`)."""
+
+import functools
+import random
+
+import pytest
+import torch
+from datasets import Dataset
+from tests.integrations.arms import settings
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+from trl.chat_template_utils import qwen3_chat_template
+
+from gdpo import ConfigError
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning"),
+    pytest.mark.usefixtures("_quiet"),
+]
+
+SAMPLES = 3
+END = 0
+
+
+@pytest.fixture
+def _quiet(monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+
+
+class Counting:
+    """Its reward is what the model added up with its tool."""
+
+    def reset(self, **kwargs):
+        self.total = 0
+
+    def increment(self, step: int) -> int:
+        """
+        Add to the total.
+
+        Args:
+            step: What to add.
+
+        Returns:
+            The total.
+        """
+        self.total += step
+        return self.total
+
+    def get_reward(self) -> float:
+        return float(self.total)
+
+
+class Later(Counting):
+    """Its reward takes an event loop."""
+
+    async def get_reward(self) -> float:
+        return float(self.total)
+
+
+class Unpaid:
+    """Owns no reward."""
+
+    def reset(self, **kwargs):
+        pass
+
+    def look(self) -> str:
+        """
+        Look around.
+
+        Returns:
+            What is there.
+        """
+        return "a wall"
+
+
+def digits(completion_ids, **columns):
+    """Differs between the samples of a prompt."""
+    return [float(len(ids) % 2) for ids in completion_ids]
+
+
+def call_of(step):
+    return f'<tool_call>\n{{"name": "increment", "arguments": {{"step": {step}}}}}\n</tool_call>'
+
+
+def rows(**columns):
+    prompt = [{"role": "user", "content": "count"}]
+    return Dataset.from_dict({"prompt": [prompt] * 2 * SAMPLES, **columns})
+
+
+def make(trainer_class, policy, config, **arguments):
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.chat_template = qwen3_chat_template
+    arguments = {"environment_factory": Counting, "train_dataset": rows(), **arguments}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    trainer = trainer_class(model, args=config, processing_class=tokenizer, **arguments)
+
+    def generate(input_ids, **kwargs):
+        """The samples of a prompt call the tool with 1, call it with 3, and stop."""
+        texts = [call_of(1), call_of(3), "no"] if len(input_ids) % SAMPLES == 0 else ["done"]
+        written = [tokenizer(text)["input_ids"] for text in texts]
+        longest = 1 + max(map(len, written))
+        padded = [ids + [END] * (longest - len(ids)) for ids in written]
+        added = torch.tensor(padded).repeat(len(input_ids) // len(texts), 1)
+        return torch.cat([input_ids, added], dim=1)
+
+    trainer.model.generate = generate
+    return trainer
+
+
+def options(folder, **changed):
+    wanted = {
+        "per_device_train_batch_size": 2 * SAMPLES,
+        "num_generations": SAMPLES,
+        "max_completion_length": 150,
+        "max_steps": 2,
+        "learning_rate": 0.1,
+        "optim": "sgd",
+        "reward_weights": None,
+        "max_tool_calling_iterations": 1,
+    }
+    return settings(folder, **{**wanted, **changed})
+
+
+def ours(policy, folder, *, reward_funcs=None, how=None, **changed):
+    config = GDPOConfig(**options(folder, **changed))
+    return make(GDPOTrainer, policy, config, reward_funcs=reward_funcs, **(how or {}))
+
+
+def logged(trainer, key):
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def flat(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def trl_formula(rewards, weights):
+    """TRL's sum-then-normalize, with its ε."""
+    total = (rewards.float() * weights).sum(-1)
+    return (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-4)
+
+
+def test_an_environment_that_owns_its_reward_trains_as_in_trl(tiny_policy, tmp_path):
+    own = "tests.integrations.test_trl_environments:trl_formula"
+    switched_off = {"pack_micro_batches": False, "completion_only_head": False}
+    mine = ours(tiny_policy, tmp_path, advantage=own, **switched_off)
+    theirs = make(GRPOTrainer, tiny_policy, GRPOConfig(**options(tmp_path)))
+    assert mine.reward_func_names == theirs.reward_func_names == ["Counting"]
+    assert mine.reward_weights.tolist() == theirs.reward_weights.tolist() == [1.0]
+    assert [tool.__name__ for tool in mine.tools] == ["increment"]
+    before = flat(mine)
+    mine.train()
+    theirs.train()
+    assert logged(mine, "rewards/Counting/mean") == pytest.approx([4 / 3, 4 / 3])
+    change, wanted = flat(mine) - before, flat(theirs) - before
+    assert (change - wanted).norm() < 1e-6 * wanted.norm()
+
+
+@pytest.mark.parametrize("environment", [Counting, Later])
+def test_its_reward_can_be_named_beside_reward_functions(environment, tiny_policy, tmp_path):
+    name = environment.__name__
+    trainer = ours(
+        tiny_policy,
+        tmp_path,
+        reward_funcs=[digits],
+        how={"environment_factory": environment},
+        reward_weights={name: 0.5},
+        advantage_options={"noise_floor": {name: 0.1}},
+        gates={"digits": {"on": name, "at_least": 2}},
+        max_steps=1,
+    )
+    assert trainer.reward_weights.tolist() == trainer.args.reward_weights == [1.0, 0.5]
+    trainer.train()
+    assert logged(trainer, f"rewards/{name}/mean") == pytest.approx([4 / 3])
+    assert logged(trainer, "rewards/digits/gate_closed") == pytest.approx([2 / 3])
+
+
+@pytest.mark.parametrize(
+    ("advantage", "advantage_options"),
+    [
+        ("gdpo", {"noise_floor": {"Counting": 0.1, "digits": 0.1}}),
+        ("gdpo", {"noise_floor": [0.1, 0.1]}),
+        ("constrained_grpo", {"targets": {"digits": 0, "Counting": 1}}),
+        ("saw", {"low": {"digits": 0, "Counting": 0}}),
+        ("sa_mrpo", {"low": [0, 0], "high": [1, 3]}),
+    ],
+)
+def test_options_by_name_reach_it(advantage, advantage_options, tiny_policy, tmp_path):
+    trainer = ours(
+        tiny_policy,
+        tmp_path,
+        reward_funcs=digits,
+        advantage=advantage,
+        advantage_options=advantage_options,
+        max_steps=1,
+    )
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_weights_in_trls_order_leave_it_at_1_or_name_it_last(tiny_policy, tmp_path):
+    for weights, wanted in (([0.5], [0.5, 1.0]), ([0.5, 0.25], [0.5, 0.25])):
+        trainer = ours(tiny_policy, tmp_path, reward_funcs=[digits], reward_weights=weights)
+        assert trainer.reward_weights.tolist() == wanted
+
+
+class Made:
+    """Counts the environments that a function has made."""
+
+    def __init__(self, environment=Counting):
+        self.environment = environment
+        self.made = []
+
+    def __call__(self):
+        self.made.append(self.environment())
+        return self.made[-1]
+
+
+def test_a_function_that_makes_environments_is_called_no_more_often_than_by_trl(
+    tiny_policy, tmp_path
+):
+    factory = Made()
+    trainer = ours(
+        tiny_policy,
+        tmp_path,
+        how={"environment_factory": factory},
+        reward_weights={"Counting": 2.0},
+        max_steps=1,
+    )
+    assert len(factory.made) == 1
+    trainer.train()
+    assert len(factory.made) == 2 * SAMPLES
+    assert trainer.environments == factory.made
+
+
+def test_a_function_draws_from_the_seed_of_the_run(tiny_policy, tmp_path):
+    drawn = []
+
+    def factory():
+        drawn.append(random.random())
+        return Counting()
+
+    for before in (1, 2):
+        random.seed(before)
+        ours(tiny_policy, tmp_path, how={"environment_factory": factory})
+    assert drawn[0] == drawn[1]
+
+
+def test_several_environments_have_a_reward_each_and_one_class_has_one(tiny_policy, tmp_path):
+    factories = {
+        "a": Counting,
+        "b": functools.partial(Later),
+        "c": Made(Counting),
+        "d": Unpaid,
+    }
+    data = rows(environment=["a", "b"] * SAMPLES)
+    trainer = ours(
+        tiny_policy,
+        tmp_path,
+        how={"environment_factory": factories, "train_dataset": data},
+        reward_weights={"Later": 3.0},
+        max_steps=1,
+    )
+    assert trainer.reward_func_names == ["Counting", "Later"]
+    assert trainer.reward_weights.tolist() == [1.0, 3.0]
+    trainer.train()
+    for reward in ("Counting", "Later"):
+        assert logged(trainer, f"rewards/{reward}/mean") == pytest.approx([4 / 3])
+
+
+def missing_everything(folder, **how):
+    config = GDPOConfig(**options(folder, **how.pop("changed", {})))
+    return GDPOTrainer("no/such-model", args=config, **how)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward_weights": {"counting": 0.5}}, "did you mean 'Counting'"),
+        ({"reward_weights": [1.0, 1.0, 1.0]}, r"3 entries for 2 rewards \(digits, Counting\)"),
+        ({"gates": {"Countin": {"on": "digits", "at_least": 1}}}, "did you mean 'Counting'"),
+        ({"advantage_options": {"noise_floor": {"Count": 1}}}, "did you mean 'Counting'"),
+        ({"advantage_options": {"noise_floor": [0.1]}}, "2 rewards, but noise_floor of shape"),
+        ({"advantage": "sa_mrpo"}, "not known of digits, Counting"),
+    ],
+)
+def test_wrong_names_are_told_before_a_model_is_loaded(changed, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        missing_everything(
+            tmp_path, reward_funcs=[digits], environment_factory=Counting, changed=changed
+        )
+
+
+def counting(completions, **columns):
+    return [0.0] * len(completions)
+
+
+def test_a_function_with_the_name_of_an_environment_is_refused(tmp_path):
+    counting.__name__ = "Counting"
+    with pytest.raises(ConfigError, match="repeated: Counting"):
+        missing_everything(tmp_path, reward_funcs=counting, environment_factory=Counting)
+
+
+@pytest.mark.parametrize("how", [{}, {"reward_funcs": []}, {"environment_factory": Unpaid}])
+def test_no_reward_source_is_an_error_in_trls_words(how, tmp_path):
+    with pytest.raises(ConfigError, match="No reward source provided") as told:
+        missing_everything(tmp_path, train_dataset=rows(), **how)
+    assert isinstance(told.value, ValueError)
