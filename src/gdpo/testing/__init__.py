@@ -1,10 +1,21 @@
 """Checks of the contracts, for the built-in parts and for your own.
 
-def test_my_reward_keeps_its_contract():
-check_reward(my_reward)
+In a test of your own, each is one line; it says nothing where the contract is kept:
 
-def test_my_estimator_keeps_its_contract():
-check_estimator(my_estimator, claims=Claims(unit="each"))
+    >>> from gdpo import Example, Reward, gdpo
+    >>> my_reward = Reward(
+    ...     "polite",
+    ...     lambda completion, reference: float("please" in completion),
+    ...     low=0,
+    ...     high=1,
+    ...     examples=[Example("Sit, please.", {}, 1.0), Example("Sit.", {}, 0.0)],
+    ... )
+    >>> def test_my_reward_keeps_its_contract():
+    ...     check_reward(my_reward)
+    >>> def test_my_estimator_keeps_its_contract():
+    ...     check_estimator(gdpo, claims=Claims(unit="each"), examples=5, libraries=("numpy",))
+    >>> test_my_reward_keeps_its_contract()
+    >>> test_my_estimator_keeps_its_contract()
 """
 
 from gdpo.testing._estimators import check_estimator

@@ -40,7 +40,7 @@ class GDPOConfig(GRPOConfig):
             `{"workers": 8, "on_error": "worst"}`.
         reward_weights (`list[float]` or `dict[str, float]`, *optional*):
             Weights in the order of the reward functions, or by reward name (a reward that is not
-            named weighs 1).
+            named weighs 1). The rewards of environments come last, and a list may leave them out.
         rollouts_dir (`str`, *optional*):
             Folder for the rollout records, one parquet file per step. `None`: no record is written.
         pack_micro_batches (`bool`, *optional*, defaults to `True`):

@@ -66,7 +66,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     """TRL's GRPO with any multi-reward estimator, and metrics per reward.
 
     Takes the arguments of `trl.GRPOTrainer`. `reward_funcs` may hold `gdpo.Reward` objects beside
-    functions written for TRL, which work as they are. Beside TRL's metrics it logs for each reward:
+    functions written for TRL, which work as they are; environments may own rewards beside them or
+    alone. Beside TRL's metrics it logs for each reward:
 
     - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups;
     - `rewards/<name>/dead_groups`: share of the groups in which it does not vary, and so teaches
