@@ -383,6 +383,14 @@ def test_bad_tests_are_no_programs_fault(run, tests, error, place):
     assert run("def f(): return 1", Calls("f", (((), 1),))).pass_all
 
 
+@pytest.mark.parametrize("item", [1 << 60, [0], "\u00e9" * 9, 0.1 + 0.2, (1, 2)])
+def test_an_answer_may_be_as_long_as_the_tests_expect_it(run, item):
+    expected = [item] * 60_000
+    source = f"def f(n): return [{item!r}] * n"
+    assert run(source, Calls("f", (((60_000,), expected),))).pass_all
+    assert run(source, Asserts((f"assert f(60_000) == {expected!r}",))).pass_all
+
+
 @pytest.mark.parametrize("limit", ["cpu_seconds", "memory_mb", "open_files", "output_kb"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), None, "8"])
 def test_a_limit_is_a_finite_number_above_0(limit, value):

@@ -19,7 +19,8 @@ class Limits:
         memory_mb: Address space, in MiB, beside the interpreter's own.
         file_mb: The largest file, in MiB; all files together are bounded by the sandbox's `/tmp`.
         open_files: File descriptors, the three standard ones and the sandbox's two among them.
-        output_kb: One answer to a test, or what one case of `Stdio` prints, in KiB.
+        output_kb: One answer to a test, or what one case of `Stdio` prints, in KiB. Where the tests
+            write out longer values, answers may be as long as those.
 
     Raises:
         ConfigError: A limit is not a finite number above 0, or there are too few descriptors to

@@ -12,7 +12,7 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.sandbox._backends import find_backend, launcher
 from gdpo.sandbox._launch import plain
 from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._plan import plan
+from gdpo.sandbox._plan import fits, plan
 from gdpo.sandbox._pool import Pool
 from gdpo.sandbox._tests import Stdio, Tests
 from gdpo.sandbox._verdict import Outcome, SandboxError, Verdict
@@ -91,7 +91,7 @@ class Sandbox:
             SandboxError: The sandbox itself failed.
         """
         planned, setup, total = plan(tests)
-        job = Job(source, setup, planned, not isinstance(tests, Stdio), limits)
+        job = Job(source, setup, planned, not isinstance(tests, Stdio), fits(tests, limits))
         words = ""
         for _ in range(_ATTEMPTS):
             pool = self._pool_of_this_process()
