@@ -56,11 +56,18 @@ def test_a_program_ends_as_python_lets_it(run, source):
     assert verdict.pass_all, verdict
 
 
-def test_whole_programs_share_their_time(run):
+def test_whole_programs_share_their_time_on_the_clock(run):
     source = "import time\ntime.sleep(0.7)\nprint(1)"
     verdict = run(source, Stdio((("", "1"),) * 5), Limits(wall_seconds=1))
-    assert verdict.outcomes == ("passed", "timeout", "not run", "not run", "not run")
-    assert verdict.seconds < 3
+    assert verdict.passed < 3
+    assert (verdict.outcomes[-1], verdict.bug, verdict.by_clock) == ("not run", "timeout", True)
+
+
+def test_whole_programs_share_their_processor_time(run):
+    source = "import time\nwhile time.process_time() < 0.7: pass\nprint(1)"
+    verdict = run(source, Stdio((("", "1"),) * 4), Limits(cpu_seconds=1))
+    assert verdict.outcomes == ("passed", "passed", "not run", "not run")
+    assert (verdict.bug, verdict.by_clock) == ("timeout", False)
 
 
 def test_a_program_that_prints_without_end_is_stopped(run):
