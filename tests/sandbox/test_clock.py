@@ -77,7 +77,7 @@ def test_the_graders_own_time_does_not_count_until_the_end_of_all():
         assert clock.left() == pytest.approx(0.1)
     machine.pass_time(10)
     with clock:
-        assert clock.left() == 0.0
+        assert clock.left() <= 0
     assert clock.struck
 
 
@@ -88,7 +88,7 @@ def test_a_time_that_is_over_stays_over():
     machine.rate = 1.0
     with clock:
         machine.pass_time(0.1)
-        assert clock.left() == 0.0
+        assert clock.left() <= 0
 
 
 def test_the_share_of_a_processor_is_between_0_and_1():

@@ -64,11 +64,13 @@ class Clock:
 
     def left(self) -> float:
         """Return how many seconds are left; 0 or less once the time is over, and from then on."""
-        if self._now() - self._turn >= self._allowed and not self.struck:
+        if self.struck:
+            return 0.0
+        if self._now() - self._turn >= self._allowed:
             self._look()
         left = min(self._allowed - (self._now() - self._turn), self._end - self._now())
-        self.struck = self.struck or left <= 0
-        return 0.0 if self.struck else left
+        self.struck = left <= 0
+        return left
 
     def _look(self) -> None:
         """Give the program another window if it was at work in the last one."""
