@@ -238,7 +238,7 @@ FOREVER = r"\boxed{(x+y+z+w)^{999}}"
 
 
 def test_what_takes_forever_is_ended_and_costs_nobody_else():
-    reward = maths_answer(deadline=2)
+    reward = maths_answer(deadline=8)
     right = r"\boxed{1+x^2}"
     golds = [{"answer": "x^2+1"}] * 3
     with Scorer([reward], workers=1) as scorer:
