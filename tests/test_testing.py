@@ -161,7 +161,12 @@ async def waits_long(completion, reference):
 
 
 async def blocks_long(completion, reference):
-    time.sleep(3)
+    time.sleep(10)
+    ENDED.append(completion)
+
+
+ENDED = []
+"""Completions of calls that were not given up."""
 
 
 def reads_badly(completion, reference):
@@ -170,23 +175,22 @@ def reads_badly(completion, reference):
 
 @pytest.mark.parametrize("function", [ends_never, waits_long, blocks_long, reads_badly])
 def test_a_reward_that_does_not_end_is_given_up(function):
-    start = time.monotonic()
     reward = Reward("endless", function, 0, 1, (Example("a", {}, None),), deadline=1)
     with pytest.raises(RewardError, match=r"takes more than the 0\.2 s allowed.*1 character: 'a'"):
         check_reward(reward, seconds=0.2)
-    assert time.monotonic() - start < 2.5
+    assert not ENDED
 
 
 def test_a_reward_that_does_not_end_on_a_text_of_hypothesis_is_given_up_at_once():
     def slow(completion, reference):
         if max(completion, default="") >= "\U00010000":
             time.sleep(100)
+            ENDED.append(completion)
         return tagged(completion, reference)
 
-    start = time.monotonic()
     with pytest.raises(RewardError, match=r"takes more than the 0\.5 s allowed"):
         check_reward(with_function(slow), texts=1000, seconds=0.5)
-    assert time.monotonic() - start < 30
+    assert not ENDED
 
 
 def test_in_another_thread_a_reward_that_does_not_end_is_left_behind():
@@ -195,7 +199,7 @@ def test_in_another_thread_a_reward_that_does_not_end_is_left_behind():
     with ThreadPoolExecutor(1) as thread:
         checked = thread.submit(check_reward, reward, seconds=0.2)
         with pytest.raises(RewardError, match=r"takes more than the 0\.2 s allowed"):
-            checked.result(timeout=10)
+            checked.result(timeout=300)
     ended.set()
 
 

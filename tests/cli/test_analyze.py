@@ -594,7 +594,7 @@ def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
     assert (rows["all"], rows["skipped"]) == (9, 1)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in err
 

@@ -4,7 +4,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -110,9 +109,9 @@ def test_ctrl_c_before_the_training_is_no_traceback(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(2)
-    process.send_signal(2)
-    out, err = process.communicate(timeout=20)
+    with pipe.open("w"):  # which waits until it is read from
+        process.send_signal(2)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "stopped" in err
     assert "Traceback" not in out + err

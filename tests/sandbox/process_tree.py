@@ -42,7 +42,7 @@ def pipes():
     return [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_fifo() and int(fd.name) > 2]
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)

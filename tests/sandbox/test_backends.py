@@ -65,6 +65,6 @@ def test_without_any_backend_the_error_says_what_to_install():
         "os.environ['PATH'] = ''\nfrom gdpo.sandbox import *\n"
         "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert "apt-get install bubblewrap" in done.stdout, done.stderr
     assert "gdpo[code]" in done.stdout

@@ -1,4 +1,4 @@
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -188,10 +188,10 @@ def test_format_is_one_thinking_and_one_answer_that_hold_something(completion, e
 )
 @pytest.mark.parametrize("name", ["gsm8k", "gsm8k_compatible"])
 def test_hostile_completions_cost_next_to_nothing(name, completion):
-    start = perf_counter()
+    start = process_time()
     for reward in TASKS[name].rewards:
         assert reward.function(completion, {"answer": "72"}) in (0, 1)
-    assert perf_counter() - start < 2
+    assert process_time() - start < 2
 
 
 def test_a_row_gives_the_question_and_the_number_after_the_hashes():

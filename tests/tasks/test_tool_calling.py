@@ -2,7 +2,7 @@ import json
 import re
 import sys
 from itertools import permutations
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -360,12 +360,12 @@ ONE = json.dumps(call("weather", city="Oslo", days=3))
 @pytest.mark.parametrize("name", ["tool_calling", "tool_calling_compatible"])
 def test_hostile_completions_cost_next_to_nothing(name, completion):
     gold = turn(*[call("weather", city=str(i), days=i) for i in range(12)])
-    start = perf_counter()
+    start = process_time()
     for reward in TASKS[name].rewards:
         value = reward.function(completion, {"output": gold})
         assert value is not None
         assert reward.low <= value <= reward.high
-    assert perf_counter() - start < 2
+    assert process_time() - start < 2
 
 
 def test_more_calls_than_anyone_means_get_the_lowest_score():

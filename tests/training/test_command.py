@@ -62,7 +62,7 @@ def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
         *("-m", "gdpo", "train", str(recipe_file)),
         *("--set", "trainer.per_device_train_batch_size=2", "--set", "trainer.max_steps=2"),
     ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     run = RunDirectory(load_recipe(recipe_file).run_dir)
     assert [row["step"] for row in run.read_metrics()] == [1, 2]
@@ -70,6 +70,6 @@ def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
     assert (run.model / "model.safetensors").is_file()
     assert done.stdout.count("2 steps in") == 1
 
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert again.returncode != 0
     assert again.stderr.count("already holds a run") == 1

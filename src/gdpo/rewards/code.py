@@ -22,8 +22,9 @@ The reference holds the tests as data under `tests`, and what one program may us
 
 A program is run once for the three rewards, and not again when it comes back: this process keeps
 the last 4,096 verdicts by a digest of program, tests and limits. Two programs that differ by a
-space are two programs. Processes share nothing; a `Scorer` has all rewards of one completion
-computed in the same one.
+space are two programs. A verdict that the clock gave, which another run might not repeat, is not
+kept: it serves each of the three rewards once. Processes share nothing; a `Scorer` has all rewards
+of one completion computed in the same one.
 
 The paper has pass_rate and no_bug, and a length that counts only where pass_rate is 1 (its Eq. 8):
 gate a length on pass_all. Its code for them is not published.
@@ -126,8 +127,14 @@ def _language(info: str) -> str:
     return (info.split(maxsplit=1) or [""])[0].strip("{}.").lower()
 
 
-def verdict_of(completion: str, reference: Reference) -> Verdict | None:
+def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
     """What became of the program in a completion, None where the reference has no tests.
+
+    Args:
+        completion: What the model wrote.
+        reference: With the tests, and limits if there are any.
+        reader: Who asks. A verdict that the clock gave is given to the same reader once, and then
+            the program runs again.
 
     Raises:
         DataError: The reference is wrong.
@@ -140,12 +147,12 @@ def verdict_of(completion: str, reference: Reference) -> Verdict | None:
     # repr, not JSON: there 1 and "1" are the same key.
     job = repr((source, tests, reference.get("limits"))).encode("utf-8", "surrogatepass")
     key = blake2b(job, digest_size=16).digest()
-    verdict = _recent.get(key)
+    verdict = _recent.get(key, reader)
     if verdict is None:
         converted = tests_from_reference(reference)
         assert converted is not None, "there are tests"
         verdict = default_sandbox().run(source, converted, limits_from_reference(reference))
-        _recent.put(key, verdict)
+        _recent.put(key, verdict, reader)
     return verdict
 
 
@@ -153,15 +160,20 @@ class _Recent:
     """The last verdicts, by digest; the oldest one goes first."""
 
     def __init__(self) -> None:
-        self._verdicts: dict[bytes, Verdict] = {}
+        self._verdicts: dict[bytes, tuple[Verdict, set[str]]] = {}
         self._lock = Lock()
 
-    def get(self, key: bytes) -> Verdict | None:
-        return self._verdicts.get(key)
-
-    def put(self, key: bytes, verdict: Verdict) -> None:
+    def get(self, key: bytes, reader: str) -> Verdict | None:
         with self._lock:
-            self._verdicts[key] = verdict
+            verdict, readers = self._verdicts.get(key, (None, set[str]()))
+            if verdict is None or (verdict.by_clock and reader in readers):
+                return None
+            readers.add(reader)
+            return verdict
+
+    def put(self, key: bytes, verdict: Verdict, reader: str) -> None:
+        with self._lock:
+            self._verdicts[key] = verdict, {reader}
             if len(self._verdicts) > _KEPT:
                 del self._verdicts[next(iter(self._verdicts))]
 
@@ -173,19 +185,19 @@ os.register_at_fork(after_in_child=_recent.__init__)
 
 def _pass_rate(completion: str, reference: Reference) -> float | None:
     """Passed tests over all tests."""
-    verdict = verdict_of(completion, reference)
+    verdict = verdict_of(completion, reference, reader="pass_rate")
     return None if verdict is None else verdict.pass_rate
 
 
 def _pass_all(completion: str, reference: Reference) -> float | None:
     """1 if every test passed, else 0."""
-    verdict = verdict_of(completion, reference)
+    verdict = verdict_of(completion, reference, reader="pass_all")
     return None if verdict is None else float(verdict.pass_all)
 
 
 def _no_bug(completion: str, reference: Reference) -> float | None:
     """1 if the program compiled, ran and stayed within its limits, else 0."""
-    verdict = verdict_of(completion, reference)
+    verdict = verdict_of(completion, reference, reader="no_bug")
     return None if verdict is None else float(verdict.no_bug)
 
 
@@ -254,7 +266,7 @@ no_bug = Reward(
         Example(_RAISES, _ADD, 0.0),
         Example("```python\nimport no_such_module\n```", _ADD, 0.0),
         Example("```python\ndef add(a, b)\n```", _ADD, 0.0),
-        Example("```python\nwhile True: pass\n```", {**_ADD, "limits": {"wall_seconds": 0.5}}, 0.0),
+        Example("```python\nwhile True: pass\n```", {**_ADD, "limits": {"cpu_seconds": 1}}, 0.0),
         Example("I would rather not say.", _SUM, 0.0),
         Example(_RIGHT, _NO_TESTS, None),
     ),

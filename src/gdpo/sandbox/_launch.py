@@ -20,6 +20,7 @@ _TMP_MB = 64
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _SYSTEM_LIBRARIES = ("/usr/lib64",)
 """Where the program loader is, on machines that have this folder."""
+_TIME_ZONES = "/usr/share/zoneinfo"
 _THREADS = 512
 _NOBODY = "65534"
 
@@ -54,7 +55,11 @@ def bubblewrap(binary: str) -> Launch:
         # Not read-only, which would make them no devices: a program may not change their modes.
         *_each("--dev-bind", *((device, device) for device in _DEVICES)),
         *_each("--ro-bind", (python.executable, python.executable), (str(_CODE), "/sandbox/_box")),
-        "--size", str(_TMP_MB << 20), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/",
+        *(("--ro-bind", _TIME_ZONES, _TIME_ZONES) if Path(_TIME_ZONES).is_dir() else ()),
+        "--size", str(_TMP_MB << 20), "--tmpfs", "/tmp",
+        # The locks of `multiprocessing`, which a pool of threads has too, are files there.
+        "--symlink", "/tmp", "/dev/shm",
+        "--remount-ro", "/", "--chdir", "/",
     ]  # fmt: skip
     command = (binary, *options, *_server("/sandbox"))
     group = new_group(_THREADS)
@@ -98,7 +103,8 @@ def sandlock() -> Launch:
     code.mkdir()
     # Python lists the folder it imports from; the real one holds what programs need not see.
     (code / "_box").symlink_to(_CODE)
-    readable = [*python.folders, *_SYSTEM_LIBRARIES, *_DEVICES, python.executable, str(folder)]
+    readable = [*python.folders, *_SYSTEM_LIBRARIES, _TIME_ZONES, *_DEVICES]
+    readable += [python.executable, str(folder)]
     order = {
         "command": _server(str(code)),
         "environment": _environment(),
@@ -143,7 +149,9 @@ def _environment() -> dict[str, str]:
         "MALLOC_ARENA_MAX": "1",
         "LD_LIBRARY_PATH": ":".join(base_interpreter().libraries),
         "HOME": "/tmp",
-        "LC_ALL": "C.UTF-8",
+        # A locale that is there without a file, so that a program can set it by `setlocale("")`;
+        # Python's own texts are UTF-8 all the same.
+        "LC_ALL": "C",
     }
 
 

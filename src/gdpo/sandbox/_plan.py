@@ -10,12 +10,15 @@ import marshal
 import os
 import symtable
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 from threading import Lock
 from typing import Any, TypeVar
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.sandbox._box._judge import RECORD
+from gdpo.sandbox._limits import Limits
 from gdpo.sandbox._tests import Asserts, Calls, Check, Stdio, Tests
 
 _KEPT = 4096
@@ -42,6 +45,27 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
                 return _plan_calls(tests)
             case Stdio():
                 return _plan_stdio(tests)
+
+
+def fits(tests: Tests, limits: Limits) -> Limits:
+    """The limits with room for every answer that the tests write out.
+
+    What the tests compute is not known before they run: its length is the caller's to allow.
+    """
+    match tests:
+        case Asserts():
+            length = sum(map(len, tests.statements))
+        case Check():
+            length = len(tests.code)
+        case Calls() | Stdio():
+            length = len(repr(tests.cases))
+    least = ceil(_PER_CHARACTER * length / 1024)
+    return limits if least <= limits.output_kb else replace(limits, output_kb=least)
+
+
+_PER_CHARACTER = 6
+"""Bytes that a character of an expected value may take in an answer: one outside ASCII is escaped,
+and around a small tuple or list the message has a record and a pointer to it."""
 
 
 _parsing = Lock()

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.sandbox._backends import find_backend, launcher
 from gdpo.sandbox._launch import plain
 from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._plan import plan
+from gdpo.sandbox._plan import fits, plan
 from gdpo.sandbox._pool import Pool
 from gdpo.sandbox._tests import Stdio, Tests
 from gdpo.sandbox._verdict import Outcome, SandboxError, Verdict
@@ -91,7 +92,7 @@ class Sandbox:
             SandboxError: The sandbox itself failed.
         """
         planned, setup, total = plan(tests)
-        job = Job(source, setup, planned, not isinstance(tests, Stdio), limits)
+        job = Job(source, setup, planned, not isinstance(tests, Stdio), fits(tests, limits))
         words = ""
         for _ in range(_ATTEMPTS):
             pool = self._pool_of_this_process()
@@ -122,13 +123,14 @@ class Sandbox:
 
     def _verdict(self, pool: Pool, job: Job, total: int) -> Verdict:
         worker = pool.take()
-        as_it_was = False
+        as_it_was, began = False, time.monotonic()
         try:
             answer, as_it_was = worker.run(job)
             as_it_was &= answer.get("bug") not in _SPOILING and worker.jobs < self._recycle_after
-        except WorkerHung:
+        except WorkerHung as hung:
             words = "the tests do not end on what the program gave"
-            return _lost("timeout", total, words, job.limits.wall_seconds)
+            seconds = time.monotonic() - began
+            return _lost("timeout", total, words, seconds=seconds, by_clock=hung.by_clock)
         finally:
             if as_it_was:
                 pool.give_back(worker)
@@ -157,17 +159,22 @@ def _verdict(answer: dict[str, Any], total: int) -> Verdict:
     if answer.get("lost"):
         logger.warning("a program's answers could not be graded: %s", answer["lost"])
     if "outcomes" not in answer:
-        return _lost("killed", total, "its answers cannot be graded", 0.0)
-    outcomes: list[Outcome] = answer["outcomes"]
-    return Verdict(tuple(outcomes), answer["bug"], answer["message"], answer["seconds"])
+        return _lost("killed", total, "its answers cannot be graded")
+    told = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
+    return Verdict(tuple(answer["outcomes"]), *told)
 
 
 def _lost(
-    reason: Literal["timeout", "killed"], total: int, message: str, seconds: float
+    reason: Literal["timeout", "killed"],
+    total: int,
+    message: str,
+    *,
+    seconds: float = 0.0,
+    by_clock: bool = False,
 ) -> Verdict:
-    """The verdict on a program that brought its grader down."""
+    """Return the verdict on a program that brought its grader down."""
     outcomes: list[Outcome] = [reason] * total
-    return Verdict(tuple(outcomes), reason, message, seconds)
+    return Verdict(tuple(outcomes), reason, message, seconds, by_clock)
 
 
 _default: Sandbox | None = None

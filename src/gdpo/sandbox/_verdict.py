@@ -27,12 +27,15 @@ class Verdict:
         message: The first thing that went wrong, in the program's words where it has some: at most
             500 printable characters, not to be trusted. Empty if all went well.
         seconds: Time on the clock from the program's start to its end.
+        by_clock: Whether the clock ended it: a program that sleeps, or one on a machine so busy
+            that another run may have another verdict. False where its processor time was used up.
     """
 
     outcomes: tuple[Outcome, ...]
     bug: Bug | None
     message: str
     seconds: float
+    by_clock: bool = False
 
     @property
     def passed(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Any
 
-from gdpo.sandbox._box._frames import Closed, TooLate, TooLong, read_frame, write_frame
+from gdpo.sandbox._box._frames import Closed, Left, TooLate, TooLong, read_frame, write_frame
 from gdpo.sandbox._launch import Launch
 from gdpo.sandbox._limits import Limits
 
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 _KIB = 1 << 10
 _TO_START = 60.0
 """Seconds until a worker is ready, on a machine that does much else."""
-_GRACE = 5.0
+_GRACE = 10.0
 """Seconds beyond a program's own limit until all is taken for hung."""
 _TO_END = 10.0
 """Seconds until a worker has ended that was asked to."""
@@ -34,7 +34,19 @@ class WorkerDied(Exception):
 
 
 class WorkerHung(Exception):
-    """A worker did not answer in time."""
+    """The program has its grader busy beyond all limits.
+
+    Args:
+        by_clock: Whether the clock says so, and not the grader's processor time.
+    """
+
+    def __init__(self, *, by_clock: bool) -> None:
+        super().__init__("no verdict in time")
+        self.by_clock = by_clock
+
+
+def _until(deadline: float) -> Left:
+    return lambda: deadline - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +102,20 @@ class Worker:
         self._wait_until_ready()
         self.jobs += 1
         nonce = secrets.token_hex(16)
-        deadline = time.monotonic() + job.limits.wall_seconds + _GRACE
+        left = _until(time.monotonic() + job.limits.longest_seconds + _GRACE)
         try:
             for message in self._messages(job, nonce):
-                write_frame(self._stdin, message, deadline)
-            answer = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, deadline))
+                write_frame(self._stdin, message, left)
+            answer = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, left))
             if answer.get("hung"):
-                raise WorkerHung
+                raise WorkerHung(by_clock=answer["hung"] == "clock")
             if "nonce" not in answer:
                 return {"lost": "the grader ended without a verdict"}, False
             if not compare_digest(str(answer["nonce"]), nonce):
                 raise WorkerDied("a verdict without the job's proof")
-            over = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, deadline))
+            over = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, left))
         except TooLate as error:
-            raise WorkerHung from error
+            raise WorkerHung(by_clock=True) from error
         except (Closed, TooLong, ValueError) as error:
             raise WorkerDied(self._last_words()) from error
         return answer, over["clean"] and over["graded"]
@@ -112,7 +124,7 @@ class Worker:
         if self._ready:
             return
         try:
-            read_frame(self._stdout, _LONGEST_VERDICT, time.monotonic() + _TO_START)
+            read_frame(self._stdout, _LONGEST_VERDICT, _until(time.monotonic() + _TO_START))
         except (Closed, TooLate, TooLong) as error:
             raise WorkerDied(self._last_words()) from error
         self._ready = True
@@ -144,6 +156,7 @@ class Worker:
         limits = job.limits
         header = {
             "wall": limits.wall_seconds,
+            "longest": limits.longest_seconds,
             "cpu": limits.cpu_seconds,
             "memory": int(limits.memory_mb * _MIB),
             "own": int(limits.memory_mb * _MIB),

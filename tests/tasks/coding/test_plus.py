@@ -120,6 +120,28 @@ def test_nothing_else_of_a_row_changes():
     assert "def check(candidate):\n    inputs = [[(3, 4)" in tests["code"]
 
 
+@needs_sandbox
+def test_an_answer_may_be_long_where_the_tests_compute_what_they_expect():
+    row = {
+        **HALVED,
+        "prompt": 'def digits(n):\n    """Numbers."""\n',
+        "canonical_solution": "    return ' '.join(map(str, range(n)))\n",
+        "entry_point": "digits",
+        "test": f"{ASSERTION}\n\ndef check(candidate):\n"
+        "    assertion(candidate(10**6), ' '.join(map(str, range(10**6))), 0)\n",
+    }
+    reference = TASK.read_row(row).reference
+    assert pass_rate.function(TASK.gold_completion(reference), reference) == 1
+
+
+@pytest.mark.parametrize("column", ["base_input", "plus_input"])
+def test_rows_of_a_release_file_are_refused_because_their_test_is_humaneval_s(column):
+    row = {**HALVED, "test": "def check(candidate):\n    assert candidate(1) == 0.5\n"}
+    assert TASK.read_row({**row, column: None}).reference["limits"] is None
+    with pytest.raises(DataError, match=f"column '{column}' is of a release file of EvalPlus"):
+        TASK.read_row({**row, column: [[1]]})
+
+
 @pytest.mark.parametrize(
     ("test", "message"),
     [

@@ -13,6 +13,7 @@ REQUESTS, REPLIES = 3, 4
 """Where a program's process has its pipes from and to the grader."""
 
 _STACK = 64 << 20
+_SIGNALS = 1024
 _MIB = 1 << 20
 
 
@@ -35,7 +36,12 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
     _limit(resource.RLIMIT_FSIZE, limits["file"])
     _limit(resource.RLIMIT_NOFILE, limits["files"])
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_STACK, _STACK)
+    # Only the soft limit: many programs raise it, and the address space bounds the stack anyway.
+    resource.setrlimit(
+        resource.RLIMIT_STACK, (_STACK, resource.getrlimit(resource.RLIMIT_STACK)[1])
+    )
+    # Timers and queued signals hold memory of the kernel, of which the user has a share.
+    _limit(resource.RLIMIT_SIGPENDING, _SIGNALS)
     if limits["threads"] is not None:
         _limit(resource.RLIMIT_NPROC, limits["threads"])
     install(seccomp)

@@ -2,7 +2,10 @@
 
 import os
 import select
-import time
+from collections.abc import Callable
+
+Left = Callable[[], float]
+"""Returns how many seconds are left; 0 or less: none."""
 
 
 class Closed(Exception):
@@ -10,39 +13,39 @@ class Closed(Exception):
 
 
 class TooLate(Exception):
-    """The deadline passed."""
+    """No time is left."""
 
 
 class TooLong(Exception):
     """The message is longer than allowed."""
 
 
-def read_frame(fd: int, limit: int, deadline: float | None = None) -> bytes:
-    """The next message.
+def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
+    """Return the next message.
 
     Args:
         fd: A pipe's end.
         limit: The longest message allowed, in bytes.
-        deadline: When to give up, on the clock of `time.monotonic`. None: never.
+        left: How long to wait for it. None: for ever.
 
     Raises:
         Closed: The other end is closed.
-        TooLate: The deadline passed before the whole message was there.
+        TooLate: No time was left before the whole message was there.
         TooLong: The message says that it is longer than the limit.
     """
-    size = int.from_bytes(read_exactly(fd, 4, deadline), "little")
+    size = int.from_bytes(read_exactly(fd, 4, left), "little")
     if size > limit:
         raise TooLong
-    return bytes(read_exactly(fd, size, deadline))
+    return bytes(read_exactly(fd, size, left))
 
 
-def read_exactly(fd: int, size: int, deadline: float | None = None) -> bytearray:
-    """As many bytes as asked for, in memory that the caller may wipe."""
+def read_exactly(fd: int, size: int, left: Left | None = None) -> bytearray:
+    """Return as many bytes as asked for, in memory that the caller may wipe."""
     data = bytearray(size)
     view = memoryview(data)
     while view:
-        if deadline is not None:
-            _wait(fd, select.POLLIN, deadline)
+        if left is not None:
+            _wait(fd, select.POLLIN, left)
         received = os.readv(fd, [view])
         if not received:
             raise Closed
@@ -50,27 +53,28 @@ def read_exactly(fd: int, size: int, deadline: float | None = None) -> bytearray
     return data
 
 
-def write_frame(fd: int, data: bytes, deadline: float | None = None) -> None:
-    """Send a message. With a deadline, `fd` must be non-blocking.
+def write_frame(fd: int, data: bytes, left: Left | None = None) -> None:
+    """Send a message. Where the time is limited, `fd` must be non-blocking.
 
     Raises:
         Closed: The other end is closed.
-        TooLate: The deadline passed before all was written.
+        TooLate: No time was left before all was written.
     """
     view = memoryview(len(data).to_bytes(4, "little") + data)
     while view:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            assert deadline is not None, "only a pipe with a deadline is non-blocking"
-            _wait(fd, select.POLLOUT, deadline)
+            assert left is not None, "only a pipe whose time is limited is non-blocking"
+            _wait(fd, select.POLLOUT, left)
         except BrokenPipeError:
             raise Closed from None
 
 
-def _wait(fd: int, event: int, deadline: float) -> None:
+def _wait(fd: int, event: int, left: Left) -> None:
     poll = select.poll()
     poll.register(fd, event)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1000):
-        raise TooLate
+    while (seconds := left()) > 0:
+        if poll.poll(seconds * 1000):
+            return
+    raise TooLate

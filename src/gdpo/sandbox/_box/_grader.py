@@ -24,7 +24,7 @@ from ._stdio import judge_stdio
 _LONGEST_ORDER = 1 << 16
 _LONGEST_TESTS = 1 << 30
 _TO_JUDGE = 1.0
-"""Seconds beyond a program's limit until its grader is taken for hung."""
+"""Seconds beyond a program's limits until its grader is taken for hung."""
 _RECURSIONS = 1000
 _LONGEST_MESSAGE = 500
 _OWN_MEMORY = 2 << 30
@@ -45,12 +45,14 @@ def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
     while order := control.recv(_LONGEST_ORDER):
         process = Process(control, marshal.loads(order))
         # Comparing what a program made up can take forever, in C, where nothing but a signal's
-        # default, which is death, comes through.
-        signal.setitimer(signal.ITIMER_REAL, process.limits["wall"] + _TO_JUDGE)
+        # default, which is death, comes through. The first counts processor time.
+        signal.setitimer(signal.ITIMER_PROF, process.limits["wall"] + _TO_JUDGE)
+        signal.setitimer(signal.ITIMER_REAL, process.limits["longest"] + _TO_JUDGE)
         verdict = _grade_one(jobs, process)
         process.close()
         write_frame(verdicts, json.dumps(verdict).encode())
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
         control.send(b"D")
     os._exit(0)
 
@@ -84,7 +86,8 @@ def _grade(plan: Mapping[str, Any], process: Process) -> dict[str, Any]:
         "outcomes": record.outcomes,
         "bug": first.bug if first else None,
         "message": _printable(first.message if first else record.wrong),
-        "seconds": time.monotonic() - process.started,
+        "seconds": time.monotonic() - process.clock.started,
+        "by_clock": process.clock.struck,
         "lost": lost,
     }
 

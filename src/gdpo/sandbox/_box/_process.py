@@ -9,16 +9,22 @@ import json
 import os
 import signal
 import socket
-import time
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, NoReturn
 
-from ._death import DEATH
+from ._clock import Clock
 from ._frames import Closed, TooLate, TooLong, read_frame, write_frame
 from ._reader import Reader
 from ._writer import Writer
+
+DEATH = struct.Struct("=i?dq")
+"""What the server tells of a program's end: wait status, whether it had to be killed, processor
+seconds, memory in KiB."""
+COMPUTED = struct.Struct("=d")
+"""What the server tells of a program that runs: processor seconds."""
 
 _TOLD = {"memory": "memory", "output": "output"}
 """Outcomes of exceptions that are no ordinary ones, by the bug that the program tells."""
@@ -36,6 +42,9 @@ _PREDICATES = frozenset(
 _MUCH = 0.5
 """Of a limit: who is killed by the kernel and has used more of it is killed for that."""
 _MOST = 1 << 20
+_PER_ANSWER = 0.005
+"""Processor seconds that an answer counts for: a program that answers thousands of short questions
+mostly waits to be woken."""
 _REPLY_OVERHEAD = 4096
 _KIB = 1024
 
@@ -91,7 +100,7 @@ class Process:
 
     Args:
         control: Where the server takes orders.
-        limits: `wall` and `cpu` in seconds, `own` and `answer` in bytes.
+        limits: `wall`, `longest` and `cpu` in seconds, `own` and `answer` in bytes.
     """
 
     def __init__(self, control: socket.socket, limits: Mapping[str, Any]) -> None:
@@ -99,9 +108,10 @@ class Process:
         self.limits = limits
         self._pipes: tuple[int, ...] = ()
         self._changes: list[tuple[list[Any], Any]] = []
-        self.started = time.monotonic()
-        self.deadline = self.started + limits["wall"]
+        self._answers = 0
+        self.clock = Clock(limits["wall"], limits["longest"], computed=self._computed)
         self.cpu = 0.0
+        """Processor seconds of those of its processes that are no more."""
         self.classes: dict[str, type] = {}
         self.failure: Failure | None = None
         """Why it is no more."""
@@ -125,7 +135,9 @@ class Process:
     def load(self) -> None:
         """Wait until the program's own code has run."""
         try:
-            self._understand(self._receive(self.limits["answer"]))
+            with self.clock:
+                reply = self._receive(self.limits["answer"])
+            self._understand(reply)
         except Exception as error:  # noqa: BLE001  it is kept for whoever asks the program
             self.not_loaded = error
         except Ended:
@@ -146,13 +158,10 @@ class Process:
         writer = Writer(self.classes, self._number, _MOST)
         message = writer.write(request)
         data = json.dumps([what, list(self.classes), message], separators=(",", ":")).encode()
-        try:
-            write_frame(self._requests, data, self.deadline)
-        except Closed:
-            self._ended()
-        except TooLate:
-            self.end(TIMEOUT)
-        result, changed = self._understand(self._receive(self.limits["answer"] + len(data)))
+        with self.clock:
+            self._send(data)
+            reply = self._receive(self.limits["answer"] + len(data))
+        result, changed = self._understand(reply)
         if changed is not None:
             self._changes.append((writer.objects, changed))
         return result
@@ -187,8 +196,12 @@ class Process:
         Returns:
             Its wait status, whether it had to be killed, and its memory in KiB.
         """
+        # To end a large program may take long, and is no reason to take this process for hung.
+        alarm, _ = signal.setitimer(signal.ITIMER_REAL, 0)
         self._control.send(order)
         status, killed, cpu, memory = DEATH.unpack(self._control.recv(DEATH.size))
+        signal.setitimer(signal.ITIMER_REAL, alarm)
+        self._answers += 1
         self.cpu += cpu
         self.close()
         return status, killed, memory
@@ -212,15 +225,31 @@ class Process:
         bug = "forbidden" if number == signal.SIGSYS else "killed"
         return Failure("killed", bug, f"killed by signal {number}")
 
+    def _computed(self) -> float:
+        """Return the processor seconds of all its processes."""
+        self._control.send(b"T")
+        (running,) = COMPUTED.unpack(self._control.recv(COMPUTED.size))
+        return self.cpu + running + _PER_ANSWER * self._answers
+
+    def _send(self, request: bytes) -> None:
+        try:
+            write_frame(self._requests, request, self.clock.left)
+        except Closed:
+            self._ended()
+        except TooLate:
+            self.end(TIMEOUT)
+
     def _receive(self, longest: int) -> bytes:
         try:
-            return read_frame(self.replies, longest + _REPLY_OVERHEAD, self.deadline)
+            reply = read_frame(self.replies, longest + _REPLY_OVERHEAD, self.clock.left)
         except Closed:
             self._ended()
         except TooLate:
             self.end(TIMEOUT)
         except TooLong:
             self.end(TOO_LONG)
+        self._answers += 1
+        return reply
 
     def _ended(self) -> NoReturn:
         status, killed, memory = self.reap(b"W")

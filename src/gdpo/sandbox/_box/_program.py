@@ -46,6 +46,7 @@ def become_program(
     module = types.ModuleType("__main__" if whole else "program")
     for name in ("__spec__", "__loader__", "__package__"):
         del module.__dict__[name]
+    module.__file__ = _FILE
     sys.modules[module.__name__] = module
     sys.argv[:] = [_FILE]
     if whole:
@@ -63,17 +64,24 @@ def _run_whole(namespace: _Namespace, content: dict[str, Any]) -> int:
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()
             atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+            # First, because a stream of the program's own may need the program's names.
+            _flush()
             # Files that the program left open are written when they go.
             namespace.clear()
             gc.collect()
-            for stream in (sys.stdout, sys.__stdout__):
-                if stream is not None:
-                    stream.flush()
+            with suppress(BaseException):
+                _flush()
         except BaseException as error:  # noqa: BLE001
             failure = _failure(error)
     if failure is not None:
         _reply(failure)
     return failure is not None
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
 
 
 def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
@@ -83,7 +91,9 @@ def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
         with suppress(NameError):
             exec(marshal.loads(content["setup"]), namespace)
     try:
-        code = compile(content["source"], _FILE, "exec", dont_inherit=True)
+        # Python drops this mark at the start of a file, and of a text it does not.
+        source = content["source"].removeprefix("\ufeff")
+        code = compile(source, _FILE, "exec", dont_inherit=True)
     except MemoryError as error:
         return _failure(error)
     except BaseException as error:  # noqa: BLE001

@@ -143,6 +143,8 @@ _QUESTIONS: dict[str, list[_Step]] = {
     "tgkill": _only(0, _PLACEHOLDER),
     "prctl": _not(0, _PR_SET_PDEATHSIG, _PR_SCHED_CORE),
     "prlimit64": _only(0, 0, _PLACEHOLDER),
+    # Of another process it gives an address.
+    "get_robust_list": _only(0, 0, _PLACEHOLDER),
     # A file's owner gets signals from the kernel, whoever it is; and a lock on a file that is only
     # read is one for the whole machine.
     "fcntl": _not(

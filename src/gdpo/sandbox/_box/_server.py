@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from ._confine import address_space
-from ._death import DEATH
 from ._frames import Closed, read_exactly, read_frame, write_frame
 from ._grader import become_grader
+from ._process import COMPUTED, DEATH
 from ._program import become_program
 from ._seccomp import keep_private, program_filter
 
@@ -43,8 +43,11 @@ WARM = (
 _LONGEST_HEADER = 1 << 16
 _GRADED_BY_ONE = 50
 """Jobs until the grader is a fresh process: tests are trusted, but may leave their mark on it."""
-_TO_END = 0.1
-"""Seconds from closing its pipes to the end of a process."""
+_TO_END = 1.0
+"""Seconds from closing its pipes to the end of a process, on a machine that does much else."""
+_CLOCK_OF_A_PROCESS = 2
+_HUNG = {int(signal.SIGPROF): "processor", int(signal.SIGALRM): "clock"}
+"""What ended a grader that its program kept busy, by the signal that did."""
 
 
 def serve() -> None:
@@ -93,7 +96,7 @@ class Server:
         status = 0 if alive and self._graded < _GRADED_BY_ONE else self._end_grader()
         over = {
             "graded": alive,
-            "hung": os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM,
+            "hung": _HUNG.get(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None,
             "clean": _is_empty(limits["scratch"]),
         }
         write_frame(self._verdicts, json.dumps(over).encode())
@@ -119,23 +122,39 @@ class Server:
         return status
 
     def _obey(self, job: bytearray, limits: dict[str, Any]) -> bool:
-        """Do what the grader says until it has graded; whether it lived to say so."""
-        while True:
-            command, fds, _, _ = socket.recv_fds(self._control, 16, 4)
-            if command in (b"", b"D"):
-                return bool(command)
-            if command[:1] == b"S":
-                self._program = os.fork()
-                if not self._program:
-                    try:
-                        limits["cpu"] = int(command[1:])
-                        become_program(job, limits, fds, self._seccomp)
-                    finally:
-                        os._exit(1)
-                for fd in fds:
-                    os.close(fd)
-            else:
-                self._control.send(self._end_program(patience=_TO_END if command == b"W" else 0))
+        """Do what the grader orders until it has graded; return whether it lived to say so."""
+        try:
+            while True:
+                order, fds, _, _ = socket.recv_fds(self._control, 16, 4)
+                if order in (b"", b"D"):
+                    return bool(order)
+                if order[:1] == b"S":
+                    self._start_program(job, {**limits, "cpu": int(order[1:])}, fds)
+                elif order == b"T":
+                    self._control.send(COMPUTED.pack(self._computed()))
+                else:
+                    patience = _TO_END if order == b"W" else 0
+                    self._control.send(self._end_program(patience))
+        except ConnectionError:
+            # It ended while it waited for an answer, or before it had read one.
+            return False
+
+    def _start_program(self, job: bytearray, limits: dict[str, Any], fds: list[int]) -> None:
+        self._program = os.fork()
+        if not self._program:
+            try:
+                become_program(job, limits, fds, self._seccomp)
+            finally:
+                os._exit(1)
+        for fd in fds:
+            os.close(fd)
+
+    def _computed(self) -> float:
+        """Return the processor seconds of the program that runs, 0 if none does."""
+        if self._program is None:
+            return 0.0
+        # What clock_getcpuclockid makes of a process's number, which Python has for threads only.
+        return time.clock_gettime(~self._program << 3 | _CLOCK_OF_A_PROCESS)
 
     def _end_program(self, patience: float) -> bytes:
         if self._program is None:

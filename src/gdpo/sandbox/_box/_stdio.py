@@ -3,11 +3,10 @@
 import json
 import os
 import select
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from ._frames import TooLate, TooLong
+from ._frames import Left, TooLate, TooLong
 from ._output import same_output
 from ._process import FOUL, TIMEOUT, TOO_LONG, Failure, Process, told_exception
 from ._record import Record
@@ -19,11 +18,12 @@ _LONGEST_REPORT = 1 << 14
 def judge_stdio(plan: Mapping[str, Any], process: Process, record: Record) -> None:
     """Each run is one test; all of them share the limits of time."""
     for text, expected in plan["cases"]:
-        if time.monotonic() >= process.deadline or process.cpu >= process.limits["cpu"]:
-            record.first = record.first or TIMEOUT
-            record.add_missed(1)
-            continue
-        output, failure = _run(process, text, process.limits["answer"])
+        with process.clock:
+            if process.cpu >= process.limits["cpu"] or process.clock.left() <= 0:
+                record.first = record.first or TIMEOUT
+                record.add_missed(1)
+                continue
+            output, failure = _run(process, text, process.limits["answer"])
         right = failure is None and same_output(output.decode(errors="replace"), expected)
         record.add_case(failure, right=right)
 
@@ -37,7 +37,7 @@ def _run(process: Process, text: str, longest: int) -> tuple[bytes, Failure | No
     process.spawn(stdin, stdout)
     try:
         bounds = {ours: longest, process.replies: _LONGEST_REPORT}
-        output, report = _collect(bounds, process.deadline)
+        output, report = _collect(bounds, process.clock.left)
     except (TooLate, TooLong) as error:
         process.reap(b"K")
         return b"", TIMEOUT if isinstance(error, TooLate) else TOO_LONG
@@ -46,19 +46,18 @@ def _run(process: Process, text: str, longest: int) -> tuple[bytes, Failure | No
     return output, _failure(process, report)
 
 
-def _collect(bounds: Mapping[int, int], deadline: float) -> list[bytes]:
-    """Everything that comes out of some pipes until all are closed, in their order."""
+def _collect(bounds: Mapping[int, int], left: Left) -> list[bytes]:
+    """Return everything that comes out of some pipes until all are closed, in their order."""
     read = {fd: bytearray() for fd in bounds}
     poll = select.poll()
     for fd in bounds:
         poll.register(fd, select.POLLIN)
     open_fds = set(bounds)
     while open_fds:
-        left = deadline - time.monotonic()
-        ready = poll.poll(left * 1000) if left > 0 else []
-        if not ready:
+        seconds = left()
+        if seconds <= 0:
             raise TooLate
-        for fd, _ in ready:
+        for fd, _ in poll.poll(seconds * 1000):
             data = os.read(fd, _CHUNK)
             if not data:
                 poll.unregister(fd)

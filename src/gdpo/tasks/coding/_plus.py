@@ -42,8 +42,26 @@ class np:
 """
 
 
-def uses_numpy(row: Row) -> bool:
-    """Whether the test of a row with HumanEval's columns is EvalPlus's."""
+PLUS_LIMITS = {"output_kb": 16 * 1024}
+"""Limits of EvalPlus's rows: right answers of HumanEval+'s 15, 100 and 130 have up to 11 MiB."""
+
+_RELEASE = ("base_input", "plus_input")
+
+
+def is_plus(row: Row) -> bool:
+    """Whether the column `test` of a row is one of EvalPlus's programs, which import numpy.
+
+    Raises:
+        DataError: The row is one of EvalPlus's release files, whose `test` is not.
+    """
+    given = [column for column in _RELEASE if row.get(column) is not None]
+    if given:
+        raise DataError(
+            f"column {given[0]!r} is of a release file of EvalPlus, whose inputs are not read: "
+            f"its column 'test' holds the few asserts of HumanEval alone. Take the rows whose "
+            f"'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus on the Hub, or "
+            f"HumanEvalPlus-OriginFmt.jsonl.gz of the same release"
+        )
     return isinstance(row.get("test"), str) and _NUMPY.search(row["test"]) is not None
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, cast
 from gdpo.errors import DataError
 from gdpo.tasks._columns import describe, mapping_of, text_at
 from gdpo.tasks._task import Row
-from gdpo.tasks.coding._plus import plus_check, uses_numpy
+from gdpo.tasks.coding._plus import is_plus, plus_check
 
 TestsOfRow: TypeAlias = dict[str, Any]
 """`kind` and what that kind needs."""
@@ -66,7 +66,7 @@ def humaneval_tests(row: Row) -> TestsOfRow:
     if len(beside) == len(tree.body):
         raise DataError(f"column 'prompt' must hold the beginning of the function {entry_point!r}")
     code, setup = _code_at(row, "test", "check"), ast.unparse(ast.Module(beside, []))
-    code = plus_check(code) if uses_numpy(row) else code
+    code = plus_check(code) if is_plus(row) else code
     return {"kind": "check", "code": code, "entry_point": entry_point, "setup": setup}
 
 

@@ -9,7 +9,7 @@ from gdpo.errors import DataError
 from gdpo.rewards import Reference
 from gdpo.tasks._columns import describe, messages_at, text_at, without_arrays
 from gdpo.tasks._task import Message, Row, Sample
-from gdpo.tasks.coding._plus import mbpp_plus_tests
+from gdpo.tasks.coding._plus import PLUS_LIMITS, is_plus, mbpp_plus_tests
 from gdpo.tasks.coding._rows import (
     TestsOfRow,
     code_contests_tests,
@@ -126,7 +126,9 @@ def read_row(row: Row) -> Sample:
     solution = shape.solution(row)
     if solution is not None and not isinstance(solution, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DataError(f"the row's solution must be text, got {describe(solution)}")
-    return Sample(_prompt(row, shape), {"tests": shape.tests(row), "solution": solution})
+    limits = PLUS_LIMITS if is_plus(row) else None
+    reference = {"tests": shape.tests(row), "limits": limits, "solution": solution}
+    return Sample(_prompt(row, shape), reference)
 
 
 def gold_completion(reference: Reference) -> str | None:
