@@ -1,7 +1,7 @@
 """Columns of a file as numbers, keys of groups and texts, once it is known what they mean."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,12 @@ def table_columns(
         "trained": _trained(batch),
         "row": np.arange(first, first + size),
     }
+
+
+def numbers_at(batch: Any, paths: Sequence[str]) -> dict[str, Float[np.ndarray, " row"]]:
+    """The numbers at some paths; NaN: none stands there."""
+    found = {path: entered(batch, path) for path in paths}
+    return {path: _numbers(column)[0] for path, column in found.items() if column is not None}
 
 
 def written(batch: Any, known: Layout) -> list[Written]:

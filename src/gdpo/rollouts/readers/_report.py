@@ -58,6 +58,14 @@ class FileReport:
     rewards: tuple[str, ...] = ()
     rewards_told_by: str = ""
     """How its rewards were told from its other columns."""
+    numbers: tuple[str, ...] = ()
+    """The numbers that it holds, by path, as far as its first rollouts say."""
+    step: str | None = None
+    """The field that is its step, if that was inferred from its name."""
+    guessed: bool = False
+    """Whether its rewards are inferred from names and values, and no format says them."""
+    refused: str = ""
+    """Why no rewards could be inferred."""
 
 
 @dataclass(slots=True)
@@ -73,6 +81,8 @@ class ReadReport:
     """Rewards that were looked for by name, and whether any file has them."""
     offered: dict[str, None] = field(default_factory=dict[str, None])
     """Numbers of the files that lack one of these."""
+    unrecognized: list[FileReport] = field(default_factory=list[FileReport])
+    """Files that were not read, as none of their fields says rewards, and that may be rollouts."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
     """How many groups there are of each size."""
@@ -121,6 +131,11 @@ class ReadReport:
         self.sought[name] = found or self.sought.get(name, False)
         if not found:
             self.offered |= dict.fromkeys(numbers)
+
+    @property
+    def without_rewards(self) -> list[FileReport]:
+        """The files that hold numbers of which none can be inferred to be a reward."""
+        return [file for file in self.files if file.refused] + self.unrecognized
 
     def note(self, file: Path, line: int | None, what: str, *, count: int = 1) -> None:
         """Something is odd, and no row is lost by it."""
