@@ -137,6 +137,7 @@ class Candidates:
         if self._found:
             weighted = any(row.weights for row in rows)
             told = "the dump's, with their weights" if weighted else "every part that is a number"
+            self._file.guessed |= not weighted
             return tuple(self._found), told if self._inferred is None else self._inferred.told
         totals = dict.fromkeys(row.total_name for row in rows if row.total is not None)
         if self._inferred is not None and self._inferred.group == "total":

@@ -194,17 +194,21 @@ def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> s
     return fitting[0] if fitting else None
 
 
-def looks_rewarded(fields: Mapping[str, Kind]) -> bool:
+def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
     """Whether rollouts may be meant: a `reward` or `score`, or a prompt or group and parts of one.
 
     Logs of training have numbers of such names as well, and no prompts.
+
+    Args:
+        fields: The names at the top.
+        numbers: The paths of the numbers.
     """
     if {"reward", "score"} & set(fields):
         return True
     grouped = any(name in fields for name in (*_PROMPTS, *_GROUPS))
-    return grouped and any(
-        not _REWARD.isdisjoint(_words(name)) or (kind == "object" and is_container(name))
-        for name, kind in fields.items()
+    return grouped and (
+        any(not _REWARD.isdisjoint(_words(name)) for name in fields)
+        or any(unlikelihood(path) == 0 for path in numbers)
     )
 
 

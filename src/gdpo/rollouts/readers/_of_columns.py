@@ -87,8 +87,9 @@ def _schema_of(path: Path) -> tuple[Any, int]:
 
 def _begin(reading: Reading, schema: Any) -> Format:
     fields = fields_of(schema)
-    reading.offer(number_paths(schema), fields)
-    form, reading.file.told_by = format_of(reading.found, reading.wanted, fields)
+    numbers = list(number_paths(schema))
+    reading.offer(numbers, fields)
+    form, reading.file.told_by = format_of(reading.found, reading.wanted, fields, numbers)
     reading.file.format = form.name
     reading.report.files.append(reading.file)
     return form

@@ -223,7 +223,7 @@ def _tell_absent(reading: Reading, names: Sequence[str], rows: Sequence[Row], li
 
 def _numbers(reading: Reading, row: Row) -> list[str]:
     """The numbers that the file has, which may be named as rewards."""
-    if reading.file.guessed or reading.file.format == "columns":
+    if reading.file.format == "columns":
         return list(reading.file.numbers)
     numbers = [name for name, value in row.rewards.items() if type(value) is not Doubtful]
     return numbers if row.total is None else list(dict.fromkeys((*numbers, row.total_name)))

@@ -3,7 +3,7 @@
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from gdpo.rollouts.readers._inference import (
     looks_rewarded,
 )
 from gdpo.rollouts.readers._layout import GDPO, TRL, Layout, listed
-from gdpo.rollouts.readers._natural import rows_by
+from gdpo.rollouts.readers._natural import numbers_by_path, rows_by
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rescoring import Rescore
 from gdpo.rollouts.readers._sources import LoadPt, is_gzip
@@ -54,14 +54,19 @@ class Wanted:
 
 
 def format_of(
-    found: Found, wanted: Wanted, fields: Mapping[str, Kind], record: Record | None = None
+    found: Found,
+    wanted: Wanted,
+    fields: Collection[str],
+    numbers: Iterable[str],
+    record: Record | None = None,
 ) -> tuple[Format, str]:
     """The format of a file, and how it was told.
 
     Args:
         found: The file.
         wanted: What was asked for.
-        fields: Its fields, and what they hold.
+        fields: The names of its fields.
+        numbers: The paths of its numbers.
         record: The first of a file of records.
 
     Raises:
@@ -77,7 +82,7 @@ def format_of(
     if form is not None:
         return form, f"recognized by its fields {', '.join(sorted(form.fields))}"
     by_columns = wanted.columns is not None or wanted.rewards is not None
-    if by_columns or looks_rewarded(fields):
+    if by_columns or looks_rewarded(fields, numbers):
         form = named("columns", found.kind, fields)
         assert form is not None
         return form, "read by its columns"
@@ -116,7 +121,8 @@ def form_of_records(found: Found, wanted: Wanted, record: Record) -> tuple[Forma
         DataError: See `format_of`; or its files hold no texts, and they are to be scored anew.
     """
     fields = kinds_in(record)
-    form, told_by = format_of(found, wanted, fields, record)
+    numbers = numbers_by_path(record, but=frozenset())
+    form, told_by = format_of(found, wanted, fields, numbers, record)
     if form.wordless and wanted.rescore is not None:
         raise DataError(
             f"files of {form.name} hold no texts that could be scored anew: leave --rescore out, "

@@ -46,6 +46,7 @@ class Reading:
 
     def offer(self, numbers: Iterable[str], fields: Mapping[str, Kind]) -> None:
         """Keep which numbers the file has, should no reward be found among them."""
+        self.report.fields |= dict.fromkeys(islice(fields, MOST_OFFERED - len(self.report.fields)))
         if is_like_rollouts(fields):
             self.file.numbers = tuple(islice(numbers, MOST_OFFERED))
             self.file.step = layout(None, fields).step

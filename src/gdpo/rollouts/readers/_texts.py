@@ -10,7 +10,7 @@ from gdpo.errors import DataError
 from gdpo.rollouts.readers._columns import entered, numeric
 from gdpo.rollouts.readers._csv import csv_batches
 from gdpo.rollouts.readers._finding import Found, kind_of
-from gdpo.rollouts.readers._layout import Layout
+from gdpo.rollouts.readers._layout import Layout, number_paths
 from gdpo.rollouts.readers._of_records import extracted, source_of
 from gdpo.rollouts.readers._open import (
     UNREADABLE,
@@ -85,14 +85,15 @@ def _texts(found: Found, wanted: Wanted, rows: set[int]) -> Iterator[tuple[int, 
         batches = csv_batches(file, report)
         first = next(batches, None)
         if first is not None:
-            fields = fields_of(numeric(first))
-            form, _ = format_of(found, wanted, fields)
+            schema = numeric(first)
+            fields = fields_of(schema)
+            form, _ = format_of(found, wanted, fields, number_paths(schema))
             known = layout_of(form.name, wanted, fields)
             yield from _of_batches(chain([first], batches), known, rows)
         return
     parquet = open_parquet(found.path, None)
     fields = fields_of(parquet.schema_arrow)
-    form, _ = format_of(found, wanted, fields)
+    form, _ = format_of(found, wanted, fields, number_paths(parquet.schema_arrow))
     if form.rows is not None:
         records = ((0, r) for batch in parquet.iter_batches(_FEW) for r in batch.to_pylist())
         yield from _rows(extracted(file, form, records, report), rows)
