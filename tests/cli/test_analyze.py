@@ -119,8 +119,9 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     assert lines[0] == f"reading {tmp_path / 'run'}"
     assert lines[1].startswith("verl: 6 files, recognized by its fields input, output, score, step")
     assert lines[2] == "768 rows = 768 read + 0 skipped"
-    assert lines[3] == "rewards: every part that is a number (--rewards names them)"
-    assert "6 steps (1 to 6)" in lines[4]
+    assert lines[3] == "rewards: every part that is a number"
+    assert lines[4].endswith(f": gdpo analyze {tmp_path / 'run'} --rewards loud,quiet")
+    assert "6 steps (1 to 6)" in lines[5]
     assert "96 groups of 8, by repeated prompts" in " ".join(lines)
     table = {line.split()[0]: line for line in lines}
     assert "50 %" in table["loud"]
@@ -635,10 +636,28 @@ def test_of_a_total_alone_nothing_is_said_about_other_estimators(gdpo_says, tmp_
     assert code == 0
     assert "nothing would change" not in out
     assert "--rescore gives the parts back" in out
-    assert "these files hold a total alone" in out
+    assert "these files contain only a scalar reward" in out
+    assert "cannot be told apart" in next(line for line in out.splitlines() if "gdpo  " in line)
     page = (here / "analysis.html").read_text()
-    assert "Nothing would change under another" not in page
-    assert "hold a total alone" in page
+    assert "Nothing would change under" not in page
+    assert "contain only a scalar reward" in page
+
+
+def test_of_a_scalar_reward_estimators_without_a_std_are_said_to_differ(gdpo_says, tmp_path, here):
+    rng = np.random.default_rng(0)
+    scales = np.where(np.arange(64) // 4 % 2, 10.0, 0.1)
+    rows = [
+        {"prompt": f"q{i // 4}", "completion": "x", "reward": r, "step": 1}
+        for i, r in enumerate(rng.normal(size=64) * scales)
+    ]
+    path = written.lines(tmp_path / "run" / "1.jsonl", rows)
+    code, out, _ = gdpo_says("analyze", path, "--estimators", "grpo,gdpo,grpo_no_std,rloo")
+    assert code == 0
+    said = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert all("changes every step" in said[name] for name in ("grpo_no_std", "rloo"))
+    assert "changes" not in said["gdpo"]
+    assert "those without a per-group std still differ" in " ".join(out.split())
+    assert "those without a per-group std still differ" in (here / "analysis.html").read_text()
 
 
 def test_a_total_without_texts_is_not_offered_to_be_scored_anew(gdpo_says, tmp_path, here):
@@ -646,9 +665,8 @@ def test_a_total_without_texts_is_not_offered_to_be_scored_anew(gdpo_says, tmp_p
     code, out, err = gdpo_says("analyze", dump, "--estimators", "grpo,gdpo")
     assert (code, err) == (0, "")
     assert "rewards: the total alone: the dump has no parts, nor texts for --rescore" in out
-    assert "and no texts to score anew: what another would change cannot be told" in " ".join(
-        out.split()
-    )
+    assert "these files contain only a scalar reward" in out
+    assert "(--rescore" not in out
     code, out, err = gdpo_says("analyze", dump, "--rescore", "gsm8k")
     assert code == 2
     assert "hold no texts that could be scored anew" in " ".join(out.split())

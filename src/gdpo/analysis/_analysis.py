@@ -20,6 +20,7 @@ from gdpo.analysis._steps import (
 from gdpo.diagnostics import HeldFinding, Severity
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
+from gdpo.rollouts.readers._layout import listed
 
 Bounds: TypeAlias = Mapping[str, float]
 
@@ -133,8 +134,13 @@ def analyze(
 
 def _check_rewards(report: ReadReport) -> None:
     for name in report.absent:
-        has = did_you_mean(name, report.offered) if report.offered else "they hold no numbers"
+        has = did_you_mean(name, report.offered) if report.offered else _no_numbers(report)
         raise ConfigError(f"rewards name {name!r}, which no file has: {has}")
+
+
+def _no_numbers(report: ReadReport) -> str:
+    fields = f"; their fields are {listed(report.fields)}" if report.fields else ""
+    return f"they hold no numbers{fields}"
 
 
 def _batch(

@@ -28,6 +28,7 @@ from gdpo.report import LINES, estimators_summary, rollouts_summary, write_rollo
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
 from gdpo.rollouts.readers._finding import ENDINGS, find_files
+from gdpo.rollouts.readers._ready import without_rewards
 
 _PAUSE_S = 3.0
 _WIDTH = 100
@@ -233,8 +234,10 @@ def _nothing(analysis: Analysis) -> str:
     report = analysis.report
     if analysis.problems:
         return "no step could be analyzed"
+    if said := without_rewards(report):
+        return said
     if report.read:
-        return "no reward can be told in these files: name the columns that are rewards (--rewards)"
+        return "these files hold no reward: name the columns that are rewards (--rewards)"
     if report.files or report.left_out:
         return "no rollout could be read from these files"
     return f"no files with rollouts there: {', '.join(ENDINGS)}, or these with .gz"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from gdpo.integrations._settings import Settings, make_settings
 _DEFAULTS = {"estimator": "gdpo", "reward_keys": None, "reward_weights": None, "options": None}
 _BROADCAST = ("grpo", "gspo", "cispo")
 """Values of `--advantage-estimator` that take what we return as it is, on every token."""
+
+
+_UNPACKED = 2**27
+"""Bytes that a `.pt` file may hold when it is unpacked, however small it is; as a line of JSON."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -99,8 +104,9 @@ def load_dump(path: Path) -> Any:
 
     Raises:
         MissingExtraError: torch is not installed.
-        DataError: The file holds anything else.
+        DataError: The file holds anything else, or is much larger unpacked than on the disk.
     """
+    _refuse_packed(path)
     try:
         import torch
     except ImportError as error:
@@ -110,3 +116,20 @@ def load_dump(path: Path) -> Any:
     except Exception as error:
         kind = type(error).__name__
         raise DataError(f"it is no file of tensors, numbers and texts alone ({kind})") from error
+
+
+def _refuse_packed(path: Path) -> None:
+    """Refuse a file whose parts are compressed to a small part of what they hold.
+
+    torch compresses nothing, so that what it writes is as large on the disk.
+    """
+    try:
+        with ZipFile(path) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+    except (BadZipFile, OSError, NotImplementedError):  # what else it is, torch says
+        return
+    if size > max(path.stat().st_size, _UNPACKED):
+        raise DataError(
+            f"its parts have {size:,} bytes when they are unpacked, which no file of torch does "
+            f"that has {path.stat().st_size:,} on the disk: save it again with torch.save"
+        )

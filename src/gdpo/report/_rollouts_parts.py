@@ -15,7 +15,7 @@ from gdpo.report._head import table
 from gdpo.report._parts import percentage, strip
 from gdpo.report._rollouts_sample import Labels
 from gdpo.report._rollouts_summary import total_told
-from gdpo.report._text import breakable, html, visible
+from gdpo.report._text import breakable, html, one_line, visible
 
 RUNS, REWARDS = 6, 24
 """That the page shows; the rest is in the JSON."""
@@ -370,15 +370,14 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
     if others and analysis.report.total_alone:
         told = total_told(analysis.report)
         yield f"{told[0].upper()}{told[1:]}."
-        return
-    if analysis.weights_to_give:
+    elif analysis.weights_to_give:
         yield (
             "No estimator gives the recorded advantages with weights of 1; if the run had others, "
             "what is told here is of another run (--weights)."
         )
         return
-    if others and all(r.same for r in others):
-        yield "Nothing would change under another estimator."
+    elif others and all(r.same for r in others):
+        yield f"Nothing would change under {', '.join(one_line(r.estimator) for r in others)}."
     for each in others:
         if each.estimator == "gdpo" and not each.same:
             yield (

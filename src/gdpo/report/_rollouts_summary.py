@@ -18,6 +18,7 @@ from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers._formats import WORDLESS
 from gdpo.rollouts.readers._layout import NO_REWARD
+from gdpo.rollouts.readers._ready import ready_command
 from gdpo.rollouts.readers._report import TOTAL_ALONE
 
 LINES = 20
@@ -28,6 +29,12 @@ _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
 
 _FINDING = 6
 """Lines that are left to a finding, the heading of the rewards, and what is not told."""
+
+_PLACE = 40
+"""Cells of the name of a file that are kept in any case: what to do about it is never cut."""
+
+_WHOLE = 500
+"""Cells of what is told of it, whose end says what to do."""
 
 _LEAST = 14
 """Cells of a name that are kept."""
@@ -49,7 +56,8 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
         width: Of the terminal; long lines are cut into several.
         room: Lines that there is room for.
     """
-    lines = [*_wrapped(_read(analysis.report), width), *_odd(analysis, width)]
+    lines = [*_wrapped(_read(analysis.report), width), *_ready(analysis.report)]
+    lines += _odd(analysis, width)
     lines += [line for run in analysis.runs[:2] for line in _wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
         lines.append(Text(f"and {len(analysis.runs) - 2:,} more runs"))
@@ -69,7 +77,7 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
     )
     rows = [("estimator", "correlation", "other sign", "groups die", "revive", "scale", "")]
     alone = analysis.report.total_alone
-    rows += [_replayed_cells(each, told=not alone) for each in replayed if each.steps]
+    rows += [_replayed_cells(each, alone=alone) for each in replayed if each.steps]
     verdict = [total_told(analysis.report)] if alone else _verdict(replayed)
     told = (*verdict, *_gain(analysis), *_not_replayed(replayed))
     if analysis.weights_to_give:
@@ -81,30 +89,43 @@ def _read(report: ReadReport) -> Iterator[str]:
     formats = list(report.formats.items())
     if len(formats) == 1:
         told = one_line(report.files[0].told_by)
-        yield f"{formats[0][0]}: {_count(formats[0][1], 'file')}, {told}"
+        name, count = formats[0]
+        yield f"{name}: {_count(count, 'file')}{', ' if told else ''}{told}"
     elif formats:
         yield "; ".join(f"{name}: {_count(n, 'file')}" for name, n in formats)
     skipped = f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped"
     left = len(report.left_out)
     yield skipped + (f"; {_count(left, 'file')} not read" if left else "")
-    told = dict.fromkeys(file.rewards_told_by for file in report.files if file.rewards)
-    doubtful = ("every", TOTAL_ALONE)
-    if guessed := [text for text in told if text.startswith(doubtful) or NO_REWARD in text]:
-        yield f"rewards: {'; '.join(map(one_line, guessed))}{_remedy(report)}"
+    told = dict.fromkeys(
+        file.rewards_told_by
+        for file in report.files
+        if file.rewards and (file.guessed or file.rewards_told_by.startswith(TOTAL_ALONE))
+    )
+    told |= dict.fromkeys(f.rewards_told_by for f in report.files if NO_REWARD in f.rewards_told_by)
+    if told:
+        yield f"rewards: {'; '.join(map(one_line, told))}{_remedy(report)}"
 
 
 def _remedy(report: ReadReport) -> str:
     if not report.total_alone:
-        return " (--rewards names them)"
+        return ""
     return ", nor texts for --rescore" if _wordless(report) else "; --rescore gives the parts back"
 
 
+def _ready(report: ReadReport) -> Iterator[Text]:
+    """The command that names the rewards that were inferred: whole, on a line to be copied."""
+    if command := ready_command(report):
+        yield Text(f"  to choose others: {one_line(command)}")
+
+
 def total_told(report: ReadReport) -> str:
-    """What is said of estimators where there is nothing but a total."""
-    told = "these files hold a total alone, under which estimators are alike"
-    if _wordless(report):
-        return f"{told}, and no texts to score anew: what another would change cannot be told"
-    return f"{told}: what another would change can be told of the rewards one by one (--rescore)"
+    """What is said of estimators where there is nothing but a scalar reward."""
+    told = (
+        "these files contain only a scalar reward, so estimators that differ in how they combine "
+        "rewards (gdpo, mo_grpo, ...) cannot be told apart; those without a per-group std still "
+        "differ"
+    )
+    return told if _wordless(report) else f"{told} (--rescore gives the rewards one by one)"
 
 
 def _wordless(report: ReadReport) -> bool:
@@ -115,15 +136,21 @@ def _wordless(report: ReadReport) -> bool:
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
     """What was wrong with files, groups and steps."""
     report = analysis.report
-    told = [
-        *report.oddities(),
-        *(f"{_with_options(why)} ({count:,} rollouts)" for why, count in analysis.problems.items()),
+    told = [("", _with_options(text)) for text in report.group_findings()]
+    told += report.odd_places()
+    told += [
+        ("", f"{_with_options(why)} ({count:,} rollouts)")
+        for why, count in analysis.problems.items()
     ]
-    told = [_with_options(text) for text in report.group_findings()] + told
     if len(told) > _NOTICES:
-        told = [*told[: _NOTICES - 1], f"and {len(told) - _NOTICES + 1:,} more: --json has all"]
-    for text in told:
-        yield Text(_cut(f"! {one_line(text)}", 2 * width), style="yellow")
+        told = [
+            *told[: _NOTICES - 1],
+            ("", f"and {len(told) - _NOTICES + 1:,} more: --json has all"),
+        ]
+    for place, text in told:
+        room = max(_PLACE, 2 * width - len(text) - len("! : "))
+        place = _without_middle(one_line(place), room)
+        yield Text(f"! {place}{': ' if place else ''}{text}", style="yellow")
 
 
 def _with_options(text: str) -> str:
@@ -232,9 +259,11 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
         yield Text(line)
 
 
-def _replayed_cells(replayed: Replayed, *, told: bool) -> tuple[str, ...]:
-    itself = replayed.estimator == replayed.beside or not told
-    verdict = "nothing would change" if replayed.same else _changed(replayed)
+def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
+    """A row of the table. Of a scalar reward alone: that two are alike says nothing of several."""
+    itself = replayed.estimator == replayed.beside
+    same = "cannot be told apart" if alone else "nothing would change"
+    verdict = same if replayed.same else _changed(replayed)
     verdict = "" if itself else "fails" if replayed.problem else verdict
     return (
         _name(replayed.estimator),

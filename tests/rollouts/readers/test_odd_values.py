@@ -155,7 +155,7 @@ def test_a_reward_of_ms_swift_may_be_text_in_some_lines(tmp_path):
 
 def test_infinite_totals_advantages_and_numbers_of_tokens_are_missing(tmp_path):
     records = [
-        {"prompt": "a", "q": 1.0, "reward": v, "advantage": v, "num_tokens": v}
+        {"prompt": "a", "reward_q": 1.0, "reward": v, "advantage": v, "num_tokens": v}
         for v in (1.0, inf, -inf)
     ]
     (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
@@ -254,16 +254,20 @@ def test_a_reward_counts_from_its_first_number_on_however_much_is_read_at_a_time
     tmp_path, monkeypatch, chunk
 ):
     monkeypatch.setattr(_of_records, "_CHUNK", chunk)
-    late = {1: {}, 2: {}, 3: {"b": 2.0}, 4: {"b": None}, 5: {}}
+    late = {1: {}, 2: {}, 3: {"b_score": 2.0}, 4: {"b_score": None}, 5: {}}
     records = [
-        {"step": step, "group_id": 0, "reward": 1.0, "a": float(i)} | more
+        {"step": step, "group_id": 0, "reward": 1.0, "a_score": float(i)} | more
         for step, more in late.items()
         for i in range(3)
     ]
     tables, report = read(written.lines(tmp_path / "a.jsonl", records))
-    assert [table.names for table in tables] == [("a",), ("a",), *[("a", "b")] * 3]
+    assert [table.names for table in tables] == [
+        ("a_score",),
+        ("a_score",),
+        *[("a_score", "b_score")] * 3,
+    ]
     assert [table.row.tolist() for table in tables] == np.arange(15).reshape(5, 3).tolist()
-    assert report.files[0].rewards == ("a", "b")
+    assert report.files[0].rewards == ("a_score", "b_score")
 
 
 def test_weights_that_change_within_a_step_are_told(tmp_path):
@@ -332,13 +336,13 @@ def test_ids_of_lines_that_are_missing_are_told_by_the_prompt_and_said(tmp_path)
 
 def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
     rows = {"step": pa.array([1, 1, 1]), "reward": pa.array([0.0, 1.0, 2.0])}
-    rows |= {"r": pa.array([1.0, None, np.nan]), "advantage": pa.array([np.nan, 0.5, 0.5])}
+    rows |= {"reward_r": pa.array([1.0, None, np.nan]), "advantage": pa.array([np.nan, 0.5, 0.5])}
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(rows), path)
     (table,), report = read(path)
     np.testing.assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
     assert {what: line for line, _, what in notices(report)} == {
-        "reward 'r' is NaN": 2,
+        "reward 'reward_r' is NaN": 2,
         "advantage is NaN": 0,
     }
 

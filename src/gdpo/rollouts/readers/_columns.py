@@ -1,7 +1,7 @@
 """Columns of a file as numbers, keys of groups and texts, once it is known what they mean."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,9 @@ def table_columns(
             return np.full(size, np.nan)
         return _floats(column, what, first, file, report)
 
-    steps = np.full(size, np.nan) if known.step is None else floats(known.step, "step")
+    steps = floats(known.step, "step")
+    if known.step is not None and (column := entered(batch, known.step)) is not None:
+        steps = np.where(_truths(column), np.nan, steps)
     whole_steps = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
     values = [floats(path, f"reward {name!r}") for name, path in rewards.items()]
     return {
@@ -76,6 +78,12 @@ def table_columns(
         "trained": _trained(batch),
         "row": np.arange(first, first + size),
     }
+
+
+def numbers_at(batch: Any, paths: Sequence[str]) -> dict[str, Float[np.ndarray, " row"]]:
+    """The numbers at some paths; NaN: none stands there."""
+    found = {path: entered(batch, path) for path in paths}
+    return {path: _numbers(column)[0] for path, column in found.items() if column is not None}
 
 
 def written(batch: Any, known: Layout) -> list[Written]:
@@ -148,6 +156,17 @@ def _floats(
             row = first + int(np.argmax(wrong))
             report.note(file.path, row, f"{what} is {why}", count=int(np.sum(wrong)))
     return np.where(np.abs(values) <= LARGEST, values, np.nan)
+
+
+def _truths(column: Any) -> np.ndarray:
+    """Where a column holds true or false, which are numbers as rewards and none as steps."""
+    if pa.types.is_boolean(column.type):
+        return np.ones(len(column), np.bool_)
+    if not pa.types.is_string(column.type):
+        return np.zeros(len(column), np.bool_)
+    lowered = pc.call_function("utf8_lower", [column])
+    found = pc.call_function("is_in", [lowered], pc.SetLookupOptions(pa.array(list(_BOOLEAN))))
+    return found.to_numpy(zero_copy_only=False)
 
 
 def _not_numbers(column: Any, values: Float[np.ndarray, " row"]) -> np.ndarray:

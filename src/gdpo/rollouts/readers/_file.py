@@ -10,6 +10,8 @@ from gdpo.rollouts.readers._open import UNREADABLE, Wanted
 from gdpo.rollouts.readers._piece import Piece, Reading
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 
+_LONGEST = 1000
+"""Characters that are told of a file that cannot be read; a library may say more."""
 _READERS = {
     "jsonl": read_records,
     "pt": read_records,
@@ -28,7 +30,9 @@ def read_file(found: Found, wanted: Wanted, report: ReadReport) -> Iterator[Piec
         yield from _READERS[found.kind](reading)
     except UNREADABLE as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        _lose_rest(found.path, f"cannot be read: {why}"[:300], report)
+        _lose_rest(found.path, f"cannot be read: {why}"[:_LONGEST], report)
+        if found.path in report.left_out and reading.file.numbers:
+            report.unrecognized.append(reading.file)
 
 
 def _lose_rest(path: Path, why: str, report: ReadReport) -> None:

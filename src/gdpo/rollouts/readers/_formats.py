@@ -8,6 +8,7 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import _records as records
 from gdpo.rollouts.readers import _traces as traces
+from gdpo.rollouts.readers._layout import Layout
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rows import Row
 
@@ -31,6 +32,8 @@ class Format:
     """Those that are read as well where texts are asked for."""
     wordless: bool = False
     """Whether its files hold no texts, so that nothing in them can be scored anew."""
+    known: Layout | None = None
+    """What the fields mean of records of no known format; None: the format knows it."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:

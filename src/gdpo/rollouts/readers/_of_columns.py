@@ -12,19 +12,37 @@ import pyarrow.compute as pc
 from jaxtyping import Float
 
 from gdpo.rollouts.readers import _columns as columns_of
-from gdpo.rollouts.readers._candidates import MOST, few_alone
+from gdpo.rollouts.readers._candidates import (
+    MOST,
+    MOST_LOOKED_AT,
+    few_alone,
+    no_reward_inferred,
+)
 from gdpo.rollouts.readers._csv import csv_batches
 from gdpo.rollouts.readers._formats import Format
+from gdpo.rollouts.readers._inference import (
+    LOOKED_AT,
+    Values,
+    floating_columns,
+    infer,
+    resolved,
+    unlikelihood,
+)
 from gdpo.rollouts.readers._layout import (
     Layout,
     is_number,
     listed,
     number_paths,
     passed_over,
-    reward_columns,
 )
 from gdpo.rollouts.readers._of_records import pieces_of
-from gdpo.rollouts.readers._open import format_of, layout_of, open_parquet, parts
+from gdpo.rollouts.readers._open import (
+    fields_of,
+    format_of,
+    layout_of,
+    open_parquet,
+    parts,
+)
 from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rescoring import RESCORED, TEXTS, rescored_table
@@ -44,21 +62,22 @@ def read_csv(reading: Reading) -> Iterator[Piece]:
     if first is None:
         reading.tell_empty()
         return
-    _begin(reading, first.schema.names)
-    yield from _pieces(reading, columns_of.numeric(first), chain([first], batches))
+    schema = columns_of.numeric(first)
+    _begin(reading, schema)
+    yield from _pieces(reading, schema, chain([first], batches), first)
 
 
 def read_parquet(reading: Reading) -> Iterator[Piece]:
     """The rollouts of a parquet file, whose columns may hold the fields of a record."""
     file = reading.file
     schema, size = _schema_of(reading.found.path)
-    form = _begin(reading, schema.names)
+    form = _begin(reading, schema)
     if form.rows is not None:
         file.expected = size
         yield from pieces_of(reading, form, _records(reading, form))
     else:
         file.rows = size
-        yield from _pieces(reading, schema, None)
+        yield from _pieces(reading, schema, None, None)
 
 
 def _schema_of(path: Path) -> tuple[Any, int]:
@@ -66,8 +85,11 @@ def _schema_of(path: Path) -> tuple[Any, int]:
     return parquet.schema_arrow, parquet.metadata.num_rows
 
 
-def _begin(reading: Reading, names: Sequence[str]) -> Format:
-    form, reading.file.told_by = format_of(reading.found, reading.wanted, names)
+def _begin(reading: Reading, schema: Any) -> Format:
+    fields = fields_of(schema)
+    numbers = list(number_paths(schema))
+    reading.offer(numbers, fields)
+    form, reading.file.told_by = format_of(reading.found, reading.wanted, fields, numbers)
     reading.file.format = form.name
     reading.report.files.append(reading.file)
     return form
@@ -89,11 +111,15 @@ def _records(reading: Reading, form: Format) -> Iterator[tuple[int, Record]]:
             row += 1
 
 
-def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Iterator[Piece]:
-    """By the batches that are given, or those of a parquet file."""
+def _pieces(
+    reading: Reading, schema: Any, batches: Iterator[Any] | None, first: Any
+) -> Iterator[Piece]:
+    """By the batches that are given, and the first of them, or those of a parquet file."""
     rescore = reading.wanted.rescore
-    known = layout_of(reading.file.format, reading.wanted, schema.names)
-    rewards, told = ({}, RESCORED) if rescore is not None else _rewards(reading, known, schema)
+    known = layout_of(reading.file.format, reading.wanted, fields_of(schema))
+    rewards, told = dict[str, str](), RESCORED
+    if rescore is None:
+        rewards, told, known = _rewards(reading, known, schema, first)
     reading.tell_rewards(tuple(rewards), told)
     _tell_missing(reading, rewards, schema)
     if batches is None:
@@ -108,22 +134,59 @@ def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Ite
             yield reading.piece(part, how, None)
 
 
-def _rewards(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, str], str]:
-    """The reward columns by name, and how they were told."""
-    asked = reading.wanted.rewards
-    if asked is None and reading.file.format == "trl":
-        free = set(schema.names) - known.taken()
-        logged = [name for name in logged_rewards(reading.found.path) if name in free]
-        if logged:
-            others, _ = reward_columns(schema, known, None, floating=True)
-            told = passed_over([name for name in others if name not in logged])
-            return {name: name for name in logged}, f"those of TRL's log (trainer_state.json){told}"
-    floating = reading.file.format == "trl"
-    rewards, told = reward_columns(schema, known, asked, floating=floating)
-    if asked is None and len(rewards) > MOST:
+def _rewards(
+    reading: Reading, known: Layout, schema: Any, first: Any
+) -> tuple[dict[str, str], str, Layout]:
+    """The reward columns by name, how they were told, and what the others mean."""
+    asked, file = reading.wanted.rewards, reading.file
+    paths = list(number_paths(schema))
+    if asked is not None:
+        return resolved(asked, paths), "as asked for", known
+    if file.format == "gdpo":
+        record = schema.field("rewards").type
+        names = [field.name for field in record] if pa.types.is_struct(record) else []
+        return {name: f"rewards.{name}" for name in names}, "those of the record", known
+    if file.format == "trl":
+        return *_of_trl(reading, known, schema), known
+    some = list(number_paths(schema, empty=True))
+    some += [known.total] if known.total is not None and known.total not in some else []
+    found = infer(_first_numbers(reading, some, first), known)
+    file.guessed, file.refused = True, found.why
+    if found.why:
+        reading.note(None, no_reward_inferred(found.why))
+    if known.total is None and found.total is not None:
+        known = replace(known, total=found.total)
+    return _few(reading, found.names), found.told, known
+
+
+def _of_trl(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, str], str]:
+    """The columns that TRL's log names, or where there is none all that may be rewards."""
+    free = set(schema.names) - known.taken()
+    logged = [name for name in logged_rewards(reading.found.path) if name in free]
+    others, told = floating_columns(schema, known)
+    if not logged:
+        reading.file.guessed = True
+        return _few(reading, others), told
+    told = passed_over([name for name in others if name not in logged])
+    return {name: name for name in logged}, f"those of TRL's log (trainer_state.json){told}"
+
+
+def _few(reading: Reading, rewards: Mapping[str, str]) -> dict[str, str]:
+    if len(rewards) > MOST:
         reading.note(None, few_alone("columns"))
-        rewards = dict(islice(rewards.items(), MOST))
-    return rewards, told
+    return dict(islice(rewards.items(), MOST))
+
+
+def _first_numbers(reading: Reading, paths: Sequence[str], first: Any) -> dict[str, Values]:
+    """The numbers of the first rollouts: of a batch of texts, or of a parquet file."""
+    likeliest = set(sorted(paths, key=unlikelihood)[:MOST_LOOKED_AT])
+    kept = [path for path in paths if path in likeliest]
+    if first is None:
+        columns = list(dict.fromkeys(path.partition(".")[0] for path in kept))
+        parquet = open_parquet(reading.found.path, None)
+        columns = [*(p for p in kept if p in parquet.schema_arrow.names), *columns]
+        first = next(parts(parquet, LOOKED_AT, list(dict.fromkeys(columns))), None)
+    return {} if first is None else columns_of.numbers_at(first[:LOOKED_AT], kept)
 
 
 def _tell_missing(reading: Reading, rewards: Mapping[str, str], schema: Any) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 from gdpo.errors import DataError
 from gdpo.rollouts.readers._candidates import Candidates
 from gdpo.rollouts.readers._formats import Format
+from gdpo.rollouts.readers._inference import kinds_in
 from gdpo.rollouts.readers._layout import at, listed
+from gdpo.rollouts.readers._natural import numbers_by_path
 from gdpo.rollouts.readers._open import UNREADABLE, Wanted, form_of_records
 from gdpo.rollouts.readers._outputs import OnePerRollout
 from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading
@@ -55,6 +57,8 @@ def read_records(reading: Reading) -> Iterator[Piece]:
     if first is None:
         reading.tell_empty()
         return
+    numbers = numbers_by_path(first[1], but=frozenset()).items()
+    reading.offer((path for path, value in numbers if is_number(value)), kinds_in(first[1]))
     form, file.told_by = form_of_records(found, wanted, first[1])
     file.format = form.name
     reading.report.files.append(file)
@@ -81,7 +85,7 @@ def pieces_of(
 ) -> Iterator[Piece]:
     """The rollouts of records, some at a time; what was read before a broken part comes first."""
     wanted, file, report = reading.wanted, reading.file, reading.report
-    named = Candidates(wanted.rewards, file, report)
+    named = Candidates(wanted.rewards, file, report, form.known)
     rows, lines, start = list[Row](), list[int](), 0
     broken: Exception | None = None
     try:
@@ -91,7 +95,7 @@ def pieces_of(
                 named.narrow(row, line)
             lines.append(line)
             rows.append(row)
-            if _is_full(rows, file.bytes - start, wanted):
+            if _is_full(rows, file.bytes - start, wanted, named.needed):
                 yield from _by_step(reading, named, rows, lines)
                 rows, lines, start = [], [], file.bytes
     except UNREADABLE as error:
@@ -102,9 +106,9 @@ def pieces_of(
         raise broken
 
 
-def _is_full(rows: Sequence[Row], size: int, wanted: Wanted) -> bool:
+def _is_full(rows: Sequence[Row], size: int, wanted: Wanted, needed: int) -> bool:
     if wanted.rescore is None:
-        return len(rows) >= _CHUNK
+        return len(rows) >= max(_CHUNK, needed)
     return len(rows) >= TEXTS or size >= _TEXT_BYTES
 
 
@@ -156,6 +160,8 @@ def _by_step(
     """A piece of each step: what its rewards and weights are does not depend on other steps."""
     rescore, before = reading.wanted.rescore, reading.file.numbered
     anew = () if rescore is None else rescored(rows, lines, rescore, reading.file, reading.report)
+    if rescore is None:
+        named.settle(rows)
     places: dict[int, list[int]] = {}
     for place, row in enumerate(rows):
         places.setdefault(_step(row, reading.found.step), []).append(place)
@@ -199,9 +205,7 @@ def _step(row: Row, of_file: int | None) -> int:
 
 def _tell_absent(reading: Reading, names: Sequence[str], rows: Sequence[Row], line: int) -> None:
     """Rewards that no record has, and rollouts of which nothing tells the group."""
-    first = rows[0].rewards.items()
-    numbers = [name for name, value in first if type(value) is not Doubtful]
-    numbers = list(dict.fromkeys((*numbers, rows[0].total_name)))
+    numbers = _numbers(reading, rows[0])
     for name in names:
         found = any(name in row.rewards or name == row.total_name for row in rows)
         if not found:
@@ -215,6 +219,14 @@ def _tell_absent(reading: Reading, names: Sequence[str], rows: Sequence[Row], li
     asked = sum(row.group is None and row.prompt is not None for row in rows)
     if asked and any(row.group is not None for row in rows):
         reading.note(line, "no group, where others have one: told by its prompt", count=asked)
+
+
+def _numbers(reading: Reading, row: Row) -> list[str]:
+    """The numbers that the file has, which may be named as rewards."""
+    if reading.file.format == "columns":
+        return list(reading.file.numbers)
+    numbers = [name for name, value in row.rewards.items() if type(value) is not Doubtful]
+    return numbers if row.total is None else list(dict.fromkeys((*numbers, row.total_name)))
 
 
 def _weights(

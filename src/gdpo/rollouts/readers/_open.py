@@ -3,7 +3,7 @@
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 from gdpo.errors import DataError, MissingExtraError
 from gdpo.rollouts.readers._finding import Found
 from gdpo.rollouts.readers._formats import Format, named, recognized
-from gdpo.rollouts.readers._layout import (
-    GDPO,
-    TRL,
-    Layout,
+from gdpo.rollouts.readers._inference import (
+    Kind,
+    kinds_in,
+    kinds_of,
     layout,
-    listed,
     looks_rewarded,
-    rows_by,
 )
+from gdpo.rollouts.readers._layout import GDPO, TRL, Layout, listed
+from gdpo.rollouts.readers._natural import numbers_by_path, rows_by
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rescoring import Rescore
 from gdpo.rollouts.readers._sources import LoadPt, is_gzip
@@ -54,17 +54,25 @@ class Wanted:
 
 
 def format_of(
-    found: Found, wanted: Wanted, fields: Sequence[str], record: Record | None = None
+    found: Found,
+    wanted: Wanted,
+    fields: Collection[str],
+    numbers: Iterable[str],
+    record: Record | None = None,
 ) -> tuple[Format, str]:
     """The format of a file, and how it was told.
 
+    Args:
+        found: The file.
+        wanted: What was asked for.
+        fields: The names of its fields.
+        numbers: The paths of its numbers.
+        record: The first of a file of records.
+
     Raises:
-        DataError: It has none that is known, or two fields of one name.
+        DataError: It has none that is known.
         ConfigError: There is no format of the name that was asked for.
     """
-    repeated = [name for name, count in Counter(fields).items() if count > 1]
-    if repeated:
-        raise DataError(f"it has several columns called {listed(repeated)}; rename them")
     if wanted.format is not None:
         form = named(wanted.format, found.kind, fields)
         if form is None:
@@ -74,7 +82,7 @@ def format_of(
     if form is not None:
         return form, f"recognized by its fields {', '.join(sorted(form.fields))}"
     by_columns = wanted.columns is not None or wanted.rewards is not None
-    if by_columns or looks_rewarded(fields):
+    if by_columns or looks_rewarded(fields, numbers):
         form = named("columns", found.kind, fields)
         assert form is not None
         return form, "read by its columns"
@@ -82,6 +90,18 @@ def format_of(
         f"no format of rollouts that is known has the fields {listed(fields)}; name the "
         "format, or the columns"
     )
+
+
+def fields_of(schema: Any) -> dict[str, Kind]:
+    """The fields of a table, and what they hold.
+
+    Raises:
+        DataError: It has two of one name.
+    """
+    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
+    if repeated:
+        raise DataError(f"it has several columns called {listed(repeated)}; rename them")
+    return kinds_of(schema)
 
 
 def is_record(path: Path) -> bool:
@@ -100,19 +120,21 @@ def form_of_records(found: Found, wanted: Wanted, record: Record) -> tuple[Forma
     Raises:
         DataError: See `format_of`; or its files hold no texts, and they are to be scored anew.
     """
-    form, told_by = format_of(found, wanted, list(record), record)
+    fields = kinds_in(record)
+    numbers = numbers_by_path(record, but=frozenset())
+    form, told_by = format_of(found, wanted, fields, numbers, record)
     if form.wordless and wanted.rescore is not None:
         raise DataError(
             f"files of {form.name} hold no texts that could be scored anew: leave --rescore out, "
             "and its own rewards are read"
         )
     if form.rows is None:
-        known = layout(wanted.columns, list(record))
-        form = Format(form.name, "", form.fields, rows_by(known))
+        known = layout(wanted.columns, fields)
+        form = Format(form.name, "", form.fields, rows_by(known), known=known)
     return form, told_by
 
 
-def layout_of(form: str, wanted: Wanted, fields: Sequence[str]) -> Layout:
+def layout_of(form: str, wanted: Wanted, fields: Mapping[str, Kind]) -> Layout:
     """What the columns of a file of this format mean."""
     known = {"gdpo": GDPO, "trl": TRL}.get(form)
     return known or layout(wanted.columns, fields)

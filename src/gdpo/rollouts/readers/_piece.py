@@ -1,15 +1,20 @@
 """One file while it is read, and what comes of it."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from gdpo.rollouts.readers._finding import Found
+from gdpo.rollouts.readers._inference import Kind, is_like_rollouts, layout
 from gdpo.rollouts.readers._open import Wanted
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 from gdpo.rollouts.readers._rows import LARGEST
 from gdpo.rollouts.readers._table import RolloutTable
 
+MOST_OFFERED = 64
+"""Numbers of a file that are kept to be named."""
 WEIGHTS_DIFFER = "other weights than a rollout before it in the step, whose weights count for all"
 
 
@@ -38,6 +43,13 @@ class Reading:
         """The rewards of some of its rollouts, and how they were told."""
         self.file.rewards = tuple(dict.fromkeys((*self.file.rewards, *names)))
         self.file.rewards_told_by = told
+
+    def offer(self, numbers: Iterable[str], fields: Mapping[str, Kind]) -> None:
+        """Keep which numbers the file has, should no reward be found among them."""
+        self.report.fields |= dict.fromkeys(islice(fields, MOST_OFFERED - len(self.report.fields)))
+        if is_like_rollouts(fields):
+            self.file.numbers = tuple(islice(numbers, MOST_OFFERED))
+            self.file.step = layout(None, fields).step
 
     def tell_empty(self) -> None:
         """No row of it can be read: perhaps there is none."""

@@ -30,7 +30,7 @@ class Notice:
         return f"{self.file}:{self.line}" if in_lines else f"{self.file}, row {self.line}"
 
     def __str__(self) -> str:
-        return _told([self])
+        return f"{self.place}: {_told([self])}"
 
 
 TOTAL_ALONE = "the total alone"
@@ -58,6 +58,14 @@ class FileReport:
     rewards: tuple[str, ...] = ()
     rewards_told_by: str = ""
     """How its rewards were told from its other columns."""
+    numbers: tuple[str, ...] = ()
+    """The numbers that it holds, by path, as far as its first rollouts say."""
+    step: str | None = None
+    """The field that is its step, if that was inferred from its name."""
+    guessed: bool = False
+    """Whether its rewards are inferred from names and values, and no format says them."""
+    refused: str = ""
+    """Why no rewards could be inferred."""
 
 
 @dataclass(slots=True)
@@ -73,6 +81,10 @@ class ReadReport:
     """Rewards that were looked for by name, and whether any file has them."""
     offered: dict[str, None] = field(default_factory=dict[str, None])
     """Numbers of the files that lack one of these."""
+    fields: dict[str, None] = field(default_factory=dict[str, None])
+    """Names of fields, of any file and of at most so many as are listed."""
+    unrecognized: list[FileReport] = field(default_factory=list[FileReport])
+    """Files that were not read, as none of their fields says rewards, and that may be rollouts."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
     """How many groups there are of each size."""
@@ -122,6 +134,11 @@ class ReadReport:
         if not found:
             self.offered |= dict.fromkeys(numbers)
 
+    @property
+    def without_rewards(self) -> list[FileReport]:
+        """The files that hold numbers of which none can be inferred to be a reward."""
+        return [file for file in self.files if file.refused] + self.unrecognized
+
     def note(self, file: Path, line: int | None, what: str, *, count: int = 1) -> None:
         """Something is odd, and no row is lost by it."""
         key = (file, what)
@@ -151,7 +168,7 @@ class ReadReport:
         ]
         for name, count in self.formats.items():
             told = next(file.told_by for file in self.files if file.format == name)
-            lines.append(f"format {name}: {count:,} files, {told}")
+            lines.append(f"format {name}: {count:,} files{', ' if told else ''}{told}")
         lines += [f"rewards: {text}" for text in dict.fromkeys(map(_rewards, self.files)) if text]
         if self.groups:
             by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
@@ -165,13 +182,17 @@ class ReadReport:
 
     def oddities(self) -> list[str]:
         """What was odd in files, and those that were not read: each kind once, its first place."""
+        return [f"{place}: {what}" for place, what in self.odd_places()]
+
+    def odd_places(self) -> list[tuple[str, str]]:
+        """The same with the place apart, which may be long."""
         kinds: dict[str, list[Notice]] = {}
         for notice in self.notices.values():
             kinds.setdefault(notice.what, []).append(notice)
         left_out: dict[str, list[Path]] = {}
         for path, why in self.left_out.items():
             left_out.setdefault(why, []).append(path)
-        told = [_told(notices) for notices in kinds.values()]
+        told = [(notices[0].place, _told(notices)) for notices in kinds.values()]
         return told + [_not_read(paths, why) for why, paths in left_out.items()]
 
     def _lonely(self) -> str:
@@ -237,12 +258,12 @@ def _told(notices: Sequence[Notice]) -> str:
     first, count = notices[0], sum(notice.count for notice in notices)
     files = f", in {len(notices):,} files" if len(notices) > 1 else ""
     more = f" (and {count - 1:,} more like it{files})" if count > 1 else ""
-    return f"{first.place}: {first.what}{more}"
+    return f"{first.what}{more}"
 
 
-def _not_read(paths: Sequence[Path], why: str) -> str:
+def _not_read(paths: Sequence[Path], why: str) -> tuple[str, str]:
     more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
-    return f"{paths[0]}: not read: {why}{more}"
+    return str(paths[0]), f"not read: {why}{more}"
 
 
 def _rewards(file: FileReport) -> str:

@@ -123,7 +123,9 @@ def cut_of(reason: Any) -> float:
 
 
 def whole(value: Any) -> int | None:
-    """The number of a step; None: it is none."""
+    """The number of a step; None: it is none, as a truth value is."""
+    if isinstance(value, bool):
+        return None
     step = number(value)
     return int(step) if isfinite(step) and step == int(step) and abs(step) < 2**62 else None
 

@@ -25,6 +25,9 @@ small lists one in another, JSON takes 20 times as much when it is parsed."""
 _GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, OSError, zlib.error)
 """What a file raises that cannot be read or decompressed to its end."""
+_CHECKED = 4096
+"""First lines whose objects are searched for keys that stand twice, which doubles the parsing."""
+_NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8, as json.dumps does"
 _SKIPPED = 2**20
 """Bytes at a time of a line that is not read."""
 
@@ -82,10 +85,15 @@ class Unpacked(io.RawIOBase):
 
 def json_lines(file: FileReport, report: ReadReport) -> Iterator[tuple[int, Record]]:
     """Every line that is a JSON object, with its number; the others are told to the report."""
+    told = ""
     for line, raw in _lines(file, report):
         if raw.isspace():
             continue
-        record, wrong = _parsed(raw)
+        repeated: list[str] = []
+        record, wrong = _parsed(raw, _noting_repeated(repeated) if line <= _CHECKED else None)
+        if repeated:
+            told = told or repeated[0]
+            report.note(file.path, line, _repeated(repeated[0] if told == repeated[0] else ""))
         if record is not None:
             yield line, record
         else:
@@ -141,6 +149,12 @@ def _lines(file: FileReport, report: ReadReport) -> Iterator[tuple[int, bytes]]:
             report.note(file.path, line + 1, what)
 
 
+def _repeated(name: str) -> str:
+    """What is told of the first key that stands twice, and of all others as one."""
+    which = f"the key {name[:40]!r} stands" if name else "other keys stand"
+    return f"{which} more than once in an object: its last value is used"
+
+
 def _too_long() -> str:
     return (
         f"the line has more than {LONGEST_LINE:,} bytes, and is skipped: write fewer rollouts to a "
@@ -153,11 +167,26 @@ def _skip_line(stream: IO[bytes]) -> None:
         pass
 
 
-def _parsed(raw: bytes) -> tuple[Record | None, str]:
+def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """What makes an object of its pairs, and adds the first key that stands in it twice."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            repeated.append(_first_repeated(pairs))
+        return found
+
+    return unique
+
+
+def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
+    """The record of a line, whose objects are made by a function; or why it is none."""
     try:
-        record = json.loads(raw.decode())  # of bytes it would guess the encoding
+        record = json.loads(raw.decode(), object_pairs_hook=made_by)  # bytes: it would guess
     except RecursionError:
         return None, "the line is nested too deep to be read"
+    except UnicodeDecodeError:
+        return None, _NOT_UTF8
     except ValueError:
         if raw.endswith(b"\n"):
             return None, "the line is no JSON"
@@ -165,3 +194,8 @@ def _parsed(raw: bytes) -> tuple[Record | None, str]:
     if not isinstance(record, dict):
         return None, "the line is no JSON object"
     return cast("Record", record), ""
+
+
+def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
+    seen = set[str]()
+    return next(name for name, _ in pairs if name in seen or seen.add(name))

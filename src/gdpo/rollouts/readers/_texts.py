@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from gdpo.errors import DataError
-from gdpo.rollouts.readers._columns import entered
+from gdpo.rollouts.readers._columns import entered, numeric
 from gdpo.rollouts.readers._csv import csv_batches
 from gdpo.rollouts.readers._finding import Found, kind_of
-from gdpo.rollouts.readers._layout import Layout
+from gdpo.rollouts.readers._layout import Layout, number_paths
 from gdpo.rollouts.readers._of_records import extracted, source_of
 from gdpo.rollouts.readers._open import (
     UNREADABLE,
     Wanted,
+    fields_of,
     form_of_records,
     format_of,
     layout_of,
@@ -84,17 +85,20 @@ def _texts(found: Found, wanted: Wanted, rows: set[int]) -> Iterator[tuple[int, 
         batches = csv_batches(file, report)
         first = next(batches, None)
         if first is not None:
-            form, _ = format_of(found, wanted, first.schema.names)
-            known = layout_of(form.name, wanted, first.schema.names)
+            schema = numeric(first)
+            fields = fields_of(schema)
+            form, _ = format_of(found, wanted, fields, number_paths(schema))
+            known = layout_of(form.name, wanted, fields)
             yield from _of_batches(chain([first], batches), known, rows)
         return
     parquet = open_parquet(found.path, None)
-    form, _ = format_of(found, wanted, parquet.schema_arrow.names)
+    fields = fields_of(parquet.schema_arrow)
+    form, _ = format_of(found, wanted, fields, number_paths(parquet.schema_arrow))
     if form.rows is not None:
         records = ((0, r) for batch in parquet.iter_batches(_FEW) for r in batch.to_pylist())
         yield from _rows(extracted(file, form, records, report), rows)
         return
-    known = layout_of(form.name, wanted, parquet.schema_arrow.names)
+    known = layout_of(form.name, wanted, fields)
     names = {n.partition(".")[0] for n in (known.prompt, known.completion) if n is not None}
     yield from _of_batches(parquet.iter_batches(_FEW, columns=sorted(names)), known, rows)
 

@@ -1,0 +1,549 @@
+"""What the fields of a file of no known format mean, and which are rewards: every rule of it.
+
+A rule looks at names, at whether a field holds numbers, and at the values of the first rollouts.
+Files of lines and files of columns are asked alike: both give the numbers that they hold as arrays,
+by path. What is between the dots or slashes of a path is an object or a struct; a column of a table
+may have them in its name, and means the same.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float
+
+from gdpo._naming import did_you_mean
+from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts.readers._layout import MEANINGS, Inner, Layout, is_number, listed, passed_over
+from gdpo.rollouts.readers._report import TOTAL_ALONE
+
+Kind: TypeAlias = Literal["number", "text", "empty", "object", "other"]
+Values: TypeAlias = Float[np.ndarray, " rollout"]
+
+LOOKED_AT = 4096
+"""First rollouts of a file by whose values its rewards are inferred."""
+_COMPARED = 512
+"""Of these, rollouts whose numbers are added up to find a total."""
+_ADDED_UP = 24
+"""Numbers that are tried as the weighted sum of the others; of more, names alone decide."""
+_ROUNDING = 2e-3
+"""Of a total's standard deviation: what is off by less is the sum, written with few digits."""
+
+_STEPS = (
+    *("step", "global_step", "gen_step", "iteration", "iter", "global_steps", "train_step"),
+    *("training_step", "trainer_step", "rollout_step", "optimizer_step", "update_step"),
+    *("step_idx", "step_id", "iteration_idx", "update"),
+)
+_GROUPS = (
+    *("group_id", "group", "group_index", "prompt_id", "problem_id", "uid", "group_idx"),
+    *("prompt_idx", "prompt_index", "problem_idx", "problem_index", "question_id", "example_id"),
+)
+_PROMPTS = (
+    *("prompt", "input", "question", "messages", "query", "instruction", "problem"),
+    *("prompt_text", "prompts", "questions"),
+)
+_COMPLETIONS = (
+    *("completion", "output", "response", "answer", "generation", "generated_text"),
+    *("completion_text", "response_text", "model_output", "prediction", "completions"),
+    *("responses", "outputs"),
+)
+_TOKENS = (
+    *("num_tokens", "completion_length", "response_length", "completion_tokens"),
+    *("response_tokens", "output_tokens", "n_tokens", "tokens"),
+)
+_TOTALS = (
+    *("reward", "score", "total_reward", "total", "total_score", "reward_total", "score_total"),
+    *("reward_sum", "sum_reward", "overall_reward", "final_reward", "combined_reward"),
+    *("weighted_reward", "overall_score", "final_score", "overall", "rewards", "scores"),
+)
+_GUESSES = {
+    "step": _STEPS,
+    "group": _GROUPS,
+    "prompt": _PROMPTS,
+    "completion": _COMPLETIONS,
+    "advantage": ("advantage", "advantages", "adv"),
+    "num_tokens": _TOKENS,
+    "finish_reason": ("finish_reason", "stop_reason"),
+    "total": _TOTALS,
+}
+_NUMERIC = frozenset({"step", "advantage", "num_tokens", "total"})
+"""Meanings of numbers."""
+
+_PLAINEST = 3
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_REWARD = frozenset({"reward", "rewards", "score", "scores", "penalty", "bonus"})
+_TOTAL = frozenset(
+    {"total", "sum", "overall", "final", "combined", "weighted", "aggregate", "aggregated"}
+)
+_STATISTICS = frozenset(
+    {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
+    | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running"}
+)
+"""Words beside `reward` in names of what is computed of rewards, and is none."""
+_WEIGHTS = frozenset({"weight", "weights", "name", "names"})
+_VALUES = frozenset({"value", "score", "reward"})
+"""What the number of a reward is called that is an object itself."""
+_NEVER = frozenset(
+    {"lr", "kl", "temperature", "seed", "epoch", "epochs", "entropy", "loss", "perplexity", "ppl"}
+    | {"logprob", "logprobs", "logp", "grad", "rank", "idx", "index", "id", "ids", "latency"}
+    | {"duration", "elapsed", "version", "step", "steps", "advantage", "advantages", "adv"}
+    | {"token", "tokens", "timestamp", "truncated", "turns", "weight", "weights"}
+)
+"""Words of names that are no rewards by guess."""
+_LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars"})
+_NEVER_WHOLE = frozenset(
+    {"created_at", "learning_rate", "top_p", "top_k", "beta", "trained"}
+    | {"reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution"}
+    | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
+)
+"""Names of other meanings, and of what a completion is judged against."""
+_CONTAINERS = (
+    re.compile(r"rewards"),
+    re.compile(r"reward"),
+    re.compile(r"rewards?[_\-].*|.*[_\-]rewards|rewards?[A-Z].*"),
+    re.compile(r"components|.*[_\-]components"),
+    re.compile(r"scores?([_\-].*)?|.*[_\-]scores"),
+)
+"""Names of objects whose numbers are rewards, the surest first."""
+_MEASURES = re.compile(r"metrics|.*[_\-]metrics")
+"""Of objects that hold rewards where nothing else does, and other numbers as well."""
+
+
+NEVER = 3
+"""How unlikely the name of what is no reward unless it is named."""
+_IDS = frozenset(
+    {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
+    | {"time", "timestamp", "created_at"}
+)
+"""Columns that users of TRL log beside its rewards."""
+
+
+def _kind_of(value: Any) -> Kind:
+    """What a value of a record is."""
+    if value is None:
+        return "empty"
+    if isinstance(value, (bool, int, float)):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    return "object" if isinstance(value, Mapping) else "other"
+
+
+def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
+    """What the fields of a record hold."""
+    return {name: _kind_of(value) for name, value in record.items()}
+
+
+def kinds_of(schema: Any) -> dict[str, Kind]:
+    """What the columns of a table hold."""
+    return {column.name: _kind_of_type(column.type) for column in schema}
+
+
+def _kind_of_type(kind: Any) -> Kind:
+    if is_number(kind):
+        return "number"
+    if pa.types.is_null(kind):
+        return "empty"
+    if pa.types.is_struct(kind):
+        return "object"
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
+    return "text" if any(is_text(kind) for is_text in texts) else "other"
+
+
+def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
+    """What was said of the columns, and for the rest what their names say.
+
+    Raises:
+        ConfigError: A meaning that there is not.
+        DataError: A column that is not in the file.
+    """
+    said = columns or {}
+    for meaning, column in said.items():
+        if meaning not in MEANINGS:
+            raise ConfigError(
+                f"columns: nothing is called {meaning!r}: {did_you_mean(meaning, MEANINGS)}"
+            )
+        if not _has(fields, column):
+            raise DataError(f"no column {column!r} for the {meaning}; it has {listed(fields)}")
+    guessed = {meaning: _first(meaning, fields, said.values()) for meaning in MEANINGS}
+    return Layout(**{**guessed, **said})
+
+
+def _has(fields: Collection[str], column: str) -> bool:
+    dots = [place for place, letter in enumerate(column) if letter == "."]
+    return any(column[:end] in fields for end in (*dots, len(column)))
+
+
+def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> str | None:
+    """The first name of that meaning whose field may hold it.
+
+    Of what should be a number those that hold one come first. What the plainest names hold instead
+    of one is told of, as every value that is none; under the others it means something else.
+    """
+    free = [name for name in _GUESSES[meaning] if name in fields and name not in said]
+    if meaning not in _NUMERIC:
+        return free[0] if free else None
+    plainest = _GUESSES[meaning][:_PLAINEST]
+    fitting = [n for kinds in ("number", "empty", "text") for n in free if fields[n] == kinds]
+    fitting += [name for name in free if name in plainest and fields[name] == "other"]
+    return fitting[0] if fitting else None
+
+
+def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
+    """Whether rollouts may be meant: a `reward` or `score`, or a prompt or group and parts of one.
+
+    Logs of training have numbers of such names as well, and no prompts.
+
+    Args:
+        fields: The names at the top.
+        numbers: The paths of the numbers.
+    """
+    if {"reward", "score"} & set(fields):
+        return True
+    grouped = any(name in fields for name in (*_PROMPTS, *_GROUPS))
+    return grouped and (
+        any(not _REWARD.isdisjoint(_words(name)) for name in fields)
+        or any(unlikelihood(path) == 0 for path in numbers)
+    )
+
+
+def is_like_rollouts(fields: Collection[str]) -> bool:
+    """Whether a file that is not read for want of rewards may hold rollouts all the same."""
+    known = (*_PROMPTS, *_GROUPS, *_COMPLETIONS)
+    return any(name in fields for name in known) or any(
+        not _REWARD.isdisjoint(_words(name)) for name in fields
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """Which numbers of a file are its rewards, and why."""
+
+    told: str
+    """How they were inferred; empty: none are."""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The paths of the rewards, by name."""
+    group: Literal["object", "named", "other", "total", "none"] = "none"
+    prefix: str = ""
+    """What the paths of the rewards begin with, where an object holds them."""
+    left_out: frozenset[str] = frozenset()
+    """Paths that would be rewards by their name alone."""
+    total: str | None = None
+    """The path of the total."""
+    why: str = ""
+    """Why none are."""
+
+    def name_of(self, path: str) -> str | None:
+        """The name of the reward at a path, which a later rollout may be the first to have."""
+        if path in self.left_out:
+            return None
+        if self.group == "object":
+            return _name_in(path, self.prefix)
+        if self.group == "named":
+            return path if is_named_reward(path) else None
+        return path if self.group == "other" and _may_be_reward(path) else None
+
+
+def infer(columns: Mapping[str, Values], known: Layout) -> Inferred:
+    """The rewards among the numbers of a file.
+
+    The numbers of the surest object whose name says rewards; else the numbers whose own names do;
+    else those of an object of metrics; else the total and what it is the sum of; else all others.
+
+    Args:
+        columns: The numbers of the first rollouts, by path; NaN: there is none.
+        known: What some of the fields mean.
+    """
+    free = [path for path in columns if path not in known.taken()]
+    found = _of_names(free)
+    if found is None:
+        return _of_others(columns, free, known)
+    group, prefix, paths, told = found
+    total = _total(paths, columns)
+    names: dict[str, str] = {
+        _name_in(path, prefix) or path: path for path in _without_totals(paths, total)
+    }
+    if _is_measures(prefix) and _constant(names.values(), columns):
+        return _none(f"only constant numbers in {prefix[:-1]!r}")
+    return _found(told, names, group, prefix, total, free)
+
+
+def _of_names(
+    free: Sequence[str],
+) -> tuple[Literal["object", "named"], str, list[str], str] | None:
+    prefix = _container(free)
+    named = [path for path in free if is_named_reward(path)]
+    if prefix and not (_is_measures(prefix) and any(not p.startswith(prefix) for p in named)):
+        paths = [path for path in free if _name_in(path, prefix) is not None]
+        return "object", prefix, paths, f"the numbers in {prefix[:-1]!r}"
+    if named:
+        return "named", "", named, "the numbers that are named rewards or scores"
+    return None
+
+
+def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout) -> Inferred:
+    """The total and the numbers that it is the sum of; without a total all others."""
+    others = [p for p in free if _may_be_reward(p) and np.isfinite(numbers[p]).any()]
+    if known.total is None or not np.isfinite(numbers.get(known.total, np.nan)).any():
+        total = _total(others, numbers)
+        names = {path: path for path in _without_totals(others, total)}
+        if not names or _constant(names, numbers):
+            return _none("only constant numbers" if names else "no number that may be one")
+        return _found("every other number", names, "other", "", total, free)
+    whole = numbers[known.total]
+    others = [
+        path
+        for path in others
+        if not _is_total(path) and not np.array_equal(numbers[path], whole, equal_nan=True)
+    ]
+    summed = _summands(others, whole, numbers) if others else []
+    if summed is None and len(others) > 1:
+        return _none(
+            f"{known.total!r} may be the only one, or {listed(others)} may be, of which it is not "
+            "the sum"
+        )
+    if summed and len(summed) > 1:
+        told = f"the numbers that {known.total!r} is the sum of, with weights or without"
+        return _found(told, {path: path for path in summed}, "other", "", known.total, free)
+    told = f"{TOTAL_ALONE}: no other number is named as a reward, nor is it the sum of others"
+    return _found(told, {known.total: known.total}, "total", "", known.total, free)
+
+
+def _found(
+    told: str,
+    names: Mapping[str, str],
+    group: Literal["object", "named", "other", "total"],
+    prefix: str,
+    total: str | None,
+    free: Sequence[str],
+) -> Inferred:
+    taken = set(names.values())
+    passed = [path for path in free if path not in taken and path != total]
+    if total is not None and total in free:
+        told = f"{told}; {total!r} is their total"
+    out = frozenset(path for path in free if path not in taken)
+    return Inferred(told + passed_over(passed), names, group, prefix, out, total)
+
+
+def _none(why: str) -> Inferred:
+    return Inferred("", why=why)
+
+
+def floating_columns(schema: Any, known: Layout) -> tuple[dict[str, str], str]:
+    """The rewards in a file of TRL's writer, which are floating-point numbers, and what is told."""
+    others = known.taken() | _IDS
+    free = [f for f in schema if f.name not in others and _may_count(f.type)]
+    found = {f.name: f.name for f in free if pa.types.is_floating(f.type)}
+    passed = [f.name for f in free if f.name not in found]
+    told = "every other column of floating-point numbers; name them if some are none"
+    return found, told + passed_over(passed)
+
+
+def _may_count(kind: Any) -> bool:
+    """Whether columns of this type may be rewards, if they are named."""
+    return is_number(kind) or pa.types.is_null(kind)
+
+
+def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
+    """The paths of rewards that were named: a name in an object of rewards needs no path."""
+    paths = list(paths)
+    prefix = _container(paths)
+    inside = {name: p for p in paths if prefix and (name := _name_in(p, prefix))}
+    return {name: name if name in paths else inside.get(name, name) for name in asked}
+
+
+def likely(paths: Sequence[str]) -> list[str]:
+    """The numbers to propose as rewards where none can be inferred: all, if all are unlikely."""
+    return [path for path in paths if not _is_never(path)] or list(paths)
+
+
+def is_named_reward(path: str) -> bool:
+    """Whether the name of a number says that it is one of the rewards, and not what they add up to.
+
+    `reward_len` does; `reward`, `total_reward`, `reward_std` and `reward_weights` do not.
+    """
+    words = set(_words(_leaf(path)))
+    rest = words - _REWARD
+    return (
+        rest != words
+        and not rest <= _STATISTICS | _TOTAL
+        and not rest & _WEIGHTS
+        and not any(map(_is_time, rest))
+    )
+
+
+def unlikelihood(path: str) -> int:
+    """How unlikely the name is that of a reward: 0 for those in an object of rewards, to 3."""
+    if _prefix(path) is not None:
+        return 0
+    return 1 if is_named_reward(path) else 2 if _may_be_reward(path) else NEVER
+
+
+def is_container(name: str) -> bool:
+    """Whether an object of that name may hold rewards."""
+    return _certainty(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def _certainty(name: str) -> int | None:
+    """How surely an object of that name holds rewards: 0 is the surest; None: it does not."""
+    rest = set(_words(name)) - _REWARD
+    if rest & _WEIGHTS or (rest and rest <= _STATISTICS):
+        return None
+    known = (*_CONTAINERS, _MEASURES)
+    return next((place for place, each in enumerate(known) if each.fullmatch(name)), None)
+
+
+def _is_measures(prefix: str) -> bool:
+    return bool(prefix) and _certainty(_leaf(prefix[:-1])) == len(_CONTAINERS)
+
+
+def _container(paths: Sequence[str]) -> str:
+    """What the paths in the surest object begin with; empty: no object holds rewards."""
+    best: tuple[int, str] | None = None
+    for path in paths:
+        prefix = _prefix(path)
+        sure = None if prefix is None else _certainty(_leaf(prefix[:-1]))
+        if prefix is None or sure is None or _name_in(path, prefix) is None:
+            continue
+        if best is None or sure < best[0]:
+            best = sure, prefix
+    return best[1] if best else ""
+
+
+def _prefix(path: str) -> str | None:
+    """The start of a path up to its innermost object that may hold rewards, with what follows."""
+    ends = [place for place, letter in enumerate(path) if letter in "./"]
+    return next((path[: end + 1] for end in ends[::-1] if is_container(_leaf(path[:end]))), None)
+
+
+def _name_in(path: str, prefix: str) -> str | None:
+    """The name of a reward in an object; None: it is none of it."""
+    if not prefix or not path.startswith(prefix) or len(path) == len(prefix):
+        return None
+    first, *inner = _segments(path[len(prefix) :])
+    if inner and inner not in ([value] for value in _VALUES):
+        return None
+    return None if _is_measures(prefix) and _is_never(first) else first
+
+
+def _may_be_reward(path: str) -> bool:
+    return not isinstance(path, Inner) and not _is_never(path)
+
+
+def _is_never(path: str) -> bool:
+    """Whether the name is one of what is no reward: a length, a time, a setting, an id."""
+    name = _leaf(path)
+    words = _words(name)
+    if is_named_reward(path):
+        return False
+    return (
+        name.lower() in _NEVER_WHOLE
+        or not _NEVER.isdisjoint(words)
+        or any(_is_time(word) or word.startswith("iter") for word in words)
+        or (bool(words) and (words[-1] in _LENGTHS or words[0] in {"num", "n", "count"}))
+        or (not _REWARD.isdisjoint(words) and not _is_total(path) and name not in _TOTALS)
+    )
+
+
+def _is_time(word: str) -> bool:
+    return word.startswith("time") or word.endswith("time") or word in {"duration", "latency"}
+
+
+def _is_total(path: str) -> bool:
+    """Whether the name says that a number is the sum of rewards."""
+    words = set(_words(_leaf(path)))
+    return bool(words & _TOTAL) and words <= _TOTAL | _REWARD and words != {"final"}
+
+
+def _segments(path: str) -> list[str]:
+    return re.split(r"[./]", path)
+
+
+def _leaf(path: str) -> str:
+    return _segments(path)[-1]
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def _constant(paths: Iterable[str], numbers: Mapping[str, Values]) -> bool:
+    """Whether none of several rollouts differs from another in any of these."""
+    values = [numbers[path] for path in paths]
+    return all(len(v) > 1 and len(np.unique(v[np.isfinite(v)])) < 2 for v in values)
+
+
+def _total(paths: Sequence[str], numbers: Mapping[str, Values]) -> str | None:
+    """The path whose name says that it is the total of the others, or whose values are their sum.
+
+    A sum takes at least two others that vary, each with a weight above 0, and more rollouts that
+    differ than there are others: of few any number is the sum of some.
+    """
+    if len(paths) < 2:
+        return None
+    if named := [path for path in paths if _is_total(path)]:
+        return named[0]
+    varying = [path for path in paths if not _constant([path], numbers)]
+    if not 2 < len(varying) <= _ADDED_UP:
+        return None
+    return next((path for path in varying[::-1] if _is_sum(path, varying, numbers)), None)
+
+
+def _without_totals(paths: Sequence[str], total: str | None) -> list[str]:
+    if total is None:
+        return list(paths)
+    return [path for path in paths if path != total and not _is_total(path)]
+
+
+def _is_sum(path: str, paths: Sequence[str], numbers: Mapping[str, Values]) -> bool:
+    parts = [numbers[other] for other in paths if other != path]
+    fit = _weights(parts, numbers[path])
+    return fit is not None and fit.told and bool(np.all(fit.shares > _ROUNDING))
+
+
+def _summands(
+    paths: Sequence[str], total: Values, numbers: Mapping[str, Values]
+) -> list[str] | None:
+    """The numbers that a total is the sum of; None: it is not the sum of any of them.
+
+    One that is 0 wherever it was looked at may be one of them.
+    """
+    if len(paths) > _ADDED_UP:
+        return None
+    fit = _weights([numbers[path] for path in paths], total)
+    if fit is None:
+        return None
+    zero = [not np.nan_to_num(numbers[path]).any() for path in paths]
+    kept = zip(paths, fit.shares, zero, strict=True)
+    return [path for path, share, is_zero in kept if is_zero or abs(share) > _ROUNDING]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Weights with which numbers add up to a total."""
+
+    shares: Float[np.ndarray, " part"]
+    """The weights, each times the largest value of its part over the total's deviation."""
+    told: bool
+    """Whether there are so many rollouts that this is no chance."""
+
+
+def _weights(parts: Sequence[Values], total: Values) -> _Fit | None:
+    """The weights of a total; None: no weights give it. A part that is missing adds nothing."""
+    rows = np.flatnonzero(np.isfinite(total))[:_COMPARED]
+    added = np.nan_to_num(np.stack([part[rows] for part in parts], axis=-1), posinf=0, neginf=0)
+    whole = total[rows]
+    if not len(rows) or max(np.abs(added).max(), np.abs(whole).max()) > 1e30:
+        return None
+    weights = np.linalg.lstsq(added, whole, rcond=None)[0]
+    unit = max(float(np.std(whole)), 1e-9)
+    if np.abs(added @ weights - whole).max() > _ROUNDING * unit:
+        return None
+    different = np.unique(added[np.any(added != 0, axis=-1)], axis=0)
+    return _Fit(weights * np.abs(added).max(axis=0) / unit, len(different) > len(parts))

@@ -1,0 +1,346 @@
+"""What `gdpo analyze` takes for the rewards of files that no framework wrote.
+
+Every layout is one that somebody would write without having read a page of ours. Each is read
+right, or refused with a command to paste.
+"""
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gdpo.rollouts.readers import read_rollout_files, read_texts
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def numbers():
+    """2 steps of 4 prompts of 4 samples: what may stand in a file of them, by name."""
+    rng = np.random.default_rng(0)
+    for place in range(32):
+        acc, fmt, length = float(rng.integers(2)), rng.integers(5) / 4, float(rng.normal())
+        yield {
+            "prompt": f"q{place // 4}",
+            "completion": "x" * (place % 7 + 1),
+            "step": place // 16 + 1,
+            "group": place // 4,
+            "acc": acc,
+            "fmt": fmt,
+            "length": length,
+            "sum": acc + fmt,
+            "weighted": acc + 0.5 * fmt,
+            "mean": (acc + fmt + length) / 3,
+            "stray": float(rng.normal()),
+            "tokens": int(rng.integers(5, 50)),
+        }
+
+
+def rows(make):
+    return [make(n) for n in numbers()]
+
+
+def texts(n):
+    return {"prompt": n["prompt"], "completion": n["completion"]}
+
+
+AB = {"a": "acc", "b": "fmt"}
+
+
+def inside(key, names=AB, *, step=False, **more):
+    """Rewards in an object of that name, and other numbers by their names."""
+
+    def make(n):
+        found = texts(n) | ({"step": n["step"]} if step else {})
+        return (
+            found | {key: {k: n[v] for k, v in names.items()}} | {k: n[v] for k, v in more.items()}
+        )
+
+    return make
+
+
+def flat(names, *, prompt="prompt", completion="completion"):
+    def make(n):
+        return {prompt: n["prompt"], completion: n["completion"]} | {
+            k: n.get(v, v) for k, v in names.items()
+        }
+
+    return make
+
+
+SCORES = {"acc": "acc", "fmt": "fmt", "length": "length"}
+PARTS = {"reward_acc": "acc", "reward_fmt": "fmt", "reward_len": "length"}
+
+# name of the layout: kind, rows, rewards, steps, and what it says the rewards are by
+LAYOUTS = {
+    # As people met them.
+    "object, length": ("jsonl", inside("rewards", length="tokens"), ("a", "b"), 1),
+    "object, step, total, length": (
+        "jsonl",
+        inside("rewards", step=True, reward="sum", length="tokens"),
+        ("a", "b"),
+        2,
+    ),
+    "reward_components, total": (
+        "jsonl",
+        inside("reward_components", reward="sum"),
+        ("a", "b"),
+        1,
+    ),
+    "scores, lr": ("jsonl", inside("scores", SCORES, lr="stray"), tuple(SCORES), 1),
+    "scores, kl": ("jsonl", inside("scores", SCORES, kl="stray"), tuple(SCORES), 1),
+    "scores, temperature": (
+        "jsonl",
+        inside("scores", SCORES, temperature="stray"),
+        tuple(SCORES),
+        1,
+    ),
+    "scores, tokens": ("jsonl", inside("scores", SCORES, tokens="tokens"), tuple(SCORES), 1),
+    "object alone": ("jsonl", inside("rewards"), ("a", "b"), 1),
+    "flat keys with a dot": (
+        "jsonl",
+        flat({f"scores.{k}": v for k, v in SCORES.items()}),
+        tuple(SCORES),
+        1,
+    ),
+    "iter, question, response, prefix, total, time": (
+        "csv",
+        flat(
+            {"iter": "step", **PARTS, "total": "sum", "gen_time_s": "stray"},
+            prompt="question",
+            completion="response",
+        ),
+        tuple(PARTS),
+        2,
+    ),
+    # Others.
+    "csv, dots": (
+        "csv",
+        flat({"rewards.a": "acc", "rewards.b": "fmt", "epoch": "step"}),
+        ("a", "b"),
+        1,
+    ),
+    "csv, slashes, iteration": (
+        "csv",
+        flat({"iteration": "step", "rewards/a": "acc", "rewards/b": "fmt", "seed": "stray"}),
+        ("a", "b"),
+        2,
+    ),
+    "csv, suffixes": (
+        "csv",
+        flat({"train_step": "step", "acc_reward": "acc", "fmt_reward": "fmt", "entropy": "stray"}),
+        ("acc_reward", "fmt_reward"),
+        2,
+    ),
+    "csv, parts of a total": (
+        "csv",
+        flat({"step": "step", "correct": "acc", "style": "fmt", "reward": "weighted"}),
+        ("correct", "style"),
+        2,
+    ),
+    "parquet, struct": ("parquet", inside("rewards", step=True, length="tokens"), ("a", "b"), 2),
+    "parquet, struct of scores with a total": (
+        "parquet",
+        inside("scores", AB | {"total": "sum"}, lr="stray"),
+        ("a", "b"),
+        1,
+    ),
+    "parquet, prefix, sum of the others": (
+        "parquet",
+        flat({"global_step": "step", **PARTS, "reward_mix": "mean", "num_tokens": "tokens"}),
+        tuple(PARTS),
+        2,
+    ),
+    "metrics": ("jsonl", inside("metrics", AB | {"kl": "stray"}), ("a", "b"), 1),
+    "components, group": (
+        "jsonl",
+        lambda n: inside("components", step=True)(n) | {"group_id": n["group"]},
+        ("a", "b"),
+        2,
+    ),
+    "an object in an object": (
+        "jsonl",
+        lambda n: texts(n) | {"info": {"rewards": {"a": n["acc"], "b": n["fmt"]}, "time": 3}},
+        ("a", "b"),
+        1,
+    ),
+    "objects with a weight each": (
+        "jsonl",
+        lambda n: texts(n) | {"rewards": {"a": {"score": n["acc"], "weight": 1.0}}},
+        ("a",),
+        1,
+    ),
+    "rewards and their weights": (
+        "jsonl",
+        lambda n: inside("rewards")(n) | {"reward_weights": {"a": 1.0, "b": 0.5}},
+        ("a", "b"),
+        1,
+    ),
+    "scalar and a setting": ("jsonl", flat({"reward": "sum", "lr": "stray"}), ("reward",), 1),
+    "scalar and one stray number": (
+        "jsonl",
+        flat({"reward": "sum", "foo": "stray"}),
+        ("reward",),
+        1,
+    ),
+    "scalar and its statistics": (
+        "csv",
+        flat({"reward": "sum", "reward_std": "stray", "reward_mean": "stray"}),
+        ("reward",),
+        1,
+    ),
+    "messages and a question": (
+        "jsonl",
+        lambda n: (
+            {"question": n["prompt"], "answer": "4", "response": n["completion"]}
+            | {"update_step": n["step"], "rewards": {"a": n["acc"], "b": n["fmt"]}}
+        ),
+        ("a", "b"),
+        2,
+    ),
+}
+
+REFUSED = {
+    "a setting alone": ("jsonl", flat({"lr": 0.5, "reward_std": "stray"}), "lr"),
+    "no word of rewards": ("jsonl", flat({"iter": "step", "acc": "acc", "fmt": "fmt"}), "acc,fmt"),
+    "csv without a word": ("csv", flat({"iter": "step", "acc": "acc", "fmt": "fmt"}), "acc,fmt"),
+    "parquet without a word": ("parquet", flat({"acc": "acc", "fmt": "fmt"}), "acc,fmt"),
+    "a scalar and others that do not add up": (
+        "jsonl",
+        flat({"step": "step", "reward": "acc", "x": "stray", "y": "fmt"}),
+        "reward,x,y",
+    ),
+    "constants in metrics": (
+        "jsonl",
+        lambda n: texts(n) | {"metrics": {"version_a": 2, "quality": 1}, "lr": 0.1},
+        "quality",
+    ),
+}
+
+
+def written(path: Path, kind: str, records: list) -> Path:
+    path = path.with_suffix(f".{kind}")
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    elif kind == "csv":
+        pd.DataFrame(records).to_csv(path, index=False)
+    else:
+        pq.write_table(pa.Table.from_pylist(records), path)
+    return path
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_natural_layouts_are_read_right(gdpo_says, tmp_path, layout):
+    kind, make, rewards, steps = LAYOUTS[layout]
+    path = written(tmp_path / "run", kind, rows(make))
+    code, out, err = gdpo_says("analyze", path, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["files"][0]["rewards"] == list(rewards)
+    (run,) = found["runs"]
+    assert [reward["name"] for reward in run["rewards"]] == list(rewards)
+    assert run["rewards"][0]["steps"] == steps
+    assert found["rows"] == {"all": 32, "read": 32, "skipped": 0, "untold": 0}
+    assert found["groups"]["sizes"] == {"4": 8}
+    assert found["notices"] == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_was_inferred_is_named_and_its_command_gives_the_same(gdpo_says, tmp_path, layout):
+    kind, make, rewards, _ = LAYOUTS[layout]
+    path = written(tmp_path / "run", kind, rows(make))
+    _, out, _ = gdpo_says("analyze", path, "--no-report")
+    assert "rewards: " in out
+    ready = [line for line in out.splitlines() if "gdpo analyze" in line]
+    if rewards == ("reward",):
+        return
+    command = shlex.split(ready[0].partition("gdpo ")[2])
+    _, inferred, _ = gdpo_says("analyze", path, "--json")
+    code, named, err = gdpo_says(*command, "--json")
+    assert code == 0, err
+    assert json.loads(named)["runs"] == json.loads(inferred)["runs"]
+
+
+@pytest.mark.parametrize("layout", REFUSED)
+def test_layouts_that_say_nothing_are_refused_with_their_numbers_and_a_command(
+    gdpo_says, tmp_path, layout
+):
+    kind, make, named = REFUSED[layout]
+    path = written(tmp_path / "run", kind, rows(make))
+    code, _, err = gdpo_says("analyze", path, "--no-report")
+    assert code == 2
+    assert "no reward can be inferred in" in err
+    assert all(repr(name.rpartition(".")[2])[1:-1] in err for name in named.split(","))
+    (line,) = [line for line in err.splitlines() if line.startswith("gdpo analyze")]
+    command = shlex.split(line)
+    assert named in command[command.index("--rewards") + 1]
+    code, _, err = gdpo_says(*command[1:], "--no-report")
+    assert code == 0, err
+
+
+def test_a_reward_that_is_not_there_lists_what_the_files_have(gdpo_says, tmp_path):
+    path = written(tmp_path / "train", "jsonl", [{"question": "q", "answer": "4"}] * 4)
+    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--no-report")
+    assert code == 2
+    assert "they hold no numbers; their fields are 'question', 'answer'" in err
+    path = written(tmp_path / "run", "jsonl", rows(inside("rewards", length="tokens")))
+    code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--no-report")
+    assert code == 2
+    assert "which no file has: Allowed: length, rewards.a, rewards.b" in err
+
+
+def test_a_total_is_found_by_its_values_and_one_that_is_only_redundant_is_not(tmp_path):
+    names = {"reward_acc": "acc", "reward_fmt": "fmt", "reward_len": "length"}
+    for mix, left in (("mean", 3), ("sum", 4)):  # the sum is of two of the three
+        path = written(tmp_path / mix, "jsonl", rows(flat({**names, "reward_mix": mix})))
+        (table,) = read_rollout_files(path)
+        assert len(table.names) == left
+        assert np.isfinite(table.total).all() == (mix == "mean")
+
+
+def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a_time(
+    tmp_path, monkeypatch
+):
+    from gdpo.rollouts.readers import _of_records
+
+    monkeypatch.setattr(_of_records, "_CHUNK", 2)
+    names = {"reward_acc": "acc", "reward_fmt": "fmt", "total": "sum"}
+    path = written(tmp_path / "run", "jsonl", rows(flat(names)))
+    assert [table.names for table in read_rollout_files(path)] == [("reward_acc", "reward_fmt")]
+
+
+def test_a_reward_that_a_later_rollout_is_the_first_to_have_follows_the_same_rules(tmp_path):
+    early = [texts(n) | {"step": 1, "rewards": {"a": n["acc"]}} for n in numbers()] * 130
+    late = [texts(n) | {"step": 2, "rewards": {"a": 1, "b": n["fmt"]}, "c": 1} for n in numbers()]
+    path = written(tmp_path / "run", "jsonl", early + late)
+    tables = list(read_rollout_files(path))
+    assert [table.names for table in tables] == [("a",), ("a", "b")]
+
+
+def test_texts_are_found_where_a_reader_would_look_for_them(tmp_path):
+    records = [{"question": "2+2", "answer": "4", "response": "five", "rewards": {"a": 1.0}}] * 2
+    for kind in ("jsonl", "parquet"):
+        path = written(tmp_path / "run", kind, records)
+        (found,) = read_texts(path, [1])
+        assert (found.prompt, found.completion) == ("2+2", "five")
+
+
+def test_what_to_do_about_a_file_is_never_cut(gdpo_says, tmp_path):
+    folder = tmp_path / ("a" * 90) / ("b" * 90)
+    folder.mkdir(parents=True)
+    written(folder / "run", "jsonl", rows(inside("rewards")))
+    (folder / "b.jsonl.zst").write_bytes(b"")
+    (folder / "data.csv").write_text("lr,prompt\n1,a\n2,b\n")
+    _, out, _ = gdpo_says("analyze", tmp_path, "--no-report")
+    assert "it is compressed, and not by gzip: decompress it first" in out
+    assert "name the format (--format) or --columns" in out
+    assert f"{'b' * 90}/b.jsonl.zst" not in out
+    assert "…" in out

@@ -1,0 +1,123 @@
+"""What is odd in a file and used to be read in silence is said, with what to do."""
+
+import gzip
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from tests.rollouts.readers import written
+
+from gdpo.errors import DataError
+from gdpo.integrations import slime
+from gdpo.rollouts.readers import read_rollout_files
+
+LINE = {"prompt": "a", "completion": "b", "step": 1, "reward_a": 1.0}
+
+
+def notices(path):
+    reading = read_rollout_files(path)
+    tables = list(reading)
+    return tables, {n.what: (n.line, n.count) for n in reading.report.notices.values()}, reading
+
+
+def test_lines_in_another_encoding_are_not_called_no_json(tmp_path):
+    path = tmp_path / "a.jsonl"
+    text = json.dumps(LINE) + "\n" + json.dumps(LINE | {"prompt": "é"}, ensure_ascii=False) + "\n"
+    path.write_bytes(text.encode("latin1"))
+    _, said, reading = notices(path)
+    assert said == {"the line is not UTF-8: write the file in UTF-8, as json.dumps does": (2, 1)}
+    assert reading.report.skipped == 1
+
+
+def test_a_csv_in_another_encoding_is_left_out_with_the_reason(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("prompt,reward\né,1\n".encode("latin1"))
+    reading = read_rollout_files(path)
+    assert list(reading) == []
+    assert "it is not UTF-8: write it in UTF-8" in reading.report.left_out[path]
+
+
+def test_keys_that_stand_twice_are_told_with_the_one_that_counts(tmp_path):
+    twice = '{"prompt": "a", "reward_a": 1, "reward_a": 2}\n'
+    inner = '{"prompt": "a", "reward_a": 3, "x": {"y": 1, "y": 2}}\n'
+    path = tmp_path / "a.jsonl"
+    path.write_text(twice * 2 + inner)
+    (table,), said, _ = notices(path)
+    assert table.rewards[:, 0].tolist() == [2, 2, 3]
+    assert said == {
+        "the key 'reward_a' stands more than once in an object: its last value is used": (1, 2),
+        "other keys stand more than once in an object: its last value is used": (3, 1),
+    }
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rows", ['"q,1\n"q,2\n', 'q,1\n"q,2\nq,3\nq,4\n'])
+def test_quotes_that_are_not_closed_are_told_with_the_lines_they_swallow(tmp_path, rows, packed):
+    content = ("prompt,reward\nq,5\n" + rows).encode()
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    _, said, _ = notices(path)
+    row, lines = (1, 2) if rows.startswith('"') else (2, 3)
+    what = f"a quote is not closed, so that {lines} lines were read as one row: close it"
+    assert said[what] == (row, 1)
+
+
+def test_texts_of_several_lines_in_csv_are_no_swallowed_lines(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('prompt,reward\n"a\n""b"", c\n\n",1\n"5"" x\n2",2\n\n')
+    (table,), said, _ = notices(path)
+    assert (len(table), said) == (2, {})
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_step_that_is_true_is_no_step(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    records = [LINE | {"step": True}, LINE | {"step": True}]
+    if kind == "csv":
+        path.write_text("prompt,step,reward\na,1,0.5\na,true,0.5\na,2,0.5\n")
+    else:
+        getattr(written, {"jsonl": "lines"}.get(kind, kind))(path, records)
+    tables, said, _ = notices(path)
+    assert sum(map(len, tables)) == (2 if kind == "csv" else 0)
+    assert said["its step is no whole number from 0"][1] == (1 if kind == "csv" else 2)
+
+
+def test_a_file_of_no_readable_line_is_said_without_a_comma_at_the_end(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("x\n")
+    reading = read_rollout_files(path)
+    assert list(reading) == []
+    assert "format unknown: 1 files\n" in str(reading.report)
+
+
+def test_a_csv_of_very_many_columns_is_refused_with_their_number(tmp_path):
+    path = tmp_path / "a.csv"
+    names = ",".join(f"reward_{i:06}" for i in range(100_000))
+    path.write_text(f"{names}\n{','.join('1' * 100_000)}\n")
+    reading = read_rollout_files(path)
+    assert list(reading) == []
+    assert "it has 100,000 columns, and at most 10,000 are read" in reading.report.left_out[path]
+
+
+def test_a_pt_file_that_is_a_bomb_is_refused_before_torch_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(slime, "_UNPACKED", 10_000)
+    path = tmp_path / "1.pt"
+    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr("1/data.pkl", b"\0" * 20_000)
+        if compression == zipfile.ZIP_DEFLATED:
+            with pytest.raises(DataError, match="20,000 bytes when they are unpacked"):
+                slime.load_dump(path)
+        else:
+            slime._refuse_packed(path)
+
+
+def test_a_dump_of_slime_larger_than_the_bound_is_read(monkeypatch):
+    from pathlib import Path
+
+    pytest.importorskip("torch", exc_type=ImportError)
+    monkeypatch.setattr(slime, "_UNPACKED", 1)
+    golden = Path(__file__).parent / "golden/slime_624b824a8/data_3.pt"
+    reading = read_rollout_files(golden, load_pt=slime.load_dump)
+    assert np.isfinite(next(reading).rewards).all()
