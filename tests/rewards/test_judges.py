@@ -3,8 +3,11 @@
 import asyncio
 import logging
 import os
+import signal
+import sys
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -90,6 +93,7 @@ def test_a_judge_that_never_answers_is_given_up_at_its_deadline():
     with Scorer([Reward("judge", sleepy, 0, 1, deadline=0.1)], retries=1) as scorer:
         scores = scorer.score(["a", "b"], [{}, {}])
     assert scores.kinds("judge") == {"timed out": 2}
+    assert {failure.message for failure in scores.failures} == {"took more than 0.1 s"}
 
 
 async def leaving(completion, reference):
@@ -100,15 +104,144 @@ async def its_own_timeout(completion, reference):
     raise TimeoutError
 
 
+async def cancelled_inside(completion, reference):
+    raise asyncio.CancelledError
+
+
+async def cancelling_itself(completion, reference):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(60)
+
+
+async def cancelling_itself_at_the_end(completion, reference):
+    asyncio.current_task().cancel()
+    return 0.5
+
+
+class OfItsOwn(BaseException):
+    pass
+
+
+class Unreadable(OfItsOwn):
+    def __str__(self):
+        raise OfItsOwn
+
+
+class NoNumber:
+    def __float__(self):
+        raise OfItsOwn
+
+
+async def raising_its_own(completion, reference):
+    raise OfItsOwn
+
+
+async def raising_what_has_no_text(completion, reference):
+    raise Unreadable
+
+
+async def giving_what_raises(completion, reference):
+    return NoNumber()
+
+
+async def closing(completion, reference):
+    raise GeneratorExit
+
+
 @pytest.mark.parametrize(
-    ("function", "kind"), [(leaving, "raised SystemExit"), (its_own_timeout, "raised TimeoutError")]
+    ("function", "kind"),
+    [
+        (leaving, "raised SystemExit"),
+        (its_own_timeout, "raised TimeoutError"),
+        (cancelled_inside, "raised CancelledError"),
+        (cancelling_itself, "raised CancelledError"),
+        (cancelling_itself_at_the_end, "raised CancelledError"),
+        (raising_its_own, "raised OfItsOwn"),
+        (raising_what_has_no_text, "raised Unreadable"),
+        (giving_what_raises, "raised OfItsOwn"),
+        (closing, "raised GeneratorExit"),
+    ],
 )
 def test_whatever_a_judge_raises_is_a_failure(function, kind):
-    with Scorer([Reward("judge", function, 0, 1)], retries=0) as scorer:
-        assert scorer.score(["a"], [{}]).kinds("judge") == {kind: 1}
-        assert scorer.score(["a"], [{}]).kinds("judge") == {kind: 1}
+    async def judge(completion, reference):
+        return 0.25 if completion == "b" else await function(completion, reference)
+
+    with Scorer([Reward("judge", judge, 0, 1)], retries=0) as scorer:
+        for _ in range(2):
+            scores = scorer.score(["a", "b"], [{}, {}])
+            assert scores.kinds("judge") == {kind: 1}
+            np.testing.assert_array_equal(scores.values[:, 0], [np.nan, 0.25])
     for _ in range(2):  # the loop that runs it outlives it
         assert score_one(Reward("judge", function, 0, 1), "a", {}).kind == kind
+
+
+async def interrupting(completion, reference):
+    raise KeyboardInterrupt
+
+
+def interrupting_at_once(completion, reference):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("function", [interrupting, interrupting_at_once])
+def test_an_interrupt_is_no_failure_of_a_reward(function):
+    with Scorer([Reward("judge", function, 0, 1)]) as scorer, pytest.raises(KeyboardInterrupt):
+        scorer.score(["a"], [{}])
+    with Scorer([Reward("judge", Service().judge, 0, 1)]) as scorer:
+        assert scorer.score(["a"], [{}]).values.tolist() == [[0.5]]
+
+
+def test_judges_are_cancelled_where_their_batch_is_interrupted():
+    cancelled = threading.Event()
+
+    async def judge(completion, reference):
+        main = threading.main_thread().ident
+        while sys._current_frames()[main].f_code.co_name != "wait":  # for the batch
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with Scorer([Reward("judge", judge, 0, 1)]) as scorer, pytest.raises(KeyboardInterrupt):
+        scorer.score(["a"], [{}])
+    assert cancelled.wait(10)
+
+
+def test_a_judge_that_stops_the_loop_does_not_hold_the_others():
+    async def judge(completion, reference):
+        if completion == "stops":
+            asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        return 0.5
+
+    with Scorer([Reward("judge", judge, 0, 1)], retries=0) as scorer:
+        assert scorer.score(["a", "stops", "b"], [{}] * 3).values.tolist() == [[0.5]] * 3
+
+
+def test_a_judge_that_goes_on_though_it_is_cancelled_does_not_hold_the_batch():
+    scored = threading.Event()
+    asked = []
+
+    async def judge(completion, reference):
+        asked.append(completion)
+        for _ in range(600 if completion == "goes on" else 0):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.1)
+            if scored.is_set():
+                break
+        return 0.5
+
+    with Scorer([Reward("judge", judge, 0, 1, deadline=1)], retries=2) as scorer:
+        scores = scorer.score(["a", "goes on", "b"], [{}] * 3)
+    scored.set()
+    np.testing.assert_array_equal(scores.values[:, 0], [0.5, np.nan, 0.5])
+    (failure,) = scores.failures
+    assert failure.kind == "timed out"
+    assert failure.message.endswith("it was left running and not asked again")
+    assert asked.count("goes on") == 1
 
 
 def test_one_loop_serves_all_batches_so_that_a_client_stays_usable():

@@ -74,6 +74,46 @@ def test_what_goes_wrong_costs_its_own_entry_only(completion, kind):
     assert scores.kinds("slow") == {kind: 1}
 
 
+def fork_and_wait():
+    if os.fork() == 0:
+        time.sleep(15)
+
+
+@pytest.mark.parametrize("leave", [fork_and_wait, lambda: os.system("sleep 15 &")])
+def test_what_a_reward_leaves_running_does_not_hide_that_its_worker_died(leave):
+    def function(completion, reference):
+        if completion == "dies":
+            leave()
+            os._exit(3)
+        return 0.5
+
+    with Scorer([Reward("leaves", function, 0, 1, deadline=10)], workers=1) as scorer:
+        scores = scorer.score(["a", "dies", "b"], [{}] * 3)
+    np.testing.assert_array_equal(scores.values[:, 0], [0.5, np.nan, 0.5])
+    (failure,) = scores.failures
+    assert str(failure) == "worker died: ended with exit code 3"
+
+
+def test_only_the_process_that_scores_goes_on_after_a_reward_forked(tmp_path):
+    text = """
+        import asyncio, os
+        from gdpo.rewards import Reward, Scorer
+        def forks(completion, _):
+            os.fork()
+            return 0.5
+        async def forks_in_the_loop(completion, _):
+            if completion == "a":
+                os.fork()
+            await asyncio.sleep(0.01)
+            print("asked", completion, flush=True)
+            return 0.25
+        both = [Reward("quick", forks, 0, 1), Reward("judge", forks_in_the_loop, 0, 1)]
+        print(Scorer(both).score(["a", "b"], [{}] * 2).values.tolist(), flush=True)
+    """
+    out, _ = run_script(tmp_path, text).communicate(timeout=60)
+    assert sorted(out.splitlines()) == ["[[0.5, 0.25], [0.5, 0.25]]", "asked a", "asked b"]
+
+
 def test_a_deadline_ends_each_call_that_misses_it_and_no_other():
     with Scorer([HURRIED], workers=2) as scorer:
         scores = scorer.score(["loop", "fine", "loop", "fine too"], [{}, {}, {"a": 1}, {}])

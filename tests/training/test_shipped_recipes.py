@@ -20,6 +20,7 @@ from gdpo.training import (
 )
 from gdpo.training._batch import plan_batches
 from gdpo.training._noise import quiet
+from gdpo.training._resolve import resolve
 from gdpo.training._trainer_fields import build_config
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -83,7 +84,7 @@ def test_a_recipe_is_short_and_comes_with_a_readme(folder):
 )
 def test_the_batches_are_the_published_ones(name, rows, rollouts, per_step, steps):
     with quiet():
-        config = build_config(load_recipe(RECIPES / name, ["trainer.use_vllm=false"]))
+        config = build_config(resolve(load_recipe(RECIPES / name, ["trainer.use_vllm=false"])))
     plan = plan_batches(config, rows)
     assert (plan.rollouts, plan.rollouts_per_step, plan.total_steps) == (rollouts, per_step, steps)
 

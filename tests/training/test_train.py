@@ -20,6 +20,7 @@ from gdpo.training._loop import Loop
 from gdpo.training._noise import quiet
 from gdpo.training._preflight import prepare
 from gdpo.training._progress import RunView
+from gdpo.training._resolve import resolve
 from gdpo.training._resume import resume_command
 from gdpo.training._run_directory import Checkpoint
 
@@ -433,7 +434,7 @@ def test_a_stop_waits_for_the_end_of_a_generation_in_every_epoch(recipe_file):
     """An epoch of 5 steps and generations that serve 3: they start anew with the epoch."""
     recipe = load_recipe(recipe_file, ["trainer.steps_per_generation=3"])
     with quiet():
-        job = prepare(recipe, rows=1)
+        job = prepare(resolve(recipe), rows=1)
     assert (job.batches.steps_per_epoch, job.batches.steps_per_round) == (5, 3)
     loop = Loop(job, RunDirectory(recipe.run_dir), RunView("tiny", [], total_steps=10))
     assert not any(loop.should_stop(step) for step in range(1, 11))
@@ -453,7 +454,7 @@ def test_the_best_checkpoint_is_found_after_a_run_was_moved(recipe_file, rows, t
         ],
     )
     with quiet():
-        job = prepare(recipe, rows=1)
+        job = prepare(resolve(recipe), rows=1)
     best, last = tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"
     best.mkdir()
     last.mkdir()

@@ -8,6 +8,7 @@ from gdpo.errors import ConfigError
 from gdpo.training import load_recipe
 from gdpo.training._batch import default_save_steps, plan_batches
 from gdpo.training._noise import quiet
+from gdpo.training._resolve import resolve
 from gdpo.training._trainer_fields import build_config
 
 
@@ -15,7 +16,7 @@ from gdpo.training._trainer_fields import build_config
 def build(recipe_file):
     def build_with(*overrides: str):
         with quiet():
-            return build_config(load_recipe(recipe_file, overrides))
+            return build_config(resolve(load_recipe(recipe_file, overrides)))
 
     return build_with
 
@@ -137,7 +138,7 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
         from gdpo.integrations.trl import GDPOTrainer
         from gdpo.training._loop import _dataset
 
-        job = prepare(recipe)
+        job = prepare(resolve(recipe))
         trainer = GDPOTrainer(
             model=str(tiny_policy),
             reward_funcs=list(job.rewards),

@@ -26,6 +26,7 @@ from gdpo.report import summary, write_report
 from gdpo.training import load_recipe
 from gdpo.training._preflight import prepare
 from gdpo.training._recipe import Recipe
+from gdpo.training._resolve import resolve
 
 _PREFLIGHT_ROWS = 64
 
@@ -164,7 +165,7 @@ def _cores() -> int:
 
 def _total_steps(recipe: Recipe) -> int:
     """Of a run, once data, rewards, trainer and model were checked."""
-    return prepare(recipe, rows=_PREFLIGHT_ROWS).batches.total_steps
+    return prepare(resolve(recipe), rows=_PREFLIGHT_ROWS).batches.total_steps
 
 
 def _plain(name: str) -> str:

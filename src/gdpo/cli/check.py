@@ -49,14 +49,14 @@ def check(
 
     from gdpo.cli._evaluating import the_benchmarks
     from gdpo.evaluation import overlap_findings
-    from gdpo.training import Verdict, load_recipe
+    from gdpo.training import Verdict, read_recipe
     from gdpo.training import check as check_recipe
 
     console = Console(highlight=False)
     styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
     tests = None if benchmarks is None else the_benchmarks(benchmarks, data or ())
     findings = check_recipe(
-        load_recipe(recipe, set or ()),
+        read_recipe(recipe, set or ()),
         rows=rows,
         also=lambda task, found: overlap_findings(task, found, tests),
     )

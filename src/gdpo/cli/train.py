@@ -37,12 +37,12 @@ def train(
 
     from gdpo.experiments import analyse, read_experiment
     from gdpo.report import write_report
-    from gdpo.training import leave_processes, load_recipe, summary_table
+    from gdpo.training import leave_processes, read_recipe, summary_table
     from gdpo.training import train as run_training
 
     console = Console(highlight=False)
     result = run_training(
-        load_recipe(recipe, set or (), resume=resume), resume=resume, console=console
+        read_recipe(recipe, set or (), resume=resume), resume=resume, console=console
     )
     if result.is_main_process:
         console.print(summary_table(result.rewards))

@@ -125,11 +125,11 @@ def make_grid(
     """
     _check(arms, seeds, reach)
     recipes = {
-        (arm, seed): resolve(_recipe_of(recipe, arm, seed, folder))
+        (arm, seed): resolve(_recipe_of(recipe, arm, seed, folder)).recipe
         for arm in arms
         for seed in seeds
     }
-    plan = Plan(resolve(recipe).to_yaml(), tuple(arms), tuple(seeds), reach)
+    plan = Plan(resolve(recipe).recipe.to_yaml(), tuple(arms), tuple(seeds), reach)
     plan = _joined(folder, plan)
     cells = [
         Cell(arm, seed, one, failure_file(folder, arm, seed))

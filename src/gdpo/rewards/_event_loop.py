@@ -8,6 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gdpo.errors import RewardError
@@ -40,6 +41,12 @@ class _Shared:
         """Whether this thread is the loop's."""
         return threading.current_thread() is self._thread
 
+    def forget(self) -> None:
+        """Begin anew in a child process, where a loop that was forked from within ends."""
+        if self._loop is not None and self.is_here():
+            self._loop.stop()
+        self.__init__()
+
     def leave_if_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take another loop from now on, unless this one still turns: no thread can be ended."""
         turns = threading.Event()
@@ -51,16 +58,17 @@ class _Shared:
 
 _shared = _Shared()
 # The thread that runs the loop is not in a process that was forked.
-os.register_at_fork(after_in_child=_shared.__init__)
+os.register_at_fork(after_in_child=_shared.forget)
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    while True:
-        try:
+    process = os.getpid()
+    while True:  # a coroutine may stop the loop, in which others wait
+        # asyncio passes on what a coroutine raises, and has noted it as its result
+        with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
-        except (SystemExit, KeyboardInterrupt):
-            continue  # asyncio passes on what a coroutine raises, and has noted it as its result
-        return
+        if os.getpid() != process:  # a coroutine forked: its child must not run the others too
+            os._exit(1)
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:

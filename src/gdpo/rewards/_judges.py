@@ -11,6 +11,11 @@ from gdpo.rewards._scores import Call, Result, checked, raised
 DEFAULT_DEADLINE_S = 60.0
 """Seconds that one attempt may take where the reward states no deadline."""
 
+_GRACE_S = 2.0
+"""Seconds that a coroutine may take to clean up after it was cancelled."""
+
+_LEFT_RUNNING = ", and went on after it was cancelled: it was left running and not asked again"
+
 _BLOCKED = (
     ", in which something blocked the event loop: nothing in a coroutine may block (`requests`, "
     "`time.sleep`)"
@@ -56,16 +61,29 @@ class Judges:
 
 
 async def _attempt(call: Call) -> tuple[Result, bool]:
-    """What came of it, and whether another attempt may help."""
+    """Return what came of one attempt, and whether another may help."""
     seconds = call.reward.deadline or DEFAULT_DEADLINE_S
-    limit = asyncio.timeout(seconds)
     start = monotonic()
+    task = asyncio.create_task(_asked(call))
     try:
-        async with limit:
-            value = await cast("Any", call.reward.function)(call.completion, call.reference)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a reward is users' code: its failure is data
-        late = limit.expired()
-        return call.timed_out(seconds) if late else raised(call.reward, call.index, error), True
+        await asyncio.wait([task], timeout=seconds)
+    finally:
+        late = task.cancel()  # also where the whole batch is given up
+    if late:
+        await asyncio.wait([task], timeout=_GRACE_S)
+        return call.timed_out(seconds, "" if task.done() else _LEFT_RUNNING), task.done()
     if monotonic() - start > seconds:  # the limit is looked at between steps only
         return call.timed_out(seconds, _BLOCKED), True
-    return checked(call.reward, call.index, value), False
+    if task.cancelled():  # it cancelled itself on its last step
+        return raised(call.reward, call.index, asyncio.CancelledError()), True
+    return task.result()
+
+
+async def _asked(call: Call) -> tuple[Result, bool]:
+    try:
+        value = await cast("Any", call.reward.function)(call.completion, call.reference)
+        return checked(call.reward, call.index, value), False
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  a reward is users' code: its failure is data
+        return raised(call.reward, call.index, error), True

@@ -37,8 +37,9 @@ class Scorer:
     reference is scored once.
 
     A reward that raises, returns something other than a number or `None`, leaves its range, takes
-    longer than its deadline or takes its process down has failed on that rollout. The first failure
-    of each kind is logged with the completion that caused it.
+    longer than its deadline or takes its process down has failed on that rollout; only a
+    `KeyboardInterrupt` ends the batch. The first failure of each kind is logged with the completion
+    that caused it.
 
     Use it in a `with`, or `close` it; its processes end with this one in any case.
 

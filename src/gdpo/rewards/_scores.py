@@ -1,6 +1,7 @@
 """What scoring gives: a value, `None`, or a failure that is counted."""
 
 import inspect
+import os
 import sysconfig
 from collections import Counter
 from collections.abc import Mapping
@@ -79,9 +80,10 @@ class Call:
 def score_one(
     reward: Reward, completion: str | int, reference: Reference, index: int = 0
 ) -> Result:
-    """The reward's value, `None` where it does not apply, or what went wrong.
+    """Return the reward's value, `None` where it does not apply, or what went wrong.
 
-    Runs where it is called and takes as long as it takes: the deadline is a scorer's business.
+    Runs where it is called and takes as long as it takes: the deadline is a scorer's business. A
+    child that the reward forks ends where the reward ends: only this process goes on.
 
     Args:
         reward: Of the text, or of the number of tokens.
@@ -89,13 +91,19 @@ def score_one(
         reference: What it is judged against.
         index: Place of the rollout in its batch, for the failure.
     """
+    process = os.getpid()
     try:
         value: Any = reward.function(completion, reference)
         if inspect.isawaitable(value):
             value = wait_for(_awaited(value))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a reward is users' code: its failure is data
+        return checked(reward, index, value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  a reward is users' code: its failure is data
         return raised(reward, index, error)
-    return checked(reward, index, value)
+    finally:
+        if os.getpid() != process:
+            os._exit(1)
 
 
 async def _awaited(value: Any) -> Any:
@@ -122,7 +130,7 @@ def raised(reward: Reward, index: int, error: BaseException) -> Failure:
     """The failure of a reward that raised, with the place. The error's text may fail as well."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001
         text = ""
     place = _place(error)
     message = text[: max(0, SHOWN - len(place))] + place

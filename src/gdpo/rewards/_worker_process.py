@@ -7,6 +7,7 @@ again, whether or not it guards its main part.
 
 import gc
 import json
+import os
 import pickle
 import resource
 import signal
@@ -21,6 +22,9 @@ _GRACE_S = 2.0
 def main() -> None:
     """Answer calls until the other end closes."""
     connection = Connection(int(sys.argv[1]))
+    # Neither a child that a reward forks nor a program that it starts reads calls or answers them.
+    os.register_at_fork(after_in_child=connection.close)
+    os.set_inheritable(connection.fileno(), False)
     try:
         rewards = _load(connection)
         connection.send_bytes(b"ready")
@@ -41,16 +45,16 @@ def _load(connection: Connection) -> list[Any]:
 
 
 def answer(connection: Connection, rewards: list[Any]) -> None:
-    """One call: which reward, of which completion, against which reference, in which time."""
+    """Read one call, run its reward, and answer with the call's number and the result."""
     from gdpo.rewards._scores import Failure, score_one
 
-    k, completion, reference, deadline = pickle.loads(connection.recv_bytes())
+    number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())
     # The signal's own default, the end of the process, works inside C code too.
     signal.setitimer(signal.ITIMER_REAL, deadline + _GRACE_S)
     result = score_one(rewards[k], completion, reference)
     signal.setitimer(signal.ITIMER_REAL, 0)
     told = [result.kind, result.message] if isinstance(result, Failure) else result
-    connection.send_bytes(json.dumps(told).encode())
+    connection.send_bytes(json.dumps([number, told]).encode())
 
 
 if __name__ == "__main__":

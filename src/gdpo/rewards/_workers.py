@@ -33,6 +33,11 @@ _FIRST = (
     "do that at the top level of its module"
 )
 
+_NOT_ITS_ANSWER = (
+    "it did not send the answer to this call: what a reward starts must not write to the worker's "
+    "connection"
+)
+
 _ANSWER_BYTES = 100_000
 """What a worker may answer with; a longer message is no answer of ours."""
 
@@ -56,20 +61,25 @@ class Worker:
         self._connection: Connection | None = None
 
     def run(self, call: Call) -> Result:
-        """The reward's value, or what went wrong: it failed, was too late, or took all down."""
+        """Return the reward's value, or what went wrong: it failed, was late, or took all down."""
         name, deadline = call.reward.name, call.reward.deadline
         assert deadline is not None, "only rewards with a deadline run in a worker"
         connection = self._connection or self._start()
         try:
-            sent = (call.place, call.completion, call.reference, deadline)
+            sent = (self._calls, call.place, call.completion, call.reference, deadline)
             connection.send_bytes(pickle.dumps(sent))
             if not connection.poll(deadline):
                 first = self._calls == 0
                 self.kill()
                 return call.timed_out(deadline, _FIRST if first else "")
-            told = json.loads(connection.recv_bytes(_ANSWER_BYTES))
-        except (EOFError, OSError, ValueError):
+            number, told = json.loads(connection.recv_bytes(_ANSWER_BYTES))
+            if number != self._calls:
+                raise ValueError
+        except (EOFError, OSError):
             return Failure(name, call.index, "worker died", self._last_words())
+        except (TypeError, ValueError):
+            self.kill()
+            return Failure(name, call.index, "worker died", _NOT_ITS_ANSWER)
         self._calls += 1
         if self._calls >= self._recycle_after:
             self.kill()

@@ -18,7 +18,6 @@ from gdpo.training._environment import now
 from gdpo.training._lora import ADAPTER, merge_adapter
 from gdpo.training._preflight import Job
 from gdpo.training._progress import number
-from gdpo.training._resolve import gates_of
 from gdpo.training._run_directory import Checkpoint, RunDirectory
 from gdpo.training._summary import RewardChange, readme, reward_changes
 
@@ -81,7 +80,7 @@ def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | Non
     if not rollouts:
         return None
     arrays = reward_arrays(rollouts)
-    low, high = declared_ranges(job.rewards, gated=gates_of(job.recipe, job.rewards))
+    low, high = declared_ranges(job.rewards, gated=job.gates)
     return diagnose(
         arrays.rewards,
         arrays.weights,

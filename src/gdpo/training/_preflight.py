@@ -3,14 +3,14 @@
 It is what `gdpo check` shows, and what `train` does first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError
-from gdpo.rewards import Reward
+from gdpo.rewards import Gate, Reward
 from gdpo.tasks import Sample, Task
 from gdpo.training._batch import BatchPlan, plan_batches
 from gdpo.training._data import Rows, read_data
@@ -25,7 +25,7 @@ from gdpo.training._models import (
 )
 from gdpo.training._noise import quiet
 from gdpo.training._recipe import DataConfig, Recipe
-from gdpo.training._resolve import find_rewards, find_task, resolve, scorer_of
+from gdpo.training._resolve import Resolved, resolve, scorer_of
 from gdpo.training._reward_checks import check_rewards
 from gdpo.training._run_directory import RunDirectory, refuse_runs_dir
 from gdpo.training._smollm2 import SMOLLM2
@@ -62,8 +62,8 @@ class Job:
     """Everything that training needs, checked; only the model is not loaded yet."""
 
     recipe: Recipe
-    task: Task
     rewards: tuple[Reward, ...]
+    gates: Mapping[str, Gate]
     samples: Sequence[Sample]
     eval_samples: Sequence[Sample] | None
     config: "GDPOConfig"
@@ -82,12 +82,16 @@ RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[Finding]]
 def check(
     recipe: Recipe, *, rows: int | None = None, also: RowCheck | None = None
 ) -> list[Finding]:
-    """Check data, rewards, trainer, batches and model; no mistake hides another.
+    """Check data, rewards, trainer, batches and model; no mistake in these hides another.
 
     Args:
-        recipe: Already loaded, so its keys and types are right.
+        recipe: Already read, so its keys and types are right.
         rows: Score the rewards on this many rows only; None: on all of them.
         also: A further check, of the rows that are trained on.
+
+    Raises:
+        ConfigError: The recipe names what does not exist, or an option is wrong.
+        MissingExtraError: Its task needs a package that is not installed.
     """
     inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
     with quiet():
@@ -95,17 +99,17 @@ def check(
     return inspection.findings
 
 
-def prepare(recipe: Recipe, *, rows: int | None = None) -> Job:
+def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
     """Check a recipe as `check` does and return what it found, or raise the first mistake.
 
     Args:
-        recipe: Already loaded.
+        resolved: The recipe, and what it names.
         rows: Score the rewards on this many rows only; None: on all of them.
 
     Raises:
         GdpoError: Anything is wrong.
     """
-    job = _Inspection(resolve(recipe), rows, None, stop_at_first=True).run()
+    job = _Inspection(resolved, rows, None, stop_at_first=True).run()
     assert job is not None, (
         "an inspection that stops at the first mistake either raises or finds a job"
     )
@@ -116,18 +120,17 @@ class _Inspection:
     """One pass over a recipe, from the cheap checks to the expensive ones."""
 
     def __init__(
-        self, recipe: Recipe, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
+        self, resolved: Resolved, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
     ) -> None:
-        self.recipe = recipe
+        self.resolved = resolved
+        self.recipe = resolved.recipe
         self.rows = rows
         self.also = also
         self.stop_at_first = stop_at_first
         self.findings: list[Finding] = []
 
     def run(self) -> Job | None:
-        recipe = self.recipe
-        task = find_task(recipe)
-        rewards = find_rewards(recipe, task)
+        recipe, task, rewards = self.recipe, self.resolved.task, self.resolved.rewards
         self._describe_recipe()
         self._attempt(self._describe_lora)
         self._attempt(self._find_place)
@@ -158,8 +161,8 @@ class _Inspection:
             return None
         return Job(
             recipe,
-            task,
             rewards,
+            self.resolved.gates,
             samples,
             eval_samples,
             config,
@@ -235,7 +238,7 @@ class _Inspection:
                     self._tell(Verdict.WRONG, str(finding.mistake))
 
     def _trainer(self) -> "GDPOConfig":
-        config = build_config(self.recipe)
+        config = build_config(self.resolved)
         self._fine(
             f"trainer: fields set: {len(self.recipe.trainer)}, all taken by TRL {version('trl')}; "
             f"device {config.device.type}"

@@ -36,6 +36,24 @@ _WANTED = {
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
     """Read a recipe and check all of it that needs neither data nor a model.
 
+    Functions that make rewards are called here, and again by `train` and `check`, which resolve
+    the recipe that they are given. `read_recipe` calls none.
+
+    Args:
+        path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
+        overrides: `a.b=value`, as `--set` takes them.
+        resume: As for `read_recipe`.
+
+    Raises:
+        ConfigError: Anything is wrong. The message names the file, the line and the remedy.
+        MissingExtraError: Its task needs a package that is not installed.
+    """
+    return resolve(read_recipe(path, overrides, resume=resume)).recipe
+
+
+def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
+    """Read a recipe; what it names is not looked up.
+
     Args:
         path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
         overrides: `a.b=value`, as `--set` takes them.
@@ -43,27 +61,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
             it, also where the folder was renamed, moved or copied since its recipe was written.
 
     Raises:
-        ConfigError: Anything is wrong. The message names the file, the line and the remedy.
-        MissingExtraError: Its task needs a package that is not installed.
-    """
-    recipe = read_recipe(path, overrides)
-    folder = _recipe_file(Path(path)).parent
-    if resume and (folder / ENVIRONMENT_FILE).is_file():
-        recipe = _lying_in(folder, recipe, overrides)
-    return resolve(recipe)
-
-
-def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe; what it names is not looked up.
-
-    Args:
-        path: A YAML file, or a folder that holds a `recipe.yaml`.
-        overrides: `a.b=value`, as `--set` takes them.
-
-    Raises:
         ConfigError: It is no YAML, or a key or a type is wrong.
     """
-    document = read_yaml(_recipe_file(Path(path)))
+    file = _recipe_file(Path(path))
+    document = read_yaml(file)
     for assignment in overrides:
         document = override(document, assignment)
     try:
@@ -71,6 +72,8 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except ValidationError as error:
         raise ConfigError(_explain(error, document)) from error
     recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
+    if resume and (file.parent / ENVIRONMENT_FILE).is_file():
+        return _lying_in(file.parent, recipe, overrides)
     return recipe
 
 

@@ -1,6 +1,7 @@
 """Finds what a recipe names: its task, estimator, rewards, gates and the options of each."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -21,8 +22,21 @@ from gdpo.tasks import Task, resolve_task
 from gdpo.training._recipe import Recipe, RewardConfig
 
 
-def resolve(recipe: Recipe) -> Recipe:
-    """The recipe with its rewards written out, after its task, estimator and rewards were found.
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A recipe and what it names, found once: to find a reward again may make another one."""
+
+    recipe: Recipe
+    """With its rewards written out."""
+    task: Task
+    rewards: tuple[Reward, ...]
+    """In the recipe's order."""
+    gates: Mapping[str, Gate]
+    """By the name of the gated reward."""
+
+
+def resolve(recipe: Recipe) -> Resolved:
+    """Find the task, the estimator and the rewards of a recipe, and check the options of each.
 
     Raises:
         ConfigError: One of them does not exist, or two rewards share a name.
@@ -38,7 +52,7 @@ def resolve(recipe: Recipe) -> Recipe:
     _check_gates(recipe, rewards)
     _check_options(recipe, rewards)
     scorer_of(recipe, rewards)
-    return recipe
+    return Resolved(recipe, task, rewards, gates_of(recipe, rewards))
 
 
 def scorer_of(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gdpo.errors import ConfigError
-from gdpo.training._read_recipe import load_recipe
+from gdpo.training._read_recipe import read_recipe
 from gdpo.training._recipe import Recipe, differences
 from gdpo.training._run_directory import RunDirectory
 
@@ -52,7 +52,7 @@ def find_run(recipe: Recipe) -> RunDirectory:
     run.read_environment()
     changed = {
         key: values
-        for key, values in differences(load_recipe(run.recipe), recipe).items()
+        for key, values in differences(read_recipe(run.recipe), recipe).items()
         if key not in MAY_CHANGE
     }
     if changed:

@@ -87,7 +87,7 @@ def train(recipe: Recipe, *, resume: bool = False, console: Console | None = Non
     writes.
 
     Args:
-        recipe: What to train; `load_recipe` reads it from a file.
+        recipe: What to train; `read_recipe` reads it from a file.
         resume: Continue the run of this recipe from its last checkpoint, or, without one, from its
             start.
         console: Where progress is shown. None: nowhere.
@@ -98,13 +98,14 @@ def train(recipe: Recipe, *, resume: bool = False, console: Console | None = Non
         RewardError: A reward broke its contract.
         MissingExtraError: A package of an extra is not installed.
     """
-    recipe = resolve(recipe)
+    resolved = resolve(recipe)
+    recipe = resolved.recipe
     if resume:
         find_run(recipe)
     else:
         refuse_existing(RunDirectory(recipe.run_dir), recipe)
     with quiet():
-        job = prepare(recipe, rows=_PREFLIGHT_ROWS)
+        job = prepare(resolved, rows=_PREFLIGHT_ROWS)
         try:
             run, start = _on_main_process(lambda: _open(job, resume=resume))
             step = start.step if start else 0

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, GdpoError, MissingExtraError
 from gdpo.training._recipe import Recipe
-from gdpo.training._resolve import find_rewards, find_task, gates_of
+from gdpo.training._resolve import Resolved
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
@@ -111,7 +111,7 @@ def check_fields(recipe: Recipe) -> None:
         raise ConfigError("\n".join(mistakes))
 
 
-def build_config(recipe: Recipe) -> "GDPOConfig":
+def build_config(resolved: Resolved) -> "GDPOConfig":
     """The trainer's configuration: the recipe's fields, gdpo's own, and TRL's defaults.
 
     Where the recipe says nothing, gdpo logs every step, reports to no service, keeps the last two
@@ -122,6 +122,7 @@ def build_config(recipe: Recipe) -> "GDPOConfig":
         ConfigError: TRL refuses a field, or a combination of them.
         MissingExtraError: TRL or torch is not installed.
     """
+    recipe = resolved.recipe
     check_fields(recipe)
     if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
         place = recipe.place("trainer", "eval_strategy")
@@ -129,11 +130,11 @@ def build_config(recipe: Recipe) -> "GDPOConfig":
             f"{place}: trainer.eval_strategy is set, but there is no `eval_data:`; add it"
         )
     try:
-        config = _construct(recipe, recipe.trainer)
+        config = _construct(resolved, recipe.trainer)
     except GdpoError:
         raise
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:
-        culprits = [key for key in recipe.trainer if _builds_without(recipe, key)]
+        culprits = [key for key in recipe.trainer if _builds_without(resolved, key)]
         place = recipe.place("trainer", *culprits[:1])
         keys = " or ".join(f"trainer.{key}" for key in culprits) or "trainer"
         remedy = _DIVIDE if "divisible" in str(error) else ""
@@ -191,37 +192,35 @@ def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
         ) from error
 
 
-def _construct(recipe: Recipe, fields: Mapping[str, Any]) -> "GDPOConfig":
+def _construct(resolved: Resolved, fields: Mapping[str, Any]) -> "GDPOConfig":
     from gdpo.integrations.trl import GDPOConfig
 
-    return GDPOConfig(**{**_defaults(recipe, fields), **fields, **_owned(recipe)})
+    return GDPOConfig(**{**_defaults(resolved.recipe, fields), **fields, **_owned(resolved)})
 
 
-def _builds_without(recipe: Recipe, key: str) -> bool:
+def _builds_without(resolved: Resolved, key: str) -> bool:
     """Whether TRL takes the rest of the fields: then this one is (part of) the mistake."""
     try:
-        _construct(recipe, {k: v for k, v in recipe.trainer.items() if k != key})
+        fields = resolved.recipe.trainer
+        _construct(resolved, {k: v for k, v in fields.items() if k != key})
     except (ValueError, TypeError, NotImplementedError, ImportError):
         return False
     return True
 
 
-def _owned(recipe: Recipe) -> dict[str, Any]:
+def _owned(resolved: Resolved) -> dict[str, Any]:
+    recipe = resolved.recipe
+    gates = {name: dataclasses.asdict(gate) for name, gate in resolved.gates.items()}
     return {
         "advantage": recipe.advantage,
         "advantage_options": recipe.advantage_options or None,
-        "gates": _gates(recipe),
+        "gates": gates or None,
         "scorer": recipe.scorer or None,
         "output_dir": str(recipe.run_dir / "checkpoints"),
         "rollouts_dir": str(recipe.run_dir / "rollouts"),
         "reward_weights": [reward.weight for reward in recipe.rewards],
         "run_name": recipe.name,
     }
-
-
-def _gates(recipe: Recipe) -> dict[str, Any] | None:
-    gates = gates_of(recipe, find_rewards(recipe, find_task(recipe)))
-    return {name: dataclasses.asdict(gate) for name, gate in gates.items()} or None
 
 
 def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
