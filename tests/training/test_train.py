@@ -8,12 +8,14 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts import read_rollouts
+from gdpo.rollouts._record import read_declared
 from gdpo.training import RunDirectory, load_recipe, train
 from gdpo.training._finish import _best_or
 from gdpo.training._loop import Loop
@@ -113,6 +115,27 @@ def test_the_trained_model_loads_and_writes(finished):
         [{"role": "user", "content": "2 + 2?"}], return_tensors="pt", add_generation_prompt=True
     )
     assert model.generate(**prompt, max_new_tokens=2).shape[1] > prompt["input_ids"].shape[1]
+
+
+def test_a_run_keeps_what_is_declared_of_its_rewards(recipe_file):
+    gated = "rewards.1.gate={on: vowels, at_least: 0.5}"
+    ranged = "rewards.2={name: 'own_rewards:short_or', gate: {on: vowels, at_least: 0.5}}"
+    recipe = load_recipe(recipe_file, [gated, ranged, "trainer.max_steps=1"])
+    declared = {
+        "vowels": {"low": 0.0, "high": 1.0},
+        "brief": {"low": 0.0, "high": 1.0, "gate": {"on": "vowels", "at_least": 0.5}},
+        "short": {"low": 0.0, "high": 1.0, "gate": {"on": "vowels", "at_least": 0.5}},
+    }
+    run = train(recipe).run
+    assert run.read_environment()["rewards"] == declared
+    assert run.read_ranges() == dict.fromkeys(declared, (0.0, 1.0))
+    (file,) = run.rollouts.glob("*.parquet")
+    assert read_declared(pq.read_schema(file)) == declared
+    lengthened = load_recipe(recipe_file, [gated, ranged, "trainer.max_steps=2"])
+    run.update_environment(rewards=None)  # as a run of an earlier version
+    train(lengthened, resume=True)
+    assert run.read_environment()["rewards"] == declared
+    assert "rewards" not in run.read_environment()["resumed"][0]
 
 
 def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):

@@ -21,7 +21,7 @@ from gdpo.training._noise import quiet
 from gdpo.training._preflight import Job, prepare
 from gdpo.training._progress import RunView, duration, show
 from gdpo.training._recipe import Recipe
-from gdpo.training._resolve import resolve
+from gdpo.training._resolve import describe, resolve
 from gdpo.training._resume import find_run, refuse_other_circumstances, resume_command
 from gdpo.training._run_directory import Checkpoint, RunDirectory, create_run, refuse_existing
 from gdpo.training._summary import RewardChange
@@ -124,8 +124,9 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
         "rows_left_out": job.left_out,
         "recipe_digest": job.recipe.digest,
     }
+    declared = {"rewards": describe(job.recipe, job.rewards)}
     if not resume:
-        run = create_run(job.recipe, facts)
+        run = create_run(job.recipe, facts | declared)
         lock(run.path)
         return run, None
     run = RunDirectory(job.recipe.run_dir)
@@ -139,7 +140,7 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
     before = run.read_environment()
     before.pop("finished", None)
     resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
-    write_whole(run.environment, to_json({**before, "resumed": resumed}, indent=2))
+    write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
     write_whole(run.recipe, job.recipe.to_yaml())
     return run, start
 

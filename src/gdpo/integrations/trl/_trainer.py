@@ -43,6 +43,8 @@ from gdpo.rewards import (
     closed_gates,
     declared_ranges,
 )
+from gdpo.rewards._declared import describe_rewards
+from gdpo.rollouts._record import Declared
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +140,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             self.rollout_func = fast
         self._warned_of_one_group = False
         self._scored: Groups | None = None
-        self._rollout_log = _rollout_log(args)
+        self._rollout_log = _rollout_log(args, describe_rewards(names, low, high, self._gates))
 
     def compute_advantages(
         self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
@@ -273,9 +275,9 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             self._warned_of_one_group = True
 
 
-def _rollout_log(args: GDPOConfig) -> RolloutLog | None:
+def _rollout_log(args: GDPOConfig, declared: Declared) -> RolloutLog | None:
     folder = args.rollouts_dir
-    return RolloutLog(Path(folder), args.run_name or "") if folder else None
+    return RolloutLog(Path(folder), args.run_name or "", declared=declared) if folder else None
 
 
 def _number(value: float | None) -> float:
