@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import threading
@@ -172,6 +173,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe_file, step):
     assert all(torch.equal(tensor, whole_weights[name]) for name, tensor in weights(run).items())
     assert read_rollouts(run.rollouts / "step_000007.parquet") == rollouts
     assert run.read_environment()["resumed"][0]["at_step"] == step
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_that_would_run_code_is_told_and_runs_none(recipe, file, tmp_path):
+    run = train(recipe).run
+    forget_checkpoints_after(run, 3)
+    evil, marker = run.checkpoints / "checkpoint-3" / file, tmp_path / "EXECUTED"
+    evil.write_bytes(pickle.dumps(Evil(marker), protocol=2))
+    with pytest.raises(DataError, match=r"checkpoint-3 cannot be loaded: .* would run code"):
+        train(recipe, resume=True)
+    assert not marker.exists()
+
+
+class Evil:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
 
 
 def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_file):

@@ -4,12 +4,13 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from gdpo._files import to_json, write_whole
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.training._batch import default_save_steps
 from gdpo.training._environment import describe_environment
 from gdpo.training._finish import changes_so_far, finish_run
@@ -194,7 +195,16 @@ def _train(loop: Loop, trainer: Any, start: Checkpoint | None, console: Console 
         trainer.scorer,
     ):
         trainer.scorer.progress = loop.scored
-        trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+        except UnpicklingError as error:
+            if start is None:
+                raise
+            raise DataError(
+                f"{start.path} cannot be loaded: a file in it holds objects that would run code, "
+                "and no checkpoint of gdpo's does. None was run, and nothing was trained. Move the "
+                "folder away, and --resume goes on from the checkpoint before it, or from the start"
+            ) from error
 
 
 def _view(job: Job, run: RunDirectory) -> RunView:
