@@ -1,8 +1,10 @@
 """Finding things by name: the nearest valid name, and objects given as `module:attribute`."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from traceback import extract_tb
 from typing import Any, TypeVar
 
@@ -12,6 +14,18 @@ Named = TypeVar("Named")
 
 _SHOWN = 100
 """Names that are listed."""
+
+_searched: list[str] = []
+"""Folders that `find` looks in, after all others."""
+
+
+def search_also(folder: Path) -> None:
+    """Let `find` look for modules in this folder, after all others.
+
+    The folder comes onto Python's path when a module is first asked for, and not before: libraries
+    look for plugins on that path, and a command that only shows a folder must run nothing in it.
+    """
+    _searched[:] = [str(folder)]
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
@@ -52,6 +66,7 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
         )
     if not module_name or module_name.startswith("."):
         raise ConfigError(f"{what} {name!r}: module:attribute needs the full name of a module")
+    sys.path += [folder for folder in _searched if folder not in sys.path]
     try:
         found: Any = import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module: whatever it raises is its mistake

@@ -7,7 +7,18 @@ import pytest
 from gdpo.training import DataConfig, Recipe
 
 
-def write_run(folder, arm, seed, curves, *, finished=True, steps=4, name=None, task="tool_calling"):
+def write_run(
+    folder,
+    arm,
+    seed,
+    curves,
+    *,
+    finished=True,
+    steps=4,
+    name=None,
+    task="tool_calling",
+    declared=None,
+):
     """A run directory with these mean rewards; it lies in `folder`."""
     recipe = Recipe(
         task=task,
@@ -23,6 +34,8 @@ def write_run(folder, arm, seed, curves, *, finished=True, steps=4, name=None, t
     path.mkdir(parents=True)
     (path / "recipe.yaml").write_text(recipe.to_yaml())
     facts = {"started": "2026-01-01T00:00:00+00:00", **({"finished": "x"} if finished else {})}
+    if declared is not None:
+        facts["rewards"] = declared
     (path / "environment.json").write_text(json.dumps(facts))
     with (path / "metrics.jsonl").open("w") as file:
         for step, values in enumerate(zip(*curves.values(), strict=True), start=1):
@@ -31,11 +44,15 @@ def write_run(folder, arm, seed, curves, *, finished=True, steps=4, name=None, t
     return path
 
 
+DECLARED = {"format": {"low": 0.0, "high": 1.0}, "correctness": {"low": -3.0, "high": 3.0}}
+
+
 @pytest.fixture
 def two_arms(tmp_path):
     """A folder with two arms of two seeds."""
     for arm, level in (("grpo", 0.2), ("gdpo", 0.6)):
         for seed in (1, 2):
             values = [level + seed / 100 + step / 10 for step in range(4)]
-            write_run(tmp_path, arm, seed, {"format": values, "correctness": [1.0] * 4})
+            curves = {"format": values, "correctness": [1.0] * 4}
+            write_run(tmp_path, arm, seed, curves, declared=DECLARED)
     return tmp_path

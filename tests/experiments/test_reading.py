@@ -70,10 +70,28 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
     np.testing.assert_array_equal(curve, [0.5, np.nan, 0.7, np.nan, np.nan, 0.9])
 
 
-def test_rewards_whose_code_is_not_at_hand_have_the_range_that_was_seen(tmp_path):
-    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, task="no_such_module:task")
+@pytest.mark.parametrize(
+    "declared",
+    [
+        None,
+        [["format", 0, 1]],
+        {"format": [0, 1]},
+        {"format": {"low": 1, "high": 0}},
+        {"format": {"low": "0", "high": True}},
+        {"format": {"low": 0, "high": 10**400}},
+    ],
+)
+def test_rewards_of_a_run_that_kept_no_range_have_the_one_that_was_seen(tmp_path, declared):
+    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]}, declared=declared)
     [reward] = read_experiment(tmp_path).rewards
     assert (reward.name, reward.low, reward.high) == ("format", 0.5, 2.5)
+
+
+def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
+    path = write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]})
+    (path / "environment.json").write_text("[]")
+    with pytest.raises(DataError, match=r"environment\.json is no JSON object"):
+        read_experiment(tmp_path)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path, two_arms):
@@ -154,7 +172,7 @@ def test_strange_lines_of_metrics_are_left_out(tmp_path):
     )
 
 
-def test_a_constant_reward_without_its_code_has_a_range(tmp_path):
-    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 0.5]}, task="no_such_module:task")
+def test_a_constant_reward_of_a_run_that_kept_no_range_has_one(tmp_path):
+    write_run(tmp_path, "gdpo", 1, {"format": [0.5, 0.5]})
     [reward] = read_experiment(tmp_path).rewards
     assert (reward.low, reward.high) == (0.5, 1.5)

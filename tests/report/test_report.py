@@ -20,6 +20,7 @@ from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
 from gdpo.experiments import Measured, analyse
 from gdpo.report import summary, write_report
+from gdpo.report._replay import agreements, replay
 from gdpo.rollouts import read_rollouts, reward_arrays
 
 VOID = {"meta", "br", "input", "path", "circle"}
@@ -286,10 +287,31 @@ def test_a_file_that_is_no_rollout_record_is_named(tmp_path):
 
 
 def test_an_estimator_that_cannot_be_replayed_is_told_of(tmp_path):
-    runs = [trained(tmp_path, "grpo", 1), trained(tmp_path, "nobody:knows", 1)]
+    runs = [trained(tmp_path, "grpo", 1), trained(tmp_path, "gdpo", 1)]
+    (runs[1].path / "recipe.yaml").write_text("advantage_options: {")
     _, parsed, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
     assert "could not be replayed" in "".join(parsed.text)
     assert data["rollouts"]["groups"][0]["samples"][0]["advantages"][1] is None
+
+
+@pytest.mark.parametrize("arms", [("grpo", "nobody:knows"), ("nobody:knows", "grpo")])
+def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tmp_path, arms):
+    runs = [trained(tmp_path, arm, 1) for arm in arms]  # both with GRPO's advantages
+    experiment = experiment_of(tmp_path, runs)
+    replayed = replay(experiment)
+    own = arms.index("nobody:knows")
+    for step in replayed.steps:
+        if step.run.arm == "nobody:knows":
+            np.testing.assert_array_equal(step.advantages[own], step.step.advantages)
+        else:
+            assert np.isnan(step.advantages[own]).all()
+    assert [(a.estimator, round(a.correlation, 6)) for a in agreements(replayed)] == [
+        (arm, 1.0) for arm in arms
+    ]
+    assert np.isnan(agreements(replayed)[own].off)
+    _, parsed, _ = made(tmp_path, analyse(experiment))
+    assert "a report runs no code that a run names" in "".join(parsed.text)
+    assert "could not be replayed" not in "".join(parsed.text)
 
 
 def test_missing_rewards_are_shown_as_missing(tmp_path):

@@ -2,18 +2,21 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import threading
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts import read_rollouts
+from gdpo.rollouts._record import read_declared
 from gdpo.training import RunDirectory, load_recipe, train
 from gdpo.training._finish import _best_or
 from gdpo.training._loop import Loop
@@ -116,6 +119,27 @@ def test_the_trained_model_loads_and_writes(finished):
     assert model.generate(**prompt, max_new_tokens=2).shape[1] > prompt["input_ids"].shape[1]
 
 
+def test_a_run_keeps_what_is_declared_of_its_rewards(recipe_file):
+    gated = "rewards.1.gate={on: vowels, at_least: 0.5}"
+    ranged = "rewards.2={name: 'own_rewards:short_or', gate: {on: vowels, at_least: 0.5}}"
+    recipe = load_recipe(recipe_file, [gated, ranged, "trainer.max_steps=1"])
+    declared = {
+        "vowels": {"low": 0.0, "high": 1.0},
+        "brief": {"low": 0.0, "high": 1.0, "gate": {"on": "vowels", "at_least": 0.5}},
+        "short": {"low": 0.0, "high": 1.0, "gate": {"on": "vowels", "at_least": 0.5}},
+    }
+    run = train(recipe).run
+    assert run.read_environment()["rewards"] == declared
+    assert run.read_ranges() == dict.fromkeys(declared, (0.0, 1.0))
+    (file,) = run.rollouts.glob("*.parquet")
+    assert read_declared(pq.read_schema(file)) == declared
+    lengthened = load_recipe(recipe_file, [gated, ranged, "trainer.max_steps=2"])
+    run.update_environment(rewards=None)  # as a run of an earlier version
+    train(lengthened, resume=True)
+    assert run.read_environment()["rewards"] == declared
+    assert "rewards" not in run.read_environment()["resumed"][0]
+
+
 def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
     before = {p: p.stat().st_mtime_ns for p in finished.run.path.rglob("*")}
     with pytest.raises(ConfigError, match=r"--resume, or .*--set name=tiny-2"):
@@ -150,6 +174,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe_file, step):
     assert all(torch.equal(tensor, whole_weights[name]) for name, tensor in weights(run).items())
     assert read_rollouts(run.rollouts / "step_000007.parquet") == rollouts
     assert run.read_environment()["resumed"][0]["at_step"] == step
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_that_would_run_code_is_told_and_runs_none(recipe, file, tmp_path):
+    run = train(recipe).run
+    forget_checkpoints_after(run, 3)
+    evil, marker = run.checkpoints / "checkpoint-3" / file, tmp_path / "EXECUTED"
+    evil.write_bytes(pickle.dumps(Evil(marker), protocol=2))
+    with pytest.raises(DataError, match=r"checkpoint-3 cannot be loaded: .* would run code"):
+        train(recipe, resume=True)
+    assert not marker.exists()
+
+
+class Evil:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
 
 
 def test_a_resumed_run_goes_on_with_the_multipliers_of_its_constraints(recipe_file):

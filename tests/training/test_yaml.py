@@ -167,5 +167,35 @@ def test_nesting_that_is_too_deep_is_told(read, depth, brackets):
         read("a: " + opening * depth + brackets[1] * depth)
 
 
+def nested_aliases(levels):
+    """Lists of nine aliases of the list before: 9^levels values in a few hundred bytes."""
+    lines = ["l0: &l0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    for level in range(1, levels):
+        again = ", ".join([f"*l{level - 1}"] * 9)
+        lines.append(f"l{level}: &l{level} [{again}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("levels", [6, 11, 30])
+def test_aliases_of_aliases_are_told_before_they_are_built(read, levels):
+    with pytest.raises(ConfigError, match=r"recipe\.yaml:\d+: more than 100,000 values, aliases"):
+        read(nested_aliases(levels))
+
+
+def test_aliases_of_aliases_in_an_override_are_told(read):
+    document = read("a: 1")
+    text = "{" + nested_aliases(11).replace("\n", ", ") + "}"
+    with pytest.raises(ConfigError, match=r"--set b=.*: more than 100,000 values"):
+        override(document, f"b={text}")
+
+
+def test_an_alias_is_what_it_stands_for(read):
+    assert read("a: &x {lr: 1}\nb: *x\nc: [*x, *x]").data == {
+        "a": {"lr": 1},
+        "b": {"lr": 1},
+        "c": [{"lr": 1}] * 2,
+    }
+
+
 def test_nesting_that_is_deep_is_read(read):
     assert read("a: " + "[" * 99 + "]" * 99).data["a"]

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gdpo import __version__
+from gdpo._naming import search_also
 from gdpo.cli._codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
 from gdpo.cli.analyze import analyze
 from gdpo.cli.check import check
@@ -57,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     # A user's tasks and rewards go by module:attribute: look for them here, as `python -m` does.
     with suppress(FileNotFoundError):  # a folder that is no more
-        if (here := str(Path.cwd())) not in sys.path:
-            sys.path.append(here)
+        search_also(Path.cwd())
     sys.exit(_code_of(arguments))
 
 

@@ -11,14 +11,12 @@ from jaxtyping import Float
 
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import ESTIMATORS
-from gdpo.errors import ConfigError, DataError, GdpoError
+from gdpo.errors import ConfigError, DataError
 from gdpo.experiments._experiment import Experiment, Measured, Run, State
 from gdpo.experiments._threshold import REACHED
-from gdpo.rewards import declared_ranges
 from gdpo.training import Recipe, RunDirectory, read_recipe
 from gdpo.training._lock import is_locked
 from gdpo.training._recipe import differences
-from gdpo.training._resolve import find_rewards, find_task, gates_of
 
 COMPARISON_FILE = "comparison.json"
 """What marks a folder as a comparison."""
@@ -161,20 +159,18 @@ def _experiment(
     )
 
 
-def _measured(recipe: Recipe, runs: Iterable[Run]) -> tuple[Measured, ...]:
-    """The rewards with their ranges; where their code is not at hand, with what was seen."""
-    weights = [entry.weight for entry in recipe.rewards]
-    try:
-        rewards = find_rewards(recipe, find_task(recipe))
-    except GdpoError:
-        return tuple(
-            Measured(name, *_seen(name, runs), weight)
-            for name, weight in zip(_logged(runs), weights, strict=False)
-        )
-    lows, highs = declared_ranges(rewards, gated=gates_of(recipe, rewards))
+def _measured(recipe: Recipe, runs: Sequence[Run]) -> tuple[Measured, ...]:
+    """Return the rewards with the ranges that a run kept, or else with what was seen.
+
+    No code that the recipe names is imported: a run may come from anywhere.
+    """
+    begun = (RunDirectory(run.path) for run in runs if _is_run(run.path))
+    declared = next((kept for run in begun if (kept := run.read_ranges())), None)
+    ranges = declared or dict.fromkeys(_logged(runs))
+    weights = (entry.weight for entry in recipe.rewards)
     return tuple(
-        Measured(reward.name, float(low), float(high), weight)
-        for reward, low, high, weight in zip(rewards, lows, highs, weights, strict=True)
+        Measured(name, *(known or _seen(name, runs)), weight)
+        for (name, known), weight in zip(ranges.items(), weights, strict=False)
     )
 
 

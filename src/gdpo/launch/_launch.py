@@ -29,7 +29,7 @@ from gdpo.training import (
 )
 from gdpo.training._environment import describe_environment, now
 from gdpo.training._lock import lock, lock_descriptor, unlock
-from gdpo.training._resolve import find_task
+from gdpo.training._resolve import describe, find_rewards, find_task
 from gdpo.training._resume import find_run, refuse_other_circumstances
 from gdpo.training._run_directory import create_run, refuse_existing
 from gdpo.training._yaml import dump_yaml
@@ -206,15 +206,16 @@ def _opened(launch: Launch, rows: int, *, resume: bool) -> RunDirectory:
         "rows": rows,
         "recipe_digest": recipe.digest,
     }
+    declared = {"rewards": describe(recipe, find_rewards(recipe, find_task(recipe)))}
     if not resume:
-        run = create_run(recipe, facts)
+        run = create_run(recipe, facts | declared)
         lock(run.path)
         return run
     run = RunDirectory(recipe.run_dir)
     lock(run.path)
     refuse_other_circumstances(run, facts)
     resumed = [*run.read_environment().get("resumed", []), facts]
-    run.update_environment(resumed=resumed)
+    run.update_environment(**declared, resumed=resumed)
     write_whole(run.recipe, recipe.to_yaml())
     return run
 

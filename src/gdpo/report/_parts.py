@@ -143,7 +143,13 @@ def estimators(comparison: Comparison, replay: Replay) -> str:
         f'<p class="bad"><bdi>{html(name)}</bdi> could not be replayed: <bdi>{html(why)}</bdi></p>'
         for name, why in replay.problems.items()
     )
-    return table(headings, rows, looked_at) + problems
+    own = "".join(
+        f"<p><bdi>{html(name)}</bdi> is no estimator of gdpo's own, and a report runs no code that "
+        "a run names: it was not given other runs' rollouts, and its row is of the advantages that "
+        "its own runs recorded.</p>"
+        for name in replay.not_called
+    )
+    return table(headings, rows, looked_at) + own + problems
 
 
 def percentage(share: float) -> str:

@@ -1,4 +1,8 @@
-"""Every recorded step under every arm's estimator: who would have got which advantage."""
+"""Every recorded step under every arm's estimator: who would have got which advantage.
+
+Only gdpo's own estimators are called. A user's own is code that a run names, and a report runs
+none: it is shown with the advantages that its own runs recorded.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +11,7 @@ from math import nan
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.advantages import AdvantageRule
+from gdpo.advantages import ESTIMATORS, AdvantageRule
 from gdpo.analysis import Tally, call_rule, disagreement, make_rule
 from gdpo.errors import GdpoError
 from gdpo.experiments import Experiment, Run
@@ -25,7 +29,7 @@ class Replayed:
     run: Run
     step: Step
     advantages: Float[np.ndarray, "estimator prompt sample"]
-    """NaN: the estimator could not be called."""
+    """NaN: the estimator could not be called, or is a user's own, and the step another arm's."""
     disagreement: Float[np.ndarray, "prompt sample"]
     """Between the estimators: the range of the advantages, each estimator's divided by their root
     mean square over the step, since an optimizer like Adam is blind to their size."""
@@ -50,6 +54,11 @@ class Replay:
     """Why an estimator could not be called, by its name."""
 
     @property
+    def not_called(self) -> tuple[str, ...]:
+        """Estimators of users' own, of which the recorded advantages are shown."""
+        return tuple(name for name in self.estimators if name not in ESTIMATORS)
+
+    @property
     def rollouts(self) -> int:
         """How many were looked at."""
         return sum(replayed.step.rollouts for replayed in self.steps)
@@ -70,7 +79,8 @@ class Agreement:
     zero: float
     """Share of rollouts whose advantage is exactly 0."""
     off: float
-    """Largest difference from what this arm's own runs recorded; NaN: there are none."""
+    """Largest difference from what this arm's own runs recorded; NaN: there are none, or it was
+    not called."""
 
 
 def replay(experiment: Experiment) -> Replay:
@@ -108,7 +118,9 @@ def agreements(replayed: Replay) -> list[Agreement]:
 def _agreement(replayed: Replay, place: int) -> Agreement:
     tally = Tally()
     for step in replayed.steps:
-        tally.add(*(step.advantages[i][step.there] for i in (0, place)))
+        first, here = (step.advantages[i][step.there] for i in (0, place))
+        if not np.any(np.isnan(first) | np.isnan(here)):
+            tally.add(first, here)
     return Agreement(
         estimator=replayed.estimators[place],
         correlation=tally.correlation,
@@ -142,11 +154,18 @@ def _replay_run(
     rules = {
         name: make_rule(name, steps[0].names, given, problems, low=low, high=high)
         for name, given in options.items()
+        if name in ESTIMATORS
     }
+
+    def advantages_of(name: str, step: Step) -> Float[np.ndarray, "prompt sample"]:
+        if name not in rules:
+            return step.advantages if name == run.arm else np.full(step.advantages.shape, nan)
+        return _call(rules[name], name, step, problems)
+
     return [
         Replayed(run, step, advantages, disagreement(advantages, step.rows >= 0))
         for step in steps
-        for advantages in [np.stack([_call(rules[n], n, step, problems) for n in options])]
+        for advantages in [np.stack([advantages_of(name, step) for name in options])]
     ]
 
 
@@ -160,6 +179,8 @@ def _call(
 
 def _off(replayed: Replay, place: int) -> float:
     """How far the replay is from the record, where both are of the same estimator."""
+    if replayed.estimators[place] not in ESTIMATORS:
+        return nan
     own = [r for r in replayed.steps if r.run.arm == replayed.estimators[place]]
     return max(
         (float(np.max(np.abs(r.advantages[place] - r.step.advantages))) for r in own), default=nan

@@ -1,7 +1,7 @@
 """The rollout record: what one rollout was, how it was rewarded, and what the estimator made of it.
 
-One parquet file per step, written whole or not at all. Who produced the rollouts does not matter
-here.
+One parquet file per step, written whole or not at all. What is declared of the rewards, ranges and
+gates, stands in the metadata of the file. Who produced the rollouts does not matter here.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gdpo._files import to_json
 from gdpo.errors import DataError
 
 Text: TypeAlias = str | Sequence[Mapping[str, Any]]
@@ -54,12 +55,24 @@ def rollout_file(folder: Path, step: int) -> Path:
     return folder / f"step_{step:06d}.parquet"
 
 
-def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
+Declared: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""By the name of the reward what is declared of it: `low` and `high`, and its `gate` if it has one:
+`{"on": ..., "at_least": ...}`. A gated reward's range holds the 0 that a closed gate gives."""
+
+_DECLARED = b"gdpo.rewards"
+"""The key of the file's metadata."""
+
+
+def write_rollouts(
+    path: Path, rollouts: Sequence[Rollout], *, declared: Declared | None = None
+) -> None:
     """Write the rollouts of one step as parquet, replacing what was there, whole or not at all.
 
     Args:
         path: See `rollout_file`. Missing folders are made.
         rollouts: All with the same reward names.
+        declared: Ranges and gates of the rewards, as far as they are known: by them a reader tells
+            a learned reward from one that is never earned.
 
     Raises:
         DataError: There are none, or they have different rewards.
@@ -77,7 +90,10 @@ def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
-        pq.write_table(_table(rollouts, names), partial, compression="zstd")
+        table = _table(rollouts, names)
+        if declared:
+            table = table.replace_schema_metadata({_DECLARED: to_json(declared)})
+        pq.write_table(table, partial, compression="zstd")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -94,6 +110,17 @@ def read_rollouts(path: Path) -> list[Rollout]:
         return [_from_row(row) for row in rows]
     except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
         raise DataError(f"{path} is no rollout record of gdpo: {error}") from error
+
+
+def read_declared(schema: Any) -> object:
+    """Return what the schema of a record declares of its rewards; None: nothing that can be read.
+
+    A file may hold anything there: `described_ranges` checks it.
+    """
+    try:
+        return json.loads((schema.metadata or {})[_DECLARED])
+    except (KeyError, ValueError, RecursionError):
+        return None
 
 
 def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:

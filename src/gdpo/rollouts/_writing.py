@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gdpo.errors import ConfigError
-from gdpo.rollouts._record import Rollout, rollout_file, write_rollouts
+from gdpo.rollouts._record import Declared, Rollout, rollout_file, write_rollouts
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +22,12 @@ class StepWriter:
 
     Args:
         folder: Where the files are kept, see `rollout_file`.
+        declared: Of the rewards, see `write_rollouts`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, declared: Declared | None = None) -> None:
         self.folder = folder
+        self._declared = declared
         self._file: Path | None = None
         self._rollouts: list[Rollout] = []
         self._groups = 0
@@ -64,7 +66,7 @@ class StepWriter:
         self._rollouts += [replace(r, group_id=first + r.group_id) for r in rollouts]
         self._groups = 1 + max((r.group_id for r in self._rollouts), default=-1)
         try:
-            write_rollouts(file, self._rollouts)
+            write_rollouts(file, self._rollouts, declared=self._declared)
         except OSError as error:
             self._lose(step, file, error)
         else:

@@ -18,6 +18,7 @@ from gdpo.rewards import (
     check_gates,
     declared_ranges,
 )
+from gdpo.rewards._declared import describe_rewards
 from gdpo.tasks import Task, resolve_task
 from gdpo.training._recipe import Recipe, RewardConfig
 
@@ -81,6 +82,13 @@ def gates_of(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
     pairs = zip(recipe.rewards, rewards, strict=True)
     gated = ((reward.name, entry.gate) for entry, reward in pairs if entry.gate is not None)
     return {name: Gate(gate.on, gate.at_least) for name, gate in gated}
+
+
+def describe(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, dict[str, Any]]:
+    """Return the ranges and gates of the rewards, as a run keeps them."""
+    gates = gates_of(recipe, rewards)
+    low, high = declared_ranges(rewards, gated=gates)
+    return describe_rewards([reward.name for reward in rewards], low, high, gates)
 
 
 def _check_options(recipe: Recipe, rewards: Sequence[Reward]) -> None:

@@ -3,7 +3,8 @@
 ```
 runs/<name>/
   recipe.yaml        everything that decided the run; `gdpo train` takes it again
-  environment.json   versions, device, seed, command, commit; every resumption
+  environment.json   versions, device, seed, command, commit; ranges and gates of the rewards;
+                     every resumption
   metrics.jsonl      one line per logged step
   rollouts/          what was sampled, rewarded and learned from, one parquet file per step
   checkpoints/       what a resumption starts from
@@ -25,6 +26,7 @@ from typing import Any, cast
 
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, DataError
+from gdpo.rewards._declared import Range, described_ranges
 from gdpo.training._recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
@@ -106,14 +108,27 @@ class RunDirectory:
         """What `environment.json` holds.
 
         Raises:
-            DataError: It is missing or no JSON.
+            DataError: It is missing or no JSON object.
         """
         try:
-            return cast("dict[str, Any]", json.loads(self.environment.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+            facts = json.loads(self.environment.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(
                 f"{self.environment} cannot be read, so {self.path} is no run of gdpo: {error}"
             ) from error
+        if not isinstance(facts, dict):
+            raise DataError(f"{self.environment} is no JSON object: {self.path} is no run of gdpo")
+        return cast("dict[str, Any]", facts)
+
+    def read_ranges(self) -> dict[str, Range | None]:
+        """Return the declared range of each reward, in the recipe's order; None: it has none.
+
+        Empty where the run keeps none, as runs of earlier versions do.
+
+        Raises:
+            DataError: See `read_environment`.
+        """
+        return described_ranges(self.read_environment().get("rewards"))
 
     def update_environment(self, **facts: Any) -> None:
         """Add facts to `environment.json`, or replace them."""

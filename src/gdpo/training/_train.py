@@ -4,12 +4,13 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from gdpo._files import to_json, write_whole
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.training._batch import default_save_steps
 from gdpo.training._environment import describe_environment
 from gdpo.training._finish import changes_so_far, finish_run
@@ -21,7 +22,7 @@ from gdpo.training._noise import quiet
 from gdpo.training._preflight import Job, prepare
 from gdpo.training._progress import RunView, duration, show
 from gdpo.training._recipe import Recipe
-from gdpo.training._resolve import resolve
+from gdpo.training._resolve import describe, resolve
 from gdpo.training._resume import find_run, refuse_other_circumstances, resume_command
 from gdpo.training._run_directory import Checkpoint, RunDirectory, create_run, refuse_existing
 from gdpo.training._summary import RewardChange
@@ -125,8 +126,9 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
         "rows_left_out": job.left_out,
         "recipe_digest": job.recipe.digest,
     }
+    declared = {"rewards": describe(job.recipe, job.rewards)}
     if not resume:
-        run = create_run(job.recipe, facts)
+        run = create_run(job.recipe, facts | declared)
         lock(run.path)
         return run, None
     run = RunDirectory(job.recipe.run_dir)
@@ -140,7 +142,7 @@ def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
     before = run.read_environment()
     before.pop("finished", None)
     resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
-    write_whole(run.environment, to_json({**before, "resumed": resumed}, indent=2))
+    write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
     write_whole(run.recipe, job.recipe.to_yaml())
     return run, start
 
@@ -194,7 +196,16 @@ def _train(loop: Loop, trainer: Any, start: Checkpoint | None, console: Console 
         trainer.scorer,
     ):
         trainer.scorer.progress = loop.scored
-        trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+        except UnpicklingError as error:
+            if start is None:
+                raise
+            raise DataError(
+                f"{start.path} cannot be loaded: a file in it holds objects that would run code, "
+                "and no checkpoint of gdpo's does. None was run, and nothing was trained. Move the "
+                "folder away, and --resume goes on from the checkpoint before it, or from the start"
+            ) from error
 
 
 def _view(job: Job, run: RunDirectory) -> RunView:

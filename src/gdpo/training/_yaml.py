@@ -27,6 +27,10 @@ _DIGITS = 1000
 _DEPTH = 100
 """Lists and mappings that may lie in each other."""
 
+_VALUES = 100_000
+"""Values that a document may have, aliases written out: a few lines of aliases of aliases stand for
+more than any memory holds."""
+
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -64,6 +68,12 @@ _QuotingDumper.add_representer(str, _represent_text)
 
 
 _TOO_DEEP = f"lists and mappings lie more than {_DEPTH} deep in each other; no recipe needs that"
+
+
+_TOO_MANY = (
+    f"more than {_VALUES:,} values, aliases (*name) written out; no recipe needs that: write out "
+    "what an alias stands for, and leave out what is repeated"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +204,8 @@ class _Builder:
         inside = (*around, id(node))
         if path:
             self.places.setdefault(path, self.place(node))
+        if len(self.places) > _VALUES:
+            raise ConfigError(f"{self.place(node)}: {_TOO_MANY}")
         if isinstance(node, yaml.MappingNode):
             return {
                 key: self.build(value, (*path, key), inside)

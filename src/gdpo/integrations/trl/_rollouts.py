@@ -9,6 +9,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from gdpo.rollouts import Rollout, StepWriter
+from gdpo.rollouts._record import Declared
 
 
 class RolloutLog:
@@ -17,13 +18,17 @@ class RolloutLog:
     Args:
         folder: Where training steps are kept; evaluations go into its subfolder `eval`.
         run: Name of the run, as the record has it.
+        declared: Of the rewards, see `gdpo.rollouts.write_rollouts`.
 
     Raises:
         ConfigError: The folder cannot be written to. (Later, during the run, that is logged.)
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
-        self._writers = {"train": StepWriter(folder), "eval": StepWriter(folder / "eval")}
+    def __init__(self, folder: Path, run: str, *, declared: Declared | None = None) -> None:
+        self._writers = {
+            "train": StepWriter(folder, declared=declared),
+            "eval": StepWriter(folder / "eval", declared=declared),
+        }
         if PartialState().is_main_process:  # the folder need not be there on other machines
             self._writers["train"].check_folder()
         self._run = run

@@ -47,6 +47,8 @@ from gdpo.rewards import (
     closed_gates,
     declared_ranges,
 )
+from gdpo.rewards._declared import describe_rewards
+from gdpo.rollouts._record import Declared
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +142,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             self.rollout_func = fast
         self._warned_of_one_group = False
         self._scored: Groups | None = None
-        self._rollout_log = _rollout_log(args)
+        self._rollout_log = _rollout_log(args, self._declared)
 
     def _make_rule(self, args: GDPOConfig, names: Sequence[str], rewards: Sequence[Any]) -> None:
         """The estimator with its options and gates, which go by name; nothing is loaded yet."""
@@ -151,6 +153,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         low, high = declared_ranges(rewards, gated=self._gates)
         self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
         self._low, self._high = (dict(zip(names, each, strict=True)) for each in (low, high))
+        self._declared = describe_rewards(names, low, high, self._gates)
 
     def compute_advantages(
         self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
@@ -308,9 +311,9 @@ def _checked(args: Any, model: Any) -> GDPOConfig:
     return args
 
 
-def _rollout_log(args: GDPOConfig) -> RolloutLog | None:
+def _rollout_log(args: GDPOConfig, declared: Declared) -> RolloutLog | None:
     folder = args.rollouts_dir
-    return RolloutLog(Path(folder), args.run_name or "") if folder else None
+    return RolloutLog(Path(folder), args.run_name or "", declared=declared) if folder else None
 
 
 def _number(value: float | None) -> float:
