@@ -60,3 +60,15 @@ def test_a_difference_is_between_problems():
     assert 0 < estimate.low < 0.25 < estimate.high < 0.5
     assert difference(ours, [nan] * 40).problems == 0
     assert isnan(difference([1.0] * 5, [0.0] * 5).low)
+
+
+def test_a_difference_over_few_problems_has_students_interval():
+    """t with 2 degrees of freedom is 4.303, where a normal one is 1.960."""
+    estimate = difference([0.1, 0.2, 0.3], [0.0] * 3)
+    assert estimate.high - estimate.mean == pytest.approx(4.3027 * 0.1 / 3**0.5, abs=1e-4)
+    assert estimate.mean - estimate.low == pytest.approx(estimate.high - estimate.mean)
+
+
+def test_rounding_is_no_difference_between_problems():
+    assert 0.3 - 0.2 != 0.4 - 0.3
+    assert isnan(difference([0.3, 0.4], [0.2, 0.3]).low)

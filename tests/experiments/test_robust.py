@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
+from gdpo._student import student_quantile
 from gdpo.experiments import (
     bootstrap,
     expanded_level,
     interquartile_mean,
     paired_difference,
 )
-from gdpo.experiments._robust import student_quantile
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "few_seeds.json").read_text(encoding="utf-8")

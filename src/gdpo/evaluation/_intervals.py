@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from math import isnan, nan, sqrt
 from statistics import NormalDist, fmean, variance
 
+import numpy as np
+
+from gdpo._student import paired_interval
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -52,21 +56,16 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """The mean over problems of the difference, of two models on the same problems.
+    """Return the mean over problems of the difference of two models on the same problems.
 
-    A normal interval: problems, not samples, are drawn. Where all problems differ alike there is
-    none: nothing is known of the spread.
+    The interval is Student's: problems, not samples, are drawn. Where all problems differ alike
+    there is none: nothing is known of the standard deviation.
 
     Args:
         ours: A figure of each problem.
         theirs: That of the other model, in the same order.
     """
-    known = [a - b for a, b in zip(ours, theirs, strict=True) if not isnan(a) and not isnan(b)]
-    if len(known) < 2 or variance(known) == 0:
-        return Estimate(fmean(known) if known else nan, nan, nan, len(known))
-    mean = fmean(known)
-    margin = _Z * sqrt(variance(known) / len(known))
-    return Estimate(mean, mean - margin, mean + margin, len(known))
+    return Estimate(*paired_interval(np.asarray(ours, float), np.asarray(theirs, float)))
 
 
 _Z = NormalDist().inv_cdf(0.975)

@@ -5,7 +5,6 @@ from gdpo.experiments._comparison import Comparison, Difference, Interval, Outco
 from gdpo.experiments._display import grid_display
 from gdpo.experiments._experiment import Experiment, Measured, Run
 from gdpo.experiments._grid import Cell, Grid, make_grid, run_grid
-from gdpo.experiments._hypervolume import hypervolume
 from gdpo.experiments._permutation import PValue, holm, permutation_test
 from gdpo.experiments._process import Training, start_training, stop_trainings, terminable
 from gdpo.experiments._reading import LOGS, Plan, read_experiment, read_plan, run_name
@@ -52,7 +51,6 @@ __all__ = [
     "first_reached",
     "grid_display",
     "holm",
-    "hypervolume",
     "interquartile_mean",
     "kaplan_meier",
     "log_rank",

@@ -16,7 +16,6 @@ from gdpo.experiments._comparison import (
     Survival,
 )
 from gdpo.experiments._experiment import OPEN, Experiment, Measured, Run
-from gdpo.experiments._hypervolume import hypervolume
 from gdpo.experiments._permutation import holm, permutation_test
 from gdpo.experiments._robust import (
     bootstrap,
@@ -200,7 +199,8 @@ def _hypervolumes(
         (
             arm,
             _average(
-                _volumes([_scaled(finals[arm, r.name], r) for r in experiment.rewards]), draws
+                np.prod([_scaled(finals[arm, r.name], r) for r in experiment.rewards], axis=0),
+                draws,
             ),
         )
         for arm in experiment.arms
@@ -210,12 +210,6 @@ def _hypervolumes(
 def _scaled(values: Float[np.ndarray, " seed"], reward: Measured) -> Float[np.ndarray, " seed"]:
     # Clipped: a mean of rewards at an end of their range can be beside it by rounding.
     return np.clip((values - reward.low) / (reward.high - reward.low), 0.0, 1.0)
-
-
-def _volumes(scaled: list[Float[np.ndarray, " seed"]]) -> Float[np.ndarray, " seed"]:
-    points = np.stack(scaled, axis=-1)
-    volumes = [hypervolume(point[None]) for point in points]
-    return np.where(np.isnan(points).any(axis=-1), np.nan, volumes)
 
 
 def _few_seeds(outcomes: tuple[Outcome, ...], differences: tuple[Difference, ...]) -> bool:

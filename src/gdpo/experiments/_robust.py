@@ -1,13 +1,14 @@
 """Averages over few seeds, and intervals that are honest about how few they are."""
 
 from collections.abc import Callable, Sequence
-from math import cos, nan, pi, sin, sqrt, tan
-from statistics import NormalDist, fmean, stdev
+from math import nan, sqrt
+from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
+from gdpo._student import paired_interval, student_quantile
 from gdpo.experiments._comparison import Interval
 
 Statistic: TypeAlias = Callable[[Float[np.ndarray, "*draw value"]], Any]
@@ -114,11 +115,9 @@ def expanded_level(count: int, level: float = 0.95) -> float:
 def paired_difference(
     ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"], *, level: float = 0.95
 ) -> Interval:
-    r"""Mean over the seeds of the difference of two arms, with Student's interval.
+    """Return the mean over the seeds of the difference of two arms, with Student's interval.
 
-    With $d_s$ the differences of $n$ seeds and $s_d$ their standard deviation,
-
-    $$ \bar d \pm t_{1-\alpha/2,\,n-1}\, s_d / \sqrt n. $$
+    The formula is that of `gdpo._student.paired_interval`, which evaluations use as well.
 
     At a level of 0.95 it held the truth in 95 to 97 % of experiments with 3 seeds, 95 to 98 % with
     5, 94 to 95 % with 10, whether runs were normal, skewed or learned at one of two levels. Of
@@ -133,47 +132,7 @@ def paired_difference(
 
     Returns:
         In the unit of the figures; NaN without a seed, and no interval where there are fewer than 2
-        or where all differ alike but for rounding: nothing is known of the spread then.
-
-    References:
-        Student 1908, "The probable error of a mean".
+        or where all differ alike but for rounding: nothing is known of the standard deviation then.
     """
-    both = ~np.isnan(ours) & ~np.isnan(theirs)
-    differences = (ours - theirs)[both]
-    if len(differences) == 0:
-        return Interval(nan, nan, nan)
-    mean = fmean(differences)
-    rounding = 2**10 * np.finfo(float).eps * np.max(np.abs([ours[both], theirs[both]]))
-    if len(differences) < 2 or np.ptp(differences) <= rounding:
-        return Interval(mean, nan, nan)
-    t = student_quantile((1 + level) / 2, len(differences) - 1)
-    margin = t * stdev(differences) / sqrt(len(differences))
-    return Interval(mean, mean - margin, mean + margin)
-
-
-def student_quantile(p: float, freedom: int) -> float:
-    """The value that Student's t with so many degrees of freedom is below with probability p.
-
-    Args:
-        p: From 0.5 up to, not including, 1.
-        freedom: Degrees of freedom, at least 1.
-
-    References:
-        Abramowitz and Stegun 1964, 26.7.3 and 26.7.4: the distribution in closed form, which is
-        solved for the angle atan2(t, √freedom) by halving.
-    """
-    low, high = 0.0, pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < 2 * p - 1 else (low, middle)
-    return sqrt(freedom) * tan(low)
-
-
-def _within(angle: float, freedom: int) -> float:
-    """The probability that |t| is below √freedom · tan(angle)."""
-    odd = freedom % 2
-    term, total = (cos(angle) if odd else 1.0), 0.0
-    for k in range(2 + odd, freedom + 1, 2):
-        total += term
-        term *= cos(angle) ** 2 * (k - 1) / k
-    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+    mean, low, high, _ = paired_interval(ours, theirs, level=level)
+    return Interval(mean, low, high)
