@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Float
 
+from gdpo.rewards._declared import Range, described_ranges
+from gdpo.rollouts._record import read_declared
 from gdpo.rollouts.readers import _columns as columns_of
 from gdpo.rollouts.readers._candidates import MOST, few_alone
 from gdpo.rollouts.readers._csv import csv_batches
@@ -96,10 +98,12 @@ def _pieces(reading: Reading, schema: Any, batches: Iterator[Any] | None) -> Ite
     rewards, told = ({}, RESCORED) if rescore is not None else _rewards(reading, known, schema)
     reading.tell_rewards(tuple(rewards), told)
     _tell_missing(reading, rewards, schema)
+    ranges = _ranges(rewards, schema)
     if batches is None:
         batches = _batches(reading, known, rewards, schema)
     for batch in batches:
         table, how = _table(reading, batch, known, rewards), columns_of.how_grouped(batch, known)
+        table = replace(table, ranges=ranges)
         if rescore is not None:
             written = columns_of.written(batch, known)
             table = rescored_table(table, written, rescore, reading.file, reading.report)
@@ -124,6 +128,17 @@ def _rewards(reading: Reading, known: Layout, schema: Any) -> tuple[dict[str, st
         reading.note(None, few_alone("columns"))
         rewards = dict(islice(rewards.items(), MOST))
     return rewards, told
+
+
+def _ranges(rewards: Mapping[str, str], schema: Any) -> dict[str, Range]:
+    """Return the ranges that gdpo's own record declares of its rewards."""
+    declared = described_ranges(read_declared(schema))
+    known = {
+        name: declared.get(path.removeprefix("rewards."))
+        for name, path in rewards.items()
+        if path.startswith("rewards.")
+    }
+    return {name: found for name, found in known.items() if found is not None}
 
 
 def _tell_missing(reading: Reading, rewards: Mapping[str, str], schema: Any) -> None:
@@ -164,6 +179,7 @@ def _table(reading: Reading, batch: Any, known: Layout, rewards: Mapping[str, st
         weights=None,
         files=(found.path,),
         file=np.zeros(batch.num_rows, np.int64),
+        ranges={},
         **columns,
     )
 
