@@ -8,10 +8,10 @@ from math import nan
 
 import numpy as np
 import pytest
-from tests.analysis.rows import ROWS
+from tests.analysis.rows import LEARNED, ROWS, STUCK, run_of
 
-from gdpo.analysis import analyze_runs, analyze_steps
-from gdpo.diagnostics import Kind, diagnose
+from gdpo.analysis import analyze, analyze_runs, analyze_steps
+from gdpo.diagnostics import Kind, Severity, diagnose
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
@@ -53,6 +53,54 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
     assert run.lengths().tolist() == pytest.approx(
         np.array([[17.5, nan], [17.5, nan]]), nan_ok=True
     )
+
+
+def about_format(folder, **bounds):
+    """What is found of `format`, the same whichever way it is analyzed."""
+    found = analyze(read_rollout_files(folder), **bounds).runs
+    steps = analyze_runs(analyze_steps(read_rollout_files(folder), **bounds))
+    [[one], [other]] = (
+        [h.finding for run in runs for h in run.findings() if h.finding.rewards == ("format",)]
+        for runs in (found, steps)
+    )
+    assert one == other
+    return one
+
+
+def test_a_reward_that_stays_at_the_top_of_its_recorded_range_is_learned(tmp_path):
+    finding = about_format(run_of(tmp_path, LEARNED, declared={"format": {"low": 0, "high": 1}}))
+    assert (finding.kind, finding.severity) == (Kind.SATURATED, Severity.NOTE)
+    assert finding.remedy.startswith("none needed")
+
+
+def test_what_is_said_of_a_range_goes_before_what_is_recorded(tmp_path):
+    run = run_of(tmp_path, LEARNED, declared={"format": {"low": 0, "high": 1}})
+    assert about_format(run, high={"format": 2.0}).kind is Kind.CONSTANT
+    assert about_format(run, low={"format": 0.0}, high={"format": 100.0}).kind is Kind.OUT_OF_REACH
+
+
+def test_a_reward_of_unknown_range_that_was_never_higher_is_a_note(tmp_path):
+    learned = about_format(run_of(tmp_path / "learned", LEARNED))
+    assert (learned.kind, learned.severity) == (Kind.CONSTANT, Severity.NOTE)
+    assert learned.message.endswith("It was never higher in this run: probably it is learned")
+    assert learned.remedy.startswith("look at its value first: if 1 is its maximum, it is learned")
+    for name, rates in (("stuck", STUCK), ("lost", [1 - rate for rate in LEARNED])):
+        finding = about_format(run_of(tmp_path / name, rates))
+        assert (finding.kind, finding.severity) == (Kind.CONSTANT, Severity.WARNING)
+        assert "probably" not in finding.message
+
+
+def test_a_bound_of_no_reward_is_told(tmp_path):
+    run = run_of(tmp_path, LEARNED)
+    with pytest.raises(ConfigError, match=r"high values name 'fromat', .*did you mean 'format'"):
+        analyze(read_rollout_files(run), high={"fromat": 1.0})
+
+
+def test_estimators_that_need_the_ranges_are_told_those_of_the_record(tmp_path):
+    known = {"low": 0, "high": 1}
+    run = run_of(tmp_path, LEARNED, declared={"format": known, "noise": known})
+    (one,) = analyze(read_rollout_files(run), replayed=["sa_mrpo"]).replayed
+    assert (one.problem, one.steps) == ("", 10)
 
 
 def test_a_reward_goes_with_length_as_far_as_both_are_known(tmp_path):

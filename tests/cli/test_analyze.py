@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.analysis.rows import ROWS
+from tests.analysis.rows import LEARNED, ROWS, run_of
 from tests.report.runs import trained
 from tests.rollouts.readers import written
 
@@ -290,8 +290,11 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
         (("run", "--columns", "promt=prompt"), "did you mean 'prompt'"),
         (("run", *COLUMNS, "--weights", "wid=1"), "did you mean 'wide'"),
         (("run", "--weights", "wide=much"), "'much' is no number"),
-        (("run", "--weights", "wide=inf"), "a weight is finite"),
+        (("run", "--weights", "wide=inf"), "a number is finite"),
         (("run", "--weights", "wide=1e300"), "at most 1e+60 in size"),
+        (("run", *COLUMNS, "--low", "wid=1"), "did you mean 'wide'"),
+        (("run", "--high", "wide=most"), "--high wide=most: 'most' is no number"),
+        (("run", *COLUMNS, "--low", "wide=1", "--high", "wide=0"), "must have low < high"),
         (("run", "--weights", "wide=1,wide=2"), "--weights names wide twice"),
         (("run", "--format", "verl", "--columns", "step=a"), "format verl says itself"),
         (("run", *COLUMNS, "--estimators", "recorded"), "these files hold no advantages"),
@@ -702,3 +705,26 @@ def test_a_program_that_holds_the_mark_of_a_page_is_not_replaced(gdpo_says, tmp_
     assert code == 2
     assert "nothing else is replaced" in " ".join(err.split())
     assert program.read_text().startswith("# <meta")
+
+
+def test_a_learned_reward_of_our_own_record_is_no_warning(gdpo_says, tmp_path):
+    run = run_of(tmp_path / "run", LEARNED, declared={"format": {"low": 0.0, "high": 1.0}})
+    _, out, _ = gdpo_says("analyze", run, "--no-report")
+    told = " ".join(out.split())
+    assert (
+        "`format` is constant in 100 % of its groups, at 1, the top of its range: learned" in told
+    )
+    assert "none needed: keep it" in told
+    assert "\n!" not in out
+    assert "drop" not in out
+    assert gdpo_says("analyze", run, "--no-report", "--fail-on", "warning")[0] == 0
+
+
+def test_a_reward_whose_range_is_said_is_learned(gdpo_says, tmp_path):
+    run = run_of(tmp_path / "run", LEARNED)
+    _, out, _ = gdpo_says("analyze", run, "--no-report")
+    assert "probably it is learned" in " ".join(out.split())
+    assert "Its range (--low, --high) would tell" in " ".join(out.split())
+    said = ("--low", "format=0", "--high", "format=1")
+    _, out, _ = gdpo_says("analyze", run, "--no-report", *said)
+    assert "at 1, the top of its range: learned" in " ".join(out.split())

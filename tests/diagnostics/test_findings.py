@@ -60,6 +60,9 @@ def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
     finding = the(Kind.SATURATED, batch, ["format", "style"], low=[0, 0], high=[1, 1])
     assert (finding.severity, finding.rewards) == (Severity.NOTE, ("format",))
     assert "`format` is constant in 91 % of its groups, at 0.971, the top" in finding.message
+    assert "learned" in finding.message
+    assert finding.remedy.startswith("none needed")
+    assert "drop" not in finding.remedy
     assert finding.evidence["dead_groups"] == 58 / 64
 
 
@@ -148,7 +151,10 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
     assert "warm-start" in out.remedy
     constant = the(Kind.CONSTANT, batch, B)
     assert constant.severity is Severity.WARNING
-    assert "declared range" in constant.remedy
+    assert constant.remedy.startswith("look at its value first: if 0 is its maximum, it is learned")
+    assert "Its range (low, high) would tell" in constant.remedy
+    known = the(Kind.CONSTANT, batch, B, low=[-1, 0], high=[1, 1])
+    assert "look at its value" not in known.remedy
     assert "saturation" not in constant.evidence
 
 

@@ -6,7 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.rollouts import Rollout, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts._record import read_declared
+from gdpo.rollouts.readers import read_rollout_files
 
 ROLLOUT = Rollout(
     run="try",
@@ -39,6 +41,69 @@ def test_a_record_that_does_not_say_what_was_trained_holds_what_was(tmp_path):
     assert [r.trained for r in read_rollouts(path)] == [False, True]
     pq.write_table(pq.read_table(path).drop_columns("trained"), path)
     assert all(r.trained for r in read_rollouts(path))
+
+
+DECLARED = {
+    "correctness": {"low": 0.0, "high": 1.0},
+    "length": {"low": 0.0, "high": 2.0, "gate": {"on": "correctness", "at_least": 1.0}},
+}
+RANGES = {"correctness": (0.0, 1.0), "length": (0.0, 2.0)}
+
+
+def ranges_read(path, **options):
+    return [dict(table.ranges) for table in read_rollout_files(path, **options)]
+
+
+def test_what_is_declared_of_the_rewards_is_kept_and_read(tmp_path):
+    write_rollouts(tmp_path / "a.parquet", [ROLLOUT], declared=DECLARED)
+    assert read_declared(pq.read_schema(tmp_path / "a.parquet")) == DECLARED
+    assert ranges_read(tmp_path) == [RANGES]
+    assert ranges_read(tmp_path, rewards=["length"]) == [{"length": (0.0, 2.0)}]
+    assert ranges_read(tmp_path, rewards=["advantage"]) == [{}]
+    assert read_rollouts(tmp_path / "a.parquet") == [ROLLOUT]
+
+
+def test_every_batch_of_a_step_keeps_what_is_declared(tmp_path):
+    writer = StepWriter(tmp_path, declared=DECLARED)
+    writer.write(3, [ROLLOUT])
+    writer.write(3, [ROLLOUT])
+    assert ranges_read(tmp_path) == [RANGES]
+
+
+def test_a_record_without_declarations_has_no_ranges(tmp_path):
+    write_rollouts(tmp_path / "a.parquet", [ROLLOUT])
+    assert pq.read_schema(tmp_path / "a.parquet").metadata is None
+    assert ranges_read(tmp_path) == [{}]
+
+
+def test_files_of_one_step_that_contradict_each_other_have_no_range(tmp_path):
+    other = {**DECLARED, "length": {"low": 0.0, "high": 3.0}}
+    write_rollouts(tmp_path / "a.parquet", [ROLLOUT], declared=DECLARED)
+    write_rollouts(tmp_path / "b.parquet", [ROLLOUT], declared=other)
+    write_rollouts(tmp_path / "c.parquet", [ROLLOUT])
+    assert ranges_read(tmp_path) == [{"correctness": (0.0, 1.0)}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"[1]",
+        b'{"correctness": [0, 1]}',
+        b'{"correctness": {"low": 1, "high": 1}}',
+        b'{"correctness": {"low": NaN, "high": Infinity}}',
+        b'{"correctness": {"low": "0", "high": null}}',
+        b'{"correctness": {"low": 0, "high": 1' + b"0" * 400 + b"}}",
+    ],
+)
+def test_anything_may_stand_in_the_place_of_a_range(tmp_path, text):
+    write_rollouts(tmp_path / "a.parquet", [ROLLOUT])
+    table = pq.read_table(tmp_path / "a.parquet")
+    table = table.replace_schema_metadata({"gdpo.rewards": text})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert ranges_read(tmp_path) == [{}]
 
 
 def test_rewards_are_columns_that_other_tools_can_query(tmp_path):

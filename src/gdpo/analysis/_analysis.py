@@ -9,6 +9,7 @@ from gdpo.analysis._lengths import LengthBins
 from gdpo.analysis._replay import RECORDED, Replay, Replayed
 from gdpo.analysis._run import RunAnalysis
 from gdpo.analysis._sample import Sample, SampledGroup
+from gdpo.analysis._seen import Seen
 from gdpo.analysis._steps import (
     UNKNOWN_WEIGHTS,
     Batch,
@@ -95,8 +96,9 @@ def analyze(
     Args:
         reading: As `read_rollout_files` gives it.
         weights: By the name of the reward; of others and left out: those of the dump, else 1.
-        low: Declared lowest value of each reward, by name.
-        high: Declared highest value.
+        low: Lowest value of each reward, by name; of others and left out: those that the files
+            declare.
+        high: Highest value, likewise.
         replayed: Estimators that every step is given to anew, see `Replay`; empty: all of them.
             None: none. The first makes the advantages of a step whose dump has none for some
             rollout; left out, GRPO does.
@@ -104,13 +106,13 @@ def analyze(
         progress: Called with each step, before it is analyzed.
 
     Raises:
-        ConfigError: A reward that was asked for and that no file has, a weight of a reward that no
-            step has, or an unknown estimator.
+        ConfigError: A reward that was asked for and that no file has, a weight or bound of a reward
+            that no step has, a range without low < high, or an unknown estimator.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done, sample = Analysis(reading.report), Sample()
+    done, sample, seen = Analysis(reading.report), Sample(), Seen()
     names: dict[str, None] = {}
     for table in reading:
         if progress is not None:
@@ -119,12 +121,14 @@ def analyze(
         batch = _batch(table, weights, done)
         if batch is None:
             continue
-        done.add(batch, analyze_step(batch, estimator=estimator, low=low, high=high))
+        done.add(batch, analyze_step(batch, seen, estimator=estimator, low=low, high=high))
         found = None if replay is None else replay.add(batch)
         if sampled and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
     _check_rewards(reading.report)
     check_weights(weights, names)
+    check_weights(low, names, what="low values")
+    check_weights(high, names, what="high values")
     for run in done.runs:
         run.sort()
     done.sample = sample.groups

@@ -124,8 +124,9 @@ class Replay:
     Args:
         estimators: Names; the first is what the others are compared with. `recorded` is one. None:
             all, beside the recorded advantages where the first step has them, else GRPO's.
-        low: Declared lowest value of each reward by name, for estimators that need it.
-        high: Declared highest value.
+        low: Lowest value of each reward by name, for estimators that need it; of others and left
+            out: those that the files declare.
+        high: Highest value, likewise.
         among: What all of them are.
 
     Raises:
@@ -143,7 +144,7 @@ class Replay:
         for name in estimators or ():
             if name != RECORDED:
                 resolve_estimator(name)
-        self._bounds = (low or {}, high or {})
+        self._bounds = (dict(low or {}), dict(high or {}))
         self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
         self._among = tuple(among)
         self.problems: dict[str, str] = {}
@@ -180,8 +181,9 @@ class Replay:
             return missing if batch.advantages is None else batch.advantages
         key = (batch.table.run, batch.table.names, name)
         if key not in self._rules:
-            low, high = self._bounds
-            names = batch.table.names
+            declared, names = batch.table.ranges, batch.table.names
+            low = {reward: known[0] for reward, known in declared.items()} | self._bounds[0]
+            high = {reward: known[1] for reward, known in declared.items()} | self._bounds[1]
             self._rules[key] = make_rule(name, names, {}, self.problems, low=low, high=high)
         return call_rule(self._rules[key], name, batch.rewards, batch.weights, self.problems)
 

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
+from gdpo.analysis._seen import Seen
 from gdpo.diagnostics import Bounds, Diagnosis, diagnose
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
@@ -102,41 +103,44 @@ def analyze_steps(
         tables: As `read_rollout_files` gives them, one per step.
         weights: By the name of the reward; of others and left out: those of the dump, else 1.
         estimator: What makes the advantages of a step whose dump has none for some rollout.
-        low: Declared lowest value of each reward, by name.
-        high: Declared highest value.
+        low: Lowest value of each reward, by name; of others and left out: those that the files
+            declare.
+        high: Highest value, likewise.
 
     Raises:
         ConfigError: A weight of a reward that no step has, or an unknown estimator.
         DataError: Groups of so different a size that they have no common shape.
     """
     names: dict[str, None] = {}
+    seen = Seen()
     for table in tables:
         batch = batch_of(table, weights)
         names |= dict.fromkeys(table.names)
         if batch is not None:
-            yield analyze_step(batch, estimator=estimator, low=low, high=high)
+            yield analyze_step(batch, seen, estimator=estimator, low=low, high=high)
     check_weights(weights, names)
 
 
 def analyze_step(
-    batch: Batch, *, estimator: str = "grpo", low: Bounds = None, high: Bounds = None
+    batch: Batch, seen: Seen, *, estimator: str = "grpo", low: Bounds = None, high: Bounds = None
 ) -> StepAnalysis:
-    """Diagnose one step; the arguments are those of `analyze_steps`."""
+    """Diagnose one step; `seen` is of the steps before it, the others are as in `analyze_steps`."""
     used, recorded = batch.table, batch.advantages is not None
+    low, high = bounds_of(used, low, high)
     diagnosis = diagnose(
         batch.rewards,
         batch.weights,
         used.names,
         estimator=None if recorded else estimator,
         advantages=batch.advantages,
-        low=_known(low, used.names),
-        high=_known(high, used.names),
+        low=low,
+        high=high,
     )
     return StepAnalysis(
         run=used.run,
         step=int(used.steps[0]),
         rollouts=len(used),
-        diagnosis=diagnosis,
+        diagnosis=seen.judged(used, diagnosis),
         recorded=recorded,
         weights_from=batch.weights_from,
         left_out=batch.left_out,
@@ -146,21 +150,29 @@ def analyze_step(
     )
 
 
-def check_weights(weights: Mapping[str, float] | None, names: Iterable[str]) -> None:
-    """Raise a ConfigError if a weight is of none of the rewards that there are."""
+def check_weights(
+    weights: Mapping[str, float] | None, names: Iterable[str], *, what: str = "weights"
+) -> None:
+    """Raise a ConfigError if a weight, or `what` they are, is of none of the rewards there are."""
     known = list(names)
     for name in weights or ():
         if known and name not in known:
             raise ConfigError(
-                f"weights name {name!r}, which is no reward: {did_you_mean(name, known)}"
+                f"{what} name {name!r}, which is no reward: {did_you_mean(name, known)}"
             )
 
 
-def _known(bounds: Bounds, names: Sequence[str]) -> Bounds:
-    """The bounds of the rewards that this step has."""
-    if not isinstance(bounds, Mapping):
-        return bounds
-    return {name: bound for name, bound in bounds.items() if name in names}
+def bounds_of(table: RolloutTable, low: Bounds, high: Bounds) -> tuple[Bounds, Bounds]:
+    """Return the bounds of the rewards of a step: those given, and for the rest those declared."""
+    lowest = {name: known[0] for name, known in table.ranges.items()}
+    highest = {name: known[1] for name, known in table.ranges.items()}
+    return _completed(low, lowest, table.names), _completed(high, highest, table.names)
+
+
+def _completed(given: Bounds, declared: Mapping[str, float], names: Sequence[str]) -> Bounds:
+    if given is not None and not isinstance(given, Mapping):
+        return given
+    return {name: bound for name, bound in {**declared, **(given or {})}.items() if name in names}
 
 
 def _mean(values: Float[np.ndarray, " rollout"]) -> float:

@@ -26,6 +26,8 @@ class Wanted:
     reading: Mapping[str, Any]
     """Options of `read_rollout_files`."""
     weights: Mapping[str, float] | None
+    low: Mapping[str, float]
+    high: Mapping[str, float]
     rescore: str | None
     estimators: tuple[str, ...] | None
     json: bool
@@ -44,6 +46,8 @@ class Wanted:
         columns: Sequence[str],
         group_size: int | None,
         weights: str | None,
+        low: str | None,
+        high: str | None,
         rescore: str | None,
         estimators: Sequence[str] | None,
         json: bool,
@@ -79,7 +83,9 @@ class Wanted:
                 "group_size": group_size,
                 "load_pt": _load_pt,
             },
-            weights=_weights(weights),
+            weights=None if weights is None else _numbers(weights, "--weights"),
+            low={} if low is None else _numbers(low, "--low"),
+            high={} if high is None else _numbers(high, "--high"),
             rescore=rescore,
             estimators=_estimators(estimators),
             json=json,
@@ -156,23 +162,21 @@ def _pairs(given: Sequence[str], option: str, what: str) -> dict[str, str]:
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
-def _weights(given: str | None) -> dict[str, float] | None:
-    if given is None:
-        return None
-    pairs = _pairs([given], "--weights", "NAME=WEIGHT, as correctness=1,format=0.5")
-    weights: dict[str, float] = {}
-    for name, text in pairs.items():
+def _numbers(given: str, option: str) -> dict[str, float]:
+    """Return a number for each name."""
+    numbers: dict[str, float] = {}
+    for name, text in _pairs([given], option, "NAME=NUMBER, as correctness=1,format=0.5").items():
         try:
-            weights[name] = float(text)
+            numbers[name] = float(text)
         except ValueError as error:
-            raise ConfigError(f"--weights {name}={text}: {text!r} is no number") from error
-        if not abs(weights[name]) <= LARGEST:
+            raise ConfigError(f"{option} {name}={text}: {text!r} is no number") from error
+        if not abs(numbers[name]) <= LARGEST:
             raise ConfigError(
-                f"--weights {name}={text}: a weight is finite, and at most {LARGEST:g} in size"
+                f"{option} {name}={text}: a number is finite, and at most {LARGEST:g} in size"
             )
-    if not weights:
-        raise ConfigError("--weights names none")
-    return weights
+    if not numbers:
+        raise ConfigError(f"{option} names none")
+    return numbers
 
 
 def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -132,8 +132,8 @@ def _analyzed(wanted: Wanted) -> Analysis:
         return analyze(
             read_rollout_files(wanted.paths, **wanted.reading, rescore=rescorer),
             weights=wanted.weights,
-            low=rescorer.low if rescorer else None,
-            high=rescorer.high if rescorer else None,
+            low={**(rescorer.low if rescorer else {}), **wanted.low},
+            high={**(rescorer.high if rescorer else {}), **wanted.high},
             replayed=wanted.estimators,
             sampled=wanted.page is not None,
             progress=told,

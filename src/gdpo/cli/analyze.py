@@ -17,6 +17,8 @@ def analyze(
     columns: Annotated[list[str] | None, Parameter(negative=())] = None,
     group_size: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     weights: str | None = None,
+    low: str | None = None,
+    high: str | None = None,
     rescore: str | None = None,
     estimators: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     json: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -39,6 +41,9 @@ def analyze(
             step, group, prompt, completion, advantage, num_tokens, finish_reason and total.
         group_size: Rollouts per prompt, which follow each other, where the files have no groups.
         weights: NAME=WEIGHT with commas; of others and left out: those of the files, else 1.
+        low: NAME=VALUE with commas: the lowest value that a reward can have; of others and left
+            out: that of the files, which only gdpo's own have.
+        high: The highest value, likewise. A reward that no longer varies there is learned.
         rescore: Give the rewards anew, by the texts: a task, a built-in reward, or module:attribute
             of a gdpo.Reward or a list of them.
         estimators: Give every step to these estimators anew, with commas, the first being what the
@@ -68,6 +73,8 @@ def analyze(
         columns=columns or (),
         group_size=group_size,
         weights=weights,
+        low=low,
+        high=high,
         rescore=rescore,
         estimators=estimators,
         json=json,

@@ -82,8 +82,8 @@ def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
         evidence["saturation"] = where
     if where is not None and where >= thresholds.top:
         kind, severity = Kind.SATURATED, Severity.NOTE
-        message = f"{constant},{at}, the top of its range: learnt, and it teaches nothing more"
-        remedy = "none needed; drop it to save its cost, or ask for more"
+        message = f"{constant},{at}, the top of its range: learned, and it teaches nothing more"
+        remedy = "none needed: keep it, for it holds what was learned"
     elif where is not None and where <= thresholds.bottom:
         kind = Kind.OUT_OF_REACH
         message = f"{constant},{at}, the bottom of its range: the policy never sees it earned"
@@ -94,9 +94,13 @@ def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
     else:
         kind = Kind.CONSTANT
         message = f"{constant},{at}: it teaches nothing now"
-        remedy = "drop it, or make it tell the samples of one prompt apart"
+        remedy = "make it tell the samples of one prompt apart, or drop it"
         if where is None:
-            remedy += "; its declared range would say whether this is its top or its bottom"
+            remedy = (
+                f"look at its value first: if {reward.mean:.3g} is its maximum, it is learned and "
+                f"stays; if its minimum, it is never earned; else {remedy}. Its range (low, high) "
+                "would tell"
+            )
     return Finding(kind, severity, (reward.name,), message, remedy, evidence)
 
 

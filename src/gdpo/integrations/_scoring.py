@@ -10,7 +10,16 @@ from jaxtyping import Float
 
 from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
-from gdpo.rewards import BUILT_IN, Gate, Reward, Scorer, apply_gates, check_gates
+from gdpo.rewards import (
+    BUILT_IN,
+    Gate,
+    Reward,
+    Scorer,
+    apply_gates,
+    check_gates,
+    declared_ranges,
+)
+from gdpo.rewards._declared import describe_rewards
 from gdpo.tasks import resolve_task, without_arrays
 
 _AT_ONCE = 8
@@ -41,6 +50,9 @@ class Judge:
         """The first reward that judges the number of tokens; None if none does."""
         self._gates = _gates(given.pop("gates", None))
         check_gates(self.names, self._gates)
+        low, high = declared_ranges(rewards, gated=self._gates)
+        self.declared = describe_rewards(self.names, low, high, self._gates)
+        """Ranges and gates, as the rollout record keeps them."""
         self._scorers: SimpleQueue[Scorer] = SimpleQueue()
         for _ in range(_AT_ONCE):
             self._scorers.put(Scorer.from_options(rewards, given))

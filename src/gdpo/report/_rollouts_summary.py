@@ -159,7 +159,7 @@ def _with_options(text: str) -> str:
     text = text.replace(
         "name the format, or the columns", "name the format (--format) or --columns"
     )
-    return text.replace("(columns)", "(--columns)")
+    return text.replace("(columns)", "(--columns)").replace("(low, high)", "(--low, --high)")
 
 
 def _run(run: RunAnalysis, analysis: Analysis) -> str:
@@ -254,7 +254,7 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
     message = f"{_MARKS[finding.severity]} {where}{when}{one_line(finding.message)}"
     for line in wrap(message, width, subsequent_indent="  "):
         yield Text(line, style=_STYLES[finding.severity])
-    remedy = f"→ {one_line(finding.remedy)}"
+    remedy = f"→ {one_line(_with_options(finding.remedy))}"
     for line in wrap(remedy, width, initial_indent="  ", subsequent_indent="    "):
         yield Text(line)
 

@@ -8,6 +8,7 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import gdpo
 from gdpo.errors import ConfigError
+from gdpo.integrations.verl._compute_score import PATH
 from gdpo.integrations.verl._estimator import compute_advantages, metrics_of_latest
 from gdpo.integrations.verl._trainers import with_queue
 from gdpo.rollouts import read_rollouts
@@ -97,6 +98,19 @@ def test_every_rollout_is_recorded_once_with_its_rewards_and_the_advantage_that_
     trained_with = torch.stack([rows[at] for at in last])
     torch.testing.assert_close(trained_with, expected.flatten(), check_dtype=False)
     assert {(r.run, r.step) for r in found} == {("mine", 1)}
+
+
+def test_the_record_declares_the_ranges_of_rewards_that_are_ours(tmp_path):
+    trainer = Trainer(tmp_path / "a")
+    trained(None, trainer=trainer)
+    (table,) = read_rollout_files(tmp_path / "a")
+    assert table.ranges == {}
+    function = {"path": PATH, "name": "compute_score", "reward_kwargs": {"task": "tool_calling"}}
+    trainer = Trainer(tmp_path / "b")
+    trainer.config["reward"] = Config(custom_reward_function=function)
+    trained(None, trainer=trainer)
+    (table,) = read_rollout_files(tmp_path / "b")
+    assert table.ranges == {"format": (0.0, 1.0)}  # `correct` is none of the task's
 
 
 def test_of_several_outputs_the_last_has_the_texts_and_all_have_the_tokens(tmp_path):

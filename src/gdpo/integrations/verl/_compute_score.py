@@ -102,16 +102,32 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
     Raises:
         ConfigError: A key that it does not give, or wrong `reward_kwargs`.
     """
-    function = plain((reward or {}).get("custom_reward_function")) or {}
-    if (function.get("path"), function.get("name")) != (PATH, compute_score.__name__):
+    scores = _our_scores(reward)
+    if scores is None:
         return
-    names = _scores(json.dumps(function.get("reward_kwargs") or {})).names
     for key in keys:
-        if key not in names:
+        if key not in scores.names:
             raise ConfigError(
                 f"algorithm.gdpo_reward_keys names {key!r}, which compute_score does not give "
-                f"with these reward_kwargs: {did_you_mean(key, names)}"
+                f"with these reward_kwargs: {did_you_mean(key, scores.names)}"
             )
+
+
+def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
+    """Return the ranges and gates of verl's rewards, where they are ours; else nothing.
+
+    Args:
+        reward: `reward` of verl's configuration, or None.
+    """
+    scores = _our_scores(reward)
+    return {} if scores is None else scores.declared
+
+
+def _our_scores(reward: Any) -> "_Scores | None":
+    function = plain((reward or {}).get("custom_reward_function")) or {}
+    if (function.get("path"), function.get("name")) != (PATH, compute_score.__name__):
+        return None
+    return _scores(json.dumps(function.get("reward_kwargs") or {}))
 
 
 class _Scores:
@@ -120,7 +136,7 @@ class _Scores:
     def __init__(self, options: dict[str, Any]) -> None:
         weights = options.pop("weights", None)
         self._judge = Judge(options, place="reward_kwargs")
-        self.names = self._judge.names
+        self.names, self.declared = self._judge.names, self._judge.declared
         if SCORE in self.names:
             raise ConfigError(f"a reward may not be called {SCORE!r} in verl: rename it")
         self._weights = weights_by_name(self.names, weights)

@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gdpo.integrations._metrics import Computed
+from gdpo.integrations.verl._compute_score import declared_by
 from gdpo.integrations.verl._estimator import latest
 from gdpo.integrations.verl._rows import last_outputs
 from gdpo.integrations.verl._settings import ROLLOUTS
@@ -41,7 +42,7 @@ def record(trainer: Any, batch: Any, queue: Any) -> None:
 
 def _writer(trainer: Any, folder: Path, step: int) -> StepWriter:
     if trainer not in _writers:
-        writer = StepWriter(folder)
+        writer = StepWriter(folder, declared=declared_by(trainer.config.get("reward")))
         writer.check_folder()
         if step == 1:  # verl counts on from the checkpoint that it resumes
             _set_aside(folder)

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Float
 
+from gdpo.rewards._declared import Range, described_ranges
+from gdpo.rollouts._record import read_declared
 from gdpo.rollouts.readers import _columns as columns_of
 from gdpo.rollouts.readers._candidates import (
     MOST,
@@ -122,10 +124,12 @@ def _pieces(
         rewards, told, known = _rewards(reading, known, schema, first)
     reading.tell_rewards(tuple(rewards), told)
     _tell_missing(reading, rewards, schema)
+    ranges = _ranges(rewards, schema)
     if batches is None:
         batches = _batches(reading, known, rewards, schema)
     for batch in batches:
         table, how = _table(reading, batch, known, rewards), columns_of.how_grouped(batch, known)
+        table = replace(table, ranges=ranges)
         if rescore is not None:
             written = columns_of.written(batch, known)
             table = rescored_table(table, written, rescore, reading.file, reading.report)
@@ -189,6 +193,17 @@ def _first_numbers(reading: Reading, paths: Sequence[str], first: Any) -> dict[s
     return {} if first is None else columns_of.numbers_at(first[:LOOKED_AT], kept)
 
 
+def _ranges(rewards: Mapping[str, str], schema: Any) -> dict[str, Range]:
+    """Return the ranges that gdpo's own record declares of its rewards."""
+    declared = described_ranges(read_declared(schema))
+    known = {
+        name: declared.get(path.removeprefix("rewards."))
+        for name, path in rewards.items()
+        if path.startswith("rewards.")
+    }
+    return {name: found for name, found in known.items() if found is not None}
+
+
 def _tell_missing(reading: Reading, rewards: Mapping[str, str], schema: Any) -> None:
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
     for name, path in rewards.items():
@@ -227,6 +242,7 @@ def _table(reading: Reading, batch: Any, known: Layout, rewards: Mapping[str, st
         weights=None,
         files=(found.path,),
         file=np.zeros(batch.num_rows, np.int64),
+        ranges={},
         **columns,
     )
 

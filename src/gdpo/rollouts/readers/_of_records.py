@@ -193,6 +193,7 @@ def _table(
         rewards=reward_array(rows, names, lines, file, report),
         file=np.zeros(len(rows), np.int64),
         row=np.arange(len(rows)),
+        ranges={},
         **row_columns(rows, lines, file, report),
     )
 

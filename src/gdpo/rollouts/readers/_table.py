@@ -1,7 +1,7 @@
 """A batch of rollouts as columns of numbers, whichever framework wrote them. No texts in here."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo.errors import DataError
+from gdpo.rewards._declared import Range
 from gdpo.rollouts._arrays import RewardArrays
 
 
@@ -43,6 +44,8 @@ class RolloutTable:
     """Which of the files."""
     row: Int[np.ndarray, " rollout"]
     """Which of the rollouts that were read from its file, from 0; see `read_texts`."""
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    """By the name of the reward its declared range, for rewards whose file has one."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -103,7 +106,16 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
         [np.array([files.index(path) for path in t.files])[t.file] for t in tables]
     )
     weights = _weights_of(tables, names)
-    return RolloutTable(first.run, first.format, names, weights, files, **columns)
+    return RolloutTable(
+        first.run, first.format, names, weights, files, **columns, ranges=_ranges_of(tables)
+    )
+
+
+def _ranges_of(tables: Sequence[RolloutTable]) -> dict[str, Range]:
+    """Return the ranges that no two of the tables contradict each other in."""
+    found = {(name, known) for table in tables for name, known in table.ranges.items()}
+    names = [name for name, _ in found]
+    return {name: known for name, known in found if names.count(name) == 1}
 
 
 def _weights_of(tables: Sequence[RolloutTable], names: tuple[str, ...]) -> tuple[float, ...] | None:
