@@ -197,6 +197,16 @@ LAYOUTS = {
         ("reward",),
         1,
     ),
+    "capital letters": (
+        "csv",
+        flat(
+            {"Iteration": "step", "accReward": "acc", "fmtReward": "fmt", "totalReward": "sum"},
+            prompt="Question",
+            completion="Response",
+        ),
+        ("accReward", "fmtReward"),
+        2,
+    ),
     "messages and a question": (
         "jsonl",
         lambda n: (

@@ -136,21 +136,18 @@ def _wordless(report: ReadReport) -> bool:
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
     """What was wrong with files, groups and steps."""
     report = analysis.report
-    told = [("", _with_options(text)) for text in report.group_findings()]
-    told += report.odd_places()
-    told += [
-        ("", f"{_with_options(why)} ({count:,} rollouts)")
-        for why, count in analysis.problems.items()
-    ]
+    told = [("", text) for text in report.group_findings()] + report.odd_places()
+    told += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]
     if len(told) > _NOTICES:
         told = [
             *told[: _NOTICES - 1],
             ("", f"and {len(told) - _NOTICES + 1:,} more: --json has all"),
         ]
-    for place, text in told:
+    for place, what in told:
+        text = _without_middle(one_line(_with_options(what)), _WHOLE)
         room = max(_PLACE, 2 * width - len(text) - len("! : "))
-        place = _without_middle(one_line(place), room)
-        yield Text(f"! {place}{': ' if place else ''}{text}", style="yellow")
+        where = _without_middle(one_line(place), room)
+        yield Text(f"! {where}{': ' if where else ''}{text}", style="yellow")
 
 
 def _with_options(text: str) -> str:

@@ -185,13 +185,21 @@ def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> s
     Of what should be a number those that hold one come first. What the plainest names hold instead
     of one is told of, as every value that is none; under the others it means something else.
     """
-    free = [name for name in _GUESSES[meaning] if name in fields and name not in said]
+    spelt = _spelt(fields)
+    free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
+    free = [name for name in free if name not in said]
     if meaning not in _NUMERIC:
         return free[0] if free else None
-    plainest = _GUESSES[meaning][:_PLAINEST]
+    plainest = [spelt.get(name) for name in _GUESSES[meaning][:_PLAINEST]]
     fitting = [n for kinds in ("number", "empty", "text") for n in free if fields[n] == kinds]
     fitting += [name for name in free if name in plainest and fields[name] == "other"]
     return fitting[0] if fitting else None
+
+
+def _spelt(fields: Iterable[str]) -> dict[str, str]:
+    """The fields by their names in small letters, words joined by `_`: `globalStep`, `Reward`."""
+    fields = list(fields)
+    return {"_".join(_words(name)): name for name in fields[::-1]} | {name: name for name in fields}
 
 
 def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
@@ -203,9 +211,10 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
         fields: The names at the top.
         numbers: The paths of the numbers.
     """
-    if {"reward", "score"} & set(fields):
+    spelt = _spelt(fields)
+    if {"reward", "score"} & set(spelt):
         return True
-    grouped = any(name in fields for name in (*_PROMPTS, *_GROUPS))
+    grouped = any(name in spelt for name in (*_PROMPTS, *_GROUPS))
     return grouped and (
         any(not _REWARD.isdisjoint(_words(name)) for name in fields)
         or any(unlikelihood(path) == 0 for path in numbers)
@@ -214,8 +223,8 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
 
 def is_like_rollouts(fields: Collection[str]) -> bool:
     """Whether a file that is not read for want of rewards may hold rollouts all the same."""
-    known = (*_PROMPTS, *_GROUPS, *_COMPLETIONS)
-    return any(name in fields for name in known) or any(
+    spelt = _spelt(fields)
+    return any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS)) or any(
         not _REWARD.isdisjoint(_words(name)) for name in fields
     )
 
@@ -293,7 +302,9 @@ def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout
         total = _total(others, numbers)
         names = {path: path for path in _without_totals(others, total)}
         if not names or _constant(names, numbers):
-            return _none("only constant numbers" if names else "no number that may be one")
+            return _none(
+                "only constant numbers" if names else "none of its numbers is named as one"
+            )
         return _found("every other number", names, "other", "", total, free)
     whole = numbers[known.total]
     others = [
@@ -444,6 +455,7 @@ def _is_never(path: str) -> bool:
         return False
     return (
         name.lower() in _NEVER_WHOLE
+        or "_".join(words) in _NEVER_WHOLE
         or not _NEVER.isdisjoint(words)
         or any(_is_time(word) or word.startswith("iter") for word in words)
         or (bool(words) and (words[-1] in _LENGTHS or words[0] in {"num", "n", "count"}))
