@@ -8,7 +8,7 @@ In a test of your own, each is one line; it says nothing where the contract is k
     ...     lambda completion, reference: float("please" in completion),
     ...     low=0,
     ...     high=1,
-    ...     examples=[Example("Sit, please.", {}, 1.0), Example("Sit.", {}, 0.0)],
+    ...     examples=(Example("Sit, please.", {}, 1.0), Example("Sit.", {}, 0.0)),
     ... )
     >>> def test_my_reward_keeps_its_contract():
     ...     check_reward(my_reward)
