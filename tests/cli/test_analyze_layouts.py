@@ -194,7 +194,7 @@ LAYOUTS = {
     ),
     "scores and weights of rewards": (
         "jsonl",
-        lambda n: inside("scores")(n) | {"reward_weights": {"a": 1.0, "b": 0.5}},
+        lambda n: inside("scores")(n) | {"reward_weights": {"x": 1.0, "y": 0.5}},
         ("a", "b"),
         1,
     ),
