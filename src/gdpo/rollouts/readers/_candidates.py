@@ -67,10 +67,10 @@ class Candidates:
         """Keep no more fields of a rollout than there may be rewards."""
         if len(row.rewards) <= MOST:
             return
-        if self._asked is not None:
+        if self._known is not None:
+            kept = {*self._likeliest(row), *(self._asked or ())}
+        elif self._asked is not None:
             kept = {*self._asked, *islice(row.rewards, MOST)}
-        elif self._known is not None:
-            kept = self._likeliest(row)
         else:
             numbers, texts = _told_apart([row], [line])
             self._take(numbers)
@@ -82,7 +82,7 @@ class Candidates:
 
     def _likeliest(self, row: Row) -> set[str]:
         names = sorted(row.rewards, key=unlikelihood)
-        if unlikelihood(names[MOST]) < NEVER:
+        if self._asked is None and unlikelihood(names[MOST]) < NEVER:
             self._tell_once(few_alone("fields of its records"))
         return set(names[:MOST])
 
