@@ -112,6 +112,8 @@ IGNORED = {
     "30 times smaller": Scenario(partial(normal, std=(30.0, 30.0, 1.0))),
     "12 times smaller": Scenario(partial(normal, std=(12.0, 12.0, 1.0))),
     "0 or 0.15 beside std 3": Scenario(binary_beside),
+    "10 times smaller": Scenario(partial(normal, std=(10.0, 10.0, 1.0))),
+    "5 times smaller: about the threshold": Scenario(partial(normal, std=(5.0, 5.0, 1.0))),
 }
 
 COVERED = {
