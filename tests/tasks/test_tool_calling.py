@@ -77,6 +77,8 @@ def test_format_is_about_fields_and_not_about_spaces_or_contents(completion):
         CALL.replace("</tool_call>", ""),
         CALL.replace("<tool_call>", ""),
         CALL.replace(" so ", " "),  # no thought
+        CALL.replace(" so ", "\u200b"),
+        CALL.replace(" so ", "\x00"),
         block(""),  # no call
         f"Sure! {CALL}",
         f"{CALL} Bye!",
@@ -98,6 +100,8 @@ def test_format_fails_a_completion_with_a_field_missing_empty_doubled_or_nested(
     [
         "<think>a</think><response></response>",
         "<think>a</think><response> \n </response>",
+        "<think>a</think><response>\u200b</response>",
+        "<think>a</think><response>\x00\ufeff\u3164</response>",
         "<think>a</think><response>b</response><response>c</response>",
         "<think>a</think><response>b <response> c</response>",
         "<think>a</think><response>I call <tool_call>{}</tool_call></response>",
@@ -173,6 +177,9 @@ def test_calls_are_read_however_they_are_laid_out(written):
         f'{LINES}\n{{"name": null, "parameters": {{}}}}',
         f'{LINES}\n{{"parameters": {{}}}}',
         f'{LINES}\n{{"name": "f", "parameters": {{"x": NaN}}}}',
+        LINES.replace('"name"', '"name": "other", "name"'),
+        LINES.replace('"parameters"', '"parameters": {}, "parameters"'),
+        f'{LINES}\n{{"name": "f", "parameters": {{"x": [{{"y": 1, "y": 2}}]}}}}',
         f'{LINES}\n{{"name": "f", "parameters": {{"x": -Infinity}}}}',
         f'{LINES}\n{{"name": "f", "parameters": {{"x": {"9" * 5000}}}}}',
     ],

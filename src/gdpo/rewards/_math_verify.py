@@ -1,4 +1,4 @@
-r"""Whether two answers are equal as mathematics: math-verify, and what it needs around it.
+r"""Whether an answer equals a row's: the text is read by math-verify, with what it needs around it.
 
 It needs the extra `math`, and a second to import sympy. The reward's function stands here, so that
 a worker process has imported all that before its first deadline begins.
@@ -12,14 +12,27 @@ from math import inf, lgamma, log, log10
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
-from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Add, MatrixBase, Pow, Rational, factorial, gamma
+from math_verify import LatexExtractionConfig, parse
+from sympy import (
+    Add,
+    Derivative,
+    Eq,
+    Expr,
+    MatrixBase,
+    Mul,
+    Pow,
+    Rational,
+    Symbol,
+    factorial,
+    gamma,
+)
 
+from gdpo.rewards._maths_equality import PERCENT, Either, same
+from gdpo.rewards._maths_text import clean, without_label
 from gdpo.rewards._reward import Reference
 
-# They warn that they have no time-out; the scorer has one.
-for _part in ("parser", "grader"):
-    logging.getLogger(f"math_verify.{_part}").setLevel(logging.ERROR)
+# It warns that it has no time-out; the scorer has one.
+logging.getLogger("math_verify.parser").setLevel(logging.ERROR)
 
 _READING = LatexExtractionConfig(
     try_extract_without_anchor=False,
@@ -43,15 +56,13 @@ _DIGITS = 10_000
 
 _UNWORKED = re.compile(
     r"\\(?:sum|prod|i*int|oint|lim|[dt]?binom|choose|gcd|lcm|det|[bp]?mod|operatorname|Gamma|nabla"
-    r"|partial|max|min|xrightarrow|begin\s*\{vmatrix\}|variable)|\\frac\s*\{d\}"
+    r"|partial|max|min|xrightarrow|begin\s*\{vmatrix\}|variable)|\)\s*(?:'|\^\s*\{?\\prime)"
 )
-
-_AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\,)(?=[0-9]{3}(?![0-9]))")
-_UNIT = re.compile(
-    r"(?:\\[,;:! ]|~|\s)*\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*\{[^{}]*\}"
-    r"\s*(?:\^\s*(?:[0-9]|\{[0-9]\}))?$"
+_OR = re.compile(
+    r"\\(?:text|mbox)\s*\{\s*,?\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])|(?<![a-zA-Z])or(?![a-zA-Z])"
 )
+_INEQUALITY = re.compile(r"[<>≤≥]|\\(?:[lg]eq?|[lg]t|[lg]eqslant)(?![a-zA-Z])")
+_EQUALS = re.compile(r"(?<![<>!\\])=")
 
 
 def correctness(
@@ -60,7 +71,7 @@ def correctness(
     """1 if the answer that is extracted from a completion equals the row's, else 0."""
     given = reference["answer"]
     gold = "" if given is None else str(given)
-    if not _read_gold(gold):
+    if _read_gold(gold) is None:
         return None
     _, thought, rest = completion.partition("</think>")
     answer = extract((rest if thought else completion)[-_SEARCHED:])
@@ -68,10 +79,11 @@ def correctness(
 
 
 @lru_cache(maxsize=1024)
-def _read_gold(gold: str) -> tuple[Any, ...]:
-    """A row's answer as math-verify reads it, empty where it is not even equal to itself."""
-    read = _read(gold)
-    return read if _verify(read, read) else ()
+def _read_gold(gold: str) -> Any:
+    """A row's answer as an expression, or None where it is not even equal to itself."""
+    letter, rest = without_label(gold)
+    read = _read(rest if letter and rest else gold)
+    return None if read is None or not same(read, read) else read
 
 
 def _equal(answer: str, gold: str) -> bool:
@@ -80,34 +92,64 @@ def _equal(answer: str, gold: str) -> bool:
         return False
     if not set(_UNWORKED.findall(answer)) <= set(_UNWORKED.findall(gold)):
         return False
-    read = _read(answer)
-    return max(map(_digits, read), default=0) <= _DIGITS and _verify(_read_gold(gold), read)
+    choice, rest = without_label(answer)
+    gold_choice, gold_rest = without_label(gold)
+    if choice and gold_choice and choice != gold_choice:
+        return False
+    if choice and gold_choice and not (rest and gold_rest):
+        return True
+    return _equal_value(rest if choice and rest else answer, gold, gold_rest)
 
 
-def _read(answer: str) -> tuple[Any, ...]:
-    """One expression, or nothing."""
+def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
+    text = clean(answer)
+    if not text:
+        return False
+    if text == clean(gold_text):
+        return True
+    read = _read_clean(text)
+    if read is None or _digits(read) > _DIGITS:
+        return False
+    row = _read_gold(gold)
+    return same(row, read) and (not _differentiates(read) or _differentiates(row))
+
+
+def _differentiates(expression: Any) -> bool:
+    """Whether something is still to be differentiated; the left side of dy/dx = 2x is a name."""
+    if isinstance(expression, Eq) and isinstance(expression.lhs, Derivative):
+        return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], Symbol)
+    return expression.has(Derivative)
+
+
+def _read(answer: str) -> Any:
+    return _read_clean(clean(answer))
+
+
+def _read_clean(text: str) -> Any:
+    """One expression, or None."""
+    parts = _OR.split(text)
+    if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
+        read = [_parse(part) for part in parts]
+        return None if None in read else Either(*read)
+    read = _parse(text)
+    if read is None and text.endswith("%"):
+        number = _parse(text.rstrip("%\\ "))
+        return Mul(number, PERCENT, evaluate=False) if isinstance(number, Expr) else None
+    # Of a chain of equations that it cannot read, math-verify takes the last part.
+    last_only = len(_EQUALS.findall(text)) > 1 and read is not None and not read.has(Eq)
+    return None if last_only else read
+
+
+def _parse(text: str) -> Any:
     read = parse(
-        rf"\boxed{{{_clean(answer)}}}",
+        rf"\boxed{{{text}}}",
         extraction_config=[_READING],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
         # A time-out is a signal there, which raises outside the main thread.
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]
     )
-    return tuple(read)
-
-
-def _verify(gold: tuple[Any, ...], answer: tuple[Any, ...]) -> bool:
-    return verify(list(gold), list(answer), allow_set_relation_comp=True, timeout_seconds=None)
-
-
-def _clean(answer: str) -> str:
-    """Without what is not mathematics: delimiters, a full stop, a unit."""
-    bare = _AROUND.sub("", answer.strip()).strip().rstrip(".,;").strip()
-    bare = _THOUSANDS.sub("", bare).removeprefix(r"\approx").strip()
-    unit = _UNIT.search(bare)
-    number = bare[: unit.start()] if unit else ""
-    return number if any("0" <= character <= "9" for character in number) else bare
+    return read[0] if read else None
 
 
 def _depth(text: str) -> int:

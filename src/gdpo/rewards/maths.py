@@ -6,32 +6,55 @@ chooses), read as LaTeX and compared by math-verify: 1/2, 0.5 and $\sqrt{1/4}$ a
 Where it departs from math-verify:
 
 - One answer counts, the last one. math-verify joins neighbouring boxes to a set.
-- A sum, product, integral, limit, determinant, binomial, greatest common divisor or the like is no
-  answer unless the row's answer has it too: an answer is worked out. math-verify works it out
-  itself, so that the problem, repeated in the box, would be right. Arithmetic, powers, roots and
-  factorials count as they are.
+- A sum, product, integral, derivative, limit, determinant, binomial, greatest common divisor or the
+  like is no answer unless the row's answer has it too: an answer is worked out. math-verify works
+  it out itself, so that the problem, repeated in the box, would be right. Arithmetic, powers, roots
+  and factorials count as they are.
 - Answers of more than 300 characters, brackets nested more than 10 deep and numbers of more than
   10,000 digits (`9^{9^9}`) are wrong without being worked out.
-- A unit is one `\text{...}` after a number, and is dropped. math-verify takes the t of 2t and the c
-  of a + b + c for units as well, so that 2 is 2t.
-- A full stop or comma at the end, `\approx` before it, and `\!` or `\,` between thousands do not
-  matter.
-- An inequality is equal to its interval, whichever of the two the row has.
+- Numbers are equal if they are equal exactly. A decimal equals a fraction, a root or another
+  decimal to 6 places, below 0.001 to about 6 digits, and a whole number to 14 digits: 0.333333 is
+  1/3; 1.6 \times 10^{-19} is not 9.1 \times 10^{-31}; 0.0 is not e^{-20}. math-verify compares 6
+  places of everything.
+- Of an equation, the right side counts where the left one is letters only: a product, sum,
+  difference or quotient of letters (x, AB, |AB|, x - y, a/b), or a function f, or a trigonometric
+  one, of anything (f(2), \cos 2x).
+  Of a chain the other sides must be equal: x = 2 + 3 = 5 and 2 + 3 = 5 are 5, and 5 = x is; 2x = 5,
+  -x = 5, x^2 = 5, 1/x = 5, 3 = 5 and x = 6 = 5 are nothing. math-verify takes the right side of
+  all. An equation is to be solved: 2x = 3 is not x = 3/2.
+- A unit is `\text{...}` (or `\mathrm`, `\mbox`) after a number, and is dropped. It has at least two
+  letters (but °C, °F and °K), and no word that changes the value. Read are hundred, thousand,
+  million, billion, trillion, dozen (3 \text{ million} is 3000000), percent, and squared, cubed and
+  factorial after digits. Other words (mod, or, half, pi, two) and single letters (3\mathrm{i}, 2
+  \text{ m}) stay where they are, as factors. math-verify takes the t of 2t and the c of a + b + c
+  for units, so that 2 is 2t.
+- Of n\% there is one reading for each row. A row in percent takes n\%, n, and n/100. A row that is
+  a number without % takes n\% as n/100 where it is at most 1 in size, else as n: 50\% is 0.5 and is
+  50; 500\% is not 5, and 0.5\% is not 0.5.
+- Sizes, fonts, colours, spaces and a full stop or comma at the end, `\approx` before the answer and
+  spaces between thousands (1 000, `1\,000`) do not matter. Numbers side by side are no answer (3 4
+  is neither 12 nor 7); 5 1/2 is 11/2. A long dash is a minus, but between two digits.
+- 2.5e-3, 1e3 and 1E-3 are powers of ten; 2e-3 is Euler's number twice, less 3. `0.1\overline{6}`
+  and 0.1(6) recur. i is the imaginary unit. `\varnothing` is `\emptyset`, `\log_e` is `\ln`.
+- `\textbf{(B)}\ 12` is B where the row is a letter from A to J, and 12 where it is a value; a row
+  that has both takes either, and both only if both are right.
+- An inequality is equal to its interval, whichever of the two the row has; x<3 \text{ or } x>5 is
+  the union.
 
-Where a reader may differ (`tests/rewards/test_maths_equality.py`):
+Where a reader may differ (`tests/rewards/test_maths_equality.py`, `benchmarks/maths_pairs`):
 
-- A decimal equals a fraction or a root to 6 places: 0.333333 is 1/3, 0.33 is not. To a fraction
-  below 0.0000005, so does 0.0.
-- 50\% is 50, and 0.5 as well.
 - Neither units nor upper and lower case nor the base of a numeral are compared: 5 \text{ km} is
-  5 \text{ cm}, 43_5 is 43_7.
+  5 \text{ cm}, 30^\circ is 30, 43_5 is 43_7.
+- 5\% is 5.
 - A colon divides: 6:20 is 3:10.
 - 1,234 is a number, never the set of 1 and 234; 3,14 is a set.
 - Letters are factors: 5 cm is 5 times c times m, and the word east is seat. In `\text{...}` they
-  are a word.
-- (1, 2) is an interval and a point, and 1, 2 and {1, 2} are equal to it.
-- Of an equation, the right side counts where the left one is letters only: x + y = 0 is 0, and 0 is
-  x + y = 0.
+  are a word. Primes and quotation marks after letters and numbers are dropped: y' is y.
+- (1, 2) is an interval and a point, and 1, 2 and {1, 2} are equal to it. {5}, and 5, 5, are 5. The
+  letter of an inequality that is compared with an interval does not matter.
+- x + y = 0 is 0, and 0 is x + y = 0; |x| = 3 and \sin x = 3 are 3.
+- Of 5 \approx 6, the left side counts; dots at the end are dropped (3\ldots).
+- The letter of a choice is not looked at where the row has a value only.
 - \log has base 10.
 """
 

@@ -1,6 +1,19 @@
 """Takes the thinking off a completion. What is named inside it is prose, and never a field."""
 
+import unicodedata
+
 _OPEN, _CLOSE = "<think>", "</think>"
+
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and symbols that print nothing."""
+
+
+def holds_something(text: str) -> bool:
+    """Return whether a text has a letter, a digit, a sign or a symbol that can be seen.
+
+    Spaces, control characters and characters of no width are nothing.
+    """
+    return any(unicodedata.category(c)[0] in "LNPS" and c not in _BLANK for c in text)
 
 
 def split_thinking(text: str) -> tuple[str | None, str]:

@@ -1,4 +1,4 @@
-"""Grade-school maths (GSM8K): think, then answer with an integer.
+r"""Grade-school maths (GSM8K): think, then answer with an integer.
 
 A completion is `<think>…</think>`, then `<answer>…</answer>`. Rewards, in this order, each in {0,
 1}:
@@ -14,16 +14,20 @@ learned.
 The task `gsm8k` departs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
 NVlabs/GDPO) in the following; `gsm8k_compatible` gives its numbers to the last digit.
 
-1. Correctness compares numbers: "2,125", "$2125", "2125.0", "+2125" and "2125." all equal "2125",
-   and so does "2125%". Fractions, powers of ten and words are no numbers here (an answer is to be
-   worked out); they count only where they equal the row's answer letter by letter. Published: equal
-   text only.
-2. Integer allows a sign, and commas between groups of three digits; digits are 0 to 9. Published:
-   `str.isdigit`, which refuses both, and takes digits of every script, superscripts too.
-3. Format allows any whitespace around and between the two fields, wants both to hold something,
-   ends the thinking at the first `</think>`, does not care what is named inside it, and allows no
-   tag in the answer. Published: exactly one newline between them, empty fields pass, an `<answer>`
-   named in the thinking gives 0, and so does a space before or after.
+1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125" and "2125."
+   all equal "2125", and so does "2125%". A minus may be a long one ("−" or "–"). The answer is the
+   number and nothing else, as the prompt asks: "72 dollars", "**72**" and "\boxed{72}" are no
+   numbers. Fractions, powers of ten and words are none either (an answer is to be worked out). What
+   is no number counts only where it equals the row's answer letter by letter. Published: equal text
+   only.
+2. Integer allows a sign, and commas between groups of three digits; digits are 0 to 9, and leading
+   zeros count ("00" is an integer). Published: `str.isdigit`, which refuses signs and commas, and
+   takes digits of every script, superscripts too.
+3. Format allows any whitespace around and between the two fields, wants both to hold something that
+   can be seen (characters of no width are nothing), ends the thinking at the first `</think>`, does
+   not care what is named inside it, and allows no tag in the answer. Published: exactly one newline
+   between them, empty fields pass, an `<answer>` named in the thinking gives 0, and so does a space
+   before or after.
 4. A row without "####" is a DataError. Published: it can never be answered correctly.
 5. The system prompt says the same in other words.
 """
@@ -35,7 +39,7 @@ from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.tasks._columns import text_at
 from gdpo.tasks._task import Row, Sample, Task
-from gdpo.tasks._thinking import split_thinking
+from gdpo.tasks._thinking import holds_something, split_thinking
 
 _SYSTEM = """\
 You solve math problems with care. Work through each problem step by step first, and only then \
@@ -48,9 +52,9 @@ Write exactly this:
 The reasoning always goes inside <think>, and the answer always follows it inside <answer>."""
 
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
-_INTEGER = re.compile(rf"[+\-−]?{_DIGITS}")
+_INTEGER = re.compile(rf"[+\-−–]?{_DIGITS}")
 _NUMBER = re.compile(
-    rf"(?P<sign>[+\-−]?)\s*[$€£]?\s*(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)\s*%?\.?"
+    rf"(?P<sign>[+\-−–]?)\s*[$€£]?\s*(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)\s*[%$€£]?\.?"
 )
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -66,7 +70,7 @@ def _number(text: str) -> Decimal | None:
         return None
     # Without a power of ten in it, a Decimal costs no more than its digits; its sign is set in the
     # text because arithmetic would round to 28 digits.
-    sign = "-" if match["sign"] in ("-", "−") else ""
+    sign = "-" if match["sign"] in ("-", "−", "–") else ""
     return Decimal(sign + match["digits"].replace(",", ""))
 
 
@@ -88,7 +92,7 @@ def _format(completion: str, _reference: Reference) -> float:
     rest = rest.strip()
     answer = rest.removeprefix("<answer>").removesuffix("</answer>")
     enclosed = len(rest) - len(answer) == len("<answer></answer>")
-    held = bool(thinking and thinking.strip() and answer.strip())
+    held = thinking is not None and holds_something(thinking) and holds_something(answer)
     return float(enclosed and held and not _ANSWER_TAG.search(answer))
 
 

@@ -20,7 +20,8 @@ Format:
 2. Any whitespace, or none, may stand around fields and inside them. Published: one newline between
    fields, at least one after `<tool_call>` and before `</tool_call>`.
 3. A tag inside a JSON string is no tag. Published: it counts, and gives 0 if it is a needed one.
-4. A field must hold something. Published: empty ones get 1.
+4. A field must hold something that can be seen: spaces, control characters and characters of no
+   width are nothing. Published: empty ones get 1.
 5. No field may hold a tag, and there may be no field that the gold text does not have. Published:
    only the tags of needed fields are counted, so a response may hold a `<tool_call>`.
 6. Order and number of the fields are the gold text's. Published: the calls first, one field each.
@@ -44,12 +45,17 @@ Correctness:
     that a call for every possible value gets nearly everything.
 15. A gold text whose calls cannot be read is a DataError when the rows are read. Published: the run
     stops at that row.
+16. An object with a key twice is no JSON, so that a call cannot have two names. Published: the last
+    one counts.
+
+Not looked at, as published: keys of a call beside `name` and `parameters`; and digits of a number
+beyond those of a float, since a tool would be given the same value.
 
 Both:
 
-16. The completion is taken as it is. Published: cut at Qwen's (or Llama's) turn tokens and stripped
+17. The completion is taken as it is. Published: cut at Qwen's (or Llama's) turn tokens and stripped
     first.
-17. The length reward and the schedules of the published code, off by default there, are not here.
+18. The length reward and the schedules of the published code, off by default there, are not here.
 """
 
 from gdpo.tasks._task import Task

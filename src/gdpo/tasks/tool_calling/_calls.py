@@ -28,7 +28,15 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse)
+def _as_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; a key that it has twice could be read either way."""
+    value = dict(members)
+    if len(value) < len(members):
+        raise ValueError("a key stands there twice")
+    return value
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_as_object)
 
 
 def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
@@ -43,8 +51,8 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
 
     Returns:
         The calls and the place after them. The calls are `None` where a value is no call: no
-        object, without a `name` that is text, or without `parameters` that are an object. The scan
-        ends at the first character that begins no JSON value.
+        object, with a key twice, without a `name` that is text, or without `parameters` that are an
+        object. The scan ends at the first character that begins no JSON value.
     """
     calls: list[Call] = []
     valid = True
@@ -52,7 +60,8 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
     while text[place : place + 1] in ("{", "["):
         try:
             value, place = _decoder.raw_decode(text, place)
-        except (ValueError, RecursionError):  # ValueError: no JSON, or an integer of 4,301 digits
+        # ValueError: no JSON, a key that stands there twice, or an integer of 4,301 digits
+        except (ValueError, RecursionError):
             return None, place
         if _deeper(value, _DEEPEST):
             return None, place

@@ -1,6 +1,7 @@
 """The format reward: are the fields there that this turn needs, in order and once each?"""
 
 from gdpo.rewards import Example, Reference, Reward
+from gdpo.tasks._thinking import holds_something
 from gdpo.tasks.tool_calling._parsing import parse, parse_gold
 
 _CALL = '{"name": "clock", "parameters": {}}'
@@ -13,7 +14,7 @@ def _format(completion: str, reference: Reference) -> float:
     """1 if the completion is one closed thinking and then the fields of the gold text, else 0."""
     needed = parse_gold(reference["output"]).fields
     written = parse(completion)
-    thought = written.thinking is not None and bool(written.thinking.strip())
+    thought = written.thinking is not None and holds_something(written.thinking)
     return float(thought and written.clean and written.fields == needed)
 
 

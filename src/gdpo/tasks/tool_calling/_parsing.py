@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gdpo.tasks._thinking import split_thinking
+from gdpo.tasks._thinking import holds_something, split_thinking
 from gdpo.tasks.tool_calling._calls import Call, scan_calls
 
 _OPENING = re.compile(r"<(tool_call|response)>")
@@ -78,5 +78,5 @@ def _read_field(text: str, start: int, tag: str, *, may_hold_calls: bool) -> _Fi
         return _Field(unreadable, -1, clean=False)
     body = text[start:end]
     return _Field(
-        unreadable, end + len(closing), clean=bool(body.strip()) and not _ANY_TAG.search(body)
+        unreadable, end + len(closing), clean=holds_something(body) and not _ANY_TAG.search(body)
     )

@@ -1,0 +1,16 @@
+"""Many right and wrong answers: which the reward refuses, and which it pays."""
+
+from benchmarks.maths_pairs.__main__ import judged
+
+
+def test_right_answers_are_paid_however_they_are_written():
+    refused, count = judged("deserving", 1.0)
+    assert count >= 240
+    assert [pair for pair in refused if pair[0] != "refused all the same"] == []
+    assert len(refused) <= count // 30
+
+
+def test_wrong_answers_are_paid_only_where_the_documentation_says_so():
+    paid, count = judged("undeserving", 0.0)
+    assert count >= 360
+    assert [pair for pair in paid if not pair[0].startswith("documented: ")] == []
