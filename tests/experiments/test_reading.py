@@ -77,7 +77,7 @@ def test_steps_that_were_not_logged_or_hold_no_number_are_nan(tmp_path):
         [["format", 0, 1]],
         {"format": [0, 1]},
         {"format": {"low": 1, "high": 0}},
-        {"format": {"low": "0", "high": True}},
+        {"format": {"low": "0", "high": 1}},
         {"format": {"low": 0, "high": 10**400}},
     ],
 )

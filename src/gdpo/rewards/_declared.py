@@ -61,6 +61,6 @@ _LARGEST = 1e60
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= _LARGEST else None

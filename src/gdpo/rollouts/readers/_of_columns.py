@@ -196,11 +196,7 @@ def _first_numbers(reading: Reading, paths: Sequence[str], first: Any) -> dict[s
 def _ranges(rewards: Mapping[str, str], schema: Any) -> dict[str, Range]:
     """Return the ranges that gdpo's own record declares of its rewards."""
     declared = described_ranges(read_declared(schema))
-    known = {
-        name: declared.get(path.removeprefix("rewards."))
-        for name, path in rewards.items()
-        if path.startswith("rewards.")
-    }
+    known = {name: declared.get(path.removeprefix("rewards.")) for name, path in rewards.items()}
     return {name: found for name, found in known.items() if found is not None}
 
 
