@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gdpo.advantages import gdpo
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
 ROWS = [
@@ -26,6 +27,7 @@ def run_of(folder, rates, *, declared=None):
     rng = np.random.default_rng(0)
     for step, rate in enumerate(rates, start=1):
         values = np.stack([rng.random((16, 4)) < rate, rng.random((16, 4))], axis=-1)
+        advantages = gdpo(values, np.ones(2))
         rollouts = [
             Rollout(
                 run="x",
@@ -36,7 +38,7 @@ def run_of(folder, rates, *, declared=None):
                 completion="",
                 rewards=dict(zip(("format", "noise"), values[group, sample], strict=True)),
                 weights={"format": 1.0, "noise": 1.0},
-                advantage=0.0,
+                advantage=float(advantages[group, sample]),
                 num_tokens=1,
                 finish_reason="stop",
             )
