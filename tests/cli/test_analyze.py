@@ -724,7 +724,7 @@ def test_a_reward_whose_range_is_said_is_learned(gdpo_says, tmp_path):
     run = run_of(tmp_path / "run", LEARNED)
     _, out, _ = gdpo_says("analyze", run, "--no-report")
     assert "probably it is learned" in " ".join(out.split())
-    assert "Its range (--low, --high) would tell" in " ".join(out.split())
+    assert "Give its range (--low, --high), and the finding will say which" in " ".join(out.split())
     said = ("--low", "format=0", "--high", "format=1")
     _, out, _ = gdpo_says("analyze", run, "--no-report", *said)
     assert "at 1, the top of its range: learned" in " ".join(out.split())

@@ -152,7 +152,7 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
     constant = the(Kind.CONSTANT, batch, B)
     assert constant.severity is Severity.WARNING
     assert constant.remedy.startswith("look at its value first: if 0 is its maximum, it is learned")
-    assert "Its range (low, high) would tell" in constant.remedy
+    assert "Give its range (low, high), and the finding will say which" in constant.remedy
     known = the(Kind.CONSTANT, batch, B, low=[-1, 0], high=[1, 1])
     assert "look at its value" not in known.remedy
     assert "saturation" not in constant.evidence

@@ -78,7 +78,7 @@ class RunAnalysis:
     _lengths: list[tuple[float, float]] = field(default_factory=list, repr=False)
     _counts: dict[str, list[float]] = field(default_factory=dict, repr=False)
     _found: list[tuple[Influence, tuple[Finding, ...]]] = field(default_factory=list, repr=False)
-    """Of every step by itself."""
+    """Numbers of each step alone."""
     _traced: _Traced = field(default_factory=_Traced, repr=False)
 
     @property

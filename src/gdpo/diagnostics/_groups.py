@@ -67,7 +67,7 @@ def dead_share(spreads: Spreads) -> Float[Any, " reward"]:
 
 
 def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"]:
-    """Share of the groups that each reward applies to with different values and a spread of 0."""
+    """Return the share of groups whose values differ but whose standard deviation counts as 0."""
     xp = array_namespace(rewards)
     missing = xp.isnan(rewards)
     highest = xp.max(xp.where(missing, -xp.inf, rewards), axis=SAMPLES)

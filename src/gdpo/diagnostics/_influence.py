@@ -65,17 +65,17 @@ class Influence:
 
     @property
     def sums(self) -> Sums:
-        """The sums by name."""
+        """Return the sums by name."""
         return Sums(*self.table)
 
     @property
     def weight_shares(self) -> Vector:
-        """|w_k| / Σ|w|, mean over the groups; 0 where no reward has a weight."""
+        """Return |w_k| / Σ|w|, mean over the groups; 0 where no reward has a weight."""
         return np.abs(self.sums.weight) / self.groups
 
     @property
     def shares(self) -> Vector:
-        r"""$s_k = \mathrm{sign}(w_k)\, U_k / \sum_l |U_l|$ over the rewards that have a weight.
+        r"""Return $\mathrm{sign}(w_k)\, U_k / \sum_l |U_l|$ over the rewards that have a weight.
 
         Negative: the reward is pushed against its weight. NaN: no reward has any influence.
         """
@@ -84,7 +84,7 @@ class Influence:
 
     @property
     def margins(self) -> Vector:
-        r"""Half of the 95 % interval of each share; NaN: fewer than two groups, or no influence.
+        r"""Return half of the 95 % interval of each share; NaN: too few groups, or no influence.
 
         The delta method: with $V$ the covariance of $U$ and $D = \sum_l |U_l|$ the covariance of
         the shares is $J V J^\top$, $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) / D$.
@@ -101,16 +101,16 @@ class Influence:
 
     @property
     def correlations(self) -> Vector:
-        r"""$\rho_k = \sum A z_k / \sqrt{\sum A^2 \sum z_k^2}$ over the groups in which k varies.
+        r"""Return $\rho_k = \sum A z_k / \sqrt{\sum A^2 \sum z_k^2}$ where k varies.
 
-        It has the sign of the weight beside it: negative means against the weight. NaN: the reward
-        varies nowhere.
+        It is multiplied with the sign of the weight: negative means against the weight. NaN: the
+        reward varies nowhere.
         """
         return self._signs * _correlation(self.sums.influence, self.sums.squares, self.sums)
 
     @property
     def asked_correlations(self) -> Vector:
-        """The same with the advantages that the weights ask for, Σ_l w_l z_l."""
+        """Return this correlation for the advantages that the weights define, Σ_l w_l z_l."""
         return self._signs * _correlation(self.sums.asked, self.sums.asked_squares, self.sums)
 
     def after(self, previous: "Influence | None") -> "Influence":

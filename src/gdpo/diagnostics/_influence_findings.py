@@ -103,8 +103,8 @@ def _reversed(reward: _Reward, groups: int) -> Finding:
         Severity.WARNING,
         (reward.name,),
         f"`{reward.name}` is pushed {direction}, against its weight: over {groups:,} groups its "
-        f"influence share is {interval(reward.share, reward.margin)}; rewards that it is opposed "
-        "to outweigh it",
+        f"influence share is {interval(reward.share, reward.margin)}; the rewards opposed "
+        "to it outweigh it",
         f"raise the weight of `{reward.name}`, accept that it gets worse, or gate the others on it",
         _evidence(reward, groups),
     )
@@ -112,7 +112,7 @@ def _reversed(reward: _Reward, groups: int) -> Finding:
 
 def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
     cause, remedy, evidence = "", f"raise the weight of `{reward.name}`", _evidence(reward, groups)
-    remedy += "; if the advantages were made with other weights, give those"
+    remedy += "; if the advantages were made with other weights, pass those weights"
     if dominating is not None and dominating.share > 0:
         cause = f"; `{dominating.name}` has {interval(dominating.share, dominating.margin)}"
         ratio = dominating.std / reward.std if reward.std > 0 else 0.0

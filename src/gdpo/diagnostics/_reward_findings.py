@@ -98,8 +98,8 @@ def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
         if where is None:
             remedy = (
                 f"look at its value first: if {reward.mean:.3g} is its maximum, it is learned and "
-                f"stays; if its minimum, it is never earned; else {remedy}. Its range (low, high) "
-                "would tell"
+                f"stays; if its minimum, it is never earned; else {remedy}. Give its range (low, "
+                "high), and the finding will say which"
             )
     return Finding(kind, severity, (reward.name,), message, remedy, evidence)
 

@@ -174,7 +174,10 @@ class FindingHistory:
 
 
 class Watch:
-    """Tells each warning of a training once: as soon as it lasts.
+    """Reports each warning of a training once.
+
+    A reward that is ignored or reversed over the last groups is due when it is found, any other
+    warning after five steps in a row.
 
     Example:
         >>> import numpy as np

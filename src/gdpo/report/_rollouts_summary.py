@@ -257,7 +257,7 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
 
 
 def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
-    """A row of the table. Of a scalar reward alone: that two are alike says nothing of several."""
+    """Return a row of the table; of a scalar reward alone, equal estimators may still differ."""
     itself = replayed.estimator == replayed.beside
     same = "cannot be told apart" if alone else "nothing would change"
     verdict = same if replayed.same else _changed(replayed)

@@ -133,8 +133,8 @@ def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Ve
     Args:
         completion: What the model wrote.
         reference: With the tests, and limits if there are any.
-        reader: Who asks. A verdict that the clock gave is given to the same reader once, and then
-            the program runs again.
+        reader: Name of the reward that asks. A verdict that the clock gave is given to the same
+            reader once, and then the program runs again.
 
     Raises:
         DataError: The reference is wrong.

@@ -28,9 +28,9 @@ Where it departs from math-verify:
   factorial after digits. Other words (mod, or, half, pi, two) and single letters (3\mathrm{i}, 2
   \text{ m}) stay where they are, as factors. math-verify takes the t of 2t and the c of a + b + c
   for units, so that 2 is 2t.
-- Of n\% there is one reading for each row. A row in percent takes n\%, n, and n/100. A row that is
-  a number without % takes n\% as n/100 where it is at most 1 in size, else as n: 50\% is 0.5 and is
-  50; 500\% is not 5, and 0.5\% is not 0.5.
+- Of n\% there is one reading for each row. A row in percent takes n\%, n, and n/100. For a row
+  without %, n\% is n/100 if the row's number is at most 1 in size, else n: 50\% is 0.5 and is 50;
+  500\% is not 5, and 0.5\% is not 0.5.
 - Sizes, fonts, colours, spaces and a full stop or comma at the end, `\approx` before the answer and
   spaces between thousands (1 000, `1\,000`) do not matter. Numbers side by side are no answer (3 4
   is neither 12 nor 7); 5 1/2 is 11/2. A long dash is a minus, but between two digits.

@@ -34,7 +34,7 @@ class WorkerDied(Exception):
 
 
 class WorkerHung(Exception):
-    """The program has its grader busy beyond all limits.
+    """The program kept its grader busy beyond all limits.
 
     Args:
         by_clock: Whether the clock says so, and not the grader's processor time.

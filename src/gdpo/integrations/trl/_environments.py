@@ -17,7 +17,7 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str],
     """Return the names of the rewards that environments own, and the factory that TRL shall get.
 
     A class is its own factory and says at once whether it has a reward. Any other factory is called
-    once, and what it makes becomes the first environment of TRL, which so calls it no more often.
+    once, and what it makes becomes TRL's first environment, so that TRL calls it no more often.
 
     Args:
         environment_factory: As TRL takes it: a factory, a dict of them by name, or None.

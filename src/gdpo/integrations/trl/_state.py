@@ -1,4 +1,4 @@
-"""What a trainer has learnt beside the model, in the checkpoints of a run."""
+"""What a trainer has learned beside the model, in the checkpoints of a run."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -146,8 +146,8 @@ def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
     names = _reader(_source(path), size, _skip, []).schema.names
     if len(names) > _COLUMNS:
         raise DataError(
-            f"it has {len(names):,} columns, and at most {_COLUMNS:,} are read: write those that "
-            "are needed, or a row for each rollout, should they be rollouts"
+            f"it has {len(names):,} columns, and at most {_COLUMNS:,} are read: keep only "
+            "those that you need; if each column is a rollout, write one row per rollout"
         )
     source = _source(path)
     yield from _reader(source, size, wrong, names)

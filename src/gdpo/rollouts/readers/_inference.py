@@ -87,7 +87,7 @@ _STATISTICS = frozenset(
 """Words beside `reward` in names of what is computed of rewards, and is none."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names"})
 _VALUES = frozenset({"value", "score", "reward"})
-"""What the number of a reward is called that is an object itself."""
+"""Names of the number in an object that describes one reward."""
 _NEVER = frozenset(
     {"lr", "kl", "temperature", "seed", "epoch", "epochs", "entropy", "loss", "perplexity", "ppl"}
     | {"logprob", "logprobs", "logp", "grad", "rank", "idx", "index", "id", "ids", "latency"}
@@ -115,7 +115,7 @@ _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
 
 
 NEVER = 3
-"""How unlikely the name of what is no reward unless it is named."""
+"""Rank of a name that is a reward only if the user names it."""
 _IDS = frozenset(
     {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
     | {"time", "timestamp", "created_at"}
@@ -180,10 +180,10 @@ def _has(fields: Collection[str], column: str) -> bool:
 
 
 def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> str | None:
-    """The first name of that meaning whose field may hold it.
+    """Return the first name of that meaning whose field may hold it.
 
-    Of what should be a number those that hold one come first. What the plainest names hold instead
-    of one is told of, as every value that is none; under the others it means something else.
+    For a meaning that needs numbers, fields that hold numbers come first. A field of another type
+    is taken only if it has one of the plainest names; its values are then reported as wrong.
     """
     spelt = _spelt(fields)
     free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
@@ -303,7 +303,7 @@ def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout
         names = {path: path for path in _without_totals(others, total)}
         if not names or _constant(names, numbers):
             return _none(
-                "only constant numbers" if names else "none of its numbers is named as one"
+                "only constant numbers" if names else "no number has a name that may be a reward's"
             )
         return _found("every other number", names, "other", "", total, free)
     whole = numbers[known.total]
@@ -315,8 +315,7 @@ def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout
     summed = _summands(others, whole, numbers) if others else []
     if summed is None and len(others) > 1:
         return _none(
-            f"{known.total!r} may be the only one, or {listed(others)} may be, of which it is not "
-            "the sum"
+            f"{known.total!r} is not the sum of {listed(others)}, so that either may be the rewards"
         )
     if summed and len(summed) > 1:
         told = f"the numbers that {known.total!r} is the sum of, with weights or without"
