@@ -144,18 +144,28 @@ def by_group(scenario: Scenario, seed: int) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
+def in_steps(sums: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sums, the products and the groups that they are of, for each step of so many groups."""
+    count = sums.shape[1] // size
+    groups = sums[:, : count * size].reshape(len(sums), count, size, -1)
+    apart, factor, sampled = groups[0], size / max(size - 1, 1), np.full(count, size)
+    apart = apart - apart.mean(axis=1, keepdims=True)
+    if size == 1:
+        apart, factor, sampled = np.diff(groups[0], axis=0, prepend=groups[0][:1]), 0.5, sampled + 0
+        sampled[0] = 0
+    products = np.einsum("tgk,tgl->tkl", apart, apart) * factor
+    return groups.sum(axis=2), products, sampled
+
+
 def cut(sums: np.ndarray, size: int) -> Influence:
     """A run that was cut into steps of so many groups, added up."""
-    names = [f"r{k}" for k in range(sums.shape[-1])]
-    count = sums.shape[1] // size
-    sums = sums[:, : count * size]
-    u = sums[0].reshape(count, size, -1)
-    if size == 1:
-        apart, scale, sampled = np.diff(u[:, 0], axis=0), 0.5, count - 1
-    else:
-        apart, scale, sampled = u - u.mean(axis=1, keepdims=True), size / (size - 1), count * size
-    apart = apart.reshape(-1, len(names))
-    return Influence(tuple(names), count * size, sums.sum(axis=1), apart.T @ apart * scale, sampled)
+    steps, products, sampled = in_steps(sums, size)
+    return _added(steps.sum(axis=1), products.sum(axis=0), sampled.sum(), steps.shape[1] * size)
+
+
+def _added(table: np.ndarray, products: np.ndarray, sampled: int, groups: int) -> Influence:
+    names = tuple(f"r{k}" for k in range(table.shape[-1]))
+    return Influence(names, groups, table, products, int(sampled))
 
 
 def first_finding(sums: np.ndarray, size: int) -> tuple[int | None, set[str]]:
@@ -165,19 +175,20 @@ def first_finding(sums: np.ndarray, size: int) -> tuple[int | None, set[str]]:
     here; where its formula comes near to a finding, the rule itself is called.
     """
     limits = Thresholds()
-    names = tuple(f"r{k}" for k in range(sums.shape[-1]))
-    count = sums.shape[1] // size
-    steps = sums[:, : count * size].reshape(len(sums), count, size, -1).sum(axis=2)
-    totals = np.cumsum(steps, axis=1)
     before = -(-limits.window // size)
-    windows = totals.copy()
-    windows[:, before:] -= totals[:, :-before]
+    totals = [
+        np.cumsum(each, axis=axis)
+        for each, axis in zip(in_steps(sums, size), (1, 0, 0), strict=True)
+    ]
+    windows = [each.copy() for each in totals]
+    windows[0][:, before:] -= totals[0][:, :-before]
+    for window, total in zip(windows[1:], totals[1:], strict=True):
+        window[before:] -= total[:-before]
     first, found = set(), set()
-    for table, most in ((windows, before), (totals, count)):
+    for (table, products, sampled), most in ((windows, before), (totals, len(totals[2]))):
         for place in np.flatnonzero(_near(table, limits)):
-            empty = np.zeros((len(names),) * 2)
             held = min(place + 1, most) * size
-            window = Influence(names, held, table[:, place], empty, 0)
+            window = _added(table[:, place], products[place], sampled[place], held)
             for finding in influence_findings(window, limits):
                 first.add(int(place) + 1)
                 found.add(f"{finding.kind.value} {finding.rewards[0]}")

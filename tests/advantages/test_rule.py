@@ -138,3 +138,14 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
 def test_what_cannot_work_is_an_error_at_once(name, options, message):
     with pytest.raises(ConfigError, match=message):
         AdvantageRule(name, NAMES, options)
+
+
+def test_the_weight_in_force_of_a_constraint_is_its_multiplier_s():
+    plain = AdvantageRule("gdpo", ["a", "b"])
+    assert plain.weights_in_force([1.0, 0.5]) == [1.0, 0.5]
+    rule = AdvantageRule(
+        "constrained_grpo", ["a", "b"], options={"targets": {"b": 0.9}, "step_size": 0.5}
+    )
+    assert rule.weights_in_force([1.0, 2.0]) == [1.0, 0.0]
+    rule.update(np.zeros((2, 4, 2)))
+    assert rule.weights_in_force([1.0, 2.0]) == pytest.approx([1.0, 0.9])

@@ -289,6 +289,30 @@ def test_differences_between_prompts_in_the_advantages_ignore_no_reward():
     assert not found(Kind.IGNORED, batch, B, advantages=advantages)
 
 
+def test_a_reward_that_has_its_share_is_not_ignored_where_a_few_groups_have_all_advantages():
+    """Not normalized, one group has 200 times the advantages of the others."""
+    batch = stacked(rng().normal(size=(256, 8)))
+    batch[0] *= 200
+    assert Kind.IGNORED not in kinds(batch, None, A, estimator="grpo_no_std")
+    silent = stacked(uniform(1), uniform(2))
+    assert Kind.IGNORED not in kinds(silent, None, B, advantages=np.zeros((64, 8)))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-170, 1e155, 1e200])
+def test_the_unit_of_recorded_advantages_makes_no_finding(size):
+    batch = stacked(uniform(1), uniform(2))
+    advantages = size * (batch.sum(axis=-1) - 1)
+    found = kinds(batch, None, B, estimator=None, advantages=advantages)
+    assert not found & {Kind.IGNORED, Kind.REVERSED}
+
+
+def test_the_largest_advantage_is_one_of_a_rollout_with_a_reward():
+    batch = stacked(uniform(1), uniform(2))
+    advantages = np.array(gdpo(batch, [1, 1]))
+    batch[:, 0], advantages[:, 0] = NAN, 100
+    assert diagnose(batch, None, B, advantages=advantages).largest < 5
+
+
 def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
     x = uniform(1)
     batch = stacked(x, 0.9 * x + 0.3 * uniform(2), -x + 0.4 * uniform(3))

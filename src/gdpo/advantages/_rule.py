@@ -6,7 +6,7 @@ the estimator takes, and are tried out once, before anything expensive starts.
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
-from math import nan
+from math import isnan, nan
 from typing import Any, cast
 
 import numpy as np
@@ -121,6 +121,12 @@ class AdvantageRule:
         """
         if self.duals is not None and state:
             self.duals.restore(state)
+
+    def weights_in_force(self, weights: Sequence[float]) -> list[float]:
+        r"""Return the weights that count now: those of constraints times their $\lambda$."""
+        multipliers = [nan] * len(weights) if self.duals is None else self.duals.multipliers
+        pairs = zip(weights, multipliers, strict=True)
+        return [weight if isnan(m) else weight * m for weight, m in pairs]
 
     def metrics(self, names: Sequence[str]) -> dict[str, float]:
         """The state as numbers for a log, by reward name."""

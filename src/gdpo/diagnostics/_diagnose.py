@@ -168,7 +168,7 @@ def _diagnosis(
         silent_groups=silent_groups(advantages),
         batch_gain=1 / gain if gain > 0 else None,
         live_rms=measures.live_rms(advantages, applies),
-        largest=float(np.max(np.abs(advantages))),
+        largest=float(np.max(np.abs(advantages), where=applies, initial=0.0)),
         distinct=measures.distinct(advantages, applies, live),
         distinct_grpo=measures.distinct(batch.grpo, applies, live),
         same_as_grpo=measures.similarity(advantages, batch.grpo, applies),

@@ -137,8 +137,8 @@ class Influence:
 
     @property
     def _total(self) -> float:
-        total = float(np.sum(np.abs(self.sums.influence) * self._weighted))
-        return total if total > 0 else np.nan
+        total = float(np.sum(np.abs(self.sums.influence), where=self.sums.weight != 0))
+        return total if 0 < total < np.inf else np.nan
 
 
 class Window:
@@ -193,10 +193,11 @@ def influence_of(
     with np.errstate(all="ignore"):
         apart = by_group - np.mean(by_group, axis=0)
         products = apart.T @ apart * (prompts / max(prompts - 1, 1))
+        table = np.sum(sums, axis=1)
     return Influence(
         names=tuple(names),
         groups=prompts,
-        table=np.sum(sums, axis=1),
+        table=table,
         products=products,
         sampled=prompts if prompts > 1 else 0,
         alone=by_group[0] if prompts == 1 else None,
@@ -232,13 +233,11 @@ def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     """Return the sums over several steps; a reward that a step does not have counts 0 there."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
     fitted = [step if step.names == names else _spread_out(step, names) for step in steps]
-    return Influence(
-        names=names,
-        groups=sum(step.groups for step in fitted),
-        table=np.sum([step.table for step in fitted], axis=0),
-        products=np.sum([step.products for step in fitted], axis=0),
-        sampled=sum(step.sampled for step in fitted),
-    )
+    with np.errstate(all="ignore"):
+        table = np.sum([step.table for step in fitted], axis=0)
+        products = np.sum([step.products for step in fitted], axis=0)
+    groups, sampled = sum(s.groups for s in fitted), sum(s.sampled for s in fitted)
+    return Influence(names, groups, table, products, sampled)
 
 
 def _spread_out(step: Influence, names: Sequence[str]) -> Influence:
@@ -271,6 +270,6 @@ def _centred(
 
 
 def _correlation(products: Vector, squares: Vector, sums: Sums) -> Vector:
-    scale = np.sqrt(squares) * np.sqrt(sums.z_squares)
     with np.errstate(all="ignore"):
+        scale = np.sqrt(squares) * np.sqrt(sums.z_squares)
         return np.where(scale > 0, products / scale, np.where(sums.live > 0, 0.0, np.nan))

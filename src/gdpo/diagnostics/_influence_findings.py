@@ -40,8 +40,9 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
 
     With $\rho_k$ the correlation of the advantage with the z-scores of reward k over the groups in
     which it varies, $\rho^*_k$ the one that the weights ask for, and $d$ the degrees of freedom,
-    a reward is ignored if $\rho^*_k > 0$ and $\rho_k + 3/\sqrt d < \rho^*_k / 4$. It is reversed
-    if $\rho_k < -3/\sqrt d$ and its influence share is -5 % or less.
+    a reward is ignored if $\rho^*_k > 0$, $\rho_k + 3/\sqrt d < \rho^*_k / 4$, and the interval of
+    its influence share ends below half of its weight share. It is reversed if $\rho_k < -3/\sqrt
+    d$ and its influence share is -5 % or less.
 
     Args:
         influence: Sums over one batch, or over the last steps of a run.
@@ -56,8 +57,15 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
         margin = thresholds.standard_errors * reward.error
         if reward.correlation < -margin and -reward.share >= thresholds.reversed:
             yield _reversed(reward, influence.groups)
-        elif reward.asked > 0 and reward.correlation + margin < thresholds.ignored * reward.asked:
+        elif _is_ignored(reward, margin, thresholds):
             yield _ignored(reward, _dominating(reward, rewards), influence.groups)
+
+
+def _is_ignored(reward: _Reward, margin: float, thresholds: Thresholds) -> bool:
+    # Where a few groups have all of the advantages, a correlation over all groups is small.
+    little = reward.share + reward.margin < reward.weight_share / 2
+    hardly = reward.correlation + margin < thresholds.ignored * reward.asked
+    return little and hardly and reward.asked > 0
 
 
 def _rewards(influence: Influence) -> Iterator[_Reward]:
@@ -112,7 +120,6 @@ def _reversed(reward: _Reward, groups: int) -> Finding:
 
 def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
     cause, remedy, evidence = "", f"raise the weight of `{reward.name}`", _evidence(reward, groups)
-    remedy += "; if the advantages were made with other weights, pass those weights"
     if dominating is not None and dominating.share > 0:
         cause = f"; `{dominating.name}` has {interval(dominating.share, dominating.margin)}"
         ratio = dominating.std / reward.std if reward.std > 0 else 0.0
@@ -128,7 +135,7 @@ def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Findin
         f"`{reward.name}` is ignored: over {groups:,} groups its influence share is "
         f"{interval(reward.share, reward.margin)} for {percent(reward.weight_share)} of the "
         f"weight{cause}",
-        remedy,
+        f"{remedy}; if the advantages were made with other weights, pass those weights",
         evidence,
     )
 

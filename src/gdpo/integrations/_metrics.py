@@ -37,7 +37,7 @@ class Computed:
     def _diagnosis(self) -> Diagnosis:
         return diagnose(
             self.groups.rewards,
-            self.settings.weights,
+            self.settings.rule.weights_in_force(self.settings.weights),
             self.settings.names,
             estimator=self.settings.rule.name,
             advantages=self.advantages,

@@ -114,7 +114,7 @@ def _influence_chart(
             run.over_time(name, what) for what in ("influence_share", "influence_margin")
         )
         table = np.stack([value, value - margin, value + margin])
-        drawn = binned(table, points)
+        drawn = np.clip(binned(table, points), -1.0, 1.0)
         lines.append(
             replace(_line(place, shown.rewards[name], drawn[0]), low=drawn[1], high=drawn[2])
         )
@@ -314,7 +314,7 @@ def _drawn(
     *,
     low: float | None = None,
 ) -> Chart:
-    values = np.concatenate([line.value for line in lines])
+    values = np.concatenate([each for line in lines for each in (line.value, line.low, line.high)])
     known = values[np.isfinite(values)]
     least = float(known.min()) if len(known) else 0.0
     most = float(known.max()) if len(known) else 1.0

@@ -235,7 +235,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def _diagnose(self, rewards: torch.Tensor, advantages: torch.Tensor) -> Diagnosis:
         return diagnose(
             rewards,
-            self.reward_weights.tolist(),
+            self._rule.weights_in_force(self.reward_weights.tolist()),
             self.reward_func_names,
             estimator=self._rule.name,
             advantages=advantages,
