@@ -15,6 +15,7 @@ from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse
 from sympy import (
     Add,
+    Basic,
     Derivative,
     Eq,
     Expr,
@@ -132,8 +133,10 @@ def _read_clean(text: str) -> Any:
         read = [_parse(part) for part in parts]
         return None if None in read else Either(*read)
     read = _parse(text)
+    if text.count("%") > 1 and not re.search(r"%.*[,=].*%", text):
+        return None
     if read is None and text.endswith("%"):
-        number = _parse(text.rstrip("%\\ "))
+        number = _parse(text.removesuffix("%").removesuffix("\\"))
         return Mul(number, PERCENT, evaluate=False) if isinstance(number, Expr) else None
     # Of a chain of equations that it cannot read, math-verify takes the last part.
     last_only = len(_EQUALS.findall(text)) > 1 and read is not None and not read.has(Eq)
@@ -149,7 +152,8 @@ def _parse(text: str) -> Any:
         # A time-out is a signal there, which raises outside the main thread.
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]
     )
-    return read[0] if read else None
+    # Of \subset it is True or False.
+    return read[0] if read and isinstance(read[0], Basic | MatrixBase) else None
 
 
 def _depth(text: str) -> int:

@@ -32,6 +32,7 @@ from sympy import (
     UnevaluatedExpr,
     Union,
     simplify,
+    solve,
 )
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
@@ -135,7 +136,17 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
         return False
     if _is_name(left.lhs) and _is_name(right.lhs) and _verify(left.lhs, right.lhs):
         return same(left.rhs, right.rhs)
-    return _verify(left, right)
+    if not _names(gold):
+        return same(_stated(gold), _stated(answer))
+    return _verify(left, right) and _has_solutions(left)
+
+
+def _has_solutions(equation: Any) -> bool:
+    """Whether an equation can hold: math-verify calls all equal that cannot."""
+    try:
+        return bool(solve(equation, _symbols(equation)))
+    except _FAULTS:
+        return True
 
 
 def _closed(equation: Any, sides: list[Any]) -> Any:
@@ -237,10 +248,17 @@ def _symbols(expression: Any) -> list[Any]:
     return [s for s in parts if isinstance(s, Symbol)]
 
 
+def _names(expression: Any) -> set[str]:
+    return {s.name for s in _symbols(expression)}
+
+
 def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
     """With i as the imaginary unit, and the row's letters, which may be real ones or not."""
     names = {old: new for old, new in names.items() if old != new}
-    return expression.xreplace(names) if names else expression
+    try:
+        return expression.xreplace(names) if names else expression
+    except _FAULTS:  # i < 3, or an interval from i
+        return expression
 
 
 def _value(expression: Any) -> Any:
@@ -289,7 +307,7 @@ def _far_apart(gold: Any, answer: Any) -> bool:
         return False
     if isinstance(gold, Symbol) or isinstance(answer, Symbol):
         return False
-    names = sorted({s.name for x in (gold, answer) for s in _symbols(x)})
+    names = sorted(_names(gold) | _names(answer))
     point = {name: Rational(7 + 3 * i, 5 + 2 * i) for i, name in enumerate(names)}
     values = [_at(x, point) for x in (gold, answer)]
     if None in values:
