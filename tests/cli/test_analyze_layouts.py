@@ -256,6 +256,36 @@ LAYOUTS = {
         ("a", "b"),
         2,
     ),
+    "names with a slash or a dot in an object": (
+        "jsonl",
+        inside("rewards", {"math/correct": "acc", "math.style": "length", "fmt": "fmt"}),
+        ("math/correct", "math.style", "fmt"),
+        1,
+    ),
+    "an object in the object of rewards": (
+        "jsonl",
+        lambda n: texts(n) | {"rewards": {"math": {"a": n["acc"], "id": 3}, "b": n["fmt"]}},
+        ("b", "math.a", "math.id"),
+        1,
+    ),
+    "a struct in the struct of rewards": (
+        "parquet",
+        lambda n: texts(n) | {"rewards": {"math": {"a": n["acc"]}, "x": {"score": n["fmt"]}}},
+        ("math.a", "x"),
+        1,
+    ),
+    "flat names with two dots": (
+        "jsonl",
+        flat({"rewards.math.correct": "acc", "rewards.format": "fmt"}),
+        ("math.correct", "format"),
+        1,
+    ),
+    "columns with two slashes": (
+        "csv",
+        flat({"rewards/math/correct": "acc", "rewards/format": "fmt"}),
+        ("math/correct", "format"),
+        1,
+    ),
 }
 
 REFUSED = {

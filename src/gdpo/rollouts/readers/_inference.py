@@ -274,9 +274,8 @@ def infer(columns: Mapping[str, Values], known: Layout) -> Inferred:
         return _of_others(columns, free, known)
     group, prefix, paths, told = found
     total = _total(paths, columns)
-    names: dict[str, str] = {
-        _name_in(path, prefix) or path: path for path in _without_totals(paths, total)
-    }
+    kept = _without_totals(paths, total)
+    names: dict[str, str] = {_name_in(path, prefix) or path: path for path in kept}
     if _is_measures(prefix) and _constant(names.values(), columns):
         return _none(f"only constant numbers in {prefix[:-1]!r}")
     return _found(told, names, group, prefix, total, free)
@@ -288,7 +287,7 @@ def _of_names(
     prefix = _container(free)
     named = [path for path in free if is_named_reward(path)]
     if prefix and not (_is_measures(prefix) and any(not p.startswith(prefix) for p in named)):
-        paths = [path for path in free if _name_in(path, prefix) is not None]
+        paths = _described([path for path in free if _name_in(path, prefix) is not None])
         return "object", prefix, paths, f"the numbers in {prefix[:-1]!r}"
     if named:
         return "named", "", named, "the numbers that are named rewards or scores"
@@ -427,19 +426,33 @@ def _container(paths: Sequence[str]) -> str:
 
 
 def _prefix(path: str) -> str | None:
-    """The start of a path up to its innermost object that may hold rewards, with what follows."""
+    """The start of a path up to the object in it that holds rewards most surely, the outermost."""
     ends = [place for place, letter in enumerate(path) if letter in "./"]
-    return next((path[: end + 1] for end in ends[::-1] if is_container(_leaf(path[:end]))), None)
+    sure = [(_certainty(_leaf(path[:end])), path[: end + 1]) for end in ends]
+    found = [(each, prefix) for each, prefix in sure if each is not None]
+    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def _name_in(path: str, prefix: str) -> str | None:
-    """The name of a reward in an object; None: it is none of it."""
+    """The name of a reward in an object, however deep it stands; None: it is none of it."""
     if not prefix or not path.startswith(prefix) or len(path) == len(prefix):
         return None
-    first, *inner = _segments(path[len(prefix) :])
-    if inner and inner not in ([value] for value in _VALUES):
-        return None
-    return None if _is_measures(prefix) and _is_never(first) else first
+    name = path[len(prefix) :]
+    above, dot, last = name.rpartition(".")
+    name = above if dot and above and last in _VALUES else name
+    first, *inner = _segments(name)
+    return None if _is_measures(prefix) and (inner or _is_never(first)) else name
+
+
+def _described(paths: Sequence[str]) -> list[str]:
+    """The paths without what stands beside the value in an object that describes one reward."""
+    described = {p.rpartition(".")[0] for p in paths if p.rpartition(".")[2] in _VALUES}
+    described = {above for above in described if not is_container(_leaf(above))}
+    return [
+        path
+        for path in paths
+        if path.rpartition(".")[0] not in described or path.rpartition(".")[2] in _VALUES
+    ]
 
 
 def _may_be_reward(path: str) -> bool:
