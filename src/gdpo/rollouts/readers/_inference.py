@@ -7,7 +7,7 @@ may have them in its name, and means the same.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -258,7 +258,7 @@ class Inferred:
         return path if self.group == "other" and _may_be_reward(path) else None
 
 
-def infer(columns: Mapping[str, Values], known: Layout) -> Inferred:
+def infer(columns: Mapping[str, Values], known: Layout, texts: Sequence[str] = ()) -> Inferred:
     """The rewards among the numbers of a file.
 
     The numbers of the surest object whose name says rewards; else the numbers whose own names do;
@@ -267,9 +267,12 @@ def infer(columns: Mapping[str, Values], known: Layout) -> Inferred:
     Args:
         columns: The numbers of the first rollouts, by path; NaN: there is none.
         known: What some of the fields mean.
+        texts: Fields that are named as rewards and hold texts.
     """
     free = [path for path in columns if path not in known.taken()]
     found = _of_names(free)
+    if found is None and texts and known.total is None:
+        return _none(f"{listed(texts)} holds text: write a field of numbers for each reward")
     if found is None:
         return _of_others(columns, free, known)
     group, prefix, paths, told = found
@@ -367,8 +370,12 @@ def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
 
 
 def likely(paths: Sequence[str]) -> list[str]:
-    """The numbers to propose as rewards where none can be inferred: all, if all are unlikely."""
-    return [path for path in paths if not _is_never(path)] or list(paths)
+    """The numbers to propose as rewards where none can be inferred: all, if all are unlikely.
+
+    A total is none of them if there are others.
+    """
+    found = [path for path in paths if not _is_never(path)]
+    return [path for path in found if not _is_total(path)] or found or list(paths)
 
 
 def is_named_reward(path: str) -> bool:
@@ -391,6 +398,30 @@ def unlikelihood(path: str) -> int:
     if _prefix(path) is not None:
         return 0
     return 1 if is_named_reward(path) else 2 if _may_be_reward(path) else NEVER
+
+
+def is_told_of(path: str) -> bool:
+    """Whether the name of a text says that it was meant to be a reward, or all of them."""
+    prefix = _prefix(path)
+    if prefix is not None:
+        return _name_in(path, prefix) is not None and not _is_measures(prefix)
+    return is_named_reward(path) or is_all_rewards(path)
+
+
+def is_all_rewards(path: str) -> bool:
+    """Whether a field of that name is meant to hold the rewards or their total by itself."""
+    words = set(_words(path))
+    return bool(words & _REWARD) and words <= _REWARD | {"components"}
+
+
+def reward_texts(fields: Iterable[Any], above: str = "") -> Iterator[str]:
+    """The columns of texts whose names say that they are rewards."""
+    for each in fields:
+        path = Inner(above + each.name) if above else each.name
+        if pa.types.is_struct(each.type):
+            yield from reward_texts(each.type, f"{path}.")
+        elif _kind_of_type(each.type) == "text" and is_told_of(path):
+            yield path
 
 
 def is_container(name: str) -> bool:

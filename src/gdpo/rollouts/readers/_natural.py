@@ -42,7 +42,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
     found = numbers_in(record, but=but)
     for name, value in record.items():
         if isinstance(value, dict) and name not in but:
-            _enter(value, name, but, found, is_container(name))
+            _enter(value, name, but, found, rewarded=is_container(name))
     return found
 
 
@@ -51,6 +51,7 @@ def _enter(
     above: str,
     but: frozenset[str],
     found: dict[str, Any],
+    *,
     rewarded: bool,
     depth: int = 1,
 ) -> None:
@@ -62,4 +63,5 @@ def _enter(
     for name, value in inner.items() if depth < _DEEPEST else ():
         path = f"{above}.{name}"
         if isinstance(value, dict) and path not in but:
-            _enter(value, path, but, found, rewarded or is_container(str(name)), depth + 1)
+            inside = rewarded or is_container(str(name))
+            _enter(value, path, but, found, rewarded=inside, depth=depth + 1)
