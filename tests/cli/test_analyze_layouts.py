@@ -256,6 +256,36 @@ LAYOUTS = {
         ("a", "b"),
         2,
     ),
+    "names with a slash or a dot in an object": (
+        "jsonl",
+        inside("rewards", {"math/correct": "acc", "math.style": "length", "fmt": "fmt"}),
+        ("math/correct", "math.style", "fmt"),
+        1,
+    ),
+    "an object in the object of rewards": (
+        "jsonl",
+        lambda n: texts(n) | {"rewards": {"math": {"a": n["acc"], "id": 3}, "b": n["fmt"]}},
+        ("b", "math.a", "math.id"),
+        1,
+    ),
+    "a struct in the struct of rewards": (
+        "parquet",
+        lambda n: texts(n) | {"rewards": {"math": {"a": n["acc"]}, "x": {"score": n["fmt"]}}},
+        ("math.a", "x"),
+        1,
+    ),
+    "flat names with two dots": (
+        "jsonl",
+        flat({"rewards.math.correct": "acc", "rewards.format": "fmt"}),
+        ("math.correct", "format"),
+        1,
+    ),
+    "columns with two slashes": (
+        "csv",
+        flat({"rewards/math/correct": "acc", "rewards/format": "fmt"}),
+        ("math/correct", "format"),
+        1,
+    ),
 }
 
 REFUSED = {
@@ -263,6 +293,11 @@ REFUSED = {
     "no word of rewards": ("jsonl", flat({"iter": "step", "acc": "acc", "fmt": "fmt"}), "acc,fmt"),
     "csv without a word": ("csv", flat({"iter": "step", "acc": "acc", "fmt": "fmt"}), "acc,fmt"),
     "parquet without a word": ("parquet", flat({"acc": "acc", "fmt": "fmt"}), "acc,fmt"),
+    "csv with a total": (
+        "csv",
+        flat({"iteration": "step", "acc": "acc", "fmt": "fmt", "total": "sum"}),
+        "acc,fmt",
+    ),
     "a scalar and others that do not add up": (
         "jsonl",
         flat({"step": "step", "reward": "acc", "x": "stray", "y": "fmt"}),
@@ -332,8 +367,61 @@ def test_layouts_that_say_nothing_are_refused_with_their_numbers_and_a_command(
     (line,) = [line for line in err.splitlines() if line.startswith("gdpo analyze")]
     command = shlex.split(line)
     assert named in command[command.index("--rewards") + 1]
+    assert "total" not in command[command.index("--rewards") + 1]
     code, _, err = gdpo_says(*command[1:], "--no-report")
     assert code == 0, err
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: {"rewards": {"a": str(n["acc"]), "b": n["fmt"]}},
+        lambda n: {"reward_a": str(n["acc"]), "reward_b": n["fmt"]},
+    ],
+)
+def test_rewards_that_are_texts_of_numbers_are_read_and_told_once(tmp_path, kind, make):
+    path = written(tmp_path / "run", kind, rows(lambda n: texts(n) | make(n)))
+    reading = read_rollout_files(path)
+    (table,) = reading
+    columns = {name[-1]: column for name, column in zip(table.names, table.rewards.T, strict=True)}
+    assert columns["a"].tolist() == [n["acc"] for n in numbers()]
+    (notice,) = reading.report.notices.values()
+    assert notice.what.endswith("a' is the text of a number, and counts as it")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("text", ["yes", "40%", "0,5"])
+def test_a_reward_that_is_text_is_told_by_name_once(tmp_path, kind, text):
+    more = {"reward_a": text, "reward_b": "acc", "reward_b_explanation": "because " * 9}
+    path = written(tmp_path / "run", kind, rows(flat(more)))
+    reading = read_rollout_files(path)
+    (table,) = reading
+    assert table.names == ("reward_b",)
+    (notice,) = reading.report.notices.values()
+    assert notice.what == "'reward_a' holds text, not numbers, and is not read as a reward"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_rewards_that_are_json_in_a_text_are_refused_and_no_step_is_proposed(
+    gdpo_says, tmp_path, kind
+):
+    more = {"step": "step", "rewards": '{"correct": 1}'}
+    path = written(tmp_path / "run", kind, rows(flat(more)))
+    code, _, err = gdpo_says("analyze", path, "--no-report")
+    assert code == 2
+    assert "'rewards' holds text: write a field of numbers for each reward" in err
+    assert "--rewards step" not in err
+
+
+def test_no_command_is_offered_that_leaves_a_reward_out(gdpo_says, tmp_path):
+    path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
+    _, out, _ = gdpo_says("analyze", path, "--no-report")
+    assert "rename 'a, b' first: --rewards takes no name with a comma" in out
+    many = {f"m{i:02}": "acc" for i in range(20)}
+    path = written(tmp_path / "many", "jsonl", rows(inside("rewards", many)))
+    _, out, _ = gdpo_says("analyze", path, "--no-report")
+    assert f"--rewards {','.join(many)}" in out
 
 
 def test_a_reward_that_is_not_there_lists_what_the_files_have(gdpo_says, tmp_path):

@@ -66,6 +66,13 @@ def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
     assert finding.evidence["dead_groups"] == 58 / 64
 
 
+@pytest.mark.parametrize("value", [5.0, -5.0])
+def test_a_constant_outside_of_its_declared_range_is_neither_learned_nor_out_of_reach(value):
+    batch = stacked(np.full((64, 8), value), uniform(2))
+    finding = the(Kind.CONSTANT, batch, ["format", "style"], low=[0, 0], high=[1, 1])
+    assert f"at {value:.3g}: outside of its declared range [0, 1]" in finding.message
+
+
 def right_in_the_first(counts, samples=8):
     """1 for so many samples of each group, else 0."""
     return (np.arange(samples) < np.array(counts)[:, None]).astype(float)

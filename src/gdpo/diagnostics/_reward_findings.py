@@ -80,7 +80,13 @@ def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
     evidence = {"dead_groups": reward.dead_groups, "groups": float(reward.groups)}
     if where is not None:
         evidence["saturation"] = where
-    if where is not None and where >= thresholds.top:
+    if where is not None and not 0 <= where <= 1:
+        kind = Kind.CONSTANT
+        message = (
+            f"{constant},{at}: outside of its declared range [{reward.low:.3g}, {reward.high:.3g}]"
+        )
+        remedy = "declare the range that it really has (low, high), or mend the reward function"
+    elif where is not None and where >= thresholds.top:
         kind, severity = Kind.SATURATED, Severity.NOTE
         message = f"{constant},{at}, the top of its range: learned, and it teaches nothing more"
         remedy = "none needed: keep it, for it holds what was learned"

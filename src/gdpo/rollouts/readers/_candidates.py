@@ -4,9 +4,11 @@ A format says which fields may be rewards, and every one that holds a number is 
 no known format they are inferred from the first rollouts, see `_inference`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
-from math import nan
+from math import isfinite, nan
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +18,14 @@ from gdpo.rollouts.readers._inference import (
     Inferred,
     Values,
     infer,
+    is_all_rewards,
+    is_told_of,
     resolved,
     unlikelihood,
 )
 from gdpo.rollouts.readers._layout import Layout
 from gdpo.rollouts.readers._report import TOTAL_ALONE, FileReport, ReadReport
-from gdpo.rollouts.readers._rows import Doubtful, Row, is_number, number
+from gdpo.rollouts.readers._rows import TEXT_ALONE, TOO_LONG, Doubtful, Row, is_number, number
 
 MOST = 64
 """Rewards of a file that are told by being numbers: each is a column of all its rollouts."""
@@ -53,6 +57,7 @@ class Candidates:
         self._asked, self._file, self._report = asked, file, report
         self._known = known
         self._learned = False
+        self._no_total = False
         self._inferred: Inferred | None = None
         self._paths: dict[str, str] = {}
         self._found: dict[str, None] = {}
@@ -97,6 +102,8 @@ class Candidates:
             self._learned = True
             self._learn(rows[:LOOKED_AT], self._known)
         for row in rows:
+            if self._no_total:
+                row.total = None
             if self._inferred is None:
                 found = {name: row.rewards.get(path) for name, path in self._paths.items()}
                 row.rewards = {k: v for k, v in found.items() if v is not None} | {
@@ -115,7 +122,13 @@ class Candidates:
         if self._asked is not None:
             self._paths = resolved(self._asked, list(columns))
             return
-        self._inferred = infer(columns, known)
+        texts = _texts_of(rows, columns, known)
+        for path in texts:
+            self._report.note(self._file.path, None, f"{path!r} {TEXT_ALONE}")
+        if known.total in texts:
+            self._known = known = replace(known, total=None)
+            self._no_total = True
+        self._inferred = infer(columns, known, texts)
         self._file.guessed, self._file.refused = True, self._inferred.why
         if self._inferred.why:
             why = no_reward_inferred(self._inferred.why)
@@ -131,7 +144,8 @@ class Candidates:
             return tuple(self._asked), "as asked for"
         if self._inferred is not None and self._inferred.why:
             return (), ""
-        numbers, texts = _told_apart(rows, lines)
+        inferred = {} if self._inferred is None else self._inferred.names
+        numbers, texts = _told_apart(rows, lines, inferred)
         self._take(numbers)
         self._pass_over(texts)
         if self._found:
@@ -199,7 +213,7 @@ def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
         if known.total is not None and row.total is not None:
             found.setdefault(known.total, []).append((place, number(row.total)))
         for path, value in row.rewards.items():
-            if is_number(value):
+            if is_number(value) or (is_text_of_number(value) and is_told_of(path)):
                 found.setdefault(path, []).append((place, number(value)))
     kept = set(sorted(found, key=unlikelihood)[:MOST_LOOKED_AT]) | {known.total}
     columns: dict[str, Values] = {}
@@ -210,15 +224,42 @@ def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
     return columns
 
 
+def is_text_of_number(value: Any) -> bool:
+    """Whether it is a text that can be read as a finite number."""
+    return type(value) is Doubtful and isfinite(number(value))
+
+
+def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
+    """The fields that are named as rewards and hold texts alone, of which none is a number.
+
+    A long text beside a reward is its explanation.
+    """
+    shorts: dict[str, bool] = {}
+    for row in rows:
+        total = {known.total: row.total} if known.total is not None else {}
+        for path, value in (*row.rewards.items(), *total.items()):
+            if isinstance(value, str):
+                short = value is not TOO_LONG
+                shorts[path] = short and shorts.get(path, True)
+    return [
+        path
+        for path, short in shorts.items()
+        if not np.isfinite(numbers.get(path, nan)).any()
+        and (is_all_rewards(path) or (short and is_told_of(path)))
+    ]
+
+
 def _told_apart(
-    rows: Sequence[Row], lines: Sequence[int]
+    rows: Sequence[Row], lines: Sequence[int], inferred: Collection[str] = ()
 ) -> tuple[dict[str, None], dict[str, tuple[int, int]]]:
     """The fields that hold a number, and those that hold a text: the first line, and how many."""
     numbers: dict[str, None] = {}
     texts: dict[str, tuple[int, int]] = {}
     for row, line in zip(rows, lines, strict=True):
         for name, value in row.rewards.items():
-            if type(value) is Doubtful:
+            if name in inferred and is_text_of_number(value):
+                numbers[name] = None
+            elif type(value) is Doubtful:
                 first, count = texts.get(name, (line, 0))
                 texts[name] = first, count + 1
             elif value is not None:

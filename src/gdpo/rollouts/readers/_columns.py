@@ -80,6 +80,18 @@ def table_columns(
     }
 
 
+def holds_numbers(column: Any, *, any_of_them: bool = False) -> bool:
+    """Whether most of the texts of a column are numbers, or any."""
+    values, unreadable = _numbers(column)
+    numbers = int(np.sum(~np.isnan(values)))
+    return numbers > (0 if any_of_them else int(np.sum(unreadable)))
+
+
+def is_short(column: Any, most: int) -> bool:
+    """Whether no text of a column has more characters."""
+    return all(len(text) <= most for text in column.to_pylist() if text is not None)
+
+
 def numbers_at(batch: Any, paths: Sequence[str]) -> dict[str, Float[np.ndarray, " row"]]:
     """The numbers at some paths; NaN: none stands there."""
     found = {path: entered(batch, path) for path in paths}

@@ -7,7 +7,7 @@ may have them in its name, and means the same.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -258,7 +258,7 @@ class Inferred:
         return path if self.group == "other" and _may_be_reward(path) else None
 
 
-def infer(columns: Mapping[str, Values], known: Layout) -> Inferred:
+def infer(columns: Mapping[str, Values], known: Layout, texts: Sequence[str] = ()) -> Inferred:
     """The rewards among the numbers of a file.
 
     The numbers of the surest object whose name says rewards; else the numbers whose own names do;
@@ -267,16 +267,18 @@ def infer(columns: Mapping[str, Values], known: Layout) -> Inferred:
     Args:
         columns: The numbers of the first rollouts, by path; NaN: there is none.
         known: What some of the fields mean.
+        texts: Fields that are named as rewards and hold texts.
     """
     free = [path for path in columns if path not in known.taken()]
     found = _of_names(free)
+    if found is None and texts and known.total is None:
+        return _none(f"{listed(texts)} holds text: write a field of numbers for each reward")
     if found is None:
         return _of_others(columns, free, known)
     group, prefix, paths, told = found
     total = _total(paths, columns)
-    names: dict[str, str] = {
-        _name_in(path, prefix) or path: path for path in _without_totals(paths, total)
-    }
+    kept = _without_totals(paths, total)
+    names: dict[str, str] = {_name_in(path, prefix) or path: path for path in kept}
     if _is_measures(prefix) and _constant(names.values(), columns):
         return _none(f"only constant numbers in {prefix[:-1]!r}")
     return _found(told, names, group, prefix, total, free)
@@ -288,7 +290,7 @@ def _of_names(
     prefix = _container(free)
     named = [path for path in free if is_named_reward(path)]
     if prefix and not (_is_measures(prefix) and any(not p.startswith(prefix) for p in named)):
-        paths = [path for path in free if _name_in(path, prefix) is not None]
+        paths = _described([path for path in free if _name_in(path, prefix) is not None])
         return "object", prefix, paths, f"the numbers in {prefix[:-1]!r}"
     if named:
         return "named", "", named, "the numbers that are named rewards or scores"
@@ -368,8 +370,12 @@ def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
 
 
 def likely(paths: Sequence[str]) -> list[str]:
-    """The numbers to propose as rewards where none can be inferred: all, if all are unlikely."""
-    return [path for path in paths if not _is_never(path)] or list(paths)
+    """The numbers to propose as rewards where none can be inferred: all, if all are unlikely.
+
+    A total is none of them if there are others.
+    """
+    found = [path for path in paths if not _is_never(path)]
+    return [path for path in found if not _is_total(path)] or found or list(paths)
 
 
 def is_named_reward(path: str) -> bool:
@@ -392,6 +398,30 @@ def unlikelihood(path: str) -> int:
     if _prefix(path) is not None:
         return 0
     return 1 if is_named_reward(path) else 2 if _may_be_reward(path) else NEVER
+
+
+def is_told_of(path: str) -> bool:
+    """Whether the name of a text says that it was meant to be a reward, or all of them."""
+    prefix = _prefix(path)
+    if prefix is not None:
+        return _name_in(path, prefix) is not None and not _is_measures(prefix)
+    return is_named_reward(path) or is_all_rewards(path)
+
+
+def is_all_rewards(path: str) -> bool:
+    """Whether a field of that name is meant to hold the rewards or their total by itself."""
+    words = set(_words(path))
+    return bool(words & _REWARD) and words <= _REWARD | {"components"}
+
+
+def reward_texts(fields: Iterable[Any], above: str = "") -> Iterator[str]:
+    """The columns of texts whose names say that they are rewards."""
+    for each in fields:
+        path = Inner(above + each.name) if above else each.name
+        if pa.types.is_struct(each.type):
+            yield from reward_texts(each.type, f"{path}.")
+        elif _kind_of_type(each.type) == "text" and is_told_of(path):
+            yield path
 
 
 def is_container(name: str) -> bool:
@@ -427,19 +457,33 @@ def _container(paths: Sequence[str]) -> str:
 
 
 def _prefix(path: str) -> str | None:
-    """The start of a path up to its innermost object that may hold rewards, with what follows."""
+    """The start of a path up to the object in it that holds rewards most surely, the outermost."""
     ends = [place for place, letter in enumerate(path) if letter in "./"]
-    return next((path[: end + 1] for end in ends[::-1] if is_container(_leaf(path[:end]))), None)
+    sure = [(_certainty(_leaf(path[:end])), path[: end + 1]) for end in ends]
+    found = [(each, prefix) for each, prefix in sure if each is not None]
+    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def _name_in(path: str, prefix: str) -> str | None:
-    """The name of a reward in an object; None: it is none of it."""
+    """The name of a reward in an object, however deep it stands; None: it is none of it."""
     if not prefix or not path.startswith(prefix) or len(path) == len(prefix):
         return None
-    first, *inner = _segments(path[len(prefix) :])
-    if inner and inner not in ([value] for value in _VALUES):
-        return None
-    return None if _is_measures(prefix) and _is_never(first) else first
+    name = path[len(prefix) :]
+    above, dot, last = name.rpartition(".")
+    name = above if dot and above and last in _VALUES else name
+    first, *inner = _segments(name)
+    return None if _is_measures(prefix) and (inner or _is_never(first)) else name
+
+
+def _described(paths: Sequence[str]) -> list[str]:
+    """The paths without what stands beside the value in an object that describes one reward."""
+    described = {p.rpartition(".")[0] for p in paths if p.rpartition(".")[2] in _VALUES}
+    described = {above for above in described if not is_container(_leaf(above))}
+    return [
+        path
+        for path in paths
+        if path.rpartition(".")[0] not in described or path.rpartition(".")[2] in _VALUES
+    ]
 
 
 def _may_be_reward(path: str) -> bool:

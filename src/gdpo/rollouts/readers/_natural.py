@@ -8,7 +8,7 @@ from gdpo.rollouts.readers._layout import Inner, Layout, at
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rows import Row, numbers_in
 
-_DEEPEST = 4
+_DEEPEST = 8
 """Objects one in another that are looked into."""
 
 
@@ -42,14 +42,20 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
     found = numbers_in(record, but=but)
     for name, value in record.items():
         if isinstance(value, dict) and name not in but:
-            _enter(value, name, but, found, 1)
+            _enter(value, name, but, found, rewarded=is_container(name))
     return found
 
 
 def _enter(
-    inner: Mapping[Any, Any], above: str, but: frozenset[str], found: dict[str, Any], depth: int
+    inner: Mapping[Any, Any],
+    above: str,
+    but: frozenset[str],
+    found: dict[str, Any],
+    *,
+    rewarded: bool,
+    depth: int = 1,
 ) -> None:
-    rewarded = is_container(above.rpartition(".")[2])
+    """Add what stands in an object, and in those in it: `rewarded` if one of them says rewards."""
     for name, value in numbers_in(inner, but=frozenset()).items():
         path = Inner(f"{above}.{name}")
         if path not in but and (rewarded or isinstance(value, (int, float))):
@@ -57,4 +63,5 @@ def _enter(
     for name, value in inner.items() if depth < _DEEPEST else ():
         path = f"{above}.{name}"
         if isinstance(value, dict) and path not in but:
-            _enter(value, path, but, found, depth + 1)
+            inside = rewarded or is_container(str(name))
+            _enter(value, path, but, found, rewarded=inside, depth=depth + 1)

@@ -27,7 +27,9 @@ from gdpo.rollouts.readers._inference import (
     Values,
     floating_columns,
     infer,
+    is_all_rewards,
     resolved,
+    reward_texts,
     unlikelihood,
 )
 from gdpo.rollouts.readers._layout import (
@@ -48,6 +50,7 @@ from gdpo.rollouts.readers._open import (
 from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER, Piece, Reading
 from gdpo.rollouts.readers._records import Record
 from gdpo.rollouts.readers._rescoring import RESCORED, TEXTS, rescored_table
+from gdpo.rollouts.readers._rows import LONGEST, TEXT_ALONE
 from gdpo.rollouts.readers._table import RolloutTable
 from gdpo.rollouts.readers._trainer_state import logged_rewards
 
@@ -145,16 +148,30 @@ def _rewards(
     asked, file = reading.wanted.rewards, reading.file
     paths = list(number_paths(schema))
     if asked is not None:
-        return resolved(asked, paths), "as asked for", known
+        return resolved(asked, [*paths, *reward_texts(schema)]), "as asked for", known
     if file.format == "gdpo":
         record = schema.field("rewards").type
         names = [field.name for field in record] if pa.types.is_struct(record) else []
         return {name: f"rewards.{name}" for name in names}, "those of the record", known
     if file.format == "trl":
         return *_of_trl(reading, known, schema), known
+    return _inferred(reading, known, schema, first)
+
+
+def _inferred(
+    reading: Reading, known: Layout, schema: Any, first: Any
+) -> tuple[dict[str, str], str, Layout]:
+    """The rewards that names and values say, where no format does."""
+    file = reading.file
     some = list(number_paths(schema, empty=True))
     some += [known.total] if known.total is not None and known.total not in some else []
-    found = infer(_first_numbers(reading, some, first), known)
+    numeric, texts = _texts(reading, known, schema, first)
+    if known.total in texts:
+        known = replace(known, total=None)
+    found = infer(_first_numbers(reading, [*some, *numeric], first), known, texts)
+    for name, path in found.names.items():
+        if path in numeric:
+            reading.note(None, f"reward {name!r} is the text of a number, and counts as it")
     file.guessed, file.refused = True, found.why
     if found.why:
         reading.note(None, no_reward_inferred(found.why))
@@ -185,12 +202,41 @@ def _first_numbers(reading: Reading, paths: Sequence[str], first: Any) -> dict[s
     """The numbers of the first rollouts: of a batch of texts, or of a parquet file."""
     likeliest = set(sorted(paths, key=unlikelihood)[:MOST_LOOKED_AT])
     kept = [path for path in paths if path in likeliest]
+    first = _first_rows(reading, kept, first)
+    return {} if first is None else columns_of.numbers_at(first, kept)
+
+
+def _texts(reading: Reading, known: Layout, schema: Any, first: Any) -> tuple[list[str], list[str]]:
+    """The columns of texts that are named as rewards: those of numbers, and the others.
+
+    The others are told, but long texts beside a reward, which are its explanations. A total that
+    is a number anywhere is read as one.
+    """
+    paths = list(islice(reward_texts(schema), MOST_LOOKED_AT))
+    first = _first_rows(reading, paths, first) if paths else None
+    columns = {} if first is None else {path: columns_of.entered(first, path) for path in paths}
+    columns = {p: column for p, column in columns.items() if column.null_count < len(column)}
+    if known.total in columns and columns_of.holds_numbers(columns[known.total], any_of_them=True):
+        del columns[known.total]
+    numeric = [path for path, column in columns.items() if columns_of.holds_numbers(column)]
+    texts = [
+        path
+        for path, column in columns.items()
+        if path not in numeric and (is_all_rewards(path) or columns_of.is_short(column, LONGEST))
+    ]
+    for path in texts:
+        reading.note(None, f"{path!r} {TEXT_ALONE}")
+    return numeric, texts
+
+
+def _first_rows(reading: Reading, kept: Sequence[str], first: Any) -> Any:
+    """The first rows, with the columns of these paths; None: there are none."""
     if first is None:
         columns = list(dict.fromkeys(path.partition(".")[0] for path in kept))
         parquet = open_parquet(reading.found.path, None)
         columns = [*(p for p in kept if p in parquet.schema_arrow.names), *columns]
         first = next(parts(parquet, LOOKED_AT, list(dict.fromkeys(columns))), None)
-    return {} if first is None else columns_of.numbers_at(first[:LOOKED_AT], kept)
+    return None if first is None else first[:LOOKED_AT]
 
 
 def _ranges(rewards: Mapping[str, str], schema: Any) -> dict[str, Range]:

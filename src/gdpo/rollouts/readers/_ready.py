@@ -9,17 +9,22 @@ from gdpo.rollouts.readers._layout import listed
 from gdpo.rollouts.readers._report import FileReport, ReadReport
 
 _NAMED = 12
-"""Rewards that a command names."""
+"""Numbers that a command proposes as rewards."""
 
 
 def ready_command(report: ReadReport) -> str:
     """The command line that names the rewards that were inferred; empty: there are none."""
     guessed = [file for file in report.files if file.guessed and file.rewards]
     if report.total_alone:
-        names = (name for file in guessed for name in likely(file.numbers))
+        names = _proposed(guessed)
         names = [name for name in names if not any(name in file.rewards for file in guessed)]
     else:
         names = [name for file in guessed for name in file.rewards]
+        if odd := [name for name in dict.fromkeys(names) if not _can_be_named(name)]:
+            return (
+                f"rename {listed(odd)} first: --rewards takes no name with a comma, a space at an "
+                "end or a character that cannot be printed"
+            )
     return _command(report, names, guessed)
 
 
@@ -40,18 +45,29 @@ def without_rewards(report: ReadReport) -> str:
         f"no reward can be inferred in {_shortened(first.path)}{more}: {why}. Its numbers are "
         f"{listed(first.numbers)}. Name those that are rewards"
     )
-    command = _command(report, [n for file in files for n in likely(file.numbers)], files)
+    command = _command(report, _proposed(files), files)
     return f"{found}, for example:\n{command}" if command else f"{found} (--rewards)"
 
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
-    fit = [n for n in dict.fromkeys(names) if n.isprintable() and "," not in n and n == n.strip()]
+    taken = {file.step for file in files}
+    fit = [n for n in dict.fromkeys(names) if _can_be_named(n) and n not in taken]
     if not fit:
         return ""
     paths = " ".join(quote(str(path)) for path in report.paths)
     steps = [file.step for file in files if file.format in ("", "columns") and file.step]
     step = f" --columns {quote(f'step={steps[0]}')}" if steps else ""
-    return f"gdpo analyze {paths} --rewards {quote(','.join(fit[:_NAMED]))}{step}"
+    return f"gdpo analyze {paths} --rewards {quote(','.join(fit))}{step}"
+
+
+def _can_be_named(name: str) -> bool:
+    return name.isprintable() and "," not in name and name == name.strip()
+
+
+def _proposed(files: list[FileReport]) -> list[str]:
+    """Some numbers that may be rewards, where none is inferred."""
+    names = dict.fromkeys(name for file in files for name in likely(file.numbers))
+    return [name for name in names if _can_be_named(name)][:_NAMED]
 
 
 def _shortened(path: Path) -> str:

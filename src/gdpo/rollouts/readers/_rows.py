@@ -15,12 +15,13 @@ CUT = frozenset(
     {"length", "max_tokens", "max_length", "truncated", "context_length", "max_sampled_tokens"}
 )
 _NUMBERS = frozenset({int, float, bool, type(None)})
-_LONGEST = 40
+LONGEST = 40
 """Characters of a text that may be a number."""
 ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
 LARGEST = 1e60
 """A number beyond it is not used: squares of weighted rewards, and their sums, must stay finite."""
 NO_NUMBER = "no number, and counts as missing"
+TEXT_ALONE = "holds text, not numbers, and is not read as a reward"
 NOT_A_NUMBER = "NaN"
 INFINITE = "infinite, and counts as missing"
 TOO_LARGE = f"beyond {LARGEST:g}, and counts as missing"
@@ -32,7 +33,7 @@ class Doubtful(str):
     __slots__ = ()
 
 
-_TOO_LONG = Doubtful("...")
+TOO_LONG = Doubtful("...")
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, A
         if kind in _NUMBERS:
             found[name] = value
         elif kind is str:
-            found[name] = Doubtful(value) if len(value) <= _LONGEST else _TOO_LONG
+            found[name] = Doubtful(value) if len(value) <= LONGEST else TOO_LONG
     return found
 
 
@@ -92,7 +93,7 @@ def doubtful(value: Any) -> Any:
     """A text as one of which other rows decide, and nothing of one that is too long for it."""
     if not isinstance(value, str):
         return value
-    return Doubtful(value) if len(value) <= _LONGEST else _TOO_LONG
+    return Doubtful(value) if len(value) <= LONGEST else TOO_LONG
 
 
 def plain(value: Any) -> Any:
@@ -103,9 +104,9 @@ def plain(value: Any) -> Any:
     if type(value) in _NUMBERS:
         return value
     if isinstance(value, str):
-        return value if len(value) <= _LONGEST else _TOO_LONG
+        return value if len(value) <= LONGEST else TOO_LONG
     found = number(value)
-    return _TOO_LONG if isnan(found) else found
+    return TOO_LONG if isnan(found) else found
 
 
 def count_of(tokens: Any) -> float | None:
