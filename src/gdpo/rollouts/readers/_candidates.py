@@ -253,10 +253,12 @@ def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout)
             if isinstance(value, str):
                 short = value is not TOO_LONG
                 shorts[path] = short and shorts.get(path, True)
+    rewarded = any(is_told_of(path) for path in numbers)
     return [
         path
         for path, short in shorts.items()
         if not np.isfinite(numbers.get(path, nan)).any()
+        and (short or not rewarded)
         and (is_all_rewards(path) or (short and is_told_of(path)))
     ]
 
