@@ -414,6 +414,25 @@ def test_rewards_that_are_json_in_a_text_are_refused_and_no_step_is_proposed(
     assert "--rewards step" not in err
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: {"rewards": {"a": n["acc"], "b": n["fmt"]}, "weights": {"a": 0.2, "b": 1}},
+        lambda n: {
+            "rewards": {
+                "a": {"value": n["acc"], "weight": 0.2},
+                "b": {"value": n["fmt"], "weight": 1},
+            }
+        },
+    ],
+)
+def test_weights_beside_rewards_are_those_of_the_rollouts(tmp_path, make):
+    path = written(tmp_path / "run", "jsonl", rows(lambda n: texts(n) | make(n)))
+    for named in (None, ["a", "b"]):
+        (table,) = read_rollout_files(path, rewards=named)
+        assert (table.names, table.weights) == (("a", "b"), (0.2, 1))
+
+
 def test_no_command_is_offered_that_leaves_a_reward_out(gdpo_says, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
     _, out, _ = gdpo_says("analyze", path, "--no-report")

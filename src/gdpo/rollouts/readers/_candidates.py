@@ -104,6 +104,7 @@ class Candidates:
         for row in rows:
             if self._no_total:
                 row.total = None
+            row.weights = row.weights or self._weights_of(row)
             if self._inferred is None:
                 found = {name: row.rewards.get(path) for name, path in self._paths.items()}
                 row.rewards = {k: v for k, v in found.items() if v is not None} | {
@@ -115,6 +116,17 @@ class Candidates:
                 row.total_name = self._inferred.total
             named = ((self._inferred.name_of(path), v) for path, v in row.rewards.items())
             row.rewards = {name: value for name, value in named if name is not None}
+
+    def _weights_of(self, row: Row) -> dict[str, float] | None:
+        """The weights in an object `weights`, or beside the value of each reward; None: none."""
+        paths = self._paths if self._inferred is None else self._inferred.names
+        weights: dict[str, float] = {}
+        for name, path in paths.items():
+            places = (f"weights.{name}", f"{path.rpartition('.')[0]}.weight")
+            value = next((row.rewards[place] for place in places if place in row.rewards), None)
+            if is_number(value):
+                weights[name] = number(value)
+        return weights or None
 
     def _learn(self, rows: Sequence[Row], known: Layout) -> None:
         columns = _numbers_of(rows, known)
@@ -241,10 +253,12 @@ def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout)
             if isinstance(value, str):
                 short = value is not TOO_LONG
                 shorts[path] = short and shorts.get(path, True)
+    rewarded = any(is_told_of(path) for path in numbers)
     return [
         path
         for path, short in shorts.items()
         if not np.isfinite(numbers.get(path, nan)).any()
+        and (short or not rewarded)
         and (is_all_rewards(path) or (short and is_told_of(path)))
     ]
 
