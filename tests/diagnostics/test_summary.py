@@ -86,7 +86,7 @@ def test_as_many_findings_are_shown_as_fit_into_twenty_lines():
         names = [f"r{k}" for k in range(count)]
         batch = np.random.default_rng(0).random((64, 8, count))
         batch[:, :, 1:] = 0.0
-        diagnosis = diagnose(batch, None, names)  # two lines of message and remedy for each
+        diagnosis = diagnose(batch, None, names)  # one line of message and three of remedy for each
         lines = str(diagnosis).splitlines()
         shown = sum(line.startswith(("! ", "- ")) for line in lines)
         left = len(diagnosis.findings) - shown
@@ -94,5 +94,5 @@ def test_as_many_findings_are_shown_as_fit_into_twenty_lines():
         if left:
             cut += 1
             assert lines[-1] == f"... and {left} more, in .findings"
-            assert len(lines) - 1 + 3 + (left > 1) > 20
+            assert len(lines) - 1 + 4 + (left > 1) > 20
     assert cut > 2

@@ -1,6 +1,8 @@
 """What GDPOTrainer adds to TRL's: metrics, records, names, and errors before anything is loaded."""
 
+import json
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from tests.integrations.arms import (
 )
 
 from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
+from gdpo.diagnostics import Watch, diagnose
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
+from gdpo.integrations.trl._state import KeptState
 from gdpo.rewards import Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import read_rollouts, rollout_file
@@ -443,3 +447,18 @@ def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(
     (name,) = records[1][0].rewards
     wanted = [constant + r.rewards["digits"] for r in records[0]]
     assert [r.rewards[name] for r in records[1]] == wanted
+
+
+def test_a_checkpoint_keeps_what_the_watch_has_seen():
+    watch, again = Watch(), Watch()
+    state = SimpleNamespace(stateful_callbacks={})
+    rewards = np.random.default_rng(0).random((64, 8, 2)) * [100, 1]
+    for _ in range(2):
+        watch.update(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
+    assert watch.due
+    KeptState({"gdpo.Watch": watch}).on_step_end(None, state, None)
+    kept = json.loads(json.dumps(state.stateful_callbacks))
+    state = SimpleNamespace(stateful_callbacks=kept)
+    KeptState({"gdpo.Watch": again}).on_train_begin(None, state, None)
+    again.update(diagnose(rewards, None, ["a", "b"], estimator="grpo"))
+    assert not again.due

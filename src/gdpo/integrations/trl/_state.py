@@ -19,24 +19,23 @@ class Stateful(Protocol):
 
 
 class KeptState(TrainerCallback):
-    """Keeps the state of an estimator or a watch with every checkpoint, and restores it.
+    """Keeps the states of an estimator and a watch with every checkpoint, and restores them.
 
     Args:
-        name: Under which it lies in a checkpoint's `trainer_state.json`, beside the states of
-            callbacks.
-        subject: Whose state it is.
+        subjects: Whose states they are, by the name under which each lies in a checkpoint's
+            `trainer_state.json`, beside the states of callbacks.
     """
 
-    def __init__(self, name: str, subject: Stateful) -> None:
-        self.key = f"gdpo.{name}"
-        self.subject = subject
+    def __init__(self, subjects: Mapping[str, Stateful]) -> None:
+        self.subjects = dict(subjects)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Take over the state of the checkpoint that training goes on from, if it does."""
-        self.subject.restore(state.stateful_callbacks.get(self.key, {}))
+        """Take over the states of the checkpoint that training goes on from, if it does."""
+        for key, subject in self.subjects.items():
+            subject.restore(state.stateful_callbacks.get(key, {}))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Leave it where the next checkpoint takes it from."""
-        now = self.subject.state()
-        if now:
-            state.stateful_callbacks[self.key] = now
+        """Leave them where the next checkpoint takes them from."""
+        for key, subject in self.subjects.items():
+            if now := subject.state():
+                state.stateful_callbacks[key] = now

@@ -136,8 +136,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._exact = ExactRewards()
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
-        self.add_callback(KeptState("AdvantageRule", self._rule))
-        self.add_callback(KeptState("Watch", self._watch))
+        kept = {"gdpo.AdvantageRule": self._rule, "gdpo.Watch": self._watch}
+        self.add_callback(KeptState(kept))
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
         self._warned_of_one_group = False
