@@ -177,3 +177,28 @@ def test_steps_of_one_group_show_their_variance_by_their_differences():
     after = [step.after(last) for step, last in zip(one, [None, *one], strict=False)]
     assert pooled(after).sampled == 63
     assert np.all(pooled(after).margins > 0.01)
+
+
+def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
+    random = np.random.default_rng(5)
+    rewards = random.standard_normal((400, 8, 3)) * [2, 1, 0.5]
+    whole = diagnose(rewards, None, NAMES, estimator="grpo").influence
+    drawn = [
+        diagnose(rewards[random.integers(0, 400, 400)], None, NAMES, estimator="grpo")
+        for _ in range(200)
+    ]
+    stds = np.std([diagnosis.influence.shares for diagnosis in drawn], axis=0)
+    np.testing.assert_allclose(whole.margins, 1.96 * stds, rtol=0.2)
+
+
+def test_a_level_of_the_advantages_of_each_prompt_changes_no_correlation():
+    random = np.random.default_rng(6)
+    rewards = random.standard_normal((64, 8, 2))
+    advantages = rewards.sum(axis=-1) - rewards.sum(axis=-1).mean(axis=1, keepdims=True)
+    levels = 20 * random.standard_normal((64, 1))
+    plain, moved = (
+        diagnose(rewards, None, ["a", "b"], advantages=a).influence
+        for a in (advantages, advantages + levels)
+    )
+    np.testing.assert_allclose(moved.correlations, plain.correlations, rtol=1e-9)
+    np.testing.assert_allclose(moved.shares, plain.shares, rtol=1e-9)
