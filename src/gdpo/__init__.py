@@ -3,10 +3,14 @@
 The names here need no torch. The TRL trainer is `gdpo.integrations.trl.GDPOTrainer`.
 """
 
-from gdpo.advantages import gdpo, grpo, grpo_no_std
-from gdpo.diagnostics import diagnose
-from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
-from gdpo.rewards import Example, Reward
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gdpo.advantages import gdpo, grpo, grpo_no_std
+    from gdpo.diagnostics import diagnose
+    from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError, RewardError
+    from gdpo.rewards import Example, Reward
 
 __version__ = "0.1.0"
 
@@ -23,3 +27,19 @@ __all__ = [
     "grpo",
     "grpo_no_std",
 ]
+
+_MODULES = {
+    "gdpo.advantages": ("gdpo", "grpo", "grpo_no_std"),
+    "gdpo.diagnostics": ("diagnose",),
+    "gdpo.errors": ("ConfigError", "DataError", "GdpoError", "MissingExtraError", "RewardError"),
+    "gdpo.rewards": ("Example", "Reward"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is first used: the command line answers a Ctrl-C before NumPy is there."""
+    for module, names in _MODULES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(module), name)
+            return found
+    raise AttributeError(f"module 'gdpo' has no attribute {name!r}")

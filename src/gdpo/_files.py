@@ -17,9 +17,19 @@ def write_whole(path: Path, text: str) -> None:
         partial.write_text(
             text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"
         )
+        sync(partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep what a file, or a folder's list of names, holds now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:

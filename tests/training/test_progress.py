@@ -1,8 +1,6 @@
 """What a run shows, and what it says at its end."""
 
 import io
-import os
-import signal
 
 import pytest
 from rich.console import Console
@@ -10,7 +8,6 @@ from rich.console import Console
 from gdpo.errors import MissingExtraError
 from gdpo.rewards import Reward
 from gdpo.training._curves import draw_curves
-from gdpo.training._interrupt import StopRequest, stop_on_signal
 from gdpo.training._noise import quiet
 from gdpo.training._progress import RunView, dashboard, duration, one_line, show, trend
 from gdpo.training._summary import reward_changes, summary_table
@@ -175,18 +172,6 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"gdpo\[plots\]"):
         draw_curves(tmp_path / "curves.png", "tiny", [], [])
-
-
-def test_the_first_signal_asks_and_a_second_ctrl_c_stops():
-    request, told = StopRequest(), []
-    with stop_on_signal(request, lambda: told.append(1)):
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)  # a launcher's second one does not stop at once
-        assert request.requested
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert told == [1]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_libraries_are_quiet_and_downloads_are_not():

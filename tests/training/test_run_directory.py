@@ -10,6 +10,7 @@ import pytest
 from gdpo.errors import ConfigError
 from gdpo.training import Verdict, check, load_recipe, train
 from gdpo.training._cache import cache_folder, cached
+from gdpo.training._checkpoints import complete
 from gdpo.training._run_directory import RunDirectory, create_run, to_json, write_whole
 
 
@@ -105,37 +106,52 @@ def test_a_line_cut_off_by_a_crash_is_left_out(run):
     with run.metrics.open("a") as file:
         file.write('{"step": 2, "lo')
     assert run.read_metrics() == [{"step": 1}]
-    run.forget_after(5)
+    assert not run.drop_after(5, run.path / "dropped")
     run.append_metrics({"step": 2})
     assert run.read_metrics() == [{"step": 1}, {"step": 2}]
 
 
-def test_what_comes_after_a_step_is_forgotten(run):
+def test_what_comes_after_a_step_is_set_aside(run):
     for step in (1, 2, 3):
         run.append_metrics({"step": step})
         for folder in (run.rollouts, run.rollouts / "eval"):
             folder.mkdir(exist_ok=True)
             (folder / f"step_{step:06d}.parquet").touch()
         (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
-    run.forget_after(2)
+        complete(run.checkpoints / f"checkpoint-{step}")
+    (run.checkpoints / "checkpoint-4").mkdir()  # was never completed
+    aside = run.path / "dropped"
+    assert run.drop_after(2, aside)
     assert [row["step"] for row in run.read_metrics()] == [1, 2]
-    kept = {str(p.relative_to(run.path)) for p in run.path.rglob("*_00000*")}
-    assert kept == {
-        f"rollouts/{sub}step_00000{step}.parquet" for sub in ("", "eval/") for step in (1, 2)
+    names = {str(p.relative_to(run.path)) for p in run.path.rglob("step_*")}
+    assert names == {
+        f"{dropped}rollouts/{sub}step_00000{step}.parquet"
+        for sub in ("", "eval/")
+        for step, dropped in ((1, ""), (2, ""), (3, "dropped/"))
     }
     assert {p.name for p in run.checkpoints.iterdir()} == {"checkpoint-1", "checkpoint-2"}
+    assert [p.name for p in (aside / "checkpoints").iterdir()] == ["checkpoint-3"]
+    assert json.loads((aside / "metrics.jsonl").read_text()) == {"step": 3}
+    assert not run.drop_after(2, run.path / "dropped again")
+    assert not (run.path / "dropped again").exists()
 
 
-def test_the_last_complete_checkpoint_counts(run):
-    for step, state in ((2, {"global_step": 2}), (10, {"global_step": 10}), (11, {})):
-        folder = run.checkpoints / f"checkpoint-{step}"
-        folder.mkdir(parents=True)
-        (folder / "trainer_state.json").write_text(json.dumps(state))
-    (run.checkpoints / "checkpoint-12").mkdir()
-    (run.checkpoints / "README.md").touch()
-    last = run.last_checkpoint()
-    assert last is not None
-    assert last.step == 10
+def test_what_a_killed_process_left_is_removed_and_nothing_else(run):
+    left = (
+        ".README.md.17.partial",
+        "rollouts/step_000002.17.partial",
+        "rollouts/eval/step_000002.17.partial",
+        ".model.abcd1234/model.safetensors",
+        "checkpoints/.others/1/3.pth",
+        "../.tiny.abcd_234/recipe.yaml",
+    )
+    kept = ("rollouts/step_000001.parquet", "../.tiny.other.abcd1234/recipe.yaml", "../.tiny.yaml")
+    for name in (*left, *kept):
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).touch()
+    run.tidy()
+    assert not any((run.path / name).exists() for name in left)
+    assert all((run.path / name).exists() for name in kept)
 
 
 def test_a_file_is_replaced_whole(tmp_path):

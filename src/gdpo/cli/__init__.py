@@ -1,5 +1,63 @@
-"""The command line: `gdpo <verb>`. One file per verb; what the verbs do is elsewhere."""
+"""The command line: `gdpo <verb>`. One file per verb; what the verbs do is elsewhere.
 
-from gdpo.cli._app import main
+Only what answers a Ctrl-C is here: it is there before anything heavy is imported.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from gdpo.cli._codes import INTERRUPTED
 
 __all__ = ["main"]
+
+STOPPED = "stopped; a training that had begun continues with --resume"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: What follows `gdpo`. None: what the process was started with.
+    """
+    with _quick_to_stop():
+        from gdpo.cli._app import run
+
+        run(arguments)
+
+
+@contextmanager
+def _quick_to_stop() -> Generator[None]:
+    """Leave at a Ctrl-C with one line, also in the middle of an import.
+
+    An exception there is often swallowed or becomes another one, with a traceback of the import
+    machinery. Nothing has been begun then, so the process may end at once.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+        yield
+        return
+
+    def leave(_number: int, frame: FrameType | None) -> None:
+        if not _importing(frame):
+            raise KeyboardInterrupt
+        if os.environ.get("RANK", "0") == "0":
+            os.write(2, f"\ngdpo: {STOPPED}\n".encode())
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False

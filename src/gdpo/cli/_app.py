@@ -1,5 +1,6 @@
 """Takes the verbs together, and turns a user's mistake into one message instead of a traceback."""
 
+import errno
 import io
 import os
 import sys
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from gdpo import __version__
 from gdpo._naming import search_also
+from gdpo.cli import STOPPED
 from gdpo.cli._codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
 from gdpo.cli.analyze import analyze
 from gdpo.cli.check import check
@@ -46,7 +48,7 @@ for _verb in (demo, analyze, recipes, check, train, compare, report, evaluate, p
 app.command(launch)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
@@ -69,8 +71,8 @@ def _code_of(arguments: Sequence[str] | None) -> int:
     except GdpoError as error:
         _complain(str(error))
         return MISTAKE
-    except KeyboardInterrupt:
-        _complain("stopped; a training that had begun continues with --resume")
+    except KeyboardInterrupt as stopped:
+        _complain(str(stopped) or STOPPED)
         return INTERRUPTED
     except BrokenPipeError:
         _close_output()
@@ -79,9 +81,25 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         if isinstance(leaving.__context__, BrokenPipeError):  # rich makes an exit with 1 of it
             return CLOSED
         raise
-    except Exception:  # noqa: BLE001 (told whole, and only its exit code is chosen)
+    except Exception as error:  # noqa: BLE001 (told whole, and only its exit code is chosen)
+        if (full := _full_disk(error)) is not None:
+            _complain(full)
+            return CRASHED
         traceback.print_exc()
         return CRASHED
+
+
+def _full_disk(error: BaseException | None) -> str | None:
+    """What to say of an error that came of a full disk; None: it did not."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            place = error.filename or "the folder that is written to"
+            return (
+                f"the disk of {place} is full. Make room, and give the same command again: it goes "
+                "on where it was (a training with --resume)"
+            )
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _close_output() -> None:

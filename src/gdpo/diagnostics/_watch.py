@@ -147,7 +147,7 @@ class FindingHistory:
             "last": None if self._last is None else _plain(self._last),
             "all": None if self._all is None else _plain(self._all),
             "held": [
-                {"finding": asdict(held.finding), "spans": held.spans}
+                {"finding": asdict(held.finding), "spans": list(held.spans)}
                 for held in self._held.values()
             ],
         }

@@ -28,14 +28,19 @@ class BatchPlan:
     steps_per_epoch: int
     total_steps: int
     steps_per_round: int
-    """After so many optimizer steps a new generation starts; checkpoints in between do not resume
-    exactly.
-    """
+    """After so many optimizer steps a new generation starts with one."""
 
     @property
     def groups(self) -> int:
         """Prompts per generation: the groups that the batch of the estimator holds."""
         return self.rollouts // self.samples
+
+    @property
+    def shared(self) -> str:
+        """What one step learns from, and how many processes share it."""
+        return (
+            f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"
+        )
 
     def lines(self) -> list[str]:
         """The arithmetic in words, one fact per line."""
@@ -91,9 +96,8 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
 
 
 def default_save_steps(plan: BatchPlan) -> int:
-    """A tenth of the run, at most 100 steps, on a step where a generation ends."""
-    tenth = min(100, math.ceil(plan.total_steps / 10))
-    return math.ceil(tenth / plan.steps_per_round) * plan.steps_per_round
+    """A tenth of the run, at most 100 steps."""
+    return min(100, math.ceil(plan.total_steps / 10))
 
 
 def _count(number: int, noun: str) -> str:

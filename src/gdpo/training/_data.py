@@ -1,6 +1,9 @@
 """The rows of a run: of one source or several, without those that repeat others."""
 
+import hashlib
+import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gdpo.tasks import Sample, Task, load_samples, near_duplicates
@@ -59,3 +62,13 @@ def read_data(task: Task, data: DataConfig) -> Rows:
         kept = [i for i in kept if like[i] is None]
         repeated = dict(Counter(sources[i] for i, other in enumerate(like) if other is not None))
     return Rows(tuple(samples[i] for i in kept), tuple(places[i] for i in kept), read, repeated)
+
+
+def digest_of(samples: Iterable[Sample]) -> str:
+    """Twelve hex digits that name these prompts and references, in this order."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        row = [sample.prompt, dict(sample.reference)]
+        text = json.dumps(row, default=lambda value: type(value).__name__)
+        digest.update(text.encode("utf-8", "replace") + b"\n")
+    return digest.hexdigest()[:12]

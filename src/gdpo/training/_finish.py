@@ -1,6 +1,5 @@
 """What a run gets when it has come to its end: its model, its curves, and its README."""
 
-import json
 import os
 import shutil
 import tempfile
@@ -13,12 +12,13 @@ from gdpo.diagnostics import Diagnosis, Severity, diagnose
 from gdpo.errors import MissingExtraError
 from gdpo.rewards import declared_ranges
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
+from gdpo.training._checkpoints import Checkpoint, best_checkpoint
 from gdpo.training._curves import draw_curves
 from gdpo.training._environment import now
 from gdpo.training._lora import ADAPTER, merge_adapter
 from gdpo.training._preflight import Job
 from gdpo.training._progress import number
-from gdpo.training._run_directory import Checkpoint, RunDirectory
+from gdpo.training._run_directory import RunDirectory
 from gdpo.training._summary import RewardChange, readme, reward_changes
 
 _NO_SIGNAL = (
@@ -58,17 +58,17 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
         notes += [f"{finding.message}: {finding.remedy}" for finding in warnings]
-    run.update_environment(finished=now(), steps=last.step)
-    facts = run.read_environment()
+    facts = {"finished": now(), "steps": last.step}
     text = readme(
         job.recipe,
-        facts,
+        run.read_environment() | facts,
         changes,
         steps=last.step,
         has_curves=run.curves.exists(),
         diagnosis=diagnosis,
     )
     write_whole(run.readme, text)
+    run.update_environment(**facts)  # last: what says so is finished
     return tuple(notes)
 
 
@@ -119,24 +119,30 @@ def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
     if not any(file.suffix in _WEIGHTS for file in files):
         return False
     partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
-    for file in (f for f in files if f.name not in ADAPTER):
-        try:
-            os.link(file, partial / file.name)
-        except OSError:
-            shutil.copy2(file, partial / file.name)
-    if job.recipe.lora is not None:
-        merge_adapter(job.recipe, job.model.source, checkpoint, partial)
-    partial.chmod(0o755)
-    shutil.rmtree(run.model, ignore_errors=True)
-    partial.rename(run.model)
+    try:
+        for file in (f for f in files if f.name not in ADAPTER):
+            _link_or_copy(file, partial / file.name)
+        if job.recipe.lora is not None:
+            merge_adapter(job.recipe, job.model.source, checkpoint, partial)
+        partial.chmod(0o755)
+        shutil.rmtree(run.model, ignore_errors=True)
+        partial.rename(run.model)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return True
+
+
+def _link_or_copy(file: Path, place: Path) -> None:
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copy2(file, place)
 
 
 def _best_or(last: Checkpoint, job: Job) -> Path:
     """The best checkpoint where the recipe asks for it (`load_best_model_at_end`), or the last."""
     if not job.config.load_best_model_at_end:
         return last.path
-    state = json.loads((last.path / "trainer_state.json").read_text(encoding="utf-8"))
     # Only the name counts: the run may have been moved since the path was noted.
-    best = last.path.parent / Path(state.get("best_model_checkpoint") or last.path).name
+    best = last.path.parent / Path(best_checkpoint(last.path) or last.path).name
     return best if best.is_dir() else last.path

@@ -1,46 +1,111 @@
-"""Ctrl-C that loses nothing: the first one asks for a stop, the second one stops at once."""
+"""Signals that ask a training to stop, and where it may be given up for them."""
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_SAME_PRESS_S = 1.0
+"""A launcher passes on the Ctrl-C that the terminal has sent already: what follows sooner is the
+same one."""
+
+
+class Stopped(KeyboardInterrupt):
+    """What runs was given up because a stop was asked for."""
 
 
 @dataclass(slots=True)
 class StopRequest:
-    """Whether somebody asked the run to stop."""
+    """Whether a stop was asked for, and whether what runs now may be given up for it.
+
+    A signal raises `Stopped` where it may. An exception out of a signal can get lost (in a
+    `__del__`, or in a bare `except` of a user's reward), so the request is asked for again wherever
+    a part of the work ends.
+    """
 
     requested: bool = False
+    begun: bool = False
+    """Whether there is a run directory; before, a signal is left to the handler of SIGINT that was
+    there already."""
+    may_give_up: bool = True
+    peers: Sequence[int] = field(default=())
+    """Other processes of this training on this machine, which are told."""
+    told: Callable[[], None] = lambda: None
+    """Says that the request was heard. It runs inside a signal handler, so it takes no lock."""
+    since: float = 0.0
+    """When the first signal came, in seconds of the monotonic clock."""
+
+    def allow(self) -> None:
+        """From here on what runs may be given up."""
+        self.may_give_up = True
+        self._check()
+
+    def forbid(self) -> None:
+        """From here on what runs is finished first."""
+        self._check()
+        self.may_give_up = False
+
+    def _check(self) -> None:
+        if self.requested and self.may_give_up:
+            self.may_give_up = False
+            raise Stopped
+
+    def heard(self, number: int, now: float) -> None:
+        """Take in a signal.
+
+        Args:
+            number: SIGINT or SIGTERM.
+            now: Seconds of the monotonic clock.
+
+        Raises:
+            Stopped: What runs may be given up.
+            KeyboardInterrupt: It is a second SIGINT.
+        """
+        if not self.requested:
+            self.requested, self.since = True, now
+            for peer in self.peers:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(peer, signal.SIGTERM)
+            self.told()
+            self._check()
+        elif number == signal.SIGINT and now - self.since >= _SAME_PRESS_S:
+            raise KeyboardInterrupt
 
 
 @contextmanager
-def stop_on_signal(request: StopRequest, told: Callable[[], None]) -> Generator[None]:
-    """Make a request of the first SIGINT or SIGTERM; a SIGINT after it raises KeyboardInterrupt.
+def stop_on_signal(request: StopRequest) -> Generator[None]:
+    """Make a request of SIGINT and SIGTERM while the context lasts.
 
-    SIGTERM counts because launchers and cluster managers send it before they kill. Outside the main
-    thread signals cannot be caught, so there the request is never set.
+    SIGTERM counts because launchers and cluster managers send it before they kill. A signal that is
+    ignored stays ignored, but SIGTERM. Outside the main thread signals cannot be caught, so there
+    the request is never set.
 
     Args:
-        request: Set by the first signal.
-        told: Called once, then. It runs inside a signal handler, so it must not take a lock.
+        request: Hears the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if request.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if not request.requested:
+    def handle(number: int, frame: FrameType | None) -> None:
+        earlier = before[signal.SIGINT]
+        if not request.begun and callable(earlier):
             request.requested = True
-            told()
+            earlier(number, frame)
+        request.heard(number, time.monotonic())
 
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, handle) for number in signals}
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    caught = [n for n in _SIGNALS if n == signal.SIGTERM or before[n] is not signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in caught:
+            signal.signal(number, before[number])

@@ -1,36 +1,57 @@
 """What happens at every step of a training: its figures, the display, and a stop asked for."""
 
+import copy
+import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gdpo.tasks import Sample
+from gdpo.training._checkpoints import (
+    Checkpoint,
+    best_checkpoint,
+    complete,
+    is_complete,
+    keep_newest,
+)
 from gdpo.training._interrupt import StopRequest
 from gdpo.training._lora import peft_config
 from gdpo.training._preflight import Job
 from gdpo.training._progress import Display, RunView
-from gdpo.training._run_directory import Checkpoint, RunDirectory
+from gdpo.training._run_directory import OTHERS, RunDirectory
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import TrainerCallback
 
-    from gdpo.integrations.trl import GDPOTrainer
+    from gdpo.integrations.trl._resumable import ResumableTrainer
 
 
 @dataclass(slots=True)
 class Loop:
-    """Follows one training. The transformers callback below does nothing but call it."""
+    """Follows one training: what happens at its steps, and what is saved of them when."""
 
     job: Job
     run: RunDirectory
     view: RunView
+    stop: StopRequest
     display: Display | None = None
-    stop: StopRequest = field(default_factory=StopRequest)
+    saved_at: float = field(default_factory=time.monotonic)
+    """When the newest checkpoint was written, or training began; seconds of a monotonic clock."""
+
+    checkpoint_bytes: int = 0
+    """How much a checkpoint takes, about; 0: unknown."""
+
+    @property
+    def others(self) -> Path:
+        """Folder where processes keep what the main one needs to save without them."""
+        return self.run.checkpoints / OTHERS
 
     def logged(self, step: int, logs: Mapping[str, Any], *, is_main_process: bool) -> None:
         """Keep and show the figures of a step, or of an evaluation after it."""
+        self.stop.forbid()
         if not is_main_process or "train_runtime" in logs:  # the Trainer's farewell is no step
             return
         row = {"step": step, **logs}
@@ -44,20 +65,45 @@ class Loop:
         """Show how far the scoring of a batch is that takes long."""
         self.view.scoring = f"scored {done:,} of {count:,}" if done < count else ""
 
-    def should_stop(self, step: int) -> bool:
-        """Whether to stop here: asked for in any process, and between two generations."""
-        asked = self.stop.requested
-        if self.job.batches.processes > 1:
-            from accelerate.utils import gather_object
+    def due(self, now: float) -> tuple[bool, bool]:
+        """Whether all processes stop after this step, and whether it is saved because it is time.
 
-            asked = any(gather_object([asked]))
-        batches = self.job.batches
-        # An epoch starts with a generation, also where it ends in the middle of a round.
-        in_epoch = step % batches.steps_per_epoch
-        return asked and in_epoch % batches.steps_per_round == 0
+        Every process must call it; they agree.
+
+        Args:
+            now: Seconds of the monotonic clock.
+        """
+        late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
+        mine = (self.stop.requested, late)
+        if self.job.batches.processes == 1:
+            return mine
+        from accelerate.utils import gather_object
+
+        stops, saves = zip(*gather_object([mine]), strict=True)
+        return any(stops), any(saves)
+
+    def saved(self, folder: Path) -> None:
+        """Make a checkpoint that was written a complete one, and let older ones go."""
+        config = self.job.config
+        if not config.push_to_hub:
+            # TRL's draft of a model card; the run gets a README of its own.
+            (self.run.checkpoints / "README.md").unlink(missing_ok=True)
+        complete(folder)
+        best = best_checkpoint(folder) if config.load_best_model_at_end else None
+        keep_newest(self.run.checkpoints, config.save_total_limit, [best])
+
+    def save_left(self, trainer: "ResumableTrainer") -> None:
+        """Save what the last finished step left, unless it is saved already or there is none."""
+        if trainer.left is None or trainer.saves_together or not trainer.args.should_save:
+            return
+        folder = self.run.checkpoints / f"checkpoint-{trainer.left.step}"
+        if is_complete(folder):
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        trainer.save_left()
 
 
-def make_trainer(loop: Loop, start: Checkpoint | None) -> "GDPOTrainer":
+def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     """The trainer of a job, with its model loaded.
 
     Args:
@@ -66,12 +112,12 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "GDPOTrainer":
     """
     from transformers import PrinterCallback, ProgressCallback
 
-    from gdpo.integrations.trl import GDPOTrainer
+    from gdpo.integrations.trl._resumable import Hooks, ResumableTrainer
 
     job = loop.job
     epochs_done = start.step // job.batches.steps_per_epoch if start else 0
 
-    class ResumableTrainer(GDPOTrainer):
+    class SameOrderTrainer(ResumableTrainer):
         """Draws the same orders of the prompts after a resumption as without one."""
 
         def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -80,25 +126,44 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "GDPOTrainer":
                 next(iter(sampler))  # draws the order of a finished epoch
             return sampler
 
-    trainer = ResumableTrainer(
+    config = copy.copy(job.config)
+    config.save_total_limit = None  # older checkpoints go when the new one is complete, not before
+    trainer = SameOrderTrainer(
         model=job.model.source,
         reward_funcs=list(job.rewards),
-        args=job.config,
+        args=config,
         train_dataset=_dataset(job.samples),
         eval_dataset=None if job.eval_samples is None else _dataset(job.eval_samples),
         processing_class=job.tokenizer,
-        callbacks=[_callback(loop)],
         peft_config=peft_config(job.recipe.lora),
     )
+    together = trainer.saves_together
+    trainer.hooks = Hooks(
+        may_give_up=_nothing if together else loop.stop.allow,
+        must_finish=loop.stop.forbid,
+        saved=loop.saved,
+        others=loop.others,
+    )
+    trainer.epoch_steps = job.batches.steps_per_epoch
+    if start is not None:
+        trainer.go_on_from(start.path, start.step)
+    trainer.add_callback(_callback(loop, trainer))
     for shown_elsewhere in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(shown_elsewhere)
     return trainer
 
 
-def _callback(loop: Loop) -> "TrainerCallback":
+def _nothing() -> None:
+    """Where all processes save together, each finishes its step."""
+
+
+def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
     from transformers import TrainerCallback
 
     class LoopCallback(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            trainer.begin_step()
+
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
             loop.logged(
                 state.global_step,
@@ -107,15 +172,14 @@ def _callback(loop: Loop) -> "TrainerCallback":
             )
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            if loop.should_stop(state.global_step):
-                control.should_save = control.should_training_stop = True
-            if state.global_step >= state.max_steps:
+            stop, save = loop.due(time.monotonic())
+            if stop:
+                control.should_training_stop = True
+            if stop or save or state.global_step >= state.max_steps:
                 control.should_save = True
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            if state.is_world_process_zero and not args.push_to_hub:
-                # TRL's draft of a model card; the run gets a README of its own.
-                (Path(args.output_dir) / "README.md").unlink(missing_ok=True)
+            loop.saved_at = time.monotonic()
 
     return LoopCallback()
 

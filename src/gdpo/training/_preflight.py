@@ -255,14 +255,6 @@ class _Inspection:
                 "batches: one group per generation, so that the batch step of GDPO undoes what "
                 "it adds between groups; raise trainer.gradient_accumulation_steps",
             )
-        save_steps = self.recipe.trainer.get("save_steps")
-        if isinstance(save_steps, int) and save_steps % batches.steps_per_round:
-            self._tell(
-                Verdict.NOTE,
-                f"batches: a generation serves {batches.steps_per_round} steps and "
-                f"trainer.save_steps is {save_steps}; a run resumed between generations samples "
-                "anew, so it is not the same to the bit",
-            )
         return batches
 
     def _locate(self) -> LocatedModel:

@@ -21,9 +21,7 @@ _TREND_WIDTH = 24
 _RECENT = 20
 """Steps that the remaining time is estimated from."""
 
-STOPPING = (
-    "stopping: this step is finished and saved first; Ctrl-C again stops at once and loses it"
-)
+STOPPING = "stopping, and saving what is done; Ctrl-C again stops without saving"
 
 
 @dataclass(slots=True)

@@ -161,6 +161,9 @@ class Recipe(Config):
     """How rewards are run: `workers`, `on_error` and more, the options of `gdpo.rewards.Scorer`."""
     trainer: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Fields of TRL's GRPOConfig, for whatever should differ from its defaults."""
+    save_minutes: Annotated[float, Field(gt=0)] = 10.0
+    """A checkpoint is saved after the first step that ends so long after the one before, beside
+    those of `trainer.save_steps`. Minutes."""
     runs_dir: str = "runs"
     """The folder that run directories are made in; `~` is the user's home."""
 

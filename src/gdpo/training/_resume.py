@@ -1,19 +1,21 @@
 """What may be continued: the same recipe on the same data, with as many processes."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gdpo.errors import ConfigError
+from gdpo.training._checkpoints import Checkpoint
 from gdpo.training._read_recipe import read_recipe
 from gdpo.training._recipe import Recipe, differences
-from gdpo.training._run_directory import RunDirectory
+from gdpo.training._run_directory import RunDirectory, free_name
 
 MAY_CHANGE = (
     "trainer.max_steps",
     "trainer.num_train_epochs",
     "trainer.save_steps",
     "trainer.save_total_limit",
+    "save_minutes",
     "name",
     "runs_dir",
 )
@@ -23,13 +25,20 @@ A learning rate that falls towards the end of the run (TRL's default) is stretch
 length from there on, so a lengthened run is not the same as one that was as long from the start.
 """
 
-_SAME: Mapping[str, str] = {
-    "engine": "Go on with the engine that it was started with",
-    "processes": "Start it with as many processes as before",
-    "rows": "Give it the data that it was started with",
-    "seed": "Give it the seed that it was started with",
+_SAME: Mapping[str, tuple[str, str]] = {
+    "engine": ("engine", "Go on with the engine that it was started with"),
+    "processes": ("processes", "Start it with as many processes as before"),
+    "rows": ("rows of data", "Give it the data that it was started with"),
+    "data_digest": (
+        "a digest of its data",
+        "As many rows, but others, or in another order: give it the data that it was started with",
+    ),
+    "seed": ("seed", "Give it the seed that it was started with"),
 }
-"""Facts of the environment that must not change, and what to do where they did."""
+"""Facts of the environment that must not change: what each is called, and what to do."""
+
+_MAY_MATTER = ("gdpo", "torch", "trl", "transformers")
+"""Packages whose version may decide what comes out."""
 
 
 def resume_command(run: RunDirectory) -> str:
@@ -73,9 +82,67 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
         facts: The environment now.
     """
     before = run.read_environment()
-    for key, remedy in _SAME.items():
+    for key, (name, remedy) in _SAME.items():
         if before.get(key, facts[key]) != facts[key]:
             raise ConfigError(
-                f"{run.path} was started with {key} = {before[key]}, now it is {facts[key]}: its "
+                f"{run.path} was started with {name} = {before[key]}, now it is {facts[key]}: its "
                 f"batches would differ. {remedy} ({before.get('command')})"
             )
+
+
+def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None:
+    """Raise a ConfigError where steps were logged that no whole checkpoint can be gone on from.
+
+    Args:
+        run: The run to resume, without a whole checkpoint.
+        damaged: A sentence for each damaged one.
+    """
+    logged, facts = run.steps_logged(), run.read_environment()
+    if not logged and not damaged and "finished" not in facts:
+        return
+    why = "; ".join(damaged) or f"{run.checkpoints} has no complete one"
+    done = (
+        f"is finished after {facts.get('steps', logged):,} steps"
+        if "finished" in facts
+        else (f"has logged {logged:,} steps")
+    )
+    raise ConfigError(
+        f"{run.path} {done}, and there is no whole checkpoint to go on from: {why}. Nothing was "
+        f"changed. Start another run: gdpo train {shlex.quote(str(run.path))} --set "
+        f"name={free_name(run.path)}; or this one from its first step, which keeps in "
+        f"{run.path}/dropped-<time> what is there: {resume_command(run)} --from-scratch"
+    )
+
+
+def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What to say of packages that are others now than when the run was last trained; None: none.
+
+    Args:
+        before: What `environment.json` holds.
+        now: The environment now.
+    """
+    last = [before, *before.get("resumed", [])][-1]
+    old, new = (
+        {"gdpo": facts.get("gdpo"), **(facts.get("packages") or {})} for facts in (last, now)
+    )
+    changed = [
+        f"{name} {new.get(name)} (before: {old[name]})"
+        for name in _MAY_MATTER
+        if old.get(name) is not None and old[name] != new.get(name)
+    ]
+    return (
+        f"resumed with {', '.join(changed)}: numbers may differ from here on" if changed else None
+    )
+
+
+def missing_records(run: RunDirectory, start: Checkpoint) -> list[str]:
+    """What to say of a record that is gone from a run: training goes on without it."""
+    notes: list[str] = []
+    if not run.steps_logged():
+        notes.append(
+            f"{run.metrics} has no line of the first {start.step:,} steps: curves, README and "
+            "report begin after them"
+        )
+    if not any(run.rollouts.glob("step_*.parquet")):
+        notes.append(f"{run.rollouts} has no rollouts of the first {start.step:,} steps")
+    return notes

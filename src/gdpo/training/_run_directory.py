@@ -8,6 +8,7 @@ runs/<name>/
   metrics.jsonl      one line per logged step
   rollouts/          what was sampled, rewarded and learned from, one parquet file per step
   checkpoints/       what a resumption starts from
+  dropped-<time>/    what a resumption could not go on from: later steps, damaged checkpoints
   model/             the trained model, for `from_pretrained`; there once the run is finished
   README.md          what came out; likewise
   report.html        the same with every finding and rollouts, on one page; written by `gdpo train`
@@ -19,7 +20,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,20 +28,16 @@ from typing import Any, cast
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards._declared import Range, described_ranges
+from gdpo.training._checkpoints import Checkpoint, checkpoints, is_complete, step_of
 from gdpo.training._recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 _ELSEWHERE = "Take another folder: --set runs_dir=..."
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+OTHERS = ".others"
+"""Beside the checkpoints: what processes keep for the main one while they train."""
 
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A complete checkpoint."""
-
-    path: Path
-    step: int
-    """Optimizer steps done."""
+_LEFT_OVERS = (".*.partial", "rollouts/**/*.partial", ".model.*", f"checkpoints/{OTHERS}")
+"""What a process leaves that is killed while it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +132,12 @@ class RunDirectory:
         write_whole(self.environment, to_json(self.read_environment() | facts, indent=2))
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The newest complete checkpoint.
+        """The newest complete checkpoint. Whether its files are whole is not looked at."""
+        return next(iter(checkpoints(self.checkpoints)), None)
 
-        The Trainer writes its state last, so that marks a complete one.
-        """
-        found = [
-            Checkpoint(folder, int(match[1]))
-            for folder in (self.checkpoints.iterdir() if self.checkpoints.is_dir() else ())
-            if (match := _CHECKPOINT.fullmatch(folder.name)) and _is_complete(folder, int(match[1]))
-        ]
-        return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+    def steps_logged(self) -> int:
+        """The last step that `metrics.jsonl` has a line of."""
+        return max((int(row.get("step", 0)) for row in self.read_metrics()), default=0)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`. A line that was cut off by a crash is left out."""
@@ -158,17 +151,59 @@ class RunDirectory:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(to_json(row) + "\n")
 
-    def forget_after(self, step: int) -> None:
-        """Drop metrics, rollouts and half-written checkpoints of later steps, to be done again."""
-        kept = [row for row in self.read_metrics() if row.get("step", 0) <= step]
+    def drop_after(self, step: int, aside: Path) -> bool:
+        """Set aside what belongs to later steps, which will be done again.
+
+        Metrics, rollouts and complete checkpoints are moved. What a killed process left half
+        written is removed.
+
+        Args:
+            step: The last one that stays.
+            aside: Folder that is made for what is moved, if there is anything.
+
+        Returns:
+            Whether there was.
+        """
+        rows = self.read_metrics()
+        kept = [row for row in rows if row.get("step", 0) <= step]
+        later = [row for row in rows if row.get("step", 0) > step]
+        if later:
+            aside.mkdir(exist_ok=True)
+            write_whole(aside / self.metrics.name, _lines(later))
         if self.metrics.exists():
-            write_whole(self.metrics, "".join(to_json(row) + "\n" for row in kept))
-        for file in self.rollouts.rglob("*.parquet"):
-            if (match := _STEP_FILE.fullmatch(file.name)) and int(match[1]) > step:
-                file.unlink()
-        for folder in self.checkpoints.glob("checkpoint-*"):
-            if (match := _CHECKPOINT.fullmatch(folder.name)) and int(match[1]) > step:
+            write_whole(self.metrics, _lines(kept))
+        results = [] if step else [self.model, self.readme, self.report, self.curves]
+        moved = [
+            *self._rollouts_after(step),
+            *self._checkpoints_after(step),
+            *(path for path in results if path.exists()),
+        ]
+        for path in moved:
+            place = aside / path.relative_to(self.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(place)
+        return bool(later or moved)
+
+    def _rollouts_after(self, step: int) -> list[Path]:
+        files = self.rollouts.rglob("*.parquet")
+        return [f for f in files if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step]
+
+    def _checkpoints_after(self, step: int) -> list[Path]:
+        """The complete ones; those that were never completed are removed."""
+        found: list[Path] = []
+        for folder in sorted(self.checkpoints.glob("checkpoint-*")):
+            if not is_complete(folder):
                 shutil.rmtree(folder)
+            elif (step_of(folder) or 0) > step:
+                found.append(folder)
+        return found
+
+    def tidy(self) -> None:
+        """Remove what a process left that was killed while it wrote. The run must be locked."""
+        for pattern in _LEFT_OVERS:
+            for path in self.path.glob(pattern):
+                _remove(path)
+        _remove_half_made(self.path)
 
 
 def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
@@ -192,6 +227,7 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
 
 def _create(run: RunDirectory, recipe: Recipe, environment: Mapping[str, Any]) -> None:
     run.path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_half_made(run.path)
     partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}.", dir=run.path.parent))
     try:
         (partial / RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
@@ -227,7 +263,7 @@ def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
     if not run.exists:
         refuse_runs_dir(recipe)
         return
-    other = f"give this one another name: --set name={_free_name(run.path)}"
+    other = f"give this one another name: --set name={free_name(run.path)}"
     if not run.environment.exists():
         raise ConfigError(
             f"{run.path} exists and is no run of gdpo; nothing in it is overwritten: {other}"
@@ -246,15 +282,27 @@ def _parsed(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _is_complete(folder: Path, step: int) -> bool:
-    try:
-        state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return state.get("global_step") == step
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(to_json(row) + "\n" for row in rows)
 
 
-def _free_name(path: Path) -> str:
+def _remove_half_made(run: Path) -> None:
+    """Remove folders that were to become this run, of processes that were killed meanwhile."""
+    made = re.compile(re.escape(f".{run.name}.") + r"[a-z0-9_]{8}")
+    for path in run.parent.iterdir():
+        if made.fullmatch(path.name):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def free_name(path: Path) -> str:
+    """A name that no run beside this one has."""
     number = 2
     while path.with_name(f"{path.name}-{number}").exists():
         number += 1

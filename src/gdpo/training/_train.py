@@ -1,20 +1,26 @@
 """Trains what a recipe describes, into a run directory, and continues what was interrupted."""
 
+import os
 import shutil
+import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from gdpo._files import to_json, write_whole
-from gdpo.errors import ConfigError, DataError, GdpoError
+from gdpo.errors import ConfigError, GdpoError
 from gdpo.training._batch import default_save_steps
+from gdpo.training._checkpoints import Checkpoint, newest_whole, size_of
+from gdpo.training._data import digest_of
+from gdpo.training._disk import checkpoint_bytes, refuse_small_disk
+from gdpo.training._endings import failed, stopped, stopped_again
 from gdpo.training._environment import describe_environment
 from gdpo.training._finish import changes_so_far, finish_run
-from gdpo.training._interrupt import stop_on_signal
+from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
 from gdpo.training._lock import lock, unlock
 from gdpo.training._loop import Loop, make_trainer
 from gdpo.training._models import load_tokenizer, make_ready
@@ -23,12 +29,21 @@ from gdpo.training._preflight import Job, prepare
 from gdpo.training._progress import RunView, duration, show
 from gdpo.training._recipe import Recipe
 from gdpo.training._resolve import describe, resolve
-from gdpo.training._resume import find_run, refuse_other_circumstances, resume_command
-from gdpo.training._run_directory import Checkpoint, RunDirectory, create_run, refuse_existing
+from gdpo.training._resume import (
+    changed_versions,
+    find_run,
+    missing_records,
+    refuse_other_circumstances,
+    refuse_without_checkpoint,
+    resume_command,
+)
+from gdpo.training._run_directory import RunDirectory, create_run, refuse_existing
 from gdpo.training._summary import RewardChange
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+
+    from gdpo.integrations.trl._resumable import ResumableTrainer
 
 T = TypeVar("T")
 
@@ -66,8 +81,8 @@ class RunResult:
         """What was done, in one sentence."""
         if not self.finished:
             return (
-                f"stopped after step {self.steps} of {self.total_steps}; everything up to it is "
-                f"saved. Continue with: {resume_command(self.run)}"
+                f"stopped: {self.steps:,} of {self.total_steps:,} steps are done and saved. "
+                f"Continue with: {resume_command(self.run)}"
             )
         if self.started_at >= self.total_steps:
             return (
@@ -79,26 +94,58 @@ class RunResult:
         return f"{steps} in {duration(self.seconds)}; everything is in {self.run.path}"
 
 
-def train(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> RunResult:
+def train(
+    recipe: Recipe,
+    *,
+    resume: bool = False,
+    from_scratch: bool = False,
+    console: Console | None = None,
+) -> RunResult:
     """Train a recipe in its run directory.
 
     Everything that can be checked is checked before a model is loaded. The first Ctrl-C (or
-    SIGTERM) lets the step finish, saves, and returns a result that is not `finished`; a second one
-    raises KeyboardInterrupt. Under `accelerate launch` every process calls this, and the main one
-    writes.
+    SIGTERM) gives up the step that is going on, saves at once what the last finished step left, and
+    returns a result that is not `finished`; a second one raises KeyboardInterrupt. Any other error
+    within a step saves likewise before it is raised. Under `accelerate launch` every process calls
+    this, and the main one writes.
 
     Args:
         recipe: What to train; `read_recipe` reads it from a file.
-        resume: Continue the run of this recipe from its last checkpoint, or, without one, from its
-            start.
+        resume: Continue the run of this recipe from its newest whole checkpoint.
+        from_scratch: With `resume`: where no checkpoint is whole, set aside what the run logged,
+            and begin again with its first step. Otherwise such a run is refused.
         console: Where progress is shown. None: nowhere.
 
     Raises:
-        ConfigError: The recipe is wrong, its run directory is taken, or there is nothing to resume.
+        ConfigError: The recipe is wrong, its run directory is taken, there is nothing to resume, or
+            the disk has no room for two checkpoints.
         DataError: The data is wrong.
         RewardError: A reward broke its contract.
         MissingExtraError: A package of an extra is not installed.
+        GdpoError: The disk became full, or another process of this training ended; the message
+            names the step that is safe.
+        KeyboardInterrupt: Stopped before training began, or a second time.
     """
+    stop = StopRequest()
+    with stop_on_signal(stop):
+        try:
+            return _train_recipe(recipe, stop, console, resume=resume, from_scratch=from_scratch)
+        except GdpoError:
+            raise
+        except Exception as error:
+            if stop.requested:  # an import that is interrupted raises whatever it likes
+                raise Stopped from error
+            raise
+
+
+def _train_recipe(
+    recipe: Recipe,
+    stop: StopRequest,
+    console: Console | None,
+    *,
+    resume: bool,
+    from_scratch: bool,
+) -> RunResult:
     resolved = resolve(recipe)
     recipe = resolved.recipe
     if resume:
@@ -107,105 +154,170 @@ def train(recipe: Recipe, *, resume: bool = False, console: Console | None = Non
         refuse_existing(RunDirectory(recipe.run_dir), recipe)
     with quiet():
         job = prepare(resolved, rows=_PREFLIGHT_ROWS)
+        stop.begun = True
+        opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
         try:
-            run, start = _on_main_process(lambda: _open(job, resume=resume))
-            step = start.step if start else 0
-            if step >= job.batches.total_steps and "finished" in run.read_environment():
-                return _result(job, run, started_at=step, seconds=0.0)
-            return _run(job, run, start, console, resume=resume)
+            if opened.done:
+                return _result(job, opened.run, started_at=opened.step, seconds=0.0)
+            return _run(job, opened, stop, console if _processes().is_main_process else None)
         finally:
             unlock(job.recipe.run_dir)
 
 
-def _open(job: Job, *, resume: bool) -> tuple[RunDirectory, Checkpoint | None]:
-    """The run's directory, ready to be written to, and what to start from."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run's directory, ready to be written to, and what to start from."""
+
+    run: RunDirectory
+    start: Checkpoint | None = None
+    is_new: bool = False
+    done: bool = False
+    """Whether nothing is left to do."""
+    notes: tuple[str, ...] = ()
+    """What the user should know before it starts."""
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self.start.step if self.start else 0
+
+
+def _open(job: Job, *, resume: bool, from_scratch: bool) -> Opened:
     facts = {
         **describe_environment(job.batches.processes, job.config.seed),
         "engine": "trl",
         "rows": job.batches.rows,
+        "data_digest": digest_of(job.samples),
         "rows_left_out": job.left_out,
         "recipe_digest": job.recipe.digest,
     }
     declared = {"rewards": describe(job.recipe, job.rewards)}
-    if not resume:
-        run = create_run(job.recipe, facts | declared)
+    if resume:
+        run = RunDirectory(job.recipe.run_dir)
         lock(run.path)
-        return run, None
-    run = RunDirectory(job.recipe.run_dir)
+        try:
+            return _reopen(job, run, facts, declared, from_scratch=from_scratch)
+        except BaseException:
+            unlock(run.path)
+            raise
+    run = create_run(job.recipe, facts | declared)
     lock(run.path)
-    refuse_other_circumstances(run, facts)
-    start = run.last_checkpoint()
-    step = start.step if start else 0
-    if step >= job.batches.total_steps:
-        return run, start
-    run.forget_after(step)
-    before = run.read_environment()
-    before.pop("finished", None)
-    resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
-    write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
-    write_whole(run.recipe, job.recipe.to_yaml())
-    return run, start
+    return Opened(run, is_new=True)
 
 
-def _run(
+def _reopen(
     job: Job,
     run: RunDirectory,
-    start: Checkpoint | None,
-    console: Console | None,
+    facts: Mapping[str, Any],
+    declared: Mapping[str, Any],
     *,
-    resume: bool,
-) -> RunResult:
-    state = _processes()
-    begun, started_at = time.monotonic(), start.step if start else 0
-    if started_at < job.batches.total_steps:
-        shown = console if state.is_main_process else None
-        loop, trainer = _built(job, run, start, shown, resume=resume)
-        _train(loop, trainer, start, shown)
+    from_scratch: bool,
+) -> Opened:
+    refuse_other_circumstances(run, facts)
+    before = run.read_environment()
+    if before.get("finished") and before.get("steps", 0) >= job.batches.total_steps:
+        return Opened(run, run.last_checkpoint(), done=True)
+    start, notes = newest_whole(run.checkpoints)
+    if start is None and not from_scratch:
+        refuse_without_checkpoint(run, notes)
+    if changed := changed_versions(before, facts):
+        notes.append(changed)
+    run.tidy()
+    step = start.step if start else 0
+    if step < job.batches.total_steps:
+        aside = run.path / f"dropped-{facts['started'].replace(':', '')}"
+        if run.drop_after(step, aside):
+            notes.append(f"what came after step {step} is in {aside}: it is made again")
+        before.pop("finished", None)
+        resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
+        write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
+        write_whole(run.recipe, job.recipe.to_yaml())
+    if start is not None:
+        notes += missing_records(run, start)
+    return Opened(run, start, notes=tuple(notes))
+
+
+def _run(job: Job, opened: Opened, stop: StopRequest, console: Console | None) -> RunResult:
+    run, state = opened.run, _processes()
+    begun = time.monotonic()
+    _say(console, f"{run.path}: ", *opened.notes)
+    if opened.step < job.batches.total_steps:
+        loop, trainer = _built(job, opened, stop, console)
+        if not _train(loop, trainer, opened.start, console):
+            return _result(job, run, started_at=opened.step, seconds=time.monotonic() - begun)
     seconds = time.monotonic() - begun
+    stop.allow()
     state.wait_for_everyone()
     notes = _on_main_process(lambda: finish_run(job, run))
-    return _result(job, run, started_at=started_at, seconds=seconds, notes=notes)
+    return _result(job, run, started_at=opened.step, seconds=seconds, notes=notes)
+
+
+def _say(console: Console | None, place: str, *sentences: str) -> None:
+    if console is not None:
+        for sentence in sentences:
+            console.print(f"{place}{sentence}", markup=False, soft_wrap=True)
 
 
 def _built(
-    job: Job,
-    run: RunDirectory,
-    start: Checkpoint | None,
-    console: Console | None,
-    *,
-    resume: bool,
-) -> tuple[Loop, Any]:
+    job: Job, opened: Opened, stop: StopRequest, console: Console | None
+) -> tuple[Loop, "ResumableTrainer"]:
     """The loop and its trainer. Where they cannot be made, a new run does not keep its name."""
-    if console is not None:
-        if job.left_out:
-            console.print(f"{run.path}: {job.left_out}", markup=False, soft_wrap=True)
-        console.print(f"{run.path}: loading {job.model.description}", markup=False, soft_wrap=True)
+    run = opened.run
+    if job.left_out:
+        _say(console, f"{run.path}: ", job.left_out)
+    _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.shared)
     try:
-        loop = Loop(_with_model(job), run, _view(job, run))
-        return loop, _constructed(loop, start)
+        loop = Loop(_with_model(job), run, _view(job, run), stop)
+        trainer = _constructed(loop, opened.start)
+        _check_disk(loop, trainer, opened.start)
     except BaseException:
-        if not resume and _processes().is_main_process:
+        if opened.is_new and _processes().is_main_process:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
+    return loop, trainer
 
 
-def _train(loop: Loop, trainer: Any, start: Checkpoint | None, console: Console | None) -> None:
-    with (
-        show(loop.view, console) as loop.display,
-        stop_on_signal(loop.stop, loop.display.stopping),
-        trainer.scorer,
-    ):
+def _check_disk(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
+    if trainer.saves_together:  # each process has a part of the weights, and none knows all
+        return
+    estimate = checkpoint_bytes(
+        trainer.model, str(getattr(trainer.args.optim, "value", trainer.args.optim))
+    )
+    loop.checkpoint_bytes = max(estimate, size_of(start.path) if start else 0)
+    remedy = "take another folder: --set runs_dir=..."
+    _on_main_process(lambda: refuse_small_disk(loop.run.path, loop.checkpoint_bytes, remedy))
+
+
+def _train(
+    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, console: Console | None
+) -> bool:
+    """Train; False where it was stopped before its last step, with what was finished saved."""
+    loop.stop.peers = _peers()
+    with show(loop.view, console) as loop.display, trainer.scorer:
+        loop.stop.told = loop.display.stopping
         trainer.scorer.progress = loop.scored
         try:
+            loop.stop.allow()
+            if trainer.saves_together:
+                loop.stop.forbid()
             trainer.train(resume_from_checkpoint=str(start.path) if start else None)
-        except UnpicklingError as error:
-            if start is None:
-                raise
-            raise DataError(
-                f"{start.path} cannot be loaded: a file in it holds objects that would run code, "
-                "and no checkpoint of gdpo's does. None was run, and nothing was trained. Move the "
-                "folder away, and --resume goes on from the checkpoint before it, or from the start"
-            ) from error
+        except Stopped:
+            stopped(loop, trainer, start)
+        except KeyboardInterrupt as error:
+            raise stopped_again(loop.run) from error
+        except Exception as error:  # noqa: BLE001 (raised again, once what is done is saved)
+            failed(loop, trainer, start, error)
+    return trainer.state.global_step >= loop.job.batches.total_steps
+
+
+def _peers() -> list[int]:
+    """Other processes of this training on this machine."""
+    if _processes().num_processes == 1:
+        return []
+    from accelerate.utils import gather_object
+
+    me = (socket.gethostname(), os.getpid())
+    return [pid for host, pid in gather_object([me]) if host == me[0] and pid != me[1]]
 
 
 def _view(job: Job, run: RunDirectory) -> RunView:
@@ -229,7 +341,7 @@ def _with_model(job: Job) -> Job:
     return replace(job, tokenizer=job.tokenizer or load_tokenizer(job.model, job.recipe))
 
 
-def _constructed(loop: Loop, start: Checkpoint | None) -> Any:
+def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     try:
         return make_trainer(loop, start)
     except GdpoError:
@@ -251,7 +363,7 @@ def _result(
     last = run.last_checkpoint()
     return RunResult(
         run=run,
-        steps=last.step if last else 0,
+        steps=last.step if last else int(run.read_environment().get("steps", 0)),
         total_steps=job.batches.total_steps,
         started_at=started_at,
         seconds=seconds,
@@ -261,13 +373,22 @@ def _result(
     )
 
 
-def leave_processes() -> None:
-    """Part from the other processes of a finished training, before this one ends.
+def leave_processes(code: int) -> None:
+    """Part from the other processes of a training, before this one ends.
 
     Without it, threads of the process group may still run when the interpreter goes down, and now
-    and then abort it.
+    and then abort it. Of a training that was stopped, the others may be anywhere: there is nothing
+    to agree on, so the process ends here.
+
+    Args:
+        code: The exit code; 0: the training is finished.
     """
-    _processes().destroy_process_group()
+    state = _processes()
+    if code and state.num_processes > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    state.destroy_process_group()
 
 
 def _processes() -> "PartialState":
@@ -285,11 +406,11 @@ def _on_main_process(action: Callable[[], T]) -> T:
 
     state.wait_for_everyone()
     result: Any = None
-    error: GdpoError | None = None
+    error: Exception | None = None
     if state.is_main_process:
         try:
             result = action()
-        except GdpoError as mistake:
+        except Exception as mistake:  # noqa: BLE001 (raised again, once the others know of it)
             error = mistake
     shared: list[Any] = [result, None if error is None else str(error)]
     broadcast_object_list(shared)

@@ -1,0 +1,203 @@
+"""A `GDPOTrainer` that may be given up within a step: what the last finished one left is kept."""
+
+import copy
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerState
+from transformers.trainer_pt_utils import safe_globals
+from transformers.training_args import ParallelMode
+
+from gdpo.errors import GdpoError
+from gdpo.integrations.trl._trainer import GDPOTrainer
+
+_EVALUATION_DUE = "gdpo.evaluation"
+"""Marks a state, among those of callbacks, whose step was not evaluated yet, and is due to be."""
+
+_OTHERS_S = 5.0
+"""How long the main process waits for what another one keeps: it ends its step at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a finished step left, beside weights and optimizer, which change at a step's end."""
+
+    step: int
+    state: TrainerState
+    random: dict[str, Any]
+    """States of the random number generators, as the Trainer keeps them in a checkpoint."""
+    generation: Any
+    """The rollouts that the next step goes on to learn from; None: it generates its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a `ResumableTrainer` calls; every process has them."""
+
+    may_give_up: Callable[[], None]
+    """From here on a step may be given up by an exception."""
+    must_finish: Callable[[], None]
+    """From here on none may be: weights, metrics or a checkpoint are being changed."""
+    saved: Callable[[Path], None]
+    """A checkpoint has been written to this folder. Called in the main process only."""
+    others: Path
+    """Folder where the other processes keep what the main one needs to save without them."""
+
+
+class ResumableTrainer(GDPOTrainer):
+    """`GDPOTrainer` that can be given up within a step, and then saved as the step before left it.
+
+    Weights and optimizer change at the very end of a step. Until then the last finished step can
+    still be saved: `save_left` writes its checkpoint, alone, whatever the other processes do.
+    A run that is resumed from it goes on as if it had not been interrupted.
+    """
+
+    hooks: Hooks
+    epoch_steps: int
+    """Optimizer steps in one epoch."""
+    left: Left | None = None
+    """None: no step was finished yet, or weights are being changed."""
+    _alone = False
+
+    @property
+    def saves_together(self) -> bool:
+        """Whether a checkpoint needs all processes at once: each has a part of the weights."""
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
+
+    def save_left(self) -> None:
+        """Save what the last finished step left. Only the main process may call it."""
+        assert self.left is not None, "there is a finished step to save"
+        self.state, self._alone = self.left.state, True
+        self._save_checkpoint(self.model, None)
+
+    def begin_step(self) -> None:
+        """Weights are about to change: what the last step left is gone."""
+        self.hooks.must_finish()
+        self.left = None
+
+    def go_on_from(self, checkpoint: Path, step: int) -> None:
+        """Take over the rollouts that a checkpoint was saved in the middle of."""
+        accumulation = self.args.gradient_accumulation_steps
+        self._step = step % self.epoch_steps * accumulation
+        file = checkpoint / _generation_file(self.args.process_index)
+        if file.is_file():
+            here = self.accelerator.device
+            self._buffered_inputs = torch.load(file, map_location=here, weights_only=True)
+
+    def _keep(self, *, evaluation_due: bool = False) -> None:
+        state: Any = copy.copy(self.state)
+        state.log_history = list(state.log_history)
+        callbacks = dict(state.stateful_callbacks)
+        callbacks.pop(_EVALUATION_DUE, None)
+        if evaluation_due:
+            callbacks[_EVALUATION_DUE] = {"due": True}
+        state.stateful_callbacks = callbacks
+        self.left = Left(state.global_step, state, self._random_states(), self._generation())
+        if not self.args.should_save and not self.saves_together:
+            self._keep_for_main(self.left)
+
+    def _keep_for_main(self, left: Left) -> None:
+        """The newest two steps: the main process may be one behind."""
+        folder = self.hooks.others / str(self.args.process_index)
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / "partial.pth"
+        torch.save({"random": left.random, "generation": left.generation}, partial)
+        partial.replace(folder / f"{left.step}.pth")
+        (folder / f"{left.step - 2}.pth").unlink(missing_ok=True)
+
+    def _random_states(self) -> dict[str, Any]:
+        states: dict[str, Any] = {
+            "python": random.getstate(),
+            "numpy": np.random.get_state(),  # noqa: NPY002 (it is what the Trainer restores)
+            "cpu": torch.random.get_rng_state(),
+        }
+        if torch.cuda.is_available():
+            several = self.args.parallel_mode == ParallelMode.DISTRIBUTED
+            cuda = torch.cuda.random
+            states["cuda"] = cuda.get_rng_state_all() if several else cuda.get_rng_state()
+        return states
+
+    def _generation(self) -> Any:
+        config: Any = self.args
+        rounds = config.steps_per_generation * self.num_iterations
+        return self._buffered_inputs if self._step % rounds else None
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        self._keep()
+        self.hooks.may_give_up()
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step:
+            self._keep(evaluation_due=True)
+            self.hooks.may_give_up()
+        return super()._evaluate(*args, **kwargs)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        super()._load_rng_state(checkpoint)
+        callbacks: Any = self.state.stateful_callbacks
+        if callbacks.pop(_EVALUATION_DUE, None):
+            self.control.should_evaluate = True
+            self.control.should_log = self.control.should_save = False
+            loss, now = torch.zeros(()), time.time()
+            self._maybe_log_save_evaluate(loss, None, self.model, None, self.state.epoch, None, now)
+
+    def store_flos(self) -> None:
+        """TRL's, which asks all processes: not for a checkpoint that is saved alone."""
+        if not self._alone:
+            super().store_flos()
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        folder, rank = Path(output_dir), self.args.process_index
+        if not self._alone:
+            super()._save_rng_state(output_dir)
+            _save_generation(folder, rank, self._generation())
+            return
+        assert self.left is not None, "only what was left is saved alone"
+        _save_random(folder, rank, self.args.world_size, self.left.random)
+        _save_generation(folder, rank, self.left.generation)
+        for other in range(1, self.args.world_size):
+            kept = _wait_for(self.hooks.others / str(other) / f"{self.left.step}.pth")
+            _save_random(folder, other, self.args.world_size, kept["random"])
+            _save_generation(folder, other, kept["generation"])
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if not self._alone:
+            self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            folder = f"checkpoint-{self.state.global_step}"
+            self.hooks.saved(Path(self._get_output_dir(trial=trial)) / folder)
+
+
+def _generation_file(rank: int) -> str:
+    return f"generation_{rank}.pth"
+
+
+def _save_generation(folder: Path, rank: int, generation: Any) -> None:
+    if generation is not None:
+        torch.save(generation, folder / _generation_file(rank))
+
+
+def _save_random(folder: Path, rank: int, count: int, states: dict[str, Any]) -> None:
+    folder.mkdir(exist_ok=True)
+    torch.save(states, folder / ("rng_state.pth" if count == 1 else f"rng_state_{rank}.pth"))
+
+
+def _wait_for(file: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + _OTHERS_S
+    while not file.is_file() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if not file.is_file():
+        raise GdpoError(
+            f"{file} is missing: another process of this training ended before it had written what "
+            "the checkpoint needs of it"
+        )
+    with safe_globals():
+        return torch.load(file, weights_only=True)

@@ -1,0 +1,65 @@
+"""Whether the disk has room for checkpoints, before a training and when it fails."""
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gdpo.errors import ConfigError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_STATES_OF_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
+"""Optimizers that keep two numbers for each weight. Of others a checkpoint is thought smaller."""
+
+
+def checkpoint_bytes(model: Any, optimizer: str) -> int:
+    """How much a checkpoint takes at least: the weights that are trained, and the optimizer's."""
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    return trained * (3 if optimizer in _STATES_OF_ADAM else 1)
+
+
+def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
+    """Raise a ConfigError where two checkpoints have no room.
+
+    The older one goes when the new one is complete, and not before.
+
+    Args:
+        folder: Where they will be.
+        checkpoint: Bytes of one.
+        remedy: What else to do than to make room.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < 2 * checkpoint:
+        raise ConfigError(
+            f"the disk of {folder} has {megabytes(free)} free, and two checkpoints of this run "
+            f"take {megabytes(2 * checkpoint)}: make room, or {remedy}"
+        )
+
+
+def is_full(error: BaseException, folder: Path, checkpoint: int) -> bool:
+    """Whether an error came of a full disk. torch and safetensors may hide that in their texts.
+
+    Args:
+        error: With what caused it.
+        folder: Where it was written to.
+        checkpoint: Bytes of what may have been written.
+    """
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    if any(isinstance(e, OSError) and e.errno in _FULL for e in causes):
+        return True
+    hidden = any(name in str(e) for e in causes for name in ("inline_container", "No space left"))
+    return hidden and shutil.disk_usage(folder).free < checkpoint
+
+
+def megabytes(count: int) -> str:
+    """Bytes as people say them.
+
+    >>> [megabytes(count) for count in (0, 5_200_000, 84_000_000_000)]
+    ['0 MB', '5 MB', '84.0 GB']
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

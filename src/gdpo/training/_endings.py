@@ -1,0 +1,91 @@
+"""How a training ends before its last step: saved as far as it is, and told in words."""
+
+import logging
+import shutil
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING
+
+from gdpo.errors import DataError, GdpoError
+from gdpo.training._checkpoints import Checkpoint, is_complete
+from gdpo.training._disk import is_full, megabytes
+from gdpo.training._loop import Loop
+from gdpo.training._resume import resume_command
+from gdpo.training._run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from gdpo.integrations.trl._resumable import ResumableTrainer
+
+logger = logging.getLogger(__name__)
+
+_OF_PEERS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
+"""What the errors say that a process gets when another one of the same training has ended."""
+
+
+def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
+    """Save what the last finished step left, of a training that was asked to stop."""
+    try:
+        loop.save_left(trainer)
+    except KeyboardInterrupt as error:
+        raise stopped_again(loop.run) from error
+    except Exception as error:  # noqa: BLE001 (raised again in words)
+        _raise_in_words(loop, start, error)
+
+
+def failed(
+    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
+) -> None:
+    """Save what the last finished step left, and raise what ended the training.
+
+    Raises:
+        GdpoError: In words, where it is known what it means.
+        Exception: The error itself elsewhere.
+    """
+    left = trainer.left is not None
+    try:
+        loop.save_left(trainer)
+    except Exception:  # what ended the training is what is told
+        logger.warning("what the last finished step left could not be saved", exc_info=True)
+    if left and loop.stop.requested:  # one process after the other leaves, in whatever it does
+        return
+    _raise_in_words(loop, start, error)
+
+
+def _raise_in_words(loop: Loop, start: Checkpoint | None, error: Exception) -> None:
+    run = loop.run
+    if is_full(error, run.path, loop.checkpoint_bytes):
+        _remove_half_written(run)
+        raise GdpoError(
+            f"the disk of {run.path} is full; a checkpoint takes about "
+            f"{megabytes(loop.checkpoint_bytes)}. Make room. {safe_step(run)}"
+        ) from error
+    if start is not None and isinstance(error, UnpicklingError):
+        raise DataError(
+            f"{start.path} cannot be loaded: a file in it holds objects that would run code, "
+            "and no checkpoint of gdpo's does. None was run, and nothing was trained. Move the "
+            "folder away, and --resume goes on from the checkpoint before it"
+        ) from error
+    if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _OF_PEERS):
+        raise GdpoError(f"another process of this training has ended. {safe_step(run)}") from error
+    if not isinstance(error, GdpoError):
+        logger.error("the training ended with an error. %s", safe_step(run))
+        raise error
+    raise type(error)(f"{error}\n{safe_step(run)}") from error
+
+
+def _remove_half_written(run: RunDirectory) -> None:
+    for folder in run.checkpoints.glob("checkpoint-*"):
+        if not is_complete(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def safe_step(run: RunDirectory) -> str:
+    """Which step a run goes on from, and how."""
+    last = run.last_checkpoint()
+    what = f"Step {last.step:,} is safe" if last else "No step was saved yet"
+    return f"{what}. Continue with: {resume_command(run)}"
+
+
+def stopped_again(run: RunDirectory) -> KeyboardInterrupt:
+    """What is raised where a second Ctrl-C came before all was saved."""
+    _remove_half_written(run)
+    return KeyboardInterrupt(f"stopped without saving. {safe_step(run)}")

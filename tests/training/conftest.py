@@ -1,0 +1,52 @@
+"""What tests of whole trainings compare, and how they break a run."""
+
+import json
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file
+
+from gdpo.training import RunDirectory
+
+NOT_REPEATABLE = ("step_time", "train_runtime")
+"""Figures that no two runs share."""
+
+
+def repeatable(run: RunDirectory) -> list[dict]:
+    return [
+        {key: value for key, value in row.items() if key not in NOT_REPEATABLE}
+        for row in run.read_metrics()
+    ]
+
+
+def weights(run: RunDirectory) -> dict[str, torch.Tensor]:
+    return load_file(run.model / "model.safetensors")
+
+
+def rollouts(run: RunDirectory) -> dict[str, pa.Table]:
+    """The tables of all steps; only the name of the run, which is another one, is left out."""
+    files = sorted(run.rollouts.rglob("*.parquet"))
+    tables = {str(file.relative_to(run.rollouts)): pq.read_table(file) for file in files}
+    return {name: table.drop_columns(["run"]) for name, table in tables.items()}
+
+
+def assert_equal_runs(run: RunDirectory, other: RunDirectory) -> None:
+    """All that can be repeated is the same, to the bit."""
+    assert repeatable(run) == repeatable(other)
+    assert rollouts(run) == rollouts(other)
+    mine, theirs = weights(run), weights(other)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+
+
+def forget_checkpoints_after(run: RunDirectory, step: int) -> None:
+    """What is left of a run that died after this step's checkpoint."""
+    for folder in run.checkpoints.iterdir():
+        if int(folder.name.rpartition("-")[2]) > step:
+            shutil.rmtree(folder)
+    shutil.rmtree(run.model)
+    facts = run.read_environment()
+    del facts["finished"]
+    run.environment.write_text(json.dumps(facts))

@@ -1,0 +1,236 @@
+"""Trainings that are stopped, fail or lose a process within a step: nothing finished is lost."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
+
+from gdpo.errors import RewardError
+from gdpo.training import RunDirectory, load_recipe, train
+from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
+
+BREAKS = """
+import os, signal, time
+from pathlib import Path
+from gdpo import Reward
+
+FOLDER = Path(__file__).parent
+
+def breaks(completion, reference):
+    \"\"\"What `break.py` says happens once, where the run has logged `at` lines.\"\"\"
+    plan = FOLDER / "plan.txt"
+    if plan.exists():
+        at, rank, run, what = plan.read_text().split(maxsplit=3)
+        log = Path(run) / "metrics.jsonl"
+        lines = len(log.read_text().splitlines()) if log.exists() else 0
+        if Path(run).exists() and lines == int(at) and os.environ.get("RANK", "0") == rank:
+            plan.unlink()
+            exec(what)
+    return (len(completion) % 5) / 5
+
+breaks = Reward("breaks", breaks, low=0, high=1)
+"""
+
+INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
+SWALLOW = f"""
+try:
+    {INTERRUPT}
+except BaseException:
+    pass
+"""
+
+
+@pytest.fixture
+def breaking(recipe_file, own_rewards, tmp_path):
+    """A recipe of 5 steps, whose reward does what it is told; and how it is told."""
+    folder = tmp_path / "own"
+    (folder / "breaking.py").write_text(BREAKS)
+    sys.modules.pop("breaking", None)
+
+    def recipe(name, *changes):
+        return load_recipe(
+            recipe_file,
+            [
+                f"name={name}",
+                f"rewards=[{{name: '{own_rewards}:vowels'}}, {{name: 'breaking:breaks'}}]",
+                "trainer.max_steps=5",
+                "trainer.save_steps=100",
+                *changes,
+            ],
+        )
+
+    def plan(run, at, what, rank=0):
+        (folder / "plan.txt").write_text(f"{at} {rank} {run} {what}")
+
+    return recipe, plan
+
+
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, sent):
+    recipe, plan = breaking
+    whole = train(recipe("whole")).run
+    stopped = recipe("stopped")
+    plan(stopped.run_dir, 2, f"os.kill(os.getpid(), signal.{sent})")
+    result = train(stopped)
+    assert (result.finished, result.steps) == (False, 2)
+    assert [row["step"] for row in result.run.read_metrics()] == [1, 2]
+    assert not result.run.model.exists()
+    assert "2 of 5 steps are done and saved" in result.conclusion
+    assert f"gdpo train {result.run.path} --resume" in result.conclusion
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = train(stopped, resume=True)
+    assert (resumed.started_at, resumed.finished) == (2, True)
+    assert_equal_runs(resumed.run, whole)
+    assert not (resumed.run.checkpoints / ".others").exists()
+
+
+def test_a_stop_in_an_evaluation_saves_its_step_and_evaluates_when_resumed(breaking, rows):
+    recipe, plan = breaking
+    evaluates = (
+        f"eval_data={{source: {rows}, limit: 4}}",
+        "trainer.eval_steps=5",
+        "trainer.per_device_eval_batch_size=4",
+        "trainer.max_steps=7",
+    )
+    whole = train(recipe("whole", *evaluates)).run
+    assert [row["step"] for row in whole.read_metrics()] == [1, 2, 3, 4, 5, 5, 6, 7, 7]
+    stopped = recipe("stopped", *evaluates)
+    plan(stopped.run_dir, 5, INTERRUPT)  # between two epochs, too: one has 5 steps
+    assert train(stopped).steps == 5
+    assert_equal_runs(train(stopped, resume=True).run, whole)
+
+
+def test_a_stop_that_a_reward_swallows_stops_when_the_step_ends(breaking):
+    recipe, plan = breaking
+    stopped = recipe("stopped")
+    plan(stopped.run_dir, 2, SWALLOW)
+    assert train(stopped).steps == 3
+
+
+def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaking):
+    recipe, plan = breaking
+    whole = train(recipe("whole")).run
+    stopped = recipe("stopped")
+    plan(stopped.run_dir, 0, INTERRUPT)
+    result = train(stopped)
+    assert (result.finished, result.steps) == (False, 0)
+    assert_equal_runs(train(stopped, resume=True).run, whole)
+
+
+def test_a_reward_that_fails_costs_its_step_only(breaking):
+    recipe, plan = breaking
+    whole = train(recipe("whole", "scorer.on_error=raise")).run
+    failing = recipe("failing", "scorer.on_error=raise")
+    plan(failing.run_dir, 3, "raise ValueError('out of order')")
+    with pytest.raises(RewardError, match=r"(?s)out of order.*Step 3 is safe.*--resume"):
+        train(failing)
+    result = train(failing, resume=True)
+    assert result.started_at == 3
+    assert_equal_runs(result.run, whole)
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 5, 6])
+def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(recipe_file, step):
+    """Generations serve two steps, then one at the end of an epoch of 5 whose last is cut."""
+    several = ["trainer.steps_per_generation=3", "trainer.save_total_limit=10"]
+    recipe = load_recipe(recipe_file, [*several, "trainer.num_iterations=2", "trainer.max_steps=8"])
+    run = train(recipe).run
+    whole = repeatable(run)
+    forget_checkpoints_after(run, step)
+    result = train(recipe, resume=True)
+    assert result.started_at == step
+    assert repeatable(run) == whole
+
+
+def test_checkpoints_are_saved_by_time_too(recipe_file):
+    changes = ["trainer.save_steps=100", "trainer.save_total_limit=10", "save_minutes=1e-9"]
+    run = train(load_recipe(recipe_file, changes)).run
+    assert len(list(run.checkpoints.iterdir())) == 4
+    with pytest.raises(ValueError, match="save_minutes"):
+        load_recipe(recipe_file, ["save_minutes=0"])
+
+
+def test_a_second_ctrl_c_counts_a_second_later():
+    request, told = StopRequest(begun=True, may_give_up=False), []
+    request.told = lambda: told.append(1)
+    request.heard(signal.SIGINT, 10.0)
+    request.heard(signal.SIGINT, 10.9)  # of the launcher, which passes on the first one
+    request.heard(signal.SIGTERM, 20.0)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        request.heard(signal.SIGINT, 20.0)
+    assert not isinstance(raised.value, Stopped)
+    assert told == [1]
+
+
+def test_what_may_be_given_up_is_and_what_may_not_is_finished_first():
+    request = StopRequest(begun=True)
+    with pytest.raises(Stopped):
+        request.heard(signal.SIGINT, 0.0)
+    request = StopRequest(begun=True)
+    request.forbid()
+    request.heard(signal.SIGTERM, 0.0)
+    with pytest.raises(Stopped):
+        request.allow()
+
+
+def test_a_signal_before_there_is_a_run_goes_to_whom_it_went_before():
+    with stop_on_signal(StopRequest()), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_peers_are_told_of_a_stop():
+    waits = "import signal; print(flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as peer:
+        peer.stdout.readline()
+        StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).heard(signal.SIGINT, 0.0)
+    assert peer.returncode == -signal.SIGTERM
+    StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).heard(signal.SIGINT, 0.0)
+
+
+def two_processes(recipe, tmp_path, *options):
+    """Train with torchrun; returns the exit code and what was printed."""
+    file = tmp_path / f"{recipe.name}.yaml"
+    file.write_text(recipe.to_yaml())
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", "-m", "gdpo", "train", file, "--no-report", *options),
+        ],
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "own"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_path):
+    recipe, plan = breaking
+    halved = "trainer.per_device_train_batch_size=2"
+    whole, stopped = recipe("whole", halved), recipe("stopped", halved)
+    code, told = two_processes(whole, tmp_path)
+    assert code == 0, told
+    assert "8 rollouts per step on 2 processes" in told
+
+    plan(stopped.run_dir, 2, INTERRUPT, rank=1)  # the main process is told, and saves alone
+    code, told = two_processes(stopped, tmp_path)
+    assert code != 0
+    assert told.count("2 of 5 steps are done and saved") == 1
+    assert "gdpo/" not in told, "there is no traceback"
+
+    plan(stopped.run_dir, 3, "os.kill(os.getpid(), signal.SIGKILL)", rank=1)
+    code, told = two_processes(stopped, tmp_path, "--resume")
+    assert code != 0
+    # The launcher tells the main process to stop, unless that has seen it before.
+    assert re.search("another process .* has ended. Step 3 is safe|3 of 5 steps are done", told)
+    assert "gdpo/" not in told, "there is no traceback"
+
+    code, told = two_processes(stopped, tmp_path, "--resume")
+    assert code == 0, told
+    assert_equal_runs(RunDirectory(Path(stopped.run_dir)), RunDirectory(Path(whole.run_dir)))
