@@ -1,5 +1,6 @@
 """Writing what others read: files that are never half there, JSON that every reader takes."""
 
+import errno
 import json
 import math
 import os
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -37,6 +40,16 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(
         _finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str
     )
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or what caused it, says that a disk is full."""
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return any(isinstance(cause, OSError) and cause.errno in _FULL for cause in causes)
 
 
 def _finite(value: Any) -> Any:

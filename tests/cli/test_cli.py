@@ -180,3 +180,45 @@ def test_evaluate_tells_what_is_wrong_before_it_begins(gdpo_says, arguments, mes
     code, _, err = gdpo_says("evaluate", "gold", *arguments)
     assert code == 2
     assert message in err.replace("\n", " ")
+
+
+def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
+    """Also of a library that would make another error of it, or swallow it."""
+    (tmp_path / "slow_start.py").write_text(
+        "import os, signal\n"
+        "try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "except BaseException: raise ImportError('half a library')\n"
+    )
+    (tmp_path / "recipe.yaml").write_text(
+        "task: slow_start:task\nmodel: none\ndata: {source: rows.jsonl}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gdpo", "train", "recipe.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 130
+    told = "gdpo: stopped; a training that had begun continues with --resume"
+    assert (done.stdout, done.stderr.strip()) == ("", told)
+
+
+def test_what_answers_a_ctrl_c_is_there_before_anything_heavy():
+    listing = "import sys, gdpo.cli; print(*{'numpy', 'rich', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")  # noqa: PTH110
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:  # noqa: PTH123 (a device)
+        done = subprocess.run(
+            [sys.executable, "-m", "gdpo", "recipes", "show", "gsm8k"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    assert done.returncode == 70
+    assert done.stderr.startswith("gdpo: the disk of what it writes is full. Make room")
+    assert len(done.stderr.splitlines()) == 1

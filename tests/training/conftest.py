@@ -10,7 +10,13 @@ from safetensors.torch import load_file
 
 from gdpo.training import RunDirectory
 
-NOT_REPEATABLE = ("step_time", "train_runtime")
+NOT_REPEATABLE = (
+    "step_time",
+    "train_runtime",
+    "eval_runtime",
+    "eval_samples_per_second",
+    "eval_steps_per_second",
+)
 """Figures that no two runs share."""
 
 

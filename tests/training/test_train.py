@@ -1,5 +1,6 @@
 """Training end to end on a random tiny model: the run directory, interruptions, resumptions."""
 
+import io
 import json
 import pickle
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+from rich.console import Console
 from tests.training.conftest import forget_checkpoints_after, repeatable, weights
 
 from gdpo.errors import ConfigError, DataError
@@ -15,7 +17,7 @@ from gdpo.rollouts import read_rollouts
 from gdpo.rollouts._record import read_declared
 from gdpo.training import load_recipe, train
 from gdpo.training._checkpoints import Checkpoint, complete
-from gdpo.training._finish import _best_or
+from gdpo.training._finish import _best_or, finish_run
 from gdpo.training._noise import quiet
 from gdpo.training._preflight import prepare
 from gdpo.training._resolve import resolve
@@ -194,6 +196,95 @@ def test_the_readme_of_a_run_says_what_the_rewards_did(finished):
     assert "What the rewards did in the last steps" in text
     assert "gdpo on 8 x 4 rollouts (prompts x samples)" in text  # 4 steps of 2 prompts
     assert "vowels" in text.partition("What the rewards did")[2]
+
+
+def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
+    shutil.rmtree(begun.checkpoints)
+    before = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
+    with pytest.raises(ConfigError) as refused:
+        train(recipe, resume=True)
+    assert "has logged 4 steps, and there is no whole checkpoint to go on from" in str(
+        refused.value
+    )
+    assert "--set name=tiny-2" in str(refused.value)
+    assert "--resume --from-scratch" in str(refused.value)
+    after = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
+    assert {p: b for p, b in after.items() if p.name != ".lock"} == {
+        p: b for p, b in before.items() if p.name != ".lock"
+    }
+
+
+def test_a_run_without_a_checkpoint_begins_again_where_that_is_asked_for(begun, recipe):
+    whole = repeatable(begun)
+    shutil.rmtree(begun.checkpoints)
+    result = train(recipe, resume=True, from_scratch=True)
+    assert result.started_at == 0
+    assert repeatable(begun) == whole
+    (aside,) = begun.path.glob("dropped-*")
+    assert len((aside / "metrics.jsonl").read_text().splitlines()) == 4
+    assert len(list((aside / "rollouts").iterdir())) == 4
+
+
+def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, recipe_file):
+    shutil.rmtree(finished.run.checkpoints)
+    again = train(load_recipe(recipe_file), resume=True)
+    assert (again.finished, again.steps) == (True, 4)
+    assert "is finished: 4 steps" in again.conclusion
+    with pytest.raises(ConfigError, match="is finished after 4 steps, and there is no whole"):
+        train(load_recipe(recipe_file, ["trainer.max_steps=6"]), resume=True)
+    assert len(finished.run.read_metrics()) == 4
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(recipe_file, recipe):
+    longer = load_recipe(recipe_file, ["trainer.save_total_limit=10"])
+    run = train(longer).run
+    whole = repeatable(run)
+    forget_checkpoints_after(run, 3)
+    (run.checkpoints / "checkpoint-3" / "optimizer.pt").unlink()
+    told = Console(file=io.StringIO(), width=10_000)
+    result = train(longer, resume=True, console=told)
+    assert result.started_at == 2
+    assert repeatable(run) == whole
+    assert "checkpoint-3 is damaged: optimizer.pt is missing" in told.file.getvalue()
+    assert "what came after step 2 is in" in told.file.getvalue()
+    assert len(list(run.path.glob("dropped-*/checkpoints/checkpoint-3"))) == 1
+
+
+def test_the_same_rows_in_another_order_cannot_resume_a_run(begun, recipe, rows):
+    rows.write_text("".join(reversed(rows.read_text().splitlines(keepends=True))))
+    with pytest.raises(ConfigError, match=r"a digest of its data = .* in another order"):
+        train(recipe, resume=True)
+
+
+def test_other_versions_and_lost_records_are_told_when_a_run_is_resumed(begun, recipe):
+    facts = begun.read_environment()
+    begun.update_environment(gdpo="0.0.3", packages={**facts["packages"], "torch": "2.9.0"})
+    begun.metrics.unlink()
+    shutil.rmtree(begun.rollouts)
+    told = Console(file=io.StringIO(), width=10_000)
+    assert train(recipe, resume=True, console=told).finished
+    text = told.file.getvalue()
+    assert f"resumed with gdpo {facts['gdpo']} (before: 0.0.3), torch" in text
+    assert "metrics.jsonl has no line of the first 3 steps" in text
+    assert "rollouts has no rollouts of the first 3 steps" in text
+    assert "8 rollouts per step on 1 process" in text
+
+
+def test_what_is_finished_says_so_last(recipe):
+    with quiet():
+        job = prepare(resolve(recipe), rows=1)
+    run = train(recipe).run
+    forget_checkpoints_after(run, 4)
+    run.readme.unlink()
+    run.readme.mkdir()  # the card cannot be written
+    with pytest.raises(IsADirectoryError):
+        finish_run(job, run)
+    assert "finished" not in run.read_environment()
+    assert not list(run.path.glob(".model.*"))
+    run.readme.rmdir()
+    finish_run(job, run)
+    assert "finished" in run.read_environment()
+    assert run.readme.is_file()
 
 
 def test_a_finished_run_says_so_and_can_be_made_longer(finished, recipe_file):

@@ -1,6 +1,5 @@
 """Takes the verbs together, and turns a user's mistake into one message instead of a traceback."""
 
-import errno
 import io
 import os
 import sys
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gdpo import __version__
+from gdpo._files import is_full
 from gdpo._naming import search_also
 from gdpo.cli import STOPPED
 from gdpo.cli._codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
@@ -28,6 +28,11 @@ from gdpo.cli.recipes import recipes
 from gdpo.cli.report import report
 from gdpo.cli.train import train
 from gdpo.errors import GdpoError
+
+_FULL_DISK = (
+    "the disk of {place} is full. Make room, and give the same command again: it goes on where it "
+    "was (a training with --resume)"
+)
 
 _HELP = """Train a language model on several rewards at once, so that none of them drowns.
 
@@ -82,24 +87,11 @@ def _code_of(arguments: Sequence[str] | None) -> int:
             return CLOSED
         raise
     except Exception as error:  # noqa: BLE001 (told whole, and only its exit code is chosen)
-        if (full := _full_disk(error)) is not None:
-            _complain(full)
-            return CRASHED
-        traceback.print_exc()
+        if is_full(error):
+            _complain(_FULL_DISK.format(place=getattr(error, "filename", None) or "what it writes"))
+        else:
+            traceback.print_exc()
         return CRASHED
-
-
-def _full_disk(error: BaseException | None) -> str | None:
-    """What to say of an error that came of a full disk; None: it did not."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            place = error.filename or "the folder that is written to"
-            return (
-                f"the disk of {place} is full. Make room, and give the same command again: it goes "
-                "on where it was (a training with --resume)"
-            )
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _close_output() -> None:

@@ -1,13 +1,10 @@
 """Whether the disk has room for checkpoints, before a training and when it fails."""
 
-import errno
 import shutil
 from pathlib import Path
 from typing import Any
 
 from gdpo.errors import ConfigError
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _STATES_OF_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
 """Optimizers that keep two numbers for each weight. Of others a checkpoint is thought smaller."""
@@ -37,23 +34,9 @@ def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
         )
 
 
-def is_full(error: BaseException, folder: Path, checkpoint: int) -> bool:
-    """Whether an error came of a full disk. torch and safetensors may hide that in their texts.
-
-    Args:
-        error: With what caused it.
-        folder: Where it was written to.
-        checkpoint: Bytes of what may have been written.
-    """
-    causes: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in causes:
-        causes.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    if any(isinstance(e, OSError) and e.errno in _FULL for e in causes):
-        return True
-    hidden = any(name in str(e) for e in causes for name in ("inline_container", "No space left"))
-    return hidden and shutil.disk_usage(folder).free < checkpoint
+def has_no_room(folder: Path, checkpoint: int) -> bool:
+    """Whether the disk of a folder has less room than a checkpoint takes."""
+    return shutil.disk_usage(folder).free < checkpoint
 
 
 def megabytes(count: int) -> str:

@@ -2,12 +2,14 @@
 
 import logging
 import shutil
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
+from gdpo._files import is_full
 from gdpo.errors import DataError, GdpoError
 from gdpo.training._checkpoints import Checkpoint, is_complete
-from gdpo.training._disk import is_full, megabytes
+from gdpo.training._disk import has_no_room, megabytes
 from gdpo.training._loop import Loop
 from gdpo.training._resume import resume_command
 from gdpo.training._run_directory import RunDirectory
@@ -52,8 +54,10 @@ def failed(
 
 def _raise_in_words(loop: Loop, start: Checkpoint | None, error: Exception) -> None:
     run = loop.run
-    if is_full(error, run.path, loop.checkpoint_bytes):
-        _remove_half_written(run)
+    # torch and safetensors hide a full disk in texts of their own.
+    no_room = bool(_half_written(run)) and has_no_room(run.path, loop.checkpoint_bytes)
+    _remove_half_written(run)
+    if is_full(error) or no_room:
         raise GdpoError(
             f"the disk of {run.path} is full; a checkpoint takes about "
             f"{megabytes(loop.checkpoint_bytes)}. Make room. {safe_step(run)}"
@@ -72,10 +76,14 @@ def _raise_in_words(loop: Loop, start: Checkpoint | None, error: Exception) -> N
     raise type(error)(f"{error}\n{safe_step(run)}") from error
 
 
+def _half_written(run: RunDirectory) -> list[Path]:
+    """Checkpoints that were begun and not completed."""
+    return [folder for folder in run.checkpoints.glob("checkpoint-*") if not is_complete(folder)]
+
+
 def _remove_half_written(run: RunDirectory) -> None:
-    for folder in run.checkpoints.glob("checkpoint-*"):
-        if not is_complete(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in _half_written(run):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def safe_step(run: RunDirectory) -> str:

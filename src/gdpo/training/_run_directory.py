@@ -135,6 +135,11 @@ class RunDirectory:
         """The newest complete checkpoint. Whether its files are whole is not looked at."""
         return next(iter(checkpoints(self.checkpoints)), None)
 
+    def steps_saved(self) -> int:
+        """The steps that are in a checkpoint; of a finished run without one, all that it made."""
+        last = self.last_checkpoint()
+        return last.step if last else int(self.read_environment().get("steps", 0))
+
     def steps_logged(self) -> int:
         """The last step that `metrics.jsonl` has a line of."""
         return max((int(row.get("step", 0)) for row in self.read_metrics()), default=0)

@@ -158,7 +158,7 @@ def _train_recipe(
         opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
         try:
             if opened.done:
-                return _result(job, opened.run, started_at=opened.step, seconds=0.0)
+                return _result(job, opened.run, started_at=opened.run.steps_saved(), seconds=0.0)
             return _run(job, opened, stop, console if _processes().is_main_process else None)
         finally:
             unlock(job.recipe.run_dir)
@@ -360,10 +360,9 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
 def _result(
     job: Job, run: RunDirectory, *, started_at: int, seconds: float, notes: tuple[str, ...] = ()
 ) -> RunResult:
-    last = run.last_checkpoint()
     return RunResult(
         run=run,
-        steps=last.step if last else int(run.read_environment().get("steps", 0)),
+        steps=run.steps_saved(),
         total_steps=job.batches.total_steps,
         started_at=started_at,
         seconds=seconds,

@@ -1,0 +1,83 @@
+"""A disk without room for checkpoints: said before a training, and in words when it fails."""
+
+import errno
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from gdpo._files import is_full
+from gdpo.errors import ConfigError, GdpoError
+from gdpo.training import RunDirectory, load_recipe, train
+from gdpo.training._disk import checkpoint_bytes, refuse_small_disk
+
+
+def test_a_checkpoint_is_what_is_trained_and_what_the_optimizer_keeps_of_it():
+    model = torch.nn.Linear(10, 10, bias=False)
+    assert checkpoint_bytes(model, "adamw_torch_fused") == 1200
+    assert checkpoint_bytes(model, "adamw_torch") == 1200
+    assert checkpoint_bytes(model, "sgd") == 400
+    model.weight.requires_grad_(False)
+    assert checkpoint_bytes(model, "adamw_torch") == 0
+
+
+def test_a_disk_without_room_for_two_checkpoints_is_refused(tmp_path):
+    refuse_small_disk(tmp_path, 1000, "-")
+    with pytest.raises(ConfigError, match=r"has .* free, and two checkpoints .* 2000000.0 GB"):
+        refuse_small_disk(tmp_path, 10**15, "take another folder")
+
+
+def test_a_full_disk_is_known_by_what_caused_an_error():
+    full = OSError(errno.ENOSPC, "No space left on device")
+    wrapped = ValueError("in a library")
+    wrapped.__cause__ = full
+    assert is_full(full)
+    assert is_full(wrapped)
+    full.__context__ = wrapped  # a circle
+    assert not is_full(OSError(errno.EACCES, "Permission denied"))
+
+
+@pytest.fixture
+def small_disk():
+    """Mounts a disk of so many bytes; where that is not allowed, the test is skipped."""
+    mounted = []
+
+    def mount(size):
+        folder = Path(tempfile.mkdtemp())
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("a small disk cannot be mounted here: it takes root")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        folder.rmdir()
+
+
+def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_file, small_disk):
+    sized = train(load_recipe(recipe_file, ["trainer.max_steps=1"])).run
+    (one,) = sized.checkpoints.iterdir()
+    size = sum(file.stat().st_size for file in one.rglob("*"))
+    folder = small_disk(round(4.7 * size))
+    changes = [f"runs_dir={folder}", "trainer.save_total_limit=10", "trainer.max_steps=7"]
+    recipe = load_recipe(recipe_file, changes)
+    with pytest.raises(
+        GdpoError, match=r"is full; .* Step \d is safe\. Continue with: gdpo"
+    ) as told:
+        train(recipe)
+    run = RunDirectory(recipe.run_dir)
+    last = run.last_checkpoint()
+    assert f"Step {last.step} is safe" in str(told.value)
+    assert sorted(run.checkpoints.glob("*"))[-1] == last.path, "what is half written is removed"
+
+    fewer = load_recipe(recipe_file, [*changes, "trainer.save_total_limit=2"])
+    with pytest.raises(ConfigError, match=r"has \d+ MB free, and two checkpoints of this run take"):
+        train(fewer, resume=True)
+    for old in run.checkpoints.iterdir():
+        if old != last.path:
+            subprocess.run(["rm", "-r", old], check=True)
+    assert train(fewer, resume=True).finished
