@@ -5,12 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
 
 from gdpo.errors import RewardError
+from gdpo.integrations.trl._resumable import ResumableTrainer
 from gdpo.training import RunDirectory, load_recipe, train
 from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
 
@@ -86,7 +86,6 @@ def test_a_stop_within_a_step_saves_at_once_what_the_one_before_left(breaking, s
     resumed = train(stopped, resume=True)
     assert (resumed.started_at, resumed.finished) == (2, True)
     assert_equal_runs(resumed.run, whole)
-    assert not (resumed.run.checkpoints / ".others").exists()
 
 
 def test_a_stop_in_an_evaluation_saves_its_step_and_evaluates_when_resumed(breaking, rows):
@@ -110,6 +109,15 @@ def test_a_stop_that_a_reward_swallows_stops_when_the_step_ends(breaking):
     stopped = recipe("stopped")
     plan(stopped.run_dir, 2, SWALLOW)
     assert train(stopped).steps == 3
+
+
+def test_where_processes_save_together_a_stop_waits_for_the_end_of_the_step(breaking, monkeypatch):
+    recipe, plan = breaking
+    monkeypatch.setattr(ResumableTrainer, "saves_together", True)
+    stopped = recipe("stopped")
+    plan(stopped.run_dir, 2, INTERRUPT)
+    assert train(stopped).steps == 3
+    assert train(stopped, resume=True).finished
 
 
 def test_a_stop_before_the_first_step_ends_leaves_a_run_that_begins_again(breaking):
@@ -233,4 +241,6 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
 
     code, told = two_processes(stopped, tmp_path, "--resume")
     assert code == 0, told
-    assert_equal_runs(RunDirectory(Path(stopped.run_dir)), RunDirectory(Path(whole.run_dir)))
+    assert_equal_runs(RunDirectory(stopped.run_dir), RunDirectory(whole.run_dir))
+    hidden = {p.name for p in stopped.run_dir.rglob(".*")} - {".lock"}
+    assert not hidden, "nothing is left over"

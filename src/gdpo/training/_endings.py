@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
@@ -28,9 +27,9 @@ def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -
     try:
         loop.save_left(trainer)
     except KeyboardInterrupt as error:
-        raise stopped_again(loop.run) from error
+        raise stopped_again(loop, trainer) from error
     except Exception as error:  # noqa: BLE001 (raised again in words)
-        _raise_in_words(loop, start, error)
+        _raise_in_words(loop, trainer, start, error)
 
 
 def failed(
@@ -49,14 +48,16 @@ def failed(
         logger.warning("what the last finished step left could not be saved", exc_info=True)
     if left and loop.stop.requested:  # one process after the other leaves, in whatever it does
         return
-    _raise_in_words(loop, start, error)
+    _raise_in_words(loop, trainer, start, error)
 
 
-def _raise_in_words(loop: Loop, start: Checkpoint | None, error: Exception) -> None:
+def _raise_in_words(
+    loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
+) -> None:
     run = loop.run
     # torch and safetensors hide a full disk in texts of their own.
-    no_room = bool(_half_written(run)) and has_no_room(run.path, loop.checkpoint_bytes)
-    _remove_half_written(run)
+    no_room = has_no_room(run.path, loop.checkpoint_bytes)
+    no_room = _remove_half_written(loop, trainer) and no_room
     if is_full(error) or no_room:
         raise GdpoError(
             f"the disk of {run.path} is full; a checkpoint takes about "
@@ -76,14 +77,14 @@ def _raise_in_words(loop: Loop, start: Checkpoint | None, error: Exception) -> N
     raise type(error)(f"{error}\n{safe_step(run)}") from error
 
 
-def _half_written(run: RunDirectory) -> list[Path]:
-    """Checkpoints that were begun and not completed."""
-    return [folder for folder in run.checkpoints.glob("checkpoint-*") if not is_complete(folder)]
-
-
-def _remove_half_written(run: RunDirectory) -> None:
-    for folder in _half_written(run):
+def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
+    """Remove checkpoints that were begun and not completed; whether there were any."""
+    if not trainer.args.should_save:
+        return False
+    begun = [f for f in loop.run.checkpoints.glob("checkpoint-*") if not is_complete(f)]
+    for folder in begun:
         shutil.rmtree(folder, ignore_errors=True)
+    return bool(begun)
 
 
 def safe_step(run: RunDirectory) -> str:
@@ -93,7 +94,7 @@ def safe_step(run: RunDirectory) -> str:
     return f"{what}. Continue with: {resume_command(run)}"
 
 
-def stopped_again(run: RunDirectory) -> KeyboardInterrupt:
+def stopped_again(loop: Loop, trainer: "ResumableTrainer") -> KeyboardInterrupt:
     """What is raised where a second Ctrl-C came before all was saved."""
-    _remove_half_written(run)
-    return KeyboardInterrupt(f"stopped without saving. {safe_step(run)}")
+    _remove_half_written(loop, trainer)
+    return KeyboardInterrupt(f"stopped without saving. {safe_step(loop.run)}")

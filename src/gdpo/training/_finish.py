@@ -44,6 +44,7 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     last = run.last_checkpoint()
     if last is None or last.step < job.batches.total_steps:
         return ()
+    run.tidy()
     notes: list[str] = []
     if not _publish_model(job, run, last):
         notes.append(f"{last.path} holds no whole weights (sharded?), so there is no {run.model}")

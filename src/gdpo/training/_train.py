@@ -297,17 +297,22 @@ def _train(
         loop.stop.told = loop.display.stopping
         trainer.scorer.progress = loop.scored
         try:
-            loop.stop.allow()
-            if trainer.saves_together:
-                loop.stop.forbid()
-            trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+            _until_it_fails(loop, trainer, start)
         except Stopped:
             stopped(loop, trainer, start)
         except KeyboardInterrupt as error:
-            raise stopped_again(loop.run) from error
-        except Exception as error:  # noqa: BLE001 (raised again, once what is done is saved)
-            failed(loop, trainer, start, error)
+            raise stopped_again(loop, trainer) from error
     return trainer.state.global_step >= loop.job.batches.total_steps
+
+
+def _until_it_fails(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
+    try:
+        loop.stop.allow()
+        if trainer.saves_together:
+            loop.stop.forbid()
+        trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+    except Exception as error:  # noqa: BLE001 (raised again, once what is done is saved)
+        failed(loop, trainer, start, error)
 
 
 def _peers() -> list[int]:
