@@ -18,7 +18,7 @@ from gdpo.training import Recipe, RunDirectory
 
 _COMMAND = (sys.executable, "-m", "gdpo", "train", "--no-report")
 
-_GO_ON = ("--resume",)
+_GO_ON = ("--resume", "--from-scratch")
 """Arguments of a run that has begun."""
 
 _POLL_S = 0.1
