@@ -27,9 +27,9 @@ from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
-from _equal import differing, differing_evaluations, left_over, steps  # noqa: E402
-from _place import prepare, recipe  # noqa: E402
-from _processes import Kill, alive, fork, spawn  # noqa: E402
+from _equal import differing, differing_evaluations, left_over, steps
+from _place import prepare, recipe
+from _processes import Kill, alive, fork, spawn
 
 COUNTS = {"train": 120, "evaluate": 40, "compare": 24, "torchrun": 8, "slow": 8}
 """Interruptions of each sort."""
@@ -271,6 +271,7 @@ def main():
     parser.add_argument("--counts", default="", help="interruptions of each sort, as train=20")
     parser.add_argument("--folder", type=Path, help="left out: a temporary one")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
     given = dict(pair.split("=") for pair in options.counts.split(",") if pair)
     counts = COUNTS | {sort: int(count) for sort, count in given.items()}
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="interruptions-"))).absolute()

@@ -96,6 +96,7 @@ def fork(arguments, code, trial, log, kill=None, count=None):
 
 def _run(arguments, trial, kill, count):
     import sitecustomize as hook  # ours, by the path above
+
     from gdpo.cli import main
 
     hook.install(kill.at if kill else -1, str(trial), str(kill.claim) if kill else "")
@@ -117,9 +118,9 @@ def alive(trial, sessions):
     for process in psutil.process_iter():
         try:
             ours = process.environ().get("TRIAL") == str(trial)
-            if process.pid != os.getpid() and (ours or os.getsid(process.pid) in sessions):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(" ".join(process.cmdline()))
-        except (psutil.Error, OSError):
+            ours = ours or os.getsid(process.pid) in sessions
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except (psutil.Error, OSError):  # it has ended meanwhile, or is not ours to look at
             continue
     return found
