@@ -1,5 +1,12 @@
 """`gdpo compare` and `gdpo report`: what is typed wrong is told at once; toys need no model."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 from tests.experiments.conftest import write_run
 
@@ -23,6 +30,36 @@ def test_what_is_typed_wrong_is_told_before_anything_runs(arguments, message, gd
     code, _, err = gdpo_says("compare", *arguments)
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize("whom", ["the run", "the comparison"])
+def test_what_is_stopped_is_told_in_the_last_line_and_is_no_success(
+    whom, recipe_file, tmp_path, own_rewards
+):
+    command = [sys.executable, "-m", "gdpo", "compare", recipe_file]
+    folder = tmp_path / "compared"
+    options = ["--arms", "gdpo", "--seeds", "1", "--jobs", "1", "--output", folder]
+    with subprocess.Popen(
+        [*command, *options],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "own")},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        note = folder / "logs" / "gdpo-seed-1.process"
+        while not (note.is_file() and note.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.05)
+        if whom == "the run":
+            os.kill(json.loads(note.read_text())["pid"], signal.SIGTERM)
+        else:
+            process.send_signal(signal.SIGINT)
+        *_, last = process.stdout.read().splitlines()
+    assert last == (
+        "stopped with 0 of 1 runs done; gdpo, seed 1: no step was done yet; the same command goes "
+        "on"
+    )
+    assert process.returncode == 130
+    assert not note.exists()
 
 
 def test_toys_are_compared_and_each_gets_a_page(gdpo_says, tmp_path):

@@ -96,6 +96,36 @@ def test_what_is_done_is_kept_and_the_rest_goes_on(gsm8k_file, tmp_path):
     assert again == results
 
 
+def test_two_at_once_in_one_folder_are_refused(gsm8k_file, tmp_path):
+    folder = tmp_path / "evaluation"
+    refused = []
+
+    class Again(Counting):
+        def respond(self, problems, seed, samples):
+            with pytest.raises(ConfigError, match=f"another process evaluates into {folder}") as e:
+                run(folder, ["gsm8k"], [gsm8k_file])
+            refused.append(e)
+            return super().respond(problems, seed, samples)
+
+    run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _: Again())
+    assert len(refused) == 3
+    run(folder, ["gsm8k"], [gsm8k_file])
+
+
+def test_what_a_killed_evaluation_left_half_written_goes(gsm8k_file, tmp_path):
+    folder = tmp_path / "evaluation"
+    halves = [folder / "gsm8k" / "problems_000032.99.partial", folder / ".settings.json.99.partial"]
+    for half in halves:
+        half.parent.mkdir(parents=True, exist_ok=True)
+        half.touch()
+    (folder / "gsm8k").rename(tmp_path / "aside")
+    (folder / ".lock").touch()
+    run(folder, ["gsm8k"], [gsm8k_file])  # killed before its settings: the folder is free
+    (tmp_path / "aside" / halves[0].name).rename(halves[0])
+    run(folder, ["gsm8k"], [gsm8k_file])
+    assert not any(half.exists() for half in halves)
+
+
 def test_every_response_is_a_rollout_record(gsm8k_file, tmp_path):
     answering = Counting(samples=2)
     run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: answering)

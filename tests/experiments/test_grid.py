@@ -1,18 +1,21 @@
 """A grid of runs: kept where finished, resumed where interrupted, counted where failed."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 from tests.experiments.conftest import write_run
 
 from gdpo.errors import ConfigError
 from gdpo.experiments import Training, make_grid, read_experiment, run_grid
-from gdpo.experiments._grid import _devices
+from gdpo.experiments._grid import _free, _slots
+from gdpo.experiments._orphans import noted
 from gdpo.training import DataConfig, Recipe
 
 REWARDS = """
@@ -133,10 +136,10 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
 
 def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path):
     grid = make_grid(recipe, ["gdpo"], [1, 2], tmp_path / "compare", reach=0.8)
-    processes = []
+    processes = set()
 
     def interrupt():
-        processes.extend(cell.training.process for cell in grid.running())
+        processes.update(cell.training.process for cell in grid.running())
         time.sleep(0.5)
         raise KeyboardInterrupt
 
@@ -184,27 +187,132 @@ def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
 
 def test_each_run_gets_a_device_of_its_own(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
-    devices = _devices(3)
-    assert [next(devices)["CUDA_VISIBLE_DEVICES"] for _ in range(3)] == ["0", "3", "0"]
+    assert _slots(3) == ["0", "3", "0"]
+    assert _slots(1) == [""]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert next(_devices(2)) == {}
+    assert _slots(2) == ["", ""]
 
 
-def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path):
+@pytest.mark.parametrize(
+    ("devices", "left"),
+    [
+        ([], ["0", "1"]),
+        (["0"], ["1"]),
+        (["1"], ["0"]),
+        ([None], ["0"]),  # where it trains is not known: it counts all the same
+        ([None, "0"], []),
+        (["7"], ["0"]),
+        (["0", "1", "1"], []),
+    ],
+)
+def test_a_run_of_an_earlier_call_keeps_its_device_and_counts(devices, left, recipe, tmp_path):
+    cells = make_grid(recipe, ["gdpo"], [1, 2, 3, 4], tmp_path / "compare", reach=0.8).cells
+    for cell, device in zip(cells, devices, strict=False):
+        cell.training, cell.device = Training(cell.recipe, tmp_path, None), device
+    assert _free(["0", "1"], cells) == left
+
+
+def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / ".comparison.json.123.partial").touch()
+    make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from gdpo.training._lock import lock
+lock(Path(sys.argv[1]))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder():
+    """Starts a process that trains in a folder, as far as others can see."""
+    with ExitStack() as stack:
+
+        def start(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            process = subprocess.Popen(
+                [sys.executable, "-c", HOLDER, folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.enter_context(process)
+            process.stdout.readline()
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def orphan():
+    """Starts a process of an earlier comparison that trains a cell, as far as others can see."""
+    with ExitStack() as stack:
+
+        def start(cell, *, keeps_its_number=True):
+            cell.note.parent.mkdir(parents=True, exist_ok=True)
+            with noted(cell.note, "") as (descriptor, write):
+                process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[descriptor])
+                stack.enter_context(process)
+                if keeps_its_number:
+                    write(process.pid)
+            return process
+
+        yield start
+
+
+def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, tmp_path, orphan):
+    short = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 1}})
+    grid = make_grid(short, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    process = orphan(grid.cells[0])
+    said = []
+    run_grid(grid, jobs=1, told=lambda: process.poll() or process.terminate(), say=said.append)
+    assert said == ["gdpo, seed 1 is trained by a process of an earlier comparison: waiting for it"]
+    assert grid.cells[0].finished
+
+
+def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_path, orphan):
+    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    process = orphan(grid.cells[0])
+    assert grid.open(), "it is not done yet"
+
+    def told():
+        if process.poll() is None:
+            write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
+            process.communicate()
+
+    run_grid(grid, jobs=1, told=told)
+    assert grid.cells[0].finished
+    assert not grid.cells[0].failure.with_name("gdpo-seed-1.log").exists()
+
+
+def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path, orphan, holder):
+    grid = make_grid(recipe, ["grpo", "gdpo", "mo_grpo"], [1, 2], tmp_path / "compare", reach=0.8)
+    ours, unknown = orphan(grid.cells[0]), orphan(grid.cells[2], keeps_its_number=False)
+    theirs = holder(grid.cells[4].run.path)
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(grid, jobs=3, told=lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert not list(tmp_path.rglob("*.log")), "three of three jobs were taken"
+    assert ours.wait() == -signal.SIGTERM
+    assert (unknown.poll(), theirs.poll()) == (None, None)
+    assert grid.conclusion() == (
+        "stopped with 0 of 6 runs done; grpo, seed 1: no step was done yet; gdpo, seed 1: another "
+        "process trains it, and goes on; mo_grpo, seed 1: another process trains it, and goes on; "
+        "the same command goes on"
+    )
+
+
+def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path, holder):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
-    folder.mkdir()
-    holder = (
-        "import sys; from pathlib import Path; from gdpo.training._lock import lock; "
-        "lock(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", holder, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    process.stdout.readline()
+    holder(folder)
     with pytest.raises(ConfigError, match="another process trains in"):
         run_grid(grid, jobs=1)
-    process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -222,6 +330,44 @@ def test_what_was_killed_for_memory_failed_and_what_was_told_to_stop_goes_on(
     process = subprocess.Popen([sys.executable, "-c", ends], stderr=subprocess.DEVNULL)
     process.wait()
     assert Training(recipe, tmp_path / "log", process).interrupted == interrupted
+
+
+def test_a_run_that_was_killed_says_by_what_and_after_which_step(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    [cell] = grid.cells
+
+    def kill_it():
+        if cell.training:
+            os.kill(cell.training.process.pid, signal.SIGKILL)
+
+    run_grid(grid, jobs=1, told=kill_it)
+    assert cell.failed
+    assert cell.why() == "killed by SIGKILL before its first step was done (out of memory?)"
+    write_run(folder, "gdpo", 1, {"format": [0.0] * 4}, finished=False)
+    process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
+    process.wait()
+    (tmp_path / "log").write_text("step 4/4 | all is well")
+    why = Training(cell.recipe, tmp_path / "log", process).why()
+    assert why.splitlines()[-2:] == ["step 4/4 | all is well", "killed by SIGABRT after step 4"]
+    assert read_experiment(folder).runs[0].why.splitlines()[-1] == cell.why()
+
+
+def test_a_full_disk_is_told_as_what_it_is_and_leaves_no_process_behind(recipe, tmp_path):
+    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    [cell] = grid.cells
+    cell.failure.parent.mkdir(parents=True)
+    cell.failure.with_name(f".{cell.failure.name}.{os.getpid()}.partial").symlink_to("/dev/full")
+    processes = []
+
+    def kill_it():
+        processes.append(cell.training.process)
+        os.kill(cell.training.process.pid, signal.SIGKILL)
+
+    with pytest.raises(OSError, match="No space left") as full:
+        run_grid(grid, jobs=1, told=kill_it)
+    assert full.value.errno == errno.ENOSPC
+    assert all(process.poll() is not None for process in processes)
 
 
 def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):

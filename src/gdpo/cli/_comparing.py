@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from gdpo.errors import ConfigError
 from gdpo.experiments import (
     LOGS,
     REACHED,
+    Grid,
     analyse,
     grid_display,
     make_grid,
@@ -67,23 +69,33 @@ def compare_recipe(
         steps = _total_steps(grid.open()[0].recipe)
         try:
             with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
-                run_grid(grid, jobs=jobs, told=told)
+                run_grid(grid, jobs=jobs, told=told, say=partial(_say, console))
         except KeyboardInterrupt:
-            done = sum(cell.finished for cell in grid.cells)
-            console.print(
-                f"stopped, and saved; the same command goes on ({done} of {len(grid.cells)} runs "
-                "are done)"
-            )
+            _say(console, grid.conclusion())
             return INTERRUPTED
+        except BaseException:
+            if any(cell.ending for cell in grid.cells):
+                _say(console, grid.conclusion())
+            raise
+    return _conclude(grid, console)
+
+
+def _conclude(grid: Grid, console: Console) -> int:
+    """Report what was trained, and say what failed and what is left. Returns the exit code."""
     failed = [cell for cell in grid.cells if cell.failed]
     for cell in failed:
-        reason = f"{cell.arm}, seed {cell.seed} failed: {cell.why()}"
-        console.print(reason, markup=False, soft_wrap=True)
+        _say(console, f"{cell.name} failed: {cell.why()}")
     if failed:
-        console.print(f"logs: {folder / LOGS}; --retry-failed trains them again", markup=False)
+        _say(console, f"logs: {grid.folder / LOGS}; --retry-failed trains them again")
     if any(cell.run.read_metrics() for cell in grid.cells if cell.begun):
-        make_report(folder, None, console)
-    return FAILED if failed else 0
+        make_report(grid.folder, None, console)
+    if left := grid.open():
+        _say(console, grid.conclusion())
+    return FAILED if failed else INTERRUPTED if left else 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def make_report(folder: Path, output: Path | None, console: Console) -> None:

@@ -1,10 +1,10 @@
 """The arms of the demo: each is `gdpo train` on a recipe, in a process of its own."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gdpo.experiments import Training, start_training, stop_trainings
+from gdpo.experiments import Training, signals_held, start_training, stop_trainings, whats_left
 from gdpo.training import Recipe
 
 ARMS = ("grpo", "gdpo")
@@ -12,17 +12,30 @@ ARMS = ("grpo", "gdpo")
 
 
 @contextmanager
-def side_by_side(recipes: Sequence[Recipe], folder: Path) -> Generator[list[Training]]:
-    """Start an arm per recipe; whatever ends the context stops those that still run.
+def side_by_side(
+    recipes: Sequence[Recipe], folder: Path, say: Callable[[str], None]
+) -> Generator[tuple[list[Training], Callable[[], None]]]:
+    """Start an arm per recipe; whatever ends the context has those that still run save and end.
 
     Args:
         recipes: What the arms train.
         folder: Where their recipes and logs are written, named after them.
+        say: Called with what the user should read while an arm saves, and with what became of it.
+
+    Yields:
+        The arms, and what to call now and then: it raises if a signal asked to stop.
     """
-    arms: list[Training] = []
-    try:
-        for recipe in recipes:  # a started one must be known at once
-            arms.append(start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"}))  # noqa: PERF401
-        yield arms
-    finally:
-        stop_trainings(arms)
+    with signals_held() as unwind:
+        arms: list[Training] = []
+        try:
+            for recipe in recipes:  # a started one must be known at once
+                arms.append(start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"}))  # noqa: PERF401
+            yield arms, unwind
+        finally:
+            _stop([arm for arm in arms if arm.running], say)
+
+
+def _stop(arms: Sequence[Training], say: Callable[[str], None]) -> None:
+    killed = stop_trainings(arms, say)
+    for arm in arms:
+        say(f"{arm.name}: {whats_left(arm.run, killed=arm in killed)}")

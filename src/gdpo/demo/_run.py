@@ -3,8 +3,9 @@
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -22,7 +23,7 @@ from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.experiments import Training, analyse, read_experiment, terminable
 from gdpo.report import write_report
 from gdpo.tasks import resolve_task
-from gdpo.training import DataConfig, Recipe
+from gdpo.training import DataConfig, Recipe, RunDirectory
 
 _TASK = "tool_calling"
 _DEFAULT_FOLDER = Path("runs") / "demo"
@@ -86,7 +87,7 @@ def run_demo(
     Raises:
         ConfigError: `output` is taken, or there are no steps.
         MissingExtraError: A package that training needs is not installed.
-        KeyboardInterrupt: Ctrl-C; both arms are stopped, and saved as far as they came.
+        KeyboardInterrupt: Ctrl-C; both arms were told to save, and have ended.
     """
     settings = settings or DemoSettings()
     started = time.monotonic()
@@ -185,10 +186,12 @@ def _train_and_report(
     commands = " | ".join(f"gdpo train {folder / recipe.name}.yaml" for recipe in recipes)
     _say(console, f"training, side by side: {commands}")
     try:
-        with side_by_side(recipes, folder) as arms:
-            failed = _follow(arms, settings, console)
+        with side_by_side(recipes, folder, partial(_say, console)) as (arms, unwind):
+            failed = _follow(arms, settings, console, unwind)
     except KeyboardInterrupt:
-        _say(console, f"stopped. Continue an arm with: gdpo train {folder / ARMS[0]} --resume")
+        begun = [arm.run_dir for arm in recipes if RunDirectory(arm.run_dir).exists]
+        remedy = f" Continue an arm with: gdpo train {begun[0]} --resume" if begun else ""
+        _say(console, f"stopped.{remedy}")
         raise
     for arm in failed:
         failure = Text.assemble((f"{arm.name.upper()} failed: ", "bold red"), arm.why())
@@ -204,7 +207,9 @@ def _train_and_report(
     return DemoResult(folder, found, _draw(folder, found, settings, console))
 
 
-def _follow(arms: Sequence[Training], settings: DemoSettings, console: Console) -> list[Training]:
+def _follow(
+    arms: Sequence[Training], settings: DemoSettings, console: Console, unwind: Callable[[], None]
+) -> list[Training]:
     """Show the arms until both have ended, or one has failed; returns those that failed."""
     views = [ArmView(arm.name, settings.steps) for arm in arms]
     with arms_display(console, views, resolve_task(_TASK).rewards) as update:
@@ -216,6 +221,7 @@ def _follow(arms: Sequence[Training], settings: DemoSettings, console: Console) 
             update()
             if ended or failed:
                 return failed
+            unwind()
             time.sleep(_POLL_S)
 
 

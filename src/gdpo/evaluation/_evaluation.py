@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import nan
 from pathlib import Path
@@ -19,8 +20,12 @@ from gdpo.evaluation._responders import Responder, Sampling
 from gdpo.rewards import Reward, Scorer
 from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
 from gdpo.tasks import Sample
+from gdpo.training._lock import lock, unlock
 
 _BOUNDS = ("mean", "low", "high")
+
+_LEFT_OVERS = (".*.partial", "*/*.partial")
+"""What a process leaves that is killed while it writes."""
 
 PART = 32
 """Problems that are answered, scored and kept together."""
@@ -77,7 +82,8 @@ def evaluate(
         told: Of the progress.
 
     Raises:
-        ConfigError: The folder holds an evaluation with other settings.
+        ConfigError: The folder holds an evaluation with other settings, or another process
+            evaluates into it.
         DataError: Rows cannot be read; before anything is generated.
     """
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
@@ -85,12 +91,14 @@ def evaluate(
         benchmark.name: _digest(_identity(s.prompt, s.reference) for s in samples)
         for benchmark, samples in work
     }
-    _open(folder, settings, rows)
-    results = [
-        _evaluate_one(settings, benchmark, samples, responder, folder, told)
-        for benchmark, samples in work
-    ]
-    write_whole(folder / "results.json", to_json([asdict(r) for r in results], indent=2))
+    settled = _settled(folder, settings, rows)
+    with _alone(folder):
+        write_whole(folder / "settings.json", to_json(settled, indent=2))
+        results = [
+            _evaluate_one(settings, benchmark, samples, responder, folder, told)
+            for benchmark, samples in work
+        ]
+        write_whole(folder / "results.json", to_json([asdict(r) for r in results], indent=2))
     return results
 
 
@@ -121,8 +129,28 @@ def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _open(folder: Path, settings: Settings, rows: Mapping[str, str]) -> None:
-    """Make the folder, or see that it holds an evaluation of the same: settings, weights, rows."""
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Keep other evaluations out of the folder, and remove what a killed one left half written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock(folder)
+    except ConfigError as error:
+        raise ConfigError(
+            f"another process evaluates into {folder} at this moment: wait for it, or name another "
+            "folder: --output"
+        ) from error
+    try:
+        for pattern in _LEFT_OVERS:
+            for file in folder.glob(pattern):
+                file.unlink()
+        yield
+    finally:
+        unlock(folder)
+
+
+def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[str, Any]:
+    """What decides the evaluation, once it is seen that the folder holds no other one."""
     file = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
     wanted["rows_digest"] = dict(rows)
@@ -147,10 +175,9 @@ def _open(folder: Path, settings: Settings, rows: Mapping[str, str]) -> None:
             )
         for key in ("data", "rows_digest"):
             wanted[key] = {**there.get(key, {}), **wanted[key]}
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise ConfigError(f"{folder} holds something else; name another folder: --output")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(file, to_json(wanted, indent=2))
+    return wanted
 
 
 def _evaluate_one(

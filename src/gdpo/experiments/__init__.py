@@ -6,7 +6,14 @@ from gdpo.experiments._display import grid_display
 from gdpo.experiments._experiment import Experiment, Measured, Run
 from gdpo.experiments._grid import Cell, Grid, make_grid, run_grid
 from gdpo.experiments._permutation import PValue, holm, permutation_test
-from gdpo.experiments._process import Training, start_training, stop_trainings, terminable
+from gdpo.experiments._process import (
+    Training,
+    signals_held,
+    start_training,
+    stop_trainings,
+    terminable,
+    whats_left,
+)
 from gdpo.experiments._reading import LOGS, Plan, read_experiment, read_plan, run_name
 from gdpo.experiments._robust import (
     bootstrap,
@@ -63,9 +70,11 @@ __all__ = [
     "run_grid",
     "run_name",
     "running_mean",
+    "signals_held",
     "start",
     "start_training",
     "stop_trainings",
     "tenth",
     "terminable",
+    "whats_left",
 ]

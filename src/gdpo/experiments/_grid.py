@@ -3,10 +3,10 @@
 import json
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 
 import yaml
@@ -14,7 +14,14 @@ import yaml
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.experiments._process import Training, start_training, stop_trainings, terminable
+from gdpo.experiments._orphans import Orphan, find_orphan, noted
+from gdpo.experiments._process import (
+    Training,
+    signals_held,
+    start_training,
+    stop_trainings,
+    whats_left,
+)
 from gdpo.experiments._reading import (
     Plan,
     failure_file,
@@ -22,7 +29,7 @@ from gdpo.experiments._reading import (
     run_name,
 )
 from gdpo.training import Recipe, RunDirectory
-from gdpo.training._lock import is_locked, lock, unlock
+from gdpo.training._lock import lock, unlock
 from gdpo.training._recipe import differences
 from gdpo.training._resolve import resolve
 
@@ -40,8 +47,12 @@ class Cell:
     recipe: Recipe
     failure: Path
     """Where it is kept that it failed."""
-    training: Training | None = None
+    training: Training | Orphan | None = None
     """While it runs."""
+    device: str | None = None
+    """Where it trains, of CUDA_VISIBLE_DEVICES; empty: on all; None: it is not known."""
+    ending: str = ""
+    """What became of it when it was stopped before its end."""
     began: float = 0.0
     """When it did, in this call; seconds of the monotonic clock."""
     steps_before: int = 0
@@ -67,8 +78,23 @@ class Cell:
         """Whether it ended with an error, which is a result, too."""
         return self.failure.is_file() and not self.finished
 
+    @property
+    def name(self) -> str:
+        """In messages."""
+        return f"{self.arm}, seed {self.seed}"
+
+    @property
+    def note(self) -> Path:
+        """Where it is kept which process trains it."""
+        return self.failure.with_name(f"{self.recipe.name}.process")
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.finished or self.failed
+
     def why(self) -> str:
-        """The last line that a failed run printed."""
+        """What killed a failed run, or the last line that it printed."""
         lines = json.loads(self.failure.read_text(encoding="utf-8"))["why"].strip().splitlines()
         return lines[-1] if lines else ""
 
@@ -82,16 +108,21 @@ class Grid:
     cells: list[Cell]
 
     def open(self) -> list[Cell]:
-        """Those with something left to do, that no other process trains."""
-        return [
-            cell
-            for cell in self.cells
-            if not (cell.finished or cell.failed or is_locked(cell.run.path))
-        ]
+        """Those with something left to do, also where another process does it."""
+        return [cell for cell in self.cells if not cell.done]
 
     def running(self) -> list[Cell]:
         """Those that train now."""
         return [cell for cell in self.cells if cell.training is not None]
+
+    def conclusion(self) -> str:
+        """What became of the runs that were stopped, in one line."""
+        done = sum(cell.finished for cell in self.cells)
+        failed = sum(cell.failed for cell in self.cells)
+        told = f"stopped with {done} of {len(self.cells)} runs done"
+        told += f" and {failed} failed" if failed else ""
+        ended = [f"{cell.name}: {cell.ending}" for cell in self.cells if cell.ending]
+        return "; ".join([told, *ended, "the same command goes on"])
 
 
 def make_grid(
@@ -141,34 +172,42 @@ def make_grid(
     return Grid(folder, plan, cells)
 
 
-def run_grid(grid: Grid, *, jobs: int, told: Callable[[], None] = lambda: None) -> None:
+def run_grid(
+    grid: Grid,
+    *,
+    jobs: int,
+    told: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda _text: None,
+) -> None:
     """Train whatever is left to do, several runs at a time.
 
     A run that was interrupted goes on from its last checkpoint. One that fails is kept as it is,
-    with its reason, and counts in the statistics. Ctrl-C lets all finish their step, and saves.
+    with its reason, and counts in the statistics. Runs that another process trains, as after a
+    comparison that was killed, are waited for, count in `jobs`, and are gone on with where they end
+    early. Ctrl-C has all save and end, and waits for them; a second one kills them. What became of
+    them is said by `Grid.conclusion`.
 
     Args:
         grid: What to train.
         jobs: Runs at a time. With several devices in CUDA_VISIBLE_DEVICES each gets one of them.
         told: Called now and then.
+        say: Called with sentences that the user should read at once.
     """
-    waiting = iter(grid.open())
-    devices = _devices(jobs)
-    free: list[Mapping[str, str]] = [next(devices) for _ in range(jobs)]
-    used: dict[int, Mapping[str, str]] = {}
+    slots = _slots(jobs)
     grid.folder.mkdir(parents=True, exist_ok=True)
-    with terminable(), _alone(grid.folder), _stopped_at_the_end(grid):
+    with signals_held() as unwind, _alone(grid.folder), _stopped_at_the_end(grid, told, say):
         grid.plan.write(grid.folder)
-        while True:
-            ended = [cell for cell in grid.running() if _ended(cell)]
-            free += [used.pop(id(cell)) for cell in ended]
-            while free and (cell := next(waiting, None)) is not None:
-                used[id(cell)] = free.pop(0)
-                _start(cell, used[id(cell)])
+        left = grid.open()
+        for cell in left:
+            _adopt(cell, say)
+        while left:
+            left = [cell for cell in left if not _over(cell)]
+            if left:
+                unwind()
+            _fill(left, slots, say)
             told()
-            if not grid.running():
-                return
-            time.sleep(_POLL_S)
+            if left:
+                time.sleep(_POLL_S)
 
 
 def _check(arms: Sequence[str], seeds: Sequence[int], reach: float) -> None:
@@ -205,7 +244,7 @@ def _joined(folder: Path, plan: Plan) -> Plan:
     """The plan with what the folder's comparison has already."""
     there = read_plan(folder)
     if there is None:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and not (folder.is_dir() and _is_blank(folder)):
             raise ConfigError(
                 f"{folder} holds something else, and nothing is overwritten: --output"
             )
@@ -222,6 +261,11 @@ def _joined(folder: Path, plan: Plan) -> Plan:
     )
 
 
+def _is_blank(folder: Path) -> bool:
+    """Whether it holds nothing but what a comparison leaves that was killed before its plan."""
+    return all(path.name.startswith(".") for path in folder.iterdir())
+
+
 def _refuse_other(folder: Path, old: str, new: str) -> None:
     before, after = (Recipe.model_validate(yaml.safe_load(text)) for text in (old, new))
     changed = differences(before, after)
@@ -233,32 +277,77 @@ def _refuse_other(folder: Path, old: str, new: str) -> None:
         )
 
 
-def _start(cell: Cell, environment: Mapping[str, str]) -> None:
+def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:
+    """Start as many as there is room for."""
+    for cell in left:
+        if cell.training is None and (free := _free(slots, left)):
+            _adopt(cell, say)
+            if cell.training is None:
+                _start(cell, free[0])
+
+
+def _adopt(cell: Cell, say: Callable[[str], None]) -> None:
+    """Take note of another process that trains it."""
+    orphan = find_orphan(cell.run, cell.note)
+    if orphan is None:
+        return
+    _begin(cell, orphan, orphan.device)
+    whose = "another process" if orphan.pid is None else "a process of an earlier comparison"
+    say(f"{cell.name} is trained by {whose}: waiting for it")
+
+
+def _start(cell: Cell, device: str) -> None:
+    logs = cell.failure.parent
+    logs.mkdir(parents=True, exist_ok=True)
+    with noted(cell.note, device) as (descriptor, write):
+        training = start_training(
+            cell.recipe,
+            logs,
+            resume=cell.begun,
+            environment={"CUDA_VISIBLE_DEVICES": device} if device else {},
+            inherited=[descriptor],
+        )
+        _begin(cell, training, device)
+        write(training.process.pid)
+
+
+def _begin(cell: Cell, training: Training | Orphan, device: str | None) -> None:
+    cell.training, cell.device, cell.ending = training, device, ""
     cell.began = time.monotonic()
     cell.steps_before = len(cell.run.read_metrics()) if cell.begun else 0
-    logs = cell.failure.parent
-    cell.training = start_training(cell.recipe, logs, resume=cell.begun, environment=environment)
 
 
-def _ended(cell: Cell) -> bool:
-    """Whether it has; a failure is written down."""
+def _over(cell: Cell) -> bool:
+    """Whether a cell needs nothing more in this call; a failure is written down."""
     training = cell.training
-    assert training is not None
-    if training.running:
+    if training is None or training.running:
         return False
+    cell.training = None
+    cell.note.unlink(missing_ok=True)
+    if isinstance(training, Orphan):
+        return cell.done
     if training.failed and not training.interrupted:
         told = {"exit_code": training.process.returncode, "why": training.why()}
         write_whole(cell.failure, to_json(told, indent=2))
-    cell.training = None
+    elif not cell.finished:
+        cell.ending = whats_left(cell.run, killed=False)
     return True
 
 
-def _devices(jobs: int) -> Iterator[Mapping[str, str]]:
-    """The environment of each of the runs that train at a time."""
+def _slots(jobs: int) -> list[str]:
+    """The device of each of the runs that train at a time; empty: what this process has."""
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    if len(named) < 2 or jobs < 2:
-        return cycle([dict[str, str]()])
-    return cycle({"CUDA_VISIBLE_DEVICES": name} for name in named)
+    return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
+
+
+def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
+    """The slots that no run takes. One whose device is not among them takes the last of them."""
+    left = list(slots)
+    running = [cell.device for cell in cells if cell.training is not None]
+    for device in sorted(running, key=lambda each: each not in slots):
+        if left:
+            left.remove(device) if device in left else left.pop()
+    return left
 
 
 @contextmanager
@@ -272,11 +361,34 @@ def _alone(folder: Path) -> Generator[None]:
 
 
 @contextmanager
-def _stopped_at_the_end(grid: Grid) -> Generator[None]:
+def _stopped_at_the_end(
+    grid: Grid, told: Callable[[], None], say: Callable[[str], None]
+) -> Generator[None]:
     try:
         yield
     finally:
-        running = [cell.training for cell in grid.running() if cell.training is not None]
-        stop_trainings(running)
-        for cell in grid.cells:
+        running = grid.running()
+        ours = [cell for cell in running if not _is_foreign(cell.training)]
+        killed = stop_trainings([cell.training for cell in ours if cell.training], say, told)
+        for cell in running:
+            cell.ending = _ending(cell, killed=any(cell.training is each for each in killed))
+        for cell in ours:
+            cell.note.unlink(missing_ok=True)
+        for cell in running:
             cell.training = None
+
+
+def _is_foreign(training: Training | Orphan | None) -> bool:
+    return isinstance(training, Orphan) and training.pid is None
+
+
+def _ending(cell: Cell, *, killed: bool) -> str:
+    training = cell.training
+    if cell.finished:
+        return ""
+    if _is_foreign(training):
+        return "another process trains it, and goes on"
+    ending = whats_left(cell.run, killed=killed)
+    if isinstance(training, Training) and training.failed and not (killed or training.interrupted):
+        return f"failed while it stopped ({training.why().splitlines()[-1]}); {ending}"
+    return ending

@@ -6,18 +6,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
+from gdpo._files import write_whole
 from gdpo.training import Recipe, RunDirectory
 
 _COMMAND = (sys.executable, "-m", "gdpo", "train", "--no-report")
 
-_GRACE_S = 20.0
-"""How long a run may take to finish its step and save, once it is told to stop."""
+_GO_ON = ("--resume", "--from-scratch")
+"""Arguments of a run that has begun."""
+
+_POLL_S = 0.1
 
 _INTERRUPTED = 130
 """Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
@@ -27,6 +31,9 @@ _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _LOG_LINES = 15
 """Lines of a failed run's output that are shown."""
+
+_NAMED = 3
+"""Runs that are named one by one while they are waited for."""
 
 _ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
@@ -61,6 +68,10 @@ class Training:
         """Whether it has not ended yet."""
         return self.process.poll() is None
 
+    def send(self, number: int) -> None:
+        """Send it a signal; nothing where it has ended."""
+        self.process.send_signal(number)
+
     @property
     def failed(self) -> bool:
         """Whether it has ended with an error."""
@@ -77,14 +88,42 @@ class Training:
         return [row for row in self.run.read_metrics() if "loss" in row]
 
     def why(self) -> str:
-        """The end of what a failed training printed."""
+        """The end of what a failed training printed, and, in the last line, what killed it."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         shown = "\n".join(lines[-_LOG_LINES:]) or "(it printed nothing)"
-        return f"exit code {self.process.returncode}; the end of {self.log}:\n{shown}"
+        code = self.process.returncode
+        killed = f"\n{_killed_by(-code, len(self.rows()))}" if code < 0 else ""
+        return f"exit code {code}; the end of {self.log}:\n{shown}{killed}"
+
+
+class Stoppable(Protocol):
+    """A training that runs, whoever started it."""
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        ...
+
+    def send(self, number: int, /) -> None:
+        """Send it a signal; nothing where it has ended."""
+        ...
+
+
+S = TypeVar("S", bound=Stoppable)
 
 
 def start_training(
-    recipe: Recipe, logs: Path, *, resume: bool = False, environment: Mapping[str, str] = {}
+    recipe: Recipe,
+    logs: Path,
+    *,
+    resume: bool = False,
+    environment: Mapping[str, str] = {},
+    inherited: Sequence[int] = (),
 ) -> Training:
     """Start `gdpo train` on a recipe, without its page: runs side by side have one together.
 
@@ -93,34 +132,93 @@ def start_training(
         logs: Folder where the recipe and the output are written, named after the run.
         resume: Go on with the run that is there.
         environment: Variables of the process, beside one thread for each library.
+        inherited: File descriptors that the process keeps open, for the locks on them.
     """
     logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
-    file.write_text(recipe.to_yaml(), encoding="utf-8")
+    write_whole(file, recipe.to_yaml())
     with log.open("ab" if resume else "wb") as output:
         process = subprocess.Popen(
-            [*_COMMAND, str(file), *(["--resume"] if resume else [])],
+            [*_COMMAND, str(file), *(_GO_ON if resume else ())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **_ENVIRONMENT, **environment},
+            pass_fds=inherited,
             start_new_session=True,  # a Ctrl-C reaches this process only, which then stops them all
         )
     return Training(recipe, log, process)
 
 
-def stop_trainings(trainings: Sequence[Training]) -> None:
-    """Have those that still run finish their step and save; those that take too long are killed."""
-    for training in trainings:
-        if training.running:
-            training.process.terminate()
-    deadline = time.monotonic() + _GRACE_S
-    for training in trainings:
-        try:
-            training.process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            training.process.kill()
-            training.process.wait()
+def stop_trainings(
+    trainings: Sequence[S], say: Callable[[str], None], told: Callable[[], None] = lambda: None
+) -> tuple[S, ...]:
+    """Have those that still run save and end, however long it takes; a Ctrl-C meanwhile kills them.
+
+    Args:
+        trainings: Those that run, or have.
+        say: Called with what the user should read, if there is anything to wait for.
+        told: Called while it waits.
+
+    Returns:
+        Those that were killed.
+    """
+    running = tuple(training for training in trainings if training.running)
+    killed: tuple[S, ...] = ()
+    with _signals_kept() as kept:
+        for training in running:
+            training.send(signal.SIGTERM)
+        if running:
+            _try(lambda: say(_waiting_for([training.name for training in running])))
+        while running := tuple(training for training in running if training.running):
+            if signal.SIGINT in kept and not killed:
+                killed = running
+                for training in killed:
+                    training.send(signal.SIGKILL)
+            _try(told)
+            time.sleep(_POLL_S)
+    return killed
+
+
+def _try(to_print: Callable[[], None]) -> None:
+    """Print; where the terminal is gone, or a pipe's reader, the runs must end all the same."""
+    with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits where a pipe is closed
+        to_print()
+
+
+def _waiting_for(names: Sequence[str]) -> str:
+    listed = " and ".join(names[:_NAMED])
+    listed += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"stopping: waiting for {listed} to save and end; Ctrl-C again kills what still runs"
+
+
+def whats_left(run: RunDirectory, *, killed: bool) -> str:
+    """Say where a run that was stopped goes on, and what it lost."""
+    checkpoint = run.last_checkpoint()
+    saved = 0 if checkpoint is None else checkpoint.step
+    done = max(saved, *(row["step"] for row in run.read_metrics() if "loss" in row), 0)
+    if not killed and done == saved:
+        return f"saved at step {saved}" if saved else "no step was done yet"
+    goes_on = f"goes on from step {saved}" if saved else "starts again: nothing was saved"
+    return f"{'killed' if killed else 'ended'} {_after(done)}, {goes_on}"
+
+
+@contextmanager
+def signals_held() -> Generator[Callable[[], None]]:
+    """Hold Ctrl-C, SIGTERM and SIGHUP back until a place where nothing is half done.
+
+    Yields:
+        What to call there: it raises KeyboardInterrupt or SystemExit if a signal has come.
+    """
+
+    def unwind() -> None:
+        for number in kept:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            sys.exit(128 + number)
+
+    with _signals_kept() as kept:
+        yield unwind
 
 
 @contextmanager
@@ -129,14 +227,42 @@ def terminable() -> Generator[None]:
 
     So no training is left behind. What is ignored (`nohup`) stays ignored.
     """
+    with _handled((signal.SIGTERM, signal.SIGHUP), lambda number, _frame: sys.exit(128 + number)):
+        yield
+
+
+@contextmanager
+def _signals_kept() -> Generator[list[int]]:
+    kept: list[int] = []
+    with _handled(_STOPS, lambda number, _frame: kept.append(number)):
+        yield kept
+
+
+@contextmanager
+def _handled(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Generator[None]:
+    """Handle signals so while the context lasts; outside the main thread that cannot be done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    both = (signal.SIGTERM, signal.SIGHUP)
-    caught = [each for each in both if signal.getsignal(each) is not signal.SIG_IGN]
-    before = [signal.signal(s, lambda number, _frame: sys.exit(128 + number)) for s in caught]
+    caught = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
+    before = [signal.signal(each, handler) for each in caught]
     try:
         yield
     finally:
-        for each, handler in zip(caught, before, strict=True):
-            signal.signal(each, handler)
+        for each, former in zip(caught, before, strict=True):
+            signal.signal(each, former)
+
+
+def _killed_by(number: int, steps: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        name = f"signal {number}"
+    guess = " (out of memory?)" if number == signal.SIGKILL else ""
+    return f"killed by {name} {_after(steps)}{guess}"
+
+
+def _after(steps: int) -> str:
+    return f"after step {steps}" if steps else "before its first step was done"

@@ -1,0 +1,320 @@
+"""Interrupts train, compare and evaluate, goes on, and compares with what was not interrupted.
+
+    python benchmarks/interruptions --seed 1
+    python benchmarks/interruptions --counts train=20,slow=0 --folder /tmp/interruptions
+
+`train` and `evaluate` run in forks of this process, `compare` and `torchrun` (two processes, gloo)
+as they would be typed; in `slow` a step takes 40 s when the signal comes. Each trial is interrupted
+one to three times: SIGKILL at a random file operation or moment, SIGINT, SIGTERM, or SIGINT twice.
+Then the same command (a training with --resume) goes on to the end. Wrong is: another result than
+without an interruption, steps lost (SIGINT and SIGTERM: any; otherwise more than since the last
+checkpoint), a traceback, a file or process left over, a call that hangs. Prints a table, keeps the
+folders of trials that went wrong, and exits with 1 if there is one.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+
+from _equal import differing, differing_evaluations, left_over, steps
+from _place import prepare, recipe
+from _processes import Kill, alive, fork, spawn
+
+COUNTS = {"train": 120, "evaluate": 40, "compare": 24, "torchrun": 8, "slow": 8}
+"""Interruptions of each sort."""
+
+HANGS_S = 300.0
+AT_ONCE_S = 30.0
+"""What a launcher waits for before it kills."""
+
+WAYS = {
+    "SIGKILL at a file": (),
+    "SIGKILL": (signal.SIGKILL,),
+    "SIGINT": (signal.SIGINT,),
+    "SIGTERM": (signal.SIGTERM,),
+    "SIGINT twice": (signal.SIGINT, signal.SIGINT),
+}
+GENTLE = ("SIGINT", "SIGTERM")
+ARMS = ("grpo", "gdpo")
+
+
+@dataclass
+class Tally:
+    """What trials of one sort came to."""
+
+    trials: int = 0
+    ways: Counter = field(default_factory=Counter)
+    lost: Counter = field(default_factory=Counter)
+    """Steps, by way."""
+    faults: list = field(default_factory=list)
+    slowest: float = 0.0
+    """Seconds from a signal within a long step to the end."""
+
+    def add(self, other):
+        self.trials += other.trials
+        self.ways += other.ways
+        self.lost += other.lost
+        self.faults += other.faults
+        self.slowest = max(self.slowest, other.slowest)
+
+
+@dataclass
+class Trial:
+    """A folder in which one command is called until it is done."""
+
+    shared: Path
+    path: Path
+    sort: str
+    save_steps: int = 1
+    real: bool = False
+    calls: list = field(default_factory=list)
+    tally: Tally = field(default_factory=lambda: Tally(trials=1))
+
+    def __post_init__(self):
+        self.path.mkdir(parents=True)
+        self.recipe = recipe(self.shared, self.path, self.save_steps)
+        self.out = self.path / "run"
+
+    @property
+    def runs(self):
+        if self.sort == "compare":
+            return [self.out / f"{arm}-seed-1" for arm in ARMS]
+        return [] if self.sort == "evaluate" else [self.out]
+
+    def arguments(self):
+        """What is called: the first time, and to go on."""
+        if self.sort == "compare":
+            chosen = ["--arms", ",".join(ARMS), "--seeds", 1, "--jobs", 2, "--retry-failed"]
+            return ["compare", self.recipe, *chosen, "--output", self.out]
+        if self.sort == "evaluate":
+            data = f"gsm8k={self.shared / 'rows.jsonl'}"
+            chosen = ["--benchmarks", "gsm8k", "--data", data, "--samples", 2, "--temperature", 1]
+            limit = ["--max-tokens", 24]
+            return ["evaluate", self.shared / "policy", *chosen, *limit, "--output", self.out]
+        begun = (self.out / "environment.json").is_file()
+        resume = ["--resume", "--from-scratch"] if begun else []
+        return ["train", self.recipe, "--no-report", *resume]
+
+    def start(self, kill=None, count=None):
+        """Call the command."""
+        code = self.shared / "code"
+        name = f"call-{len(self.calls)}"
+        if self.sort == "torchrun":  # what the launcher prints of its own is no fault of ours
+            ranks = ["--redirects", 3, "--log-dir", self.path / f"ranks-{len(self.calls)}"]
+            launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2, *ranks]
+            command = [*launch, "-m", "gdpo", *self.arguments()]
+            process = spawn(command, code, self.path, self.path / f"{name}.txt", kill)
+        elif self.sort == "compare" or self.real:
+            command = ["gdpo", *self.arguments()]
+            process = spawn(command, code, self.path, self.path / f"{name}.log", kill)
+        else:
+            log = self.path / f"{name}.log"
+            process = fork(self.arguments(), code, self.path, log, kill, count)
+        self.calls.append(process)
+        return process
+
+    def wrong(self, what):
+        self.tally.faults.append(f"{self.path.name}: {what}")
+
+    def ended(self, process, way):
+        """Wait for the end of an interrupted call, and see what it lost."""
+        if process.wait(HANGS_S) is None:
+            self.wrong(f"hangs after {way}")
+            process.send(signal.SIGKILL, group=True)
+            process.wait(HANGS_S)
+        if process.code == 0:
+            return  # it was done before
+        self.tally.ways[way] += 1
+        if self.sort == "compare" and "SIGKILL" in way:
+            return  # its runs may live on
+        if way in GENTLE and (left := alive(self.path, [c.pid for c in self.calls])):
+            self.wrong(f"{len(left)} processes live after {way}: {left[0]}")
+        for run in self.runs:
+            logged, saved = steps(run)
+            self.tally.lost[way] += logged - saved
+            if logged - saved > (0 if way in GENTLE else self.save_steps):
+                self.wrong(f"{way}: logged {logged} steps, goes on from {saved}: {run.name}")
+
+    def finish(self, reference):
+        """Call until it is done, and compare."""
+        process = self.start()
+        if process.wait(HANGS_S * 2) != 0:
+            self.wrong(f"going on ended with {process.code}")
+        if left := alive(self.path, [call.pid for call in self.calls]):
+            self.wrong(f"{len(left)} processes live: {left[0]}")
+        for log in self.path.rglob("*.log"):
+            if "Traceback (most recent call last)" in log.read_text(errors="replace"):
+                self.wrong(f"traceback in {log.relative_to(self.path)}")
+        if left := left_over(self.path):
+            self.wrong(f"left over: {', '.join(left)}")
+        if process.code == 0 and reference is not None:
+            self.compare(reference)
+        if not self.tally.faults:
+            shutil.rmtree(self.path)
+        return self.tally
+
+    def compare(self, reference):
+        pairs = [(run, reference / run.relative_to(self.path)) for run in self.runs]
+        found = [f"{run.name} {what}" for run, other in pairs for what in differing(run, other)]
+        if self.sort == "evaluate":
+            found = differing_evaluations(self.out, reference / "run")
+        if found:
+            self.wrong(f"not equal: {', '.join(found)}")
+
+
+def interrupt(trial, draw, seconds, operations):
+    """Interrupt one call at a random moment or file operation."""
+    way = draw.choice(list(WAYS))
+    if not WAYS[way]:
+        claim = trial.path.parent / f"{trial.path.name}-{len(trial.calls)}.claim"
+        kill = Kill(draw.randint(1, operations), trial.path, claim)
+        trial.ended(trial.start(kill), way)
+        claim.unlink(missing_ok=True)
+        return
+    process = trial.start()
+    process.wait(draw.uniform(0, seconds))
+    for number in WAYS[way]:
+        process.send(number, group=trial.sort == "torchrun" and number == signal.SIGINT)
+        process.wait(draw.uniform(0.01, 2.0) if way == "SIGINT twice" else 0)
+    trial.ended(process, way)
+
+
+def interrupt_long_step(trial, way):
+    """Interrupt a call within a step of 40 s."""
+    process = trial.start()
+    while process.poll() is None and any(steps(run)[0] < 2 for run in trial.runs):
+        time.sleep(0.05)
+    (trial.path / "switch").touch()
+    process.wait(6)
+    began = time.monotonic()
+    process.send(WAYS[way][0], group=trial.sort == "torchrun" and way == "SIGINT")
+    trial.ended(process, way)
+    trial.tally.slowest = time.monotonic() - began
+    if trial.tally.slowest > AT_ONCE_S:
+        trial.wrong(f"took {trial.tally.slowest:.0f} s to end in a long step")
+    (trial.path / "switch").unlink()
+
+
+class Trials:
+    """All trials, and what they are compared with."""
+
+    def __init__(self, folder, seed):
+        self.folder, self.seed = folder, seed
+        self.references = {}
+
+    def reference(self, sort):
+        """A call that is not interrupted: its folder, seconds, and count of file operations."""
+        if sort not in self.references:
+            trial = Trial(self.folder, self.folder / f"{sort}-reference", sort)
+            count, began = self.folder / "count", time.monotonic()
+            count.write_text("150")
+            if trial.start(count=count).wait(2 * HANGS_S) != 0:
+                sys.exit(f"{trial.path} ended with {trial.calls[0].code}")
+            seconds = time.monotonic() - began
+            self.references[sort] = (trial.path, seconds, int(count.read_text()))
+        return self.references[sort]
+
+    def fast(self, sort, wanted):
+        """Interrupt a command at random until it was as often as wanted."""
+        tally = Tally()
+        path, seconds, operations = self.reference(sort)
+        while sum(tally.ways.values()) < wanted:
+            draw = random.Random(f"{self.seed} {sort} {tally.trials}")
+            name = self.folder / f"{sort}-{tally.trials}"
+            trial = Trial(self.folder, name, sort, draw.choice((1, 4)))
+            for _ in range(draw.randint(1, 3)):
+                interrupt(trial, draw, seconds, operations)
+            tally.add(trial.finish(path))
+            show(f"{sort}: {sum(tally.ways.values())} of {wanted}, {len(tally.faults)} wrong")
+        return tally
+
+    def slow(self, wanted):
+        """Interrupt long steps, side by side: they sleep."""
+        kinds = [("train", "SIGINT"), ("train", "SIGTERM"), ("compare", "SIGINT")]
+        kinds += [("torchrun", "SIGINT"), ("torchrun", "SIGTERM"), ("compare", "SIGTERM")]
+        for sort, _ in kinds[:wanted]:
+            self.reference(sort)
+        tally = Tally()
+
+        def one(number):
+            sort, way = kinds[number % len(kinds)]
+            trial = Trial(self.folder, self.folder / f"slow-{number}", sort, 100, real=True)
+            interrupt_long_step(trial, way)
+            return trial.finish(self.references[sort][0])
+
+        with ThreadPoolExecutor(3) as pool:
+            for each in pool.map(one, range(wanted)):
+                tally.add(each)
+        return tally
+
+
+def show(text):
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--counts", default="", help="interruptions of each sort, as train=20")
+    parser.add_argument("--folder", type=Path, help="left out: a temporary one")
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
+    given = dict(pair.split("=") for pair in options.counts.split(",") if pair)
+    counts = COUNTS | {sort: int(count) for sort, count in given.items()}
+    folder = (options.folder or Path(tempfile.mkdtemp(prefix="interruptions-"))).absolute()
+    prepare(folder)
+    _import_everything()
+    trials, tallies = Trials(folder, options.seed), {}
+    for sort, wanted in counts.items():
+        if wanted:
+            tallies[sort] = trials.slow(wanted) if sort == "slow" else trials.fast(sort, wanted)
+            print_tally(sort, tallies[sort])
+    total = Tally()
+    for tally in tallies.values():
+        total.add(tally)
+    print_tally("all", total)
+    sys.exit(1 if total.faults else 0)
+
+
+def _import_everything():
+    """So that a fork begins where a command has imported what it needs."""
+    import torch
+
+    import gdpo.cli._app
+    import gdpo.evaluation
+    import gdpo.experiments
+    import gdpo.integrations.trl._resumable
+    import gdpo.report
+    import gdpo.training  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def print_tally(sort, tally):
+    """A line for each way, and one for each fault."""
+    line = f"{sort}: {tally.trials} trials, {sum(tally.ways.values())} interruptions"
+    slow = f"; {tally.slowest:.1f} s to end in a long step" if tally.slowest else ""
+    print(f"{line}, {len(tally.faults)} faults{slow}")
+    for way in WAYS:
+        if tally.ways[way]:
+            print(f"  {way:18} {tally.ways[way]:4} times {tally.lost[way]:4} steps lost")
+    for fault in tally.faults if sort != "all" else ():
+        print(f"  WRONG {fault}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

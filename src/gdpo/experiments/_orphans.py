@@ -1,0 +1,89 @@
+"""Finds the trainings of a comparison that go on without the process that started them.
+
+Each training of a comparison holds a note locked for as long as it lives: its process and device.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gdpo.training import RunDirectory
+from gdpo.training._lock import is_locked
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A training that another process has started."""
+
+    run: RunDirectory
+    """Its files, which need not be there yet."""
+    note: Path
+    pid: int | None
+    """None: no comparison started it, so that none stops it."""
+    device: str | None
+    """None: where it trains is not known."""
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        return self.run.path.name
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return _held(self.note) or is_locked(self.run.path)
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it is a comparison's and still there."""
+        if self.pid is not None and _held(self.note):
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
+    """The process that trains a run at this moment, where this one has not started it."""
+    if _held(note):
+        told = _read(note)
+        return Orphan(run, note, told.get("pid"), told.get("device"))
+    return Orphan(run, note, None, None) if is_locked(run.path) else None
+
+
+@contextmanager
+def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]]]:
+    """Make a note of a training that is started in this context.
+
+    Yields:
+        The descriptor that the process inherits, and what to call with its process id.
+    """
+    with note.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        def write(pid: int) -> None:
+            # Into the file that is locked: a new one in its place would not be.
+            file.write(json.dumps({"pid": pid, "device": device}))
+            file.flush()
+
+        yield file.fileno(), write
+
+
+def _held(note: Path) -> bool:
+    try:
+        with note.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        return json.loads(note.read_text(encoding="utf-8"))
+    except ValueError:  # its process was killed before it could be written
+        return {}
