@@ -244,6 +244,14 @@ def test_a_misspelt_folder_names_its_neighbour(recipe_file, tiny_policy):
         locate_model(recipe)
 
 
+def test_what_is_no_model_is_no_neighbour(recipe_file, tmp_path):
+    (tmp_path / "polices").mkdir()
+    (tmp_path / "policy.log").touch()
+    recipe = load_recipe(recipe_file, [f"model={tmp_path}/policy"])
+    with pytest.raises(ConfigError, match=rf"there is no folder {tmp_path}/policy$"):
+        locate_model(recipe)
+
+
 def test_a_folder_without_a_model_is_told(recipe_file, tmp_path):
     recipe = load_recipe(recipe_file, [f"model={tmp_path}"])
     with pytest.raises(ConfigError, match=r"holds no config.json"):

@@ -1,12 +1,13 @@
 """Finds the model of a recipe and its tokenizer, and says early what would fail late."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import nearest
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.tasks import Sample
 from gdpo.training._recipe import Recipe
@@ -55,11 +56,17 @@ def locate_model(recipe: Recipe) -> LocatedModel:
             raise ConfigError(f"{place}: the folder {folder} holds no weights (*.safetensors)")
         return LocatedModel(str(folder), f"{name}, a local folder")
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
-        beside = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
-        near = f": {did_you_mean(folder.name, beside)}" if beside else ""
-        raise ConfigError(f"{place}: there is no folder {folder}{near}")
+        near = nearest(folder.name, _models_in(folder.parent))
+        meant = "" if near is None else f": did you mean {near!r}?"
+        raise ConfigError(f"{place}: there is no folder {folder}{meant}")
     _find_on_hub(name, place, _revision(recipe))
     return LocatedModel(name, f"{name}, on the Hugging Face Hub")
+
+
+def _models_in(folder: Path) -> list[str]:
+    """The names of its folders that are saved models."""
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return [p.name for p in inside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:
