@@ -1,6 +1,7 @@
 """What is found before anything is trained."""
 
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -131,6 +132,36 @@ def test_a_reward_that_takes_long_is_named_while_it_is_tried(monkeypatch, caplog
     assert len(caplog.messages) == 1
 
 
+class AlarmByHand:
+    """A timer that the test lets go off."""
+
+    def __init__(self, seconds, function):
+        AlarmByHand.last = function
+
+    def start(self):
+        pass
+
+    cancel = start
+
+
+def test_a_reward_that_is_healthy_and_takes_long_is_told_with_its_rows(monkeypatch, caplog):
+    monkeypatch.setattr("threading.Timer", AlarmByHand)
+    monkeypatch.setattr("gdpo.rewards._progress.PATIENCE_S", -1.0)
+
+    def long(completion, reference):
+        if completion == "third":
+            AlarmByHand.last()
+        return 1.0
+
+    reward, shown = Reward("long", long, 0, 1), []
+    rows = [Sample([], {"answer": name}) for name in ("first", "second", "third", "fourth")]
+    with Scorer([reward], progress=lambda *counts: shown.append(counts)) as scorer:
+        list(check_rewards(task_with(reward), scorer, rows))
+    (told,) = caplog.messages
+    assert re.fullmatch(r"reward 'long' .* tried for 10 s on [12] of 4 answers, and goes on", told)
+    assert (4, 4) in shown
+
+
 def test_a_reward_that_applies_to_no_row_is_asked_about_its_return():
     def forgets(completion, reference):
         float(len(completion))
@@ -236,6 +267,19 @@ def test_a_model_that_is_not_there_is_told_before_the_data_is_read(
         train(recipe)
     assert message in str(error.value)
     assert str(error.value).startswith(f"--set model={model}")
+
+
+def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows):
+    """Of more rows than are tokenized."""
+    lines = [{"question": "1 + 1?", "answer": "#### 2"}] * 1100
+    lines[-1] = {"question": "1 + 1? " * 20, "answer": "#### 2"}
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = check(recipe, rows=4)
+    (prompts,) = [f.text for f in found if f.text.startswith("prompts: ")]
+    rows.write_text(json.dumps(lines[-1]) + "\n")
+    (alone,) = [f.text for f in check(recipe, rows=1) if f.text.startswith("prompts: ")]
+    some = "the longest of 1,100 prompts (of the 1,000 with the most characters) has"
+    assert prompts == alone.replace("the longest of 1 prompts has", some)
 
 
 def test_a_misspelt_folder_names_its_neighbour(recipe_file, tiny_policy):

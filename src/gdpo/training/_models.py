@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +16,9 @@ from gdpo.training._smollm2 import SMOLLM2, convert_smollm2, converted_folder, l
 
 Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
+
+PROMPTS_MEASURED = 1000
+"""Prompts that are tokenized to find the longest one: those with the most characters."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
@@ -118,9 +122,14 @@ def longest_prompt(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Reci
     Raises:
         ConfigError: The chat template refuses one of them: some allow no system message.
     """
-    return max(
-        _prompt_length(tokenizer, sample, row, recipe) for row, sample in enumerate(samples, 1)
-    )
+    rows = enumerate(samples, 1)
+    longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
+    longest.sort(key=lambda row: row[0])
+    return max(_prompt_length(tokenizer, sample, row, recipe) for row, sample in longest)
+
+
+def _characters(sample: Sample) -> int:
+    return sum(len(str(message.get("content"))) for message in sample.prompt)
 
 
 def _prompt_length(tokenizer: Tokenizer, sample: Sample, row: int, recipe: Recipe) -> int:
