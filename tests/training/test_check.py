@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import TASKS, Sample, Task
 from gdpo.training import Verdict, _reward_checks, check, load_recipe, train
-from gdpo.training._models import locate_model
+from gdpo.training._models import context_length, load_tokenizer, locate_model
 from gdpo.training._reward_checks import RewardFinding, check_rewards
 
 
@@ -303,8 +304,6 @@ def test_a_folder_without_a_model_is_told(recipe_file, tmp_path):
 
 
 def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_path):
-    import shutil
-
     folder = tmp_path / "base"
     shutil.copytree(tiny_policy, folder)
     (folder / "chat_template.jinja").unlink()
@@ -317,8 +316,6 @@ def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_p
 def test_a_chat_template_that_refuses_the_prompts_is_told(
     recipe_file, tiny_policy, tmp_path, override
 ):
-    import shutil
-
     folder = tmp_path / "no_system"
     shutil.copytree(tiny_policy, folder)
     (folder / "chat_template.jinja").write_text(
@@ -333,8 +330,6 @@ def test_a_chat_template_that_refuses_the_prompts_is_told(
 
 
 def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
-    import shutil
-
     folder = tmp_path / "no_weights"
     shutil.copytree(tiny_policy, folder)
     (folder / "model.safetensors").unlink()
@@ -344,8 +339,6 @@ def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
 
 
 def test_a_broken_configuration_of_a_model_is_told(recipe_file, tiny_policy, tmp_path):
-    import shutil
-
     folder = tmp_path / "broken"
     shutil.copytree(tiny_policy, folder)
     (folder / "config.json").write_text("{")
@@ -364,6 +357,32 @@ def test_without_the_extra_it_is_named(recipe, monkeypatch, module):
     package = module.partition(".")[0]
     with pytest.raises(MissingExtraError, match=rf"^{package} is needed .*gdpo\[train\]"):
         train(recipe)
+
+
+def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
+    recipe_file, tiny_policy, tmp_path, monkeypatch
+):
+    from huggingface_hub import constants, is_offline_mode
+
+    repository, commit = tmp_path / "hub" / "models--ann--tiny", "0" * 40
+    shutil.copytree(tiny_policy, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for name, value in (
+        ("HF_HUB_CACHE", str(tmp_path / "hub")),
+        ("HF_HUB_OFFLINE", False),
+        ("ENDPOINT", "http://127.0.0.1:9"),
+    ):
+        monkeypatch.setattr(constants, name, value)
+    asked_again = []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", asked_again.append)
+    recipe = load_recipe(recipe_file, ["model=ann/tiny"])
+    model = locate_model(recipe)
+    assert model.description == "ann/tiny, from the cache: the Hugging Face Hub cannot be reached"
+    assert load_tokenizer(model, recipe).chat_template
+    assert context_length(model, recipe) == 1024
+    assert not asked_again
+    assert not is_offline_mode()
 
 
 def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):

@@ -267,7 +267,7 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
         import datasets
     except ImportError as error:
         raise MissingExtraError("datasets", "train", f"to load {name!r} from the Hub") from error
-    unreachable = why_unreachable(name)
+    unreachable = why_unreachable(name, "README.md", kind="dataset")
     try:
         with from_cache_alone() if unreachable else nullcontext():
             return cast("Iterable[Any]", datasets.load_dataset(name, subset, split=split))
