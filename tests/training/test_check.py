@@ -129,7 +129,8 @@ def test_a_reward_that_takes_long_is_named_while_it_is_tried(monkeypatch, caplog
 
     reward = Reward("slow", slow, 0, 1)
     list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
-    assert any("'slow' has been tried for 0.1 s, and goes on" in message for message in seen)
+    told = "'slow' has been tried for 0.1 s, and goes on; if it hangs, a deadline would end it"
+    assert any(told in message for message in seen)
     assert len(caplog.messages) == 1
 
 

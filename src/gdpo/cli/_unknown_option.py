@@ -4,12 +4,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from cyclopts import CycloptsError, CycloptsPanel, UnknownOptionError
+from rich.panel import Panel
 
 _SURE = 0.8
 """Likeness from which on an option is meant; below it, a key of the recipe may be."""
 
 
-def panel_of(error: CycloptsError) -> CycloptsPanel:
+def panel_of(error: CycloptsError) -> Panel:
     """The panel of a mistake on the command line.
 
     Options of other trainers, such as `--max-steps`, are keys of a recipe here.

@@ -139,7 +139,6 @@ def longest_prompt(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Reci
     """
     rows = enumerate(samples, 1)
     longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
-    longest.sort(key=lambda row: row[0])
     return max(_prompt_length(tokenizer, sample, row, recipe) for row, sample in longest)
 
 
