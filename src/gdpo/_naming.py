@@ -28,6 +28,17 @@ def search_also(folder: Path) -> None:
     _searched[:] = [str(folder)]
 
 
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """The name that is probably meant, if one is near.
+
+    >>> nearest("gpdo", ["grpo", "gdpo"])
+    'gdpo'
+    """
+    names = sorted(allowed)
+    transposed = (other for other in names if sorted(other) == sorted(name))
+    return next(iter((*transposed, *get_close_matches(name, names, n=1))), None)
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     r"""The end of a message about an unknown name: the nearest valid one, or all of them.
 
@@ -37,13 +48,12 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     "Allowed: 'a\\nb'"
     """
     names = sorted(allowed)
-    transposed = [other for other in names if sorted(other) == sorted(name)]
-    near = transposed or get_close_matches(name, names, n=1)
+    near = nearest(name, names)
     # A file names its rewards as it likes.
     shown = [other if other.isprintable() else ascii(other) for other in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     everything = f"Allowed: {', '.join(shown)}{more}"
-    return f"did you mean {near[0]!r}? {everything}" if near else everything
+    return f"did you mean {near!r}? {everything}" if near is not None else everything
 
 
 def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:

@@ -102,6 +102,11 @@ def hub():
     server.server_close()
 
 
+def test_the_help_names_the_metrics_that_are_sent():
+    command = [sys.executable, "-m", "gdpo", "push", "--help"]
+    assert "metrics.jsonl" in subprocess.run(command, capture_output=True, text=True).stdout
+
+
 def gdpo_push(run, *arguments, endpoint="http://127.0.0.1:9", token="hf_test", home):
     environment = {
         **os.environ,

@@ -94,6 +94,18 @@ def test_what_does_not_pass_is_told(answer, message, tries, serve):
     assert len(seen) == tries
 
 
+@pytest.mark.parametrize(
+    ("code", "ending", "hinted"),
+    [(404, "", True), (404, "/", True), (404, "/v1", False), (400, "", False)],
+)
+def test_an_address_that_lacks_its_end_is_told(serve, code, ending, hinted):
+    url, _ = serve(lambda *_: (code, '{"detail":"Not Found"}'))
+    address = url.removesuffix("/v1")
+    with pytest.raises(ServerError) as error:
+        Server(address + ending, "m", Sampling(), at_once=1).respond(PROBLEMS[:1], 0, 1)
+    assert str(error.value).endswith(f": try --server {address}/v1") == hinted
+
+
 def test_a_prompt_that_leaves_no_room_is_answered_with_nothing(serve):
     told = json.dumps({"message": "This model's maximum context length is 4096 tokens."})
     url, _ = serve(lambda *_: (400, told))

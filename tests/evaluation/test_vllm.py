@@ -69,6 +69,7 @@ def vllm(monkeypatch):
     module.__spec__ = ModuleSpec("vllm", None)
     monkeypatch.setitem(sys.modules, "vllm", module)
     LLM.made.clear()
+    return module
 
 
 def test_vllm_answers(vllm, tiny_policy, gsm8k_file, tmp_path):
@@ -120,6 +121,21 @@ def test_an_evaluation_does_not_go_on_with_another_engine(vllm, tiny_policy, gsm
 def test_an_engine_that_cannot_be_is_refused(vllm, model, engine, message):
     with pytest.raises(ConfigError, match=message):
         responder_of(model, Sampling(), server=None, at_once=1, engine=engine)
+
+
+def test_a_start_of_vllm_that_fails_is_one_message(vllm, tiny_policy, monkeypatch, gsm8k_file):
+    def fails(**_):
+        raise RuntimeError("Engine core initialization failed. " + 5000 * "x")
+
+    monkeypatch.setattr(vllm, "LLM", fails)
+    model = str(tiny_policy)
+    answering = responder_of(model, Sampling(), server=None, at_once=1, engine="vllm")
+    with pytest.raises(ConfigError) as error:
+        answering(find_benchmark("gsm8k", gsm8k_file))
+    told = str(error.value)
+    assert told.startswith(f"vLLM does not start with {model}: RuntimeError: Engine core init")
+    assert "--max-model-len" in told
+    assert len(told) < 800 + len(model)
 
 
 def test_vllm_that_is_not_installed_is_told(tiny_policy, monkeypatch):

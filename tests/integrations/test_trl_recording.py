@@ -82,49 +82,66 @@ def test_the_advantages_are_those_that_a_subclass_makes(tiny_policy, tmp_path):
     assert {rollout.advantage for rollout in read_rollouts(file)} == {7.0}
 
 
-def test_the_rollouts_of_another_run_are_not_mixed_in(tiny_policy, tmp_path):
+def recording(arm, policy, folder, **changed):
+    """A trainer of TRL's or of ours that records into `rollouts`."""
+    into = {"rollouts_dir": str(folder / "rollouts")} if arm == "ours" else {}
+    trainer = make(arm, policy, folder / "run", **into, **changed)
+    if arm == "theirs":
+        record_rollouts(trainer, folder / "rollouts")
+    return trainer
+
+
+def files(folder):
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.parquet"))
+
+
+STEPS = ["step_000001.parquet", "step_000002.parquet"]
+BEFORE = "eval/step_000000.parquet"
+BOTH = pytest.mark.parametrize("arm", ["ours", "theirs"])
+
+
+@BOTH
+def test_what_another_run_left_is_set_aside_when_training_begins(tiny_policy, tmp_path, arm):
+    recording(arm, tiny_policy, tmp_path, max_steps=2, run_name="long", eval_on_start=True).train()
+    recording(arm, tiny_policy, tmp_path, max_steps=1, run_name="short", eval_on_start=True).train()
+    folder = tmp_path / "rollouts"
+    for where, run, steps in ((folder / "earlier-1", "long", STEPS), (folder, "short", STEPS[:1])):
+        mine = [name for name in files(where) if not name.startswith("earlier")]
+        assert mine == [BEFORE, *steps]
+        assert {r.run for name in mine for r in read_rollouts(where / name)} == {run}
+
+
+@BOTH
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_a_run_that_is_resumed_goes_on_in_its_folder(tiny_policy, tmp_path, arm, evaluated):
+    saved = {"save_strategy": "steps", "save_steps": 1}
+    recording(arm, tiny_policy, tmp_path, max_steps=1, **saved).train()
+    trainer = recording(arm, tiny_policy, tmp_path, max_steps=2, eval_on_start=evaluated)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
+    assert files(tmp_path / "rollouts") == ["eval/step_000001.parquet"][:evaluated] + STEPS
+
+
+def test_an_evaluation_before_training_is_the_runs_own(tiny_policy, tmp_path):
     trained(tmp_path, tiny_policy, max_steps=1)
-    with pytest.raises(ConfigError, match="holds the rollouts of another run"):
-        trained(tmp_path, tiny_policy, max_steps=1)
-
-
-def resumed(folder, policy, **changed):
-    trainer = make("theirs", policy, folder / "run", max_steps=2, **changed)
-    record_rollouts(trainer, folder / "rollouts")
-    trainer.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-1"))
-
-
-def names(folder):
-    return sorted(file.name for file in folder.iterdir())
-
-
-@pytest.mark.parametrize("evaluated", [{}, {"eval_on_start": True}])
-def test_a_run_that_is_resumed_goes_on_in_its_folder(tiny_policy, tmp_path, evaluated):
-    trained(tmp_path, tiny_policy, max_steps=1, save_strategy="steps", save_steps=1)
-    resumed(tmp_path, tiny_policy, **evaluated)
-    assert len(list((tmp_path / "rollouts").glob("*.parquet"))) == 2
-
-
-def test_an_evaluation_at_the_start_of_training_is_not_mixed_in_either(tiny_policy, tmp_path):
-    trained(tmp_path, tiny_policy, max_steps=1)
-    with pytest.raises(ConfigError, match="holds the rollouts of another run"):
-        trained(tmp_path, tiny_policy, max_steps=1, eval_on_start=True)
-    assert names(tmp_path / "rollouts") == ["step_000001.parquet"]
-
-
-def test_an_evaluation_before_training_does_not_make_the_folder_its_own(tiny_policy, tmp_path):
-    trained(tmp_path, tiny_policy, max_steps=1)
-    trainer = make("theirs", tiny_policy, tmp_path / "run", max_steps=1)
-    record_rollouts(trainer, tmp_path / "rollouts")
+    trainer = recording("theirs", tiny_policy, tmp_path, max_steps=1)
     trainer.evaluate()
-    for _ in range(2):  # nor does it when it is tried again
-        with pytest.raises(ConfigError, match="holds the rollouts of another run"):
-            trainer.train()
+    trainer.train()
+    assert files(tmp_path / "rollouts") == ["earlier-1/" + STEPS[0], BEFORE, STEPS[0]]
 
 
-def test_an_evaluation_before_training_into_a_folder_of_its_own(tiny_policy, tmp_path):
-    trained(tmp_path, tiny_policy, max_steps=2, eval_on_start=True)
-    assert names(tmp_path / "rollouts") == ["eval", "step_000001.parquet", "step_000002.parquet"]
+def test_a_second_training_of_one_trainer_is_another_run(tiny_policy, tmp_path):
+    trainer = recording("ours", tiny_policy, tmp_path, max_steps=1, eval_on_start=True)
+    for _ in range(2):
+        trainer.train()
+    folder = tmp_path / "rollouts"
+    assert files(folder) == [f"earlier-1/{BEFORE}", f"earlier-1/{STEPS[0]}", BEFORE, STEPS[0]]
+    assert [len(read_rollouts(folder / name)) for name in files(folder)] == [24, 12] * 2
+
+
+def test_a_run_without_a_name_is_called_by_its_folder(tiny_policy, tmp_path):
+    trained(tmp_path, tiny_policy, max_steps=1)
+    rollouts = read_rollouts(rollout_file(tmp_path / "rollouts", 1))
+    assert {r.run for r in rollouts} == {"run"}
 
 
 def test_the_batches_of_the_first_step_are_of_one_run(tiny_policy, tmp_path):
@@ -173,8 +190,11 @@ def recorded_of_a_rank(policy, folder):
 
 
 def test_of_two_processes_one_writes_the_rollouts_of_both(tiny_policy, tmp_path):
+    (tmp_path / "rollouts").mkdir()
+    rollout_file(tmp_path / "rollouts", 9).touch()  # of an earlier run
     function = "tests.integrations.test_trl_recording:recorded_of_a_rank"
     first, second = launched(function, tiny_policy, tmp_path)
+    assert files(tmp_path / "rollouts")[:2] == ["earlier-1/step_000009.parquet", STEPS[0]]
     for file, *halves in zip(
         sorted((tmp_path / "rollouts").glob("*.parquet")), first, second, strict=True
     ):

@@ -399,8 +399,24 @@ def test_progress_is_told_when_a_batch_takes_long_and_not_before(monkeypatch):
         scorer.score(["0", "1"], [{}, {}])
         assert told == []
         monkeypatch.setattr(_progress, "PATIENCE_S", 1.0)
+        monkeypatch.setattr(_progress, "_SHOW_EVERY_S", -1.0)
         scorer.score([str(i) for i in range(6)], [{}] * 6)
     assert told == [(4, 6), (5, 6), (6, 6)]
+
+
+@pytest.mark.parametrize(
+    ("every", "wanted"), [(-1.0, [(1, 4), (2, 4), (3, 4), (4, 4)]), (1e9, [(1, 4), (4, 4)])]
+)
+def test_progress_of_quick_rewards_is_told_now_and_then(monkeypatch, every, wanted):
+    from gdpo.rewards import _progress
+
+    monkeypatch.setattr(_progress, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(_progress, "_SHOW_EVERY_S", every)
+    told = []
+    quick = Reward("quick", lambda text, _: float(text) / 9, 0, 1)
+    with Scorer([quick], progress=lambda *counts: told.append(counts)) as scorer:
+        scorer.score(["0", "1", "2", "3"], [{}] * 4)
+    assert told == wanted
 
 
 def test_without_a_terminal_progress_is_a_line_in_the_log(caplog):

@@ -7,6 +7,7 @@ import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file
+from gdpo.rollouts._writing import set_aside
 
 
 def group(step):
@@ -103,3 +104,35 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_the_run(tmp_path)
 def test_a_disk_without_space_is_an_error_before_the_run(tmp_path):
     with no_space(), pytest.raises(ConfigError, match=r"written there: .* File too large"):
         StepWriter(tmp_path).check_folder()
+
+
+def everything(folder):
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def test_what_an_earlier_run_left_is_moved_and_nothing_else(tmp_path):
+    for name in ("step_000001.parquet", "eval/step_000000.parquet", "eval/notes.txt", "mine.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "earlier-1").mkdir()
+    set_aside(tmp_path)
+    moved = ["earlier-2/eval/step_000000.parquet", "earlier-2/step_000001.parquet"]
+    assert everything(tmp_path) == [*moved, "eval/notes.txt", "mine.json"]
+    set_aside(tmp_path)
+    assert not (tmp_path / "earlier-3").exists()
+
+
+def test_a_file_that_is_the_runs_own_stays(tmp_path):
+    for step in (1, 2):
+        rollout_file(tmp_path, step).touch()
+    set_aside(tmp_path, keep=[rollout_file(tmp_path, 2)])
+    assert everything(tmp_path) == ["earlier-1/step_000001.parquet", "step_000002.parquet"]
+
+
+def test_what_cannot_be_moved_is_an_error_that_says_so(open_folder):
+    (folder := open_folder / "rollouts").mkdir()
+    rollout_file(folder, 1).touch()
+    folder.chmod(0o555)
+    with pytest.raises(ConfigError, match=r"cannot be moved into .*earlier-1.*another folder"):
+        set_aside(folder)

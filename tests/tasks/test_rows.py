@@ -1,5 +1,7 @@
 import gzip
 import json
+import os
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -215,6 +217,39 @@ def test_a_dataset_that_cannot_be_had_says_that_a_local_file_works_too():
     pytest.importorskip("datasets")
     with pytest.raises(DataError, match=r"(?s)'nobody/nothing' \(subset main.*a local file works"):
         load_rows("nobody/nothing", subset="main")
+
+
+def kept_by_datasets(name, rows, cache, folder):
+    """Rows as `datasets` has them in its cache, once it has loaded them from the Hub."""
+    datasets = pytest.importorskip("datasets")
+    file = str(write(folder / "rows.jsonl", rows))
+    datasets.load_dataset("json", data_files=file, cache_dir=str(cache))
+    (config,) = (cache / "json").iterdir()
+    (arrow,) = config.rglob("json-train.arrow")
+    arrow.rename(arrow.with_name(f"{name.partition('/')[2]}-train.arrow"))
+    (info,) = config.rglob("dataset_info.json")
+    info.write_text(info.read_text().replace('"json"', f'"{name.partition("/")[2]}"'))
+    config.rename(config.with_name("default"))
+    (cache / "json").rename(cache / name.replace("/", "___"))
+
+
+def test_where_the_hub_cannot_be_reached_it_is_asked_once_and_the_cache_is_taken(tmp_path):
+    pytest.importorskip("datasets")
+    kept_by_datasets("ann/sums", PLAIN, tmp_path / "cache", tmp_path)
+    code = (
+        "from gdpo.tasks import load_rows\n"
+        "print(len(load_rows('ann/sums')))\n"
+        "from huggingface_hub import is_offline_mode\n"
+        "print(is_offline_mode())\n"
+        "load_rows('nobody/nothing')\n"
+    )
+    unreachable = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*"}
+    environment = {**os.environ, **unreachable, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [str(len(PLAIN)), "False"], done.stderr
+    assert "cannot be loaded from the Hub: ConnectError: " in done.stderr
+    assert "Retrying" not in done.stderr
 
 
 def test_without_the_datasets_package_the_extra_is_named(monkeypatch):

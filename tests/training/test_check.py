@@ -1,6 +1,8 @@
 """What is found before anything is trained."""
 
 import json
+import re
+import shutil
 import time
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import TASKS, Sample, Task
 from gdpo.training import Verdict, _reward_checks, check, load_recipe, train
-from gdpo.training._models import locate_model
+from gdpo.training._models import context_length, load_tokenizer, locate_model
 from gdpo.training._reward_checks import RewardFinding, check_rewards
 
 
@@ -127,8 +129,39 @@ def test_a_reward_that_takes_long_is_named_while_it_is_tried(monkeypatch, caplog
 
     reward = Reward("slow", slow, 0, 1)
     list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
-    assert any("'slow' has been tried for 0.1 s, and goes on" in message for message in seen)
+    told = "'slow' has been tried for 0.1 s, and goes on; if it hangs, a deadline would end it"
+    assert any(told in message for message in seen)
     assert len(caplog.messages) == 1
+
+
+class AlarmByHand:
+    """A timer that the test lets go off."""
+
+    def __init__(self, seconds, function):
+        AlarmByHand.last = function
+
+    def start(self):
+        pass
+
+    cancel = start
+
+
+def test_a_reward_that_is_healthy_and_takes_long_is_told_with_its_rows(monkeypatch, caplog):
+    monkeypatch.setattr("threading.Timer", AlarmByHand)
+    monkeypatch.setattr("gdpo.rewards._progress.PATIENCE_S", -1.0)
+
+    def long(completion, reference):
+        if completion == "third":
+            AlarmByHand.last()
+        return 1.0
+
+    reward, shown = Reward("long", long, 0, 1), []
+    rows = [Sample([], {"answer": name}) for name in ("first", "second", "third", "fourth")]
+    with Scorer([reward], progress=lambda *counts: shown.append(counts)) as scorer:
+        list(check_rewards(task_with(reward), scorer, rows))
+    (told,) = caplog.messages
+    assert re.fullmatch(r"reward 'long' .* tried for 10 s on [12] of 4 answers, and goes on", told)
+    assert (4, 4) in shown
 
 
 def test_a_reward_that_applies_to_no_row_is_asked_about_its_return():
@@ -238,9 +271,30 @@ def test_a_model_that_is_not_there_is_told_before_the_data_is_read(
     assert str(error.value).startswith(f"--set model={model}")
 
 
+def test_the_longest_prompt_is_found_wherever_it_stands(recipe, rows):
+    """Of more rows than are tokenized."""
+    lines = [{"question": "1 + 1?", "answer": "#### 2"}] * 1100
+    lines[-1] = {"question": "1 + 1? " * 20, "answer": "#### 2"}
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = check(recipe, rows=4)
+    (prompts,) = [f.text for f in found if f.text.startswith("prompts: ")]
+    rows.write_text(json.dumps(lines[-1]) + "\n")
+    (alone,) = [f.text for f in check(recipe, rows=1) if f.text.startswith("prompts: ")]
+    some = "the longest of 1,100 prompts (of the 1,000 with the most characters) has"
+    assert prompts == alone.replace("the longest of 1 prompts has", some)
+
+
 def test_a_misspelt_folder_names_its_neighbour(recipe_file, tiny_policy):
     recipe = load_recipe(recipe_file, [f"model={str(tiny_policy)[:-1]}"])
     with pytest.raises(ConfigError, match=rf"did you mean '{tiny_policy.name}'"):
+        locate_model(recipe)
+
+
+def test_what_is_no_model_is_no_neighbour(recipe_file, tmp_path):
+    (tmp_path / "polices").mkdir()
+    (tmp_path / "policy.log").touch()
+    recipe = load_recipe(recipe_file, [f"model={tmp_path}/policy"])
+    with pytest.raises(ConfigError, match=rf"there is no folder {tmp_path}/policy$"):
         locate_model(recipe)
 
 
@@ -251,8 +305,6 @@ def test_a_folder_without_a_model_is_told(recipe_file, tmp_path):
 
 
 def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_path):
-    import shutil
-
     folder = tmp_path / "base"
     shutil.copytree(tiny_policy, folder)
     (folder / "chat_template.jinja").unlink()
@@ -265,8 +317,6 @@ def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_p
 def test_a_chat_template_that_refuses_the_prompts_is_told(
     recipe_file, tiny_policy, tmp_path, override
 ):
-    import shutil
-
     folder = tmp_path / "no_system"
     shutil.copytree(tiny_policy, folder)
     (folder / "chat_template.jinja").write_text(
@@ -281,8 +331,6 @@ def test_a_chat_template_that_refuses_the_prompts_is_told(
 
 
 def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
-    import shutil
-
     folder = tmp_path / "no_weights"
     shutil.copytree(tiny_policy, folder)
     (folder / "model.safetensors").unlink()
@@ -292,8 +340,6 @@ def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
 
 
 def test_a_broken_configuration_of_a_model_is_told(recipe_file, tiny_policy, tmp_path):
-    import shutil
-
     folder = tmp_path / "broken"
     shutil.copytree(tiny_policy, folder)
     (folder / "config.json").write_text("{")
@@ -312,6 +358,32 @@ def test_without_the_extra_it_is_named(recipe, monkeypatch, module):
     package = module.partition(".")[0]
     with pytest.raises(MissingExtraError, match=rf"^{package} is needed .*gdpo\[train\]"):
         train(recipe)
+
+
+def test_a_cached_model_is_taken_at_once_where_the_hub_cannot_be_reached(
+    recipe_file, tiny_policy, tmp_path, monkeypatch
+):
+    from huggingface_hub import constants, is_offline_mode
+
+    repository, commit = tmp_path / "hub" / "models--ann--tiny", "0" * 40
+    shutil.copytree(tiny_policy, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for name, value in (
+        ("HF_HUB_CACHE", str(tmp_path / "hub")),
+        ("HF_HUB_OFFLINE", False),
+        ("ENDPOINT", "http://127.0.0.1:9"),
+    ):
+        monkeypatch.setattr(constants, name, value)
+    asked_again = []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", asked_again.append)
+    recipe = load_recipe(recipe_file, ["model=ann/tiny"])
+    model = locate_model(recipe)
+    assert model.description == "ann/tiny, from the cache: the Hugging Face Hub cannot be reached"
+    assert load_tokenizer(model, recipe).chat_template
+    assert context_length(model, recipe) == 1024
+    assert not asked_again
+    assert not is_offline_mode()
 
 
 def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):

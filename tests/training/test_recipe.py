@@ -72,6 +72,34 @@ def test_rewards_of_ones_own_go_beside_those_of_the_task(load, own_rewards):
     ]
 
 
+def test_a_reward_may_be_its_name_alone(load, own_rewards):
+    rewards = f"rewards: [{own_rewards}:vowels, {{name: format, weight: 2}}]\n"
+    names = [(f"{own_rewards}:vowels", 1.0), ("format", 2.0)]
+    assert [(r.name, r.weight) for r in load(MINIMAL + rewards).rewards] == names
+    changed = load(MINIMAL + rewards, "rewards.0.weight=3").rewards
+    assert [r.weight for r in changed] == [3.0, 2.0]
+    given = load(MINIMAL, "rewards=[integer, format]", "rewards.1.weight=3").rewards
+    assert [(r.name, r.weight) for r in given] == [("integer", 1.0), ("format", 3.0)]
+
+
+def test_a_recipe_that_is_not_there_is_told_with_a_name_like_it_of_a_recipe(tmp_path):
+    for name in ("tiny.yaml", "tinny.log", "small.yml", "mine/recipe.yaml", "min/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name, near in (
+        ("tinny.yaml", ": did you mean 'tiny.yaml'?"),
+        ("smal", ": did you mean 'small.yml'?"),
+        ("mines", ": did you mean 'mine'?"),
+        ("nope.yaml", "."),
+    ):
+        with pytest.raises(ConfigError) as error:
+            load_recipe(tmp_path / name)
+        assert str(error.value) == (
+            f"there is no file or folder {tmp_path / name}{near} The recipes that come with gdpo: "
+            "gdpo recipes ls"
+        )
+
+
 @pytest.fixture
 def broken(own_rewards, tmp_path) -> None:
     """A module of a user's own that imports what is not installed."""
@@ -105,7 +133,13 @@ def broken(own_rewards, tmp_path) -> None:
         ("rewards=[{name: format, weight: .inf}]", "a weight must be a finite number"),
         ("rewards=[{name: format, weight: heavy}]", "weight should be a number, got 'heavy'"),
         ("rewards=[{name: format, weight: 0}]", "every reward has weight 0"),
-        ("rewards=[format]", "rewards.0 should be a mapping with the keys name, weight"),
+        ("max_steps=3", "unknown key 'max_steps': did you mean 'trainer.max_steps'? Allowed: adv"),
+        ("steps=3", "unknown key 'steps': did you mean 'trainer.max_steps'? Allowed: advantage"),
+        ("source=x", "unknown key 'source': did you mean 'data.source'? Allowed: advantage"),
+        ("data.max_steps=3", "unknown key 'data.max_steps': Allowed: limit, near_duplicates"),
+        ("qqqq=3", "unknown key 'qqqq': Allowed: advantage"),
+        ("rewards=[1]", "rewards.0 should be a name, or a mapping with the keys name, weight"),
+        ("rewards=[formt]", "--set rewards=[formt]: unknown reward 'formt': did you mean 'format'"),
         ("rewards=format", "rewards should be a list"),
         ("data=rows.jsonl", "data should be a mapping with the keys source"),
         ("data.limit=0", "data.limit should be greater than 0, got 0"),

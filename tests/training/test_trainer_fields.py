@@ -197,3 +197,16 @@ def test_checkpoints_that_no_run_can_resume_from_are_refused(build):
     ):
         build("trainer.save_only_model=true")
     assert build("trainer.save_only_model=false").save_only_model is False
+
+
+@pytest.mark.parametrize("more", [(), ("trainer.bf16=false",)])
+def test_an_accelerator_that_is_not_there_is_missed_before_training(build, more, monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    told = r"^--set trainer.use_cpu=false: .* finds no accelerator here.*Leave trainer.use_cpu out"
+    with pytest.raises(ConfigError, match=told):
+        build("trainer.use_cpu=false", *more)
+
+
+def test_fp16_on_the_cpu_is_refused(build):
+    with pytest.raises(ConfigError, match=r"^--set trainer.fp16=true: .*changes nothing"):
+        build("trainer.use_cpu=true", "trainer.fp16=true")

@@ -17,8 +17,9 @@ def push(
 ) -> int:
     """Put a finished run on the Hugging Face Hub: its model, and its README as the model's card.
 
-    What will be uploaded is listed first. A new repository is private. Checkpoints, the command
-    line and the responses of an evaluation stay here.
+    Uploaded are the model, the README and its curves, the recipe, the metrics of every step
+    (`metrics.jsonl`), and the results of an evaluation; each file is listed first. A new repository
+    is private. Checkpoints, the command line and the responses of an evaluation stay here.
 
     Args:
         run: A run directory.

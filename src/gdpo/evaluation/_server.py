@@ -20,6 +20,7 @@ _SHOWN = 300
 
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _BAD_REQUEST = 400
+_NOT_FOUND = 404
 
 _NO_ROOM = {
     "choices": [{"message": {"content": ""}, "finish_reason": "length"}],
@@ -106,6 +107,8 @@ class Server:
                 raise _MayPassError(told) from error
             if error.code == _BAD_REQUEST and "context length" in told:
                 return _NO_ROOM
+            if error.code == _NOT_FOUND and not self.url.rstrip("/").endswith("/v1"):
+                told += f". The address goes up to /v1: try --server {self.url.rstrip('/')}/v1"
             raise ServerError(f"{self.url} refuses the request: {told}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
 """A model that vLLM runs in this process.
 
 Written against vLLM's documented interface for offline inference, and tested against a stand-in of
-it: it has not been run on vLLM itself.
+it. It has been run on the CPU build of vLLM 0.30.0.
 
 References:
     https://docs.vllm.ai/en/stable/models/generative_models.html
@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from gdpo.errors import MissingExtraError
+from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.evaluation._responders import Response, Sampling
 from gdpo.tasks import Sample
+
+_SHOWN = 300
+"""Characters of vLLM's error that a message shows."""
 
 _HOW = "vLLM (pip install vllm, in an environment of its own if its torch is another)"
 
@@ -34,13 +37,24 @@ class VllmModel:
     Args:
         model: What `from_pretrained` takes; its tokenizer and chat template lie beside it.
         sampling: How responses are drawn.
+
+    Raises:
+        ConfigError: vLLM does not start with it.
     """
 
     def __init__(self, model: str, sampling: Sampling) -> None:
         # vLLM ships types that change from version to version.
         from vllm import LLM, SamplingParams  # pyright: ignore
 
-        self._model: Any = LLM(model=model, dtype="auto", seed=sampling.seed)
+        try:
+            self._model: Any = LLM(model=model, dtype="auto", seed=sampling.seed)
+        except Exception as error:
+            raise ConfigError(
+                f"vLLM does not start with {model}: {type(error).__name__}: "
+                f"{str(error)[:_SHOWN]}. What it printed before may say more. Where it needs "
+                "settings, start it yourself and ask it: `vllm serve MODEL --max-model-len 8192`, "
+                "then gdpo evaluate MODEL --server http://localhost:8000/v1"
+            ) from error
         self._params: Any = SamplingParams
         self._sampling = sampling
 

@@ -61,11 +61,12 @@ def responder_of(
         if not loaded:
             make_ready(located, recipe)
             tokenizer = load_tokenizer(located, recipe)
-            loaded.append(
-                VllmModel(located.source, sampling)
-                if engine == "vllm"
-                else LocalModel(located.source, tokenizer, sampling, at_once=at_once)
-            )
+            with located.loading():
+                loaded.append(
+                    VllmModel(located.source, sampling)
+                    if engine == "vllm"
+                    else LocalModel(located.source, tokenizer, sampling, at_once=at_once)
+                )
         return loaded[0]
 
     return answering

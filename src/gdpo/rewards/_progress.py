@@ -14,6 +14,9 @@ Told = Callable[[int, int], None]
 PATIENCE_S = 2.0
 """Seconds that a batch may take before anything is shown."""
 
+_SHOW_EVERY_S = 0.1
+"""Seconds from one showing to the next: a quick reward is done thousands of times in less."""
+
 _LOG_EVERY_S = 30.0
 
 
@@ -29,20 +32,19 @@ class Counter:
     total: int
     told: Told
     done: int = 0
-    _started: float = field(default_factory=time.monotonic)
+    _next: float = field(default_factory=lambda: time.monotonic() + PATIENCE_S)
     _showing: bool = False
 
     def advance(self) -> None:
         """One more is done."""
         self.done += 1
-        if not self._showing and time.monotonic() - self._started > PATIENCE_S:
-            self._showing = True
-        if self._showing:
+        if self.done < self.total and (now := time.monotonic()) > self._next:
+            self._showing, self._next = True, now + _SHOW_EVERY_S
             self.told(self.done, self.total)
 
     def finish(self) -> None:
         """All is done, or given up: what is shown goes away."""
-        if self._showing and self.done < self.total:
+        if self._showing:
             self.told(self.total, self.total)
         self._showing = False
 

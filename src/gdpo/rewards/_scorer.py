@@ -152,9 +152,12 @@ class Scorer:
         """By reward and rollout, for the first of equal rollouts."""
         quick, slow, waiting = batch.calls()
         slow = _by_rollout(slow)
-        counter = Counter(len(slow) + len(waiting), self.progress)
-        results = {_key_of(call): _score_here(call) for call in quick}
+        counter = Counter(len(quick) + len(slow) + len(waiting), self.progress)
+        results: dict[tuple[int, int], Result] = {}
         try:
+            for call in quick:
+                results[_key_of(call)] = _score_here(call)
+                counter.advance()
             if slow:
                 parts = self._start_workers().score(slow, done=counter.advance)
                 for calls, part in zip(slow, parts, strict=True):

@@ -2,8 +2,9 @@
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from gdpo.errors import ConfigError
@@ -12,6 +13,37 @@ from gdpo.rollouts._record import Declared, Rollout, rollout_file, write_rollout
 logger = logging.getLogger(__name__)
 
 _PROBE = b"\0" * 4096  # a full disk still makes empty files
+
+
+def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
+    """Move what an earlier run left in a folder into `earlier-1`, or the next number that is free.
+
+    So nothing is lost, and no run's record is mixed with another's. The files of evaluations, in
+    the subfolder `eval`, go with those of training. Readers leave `earlier-…` out of the run.
+
+    Args:
+        folder: Where a run that begins is to be recorded.
+        keep: Files that stay: the run's own.
+
+    Raises:
+        ConfigError: A file cannot be moved.
+    """
+    found = (*folder.glob("step_*.parquet"), *folder.glob("eval/step_*.parquet"))
+    files = sorted(file for file in found if file not in keep)
+    if not files:
+        return
+    names = (folder / f"earlier-{number}" for number in count(1))
+    earlier = next(name for name in names if not name.exists())
+    try:
+        for file in files:
+            moved = earlier / file.relative_to(folder)
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(moved)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} holds rollouts of an earlier run, which cannot be moved into {earlier}: "
+            f"{error}. Name another folder"
+        ) from error
 
 
 class StepWriter:
@@ -28,7 +60,8 @@ class StepWriter:
     def __init__(self, folder: Path, *, declared: Declared | None = None) -> None:
         self.folder = folder
         self._declared = declared
-        self._file: Path | None = None
+        self.file: Path | None = None
+        """The one that was written last, or tried."""
         self._rollouts: list[Rollout] = []
         self._groups = 0
         self._lost: set[int] = set()
@@ -60,8 +93,8 @@ class StepWriter:
             DataError: There are none, or the rewards of the step are not the same in all of them.
         """
         file = rollout_file(self.folder, step)
-        if file != self._file:
-            self._file, self._rollouts, self._groups = file, [], 0
+        if file != self.file:
+            self.file, self._rollouts, self._groups = file, [], 0
         first = self._groups
         self._rollouts += [replace(r, group_id=first + r.group_id) for r in rollouts]
         self._groups = 1 + max((r.group_id for r in self._rollouts), default=-1)

@@ -4,6 +4,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TextIO, TypeAlias, cast
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.tasks._columns import describe
+from gdpo.tasks._hub import from_cache_alone, why_unreachable
 from gdpo.tasks._task import Row, Sample, Task
 
 _Placed: TypeAlias = tuple[str, dict[str, Any]]
@@ -265,11 +267,14 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
         import datasets
     except ImportError as error:
         raise MissingExtraError("datasets", "train", f"to load {name!r} from the Hub") from error
+    unreachable = why_unreachable(name, "README.md", kind="dataset")
     try:
-        return cast("Iterable[Any]", datasets.load_dataset(name, subset, split=split))
+        with from_cache_alone() if unreachable else nullcontext():
+            return cast("Iterable[Any]", datasets.load_dataset(name, subset, split=split))
     except Exception as error:  # four libraries meet here, each with errors of its own
+        why = unreachable or error
         raise DataError(
             f"dataset {name!r} (subset {subset or 'default'}, split {split!r}) cannot be loaded "
-            f"from the Hub: {type(error).__name__}: {error}. Check the three names and the "
+            f"from the Hub: {type(why).__name__}: {why}. Check the three names and the "
             f"connection; a local file works too: give its path, ending in {', '.join(_READERS)}"
         ) from error

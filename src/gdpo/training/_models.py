@@ -1,22 +1,30 @@
 """Finds the model of a recipe and its tokenizer, and says early what would fail late."""
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import nearest
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.tasks import Sample
+from gdpo.tasks._hub import from_cache_alone, why_unreachable
 from gdpo.training._recipe import Recipe
 from gdpo.training._smollm2 import SMOLLM2, convert_smollm2, converted_folder, locate_smollm2
 
 Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
 
+PROMPTS_MEASURED = 1000
+"""Prompts that are tokenized to find the longest one: those with the most characters."""
+
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
+_LOCAL = "a local folder works too: give its path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,12 @@ class LocatedModel:
     """What `from_pretrained` takes; for `smollm2-135m` the folder that it is converted into."""
     description: str
     """What it is and where, for people."""
+    cached: bool = False
+    """Whether it comes from the cache of the Hub, because the Hub cannot be reached."""
+
+    def loading(self) -> AbstractContextManager[None]:
+        """What to load it in, so that a Hub that cannot be reached is not asked for minutes."""
+        return from_cache_alone() if self.cached else nullcontext()
 
 
 def locate_model(recipe: Recipe) -> LocatedModel:
@@ -55,11 +69,22 @@ def locate_model(recipe: Recipe) -> LocatedModel:
             raise ConfigError(f"{place}: the folder {folder} holds no weights (*.safetensors)")
         return LocatedModel(str(folder), f"{name}, a local folder")
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
-        beside = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
-        near = f": {did_you_mean(folder.name, beside)}" if beside else ""
-        raise ConfigError(f"{place}: there is no folder {folder}{near}")
-    _find_on_hub(name, place, _revision(recipe))
+        near = nearest(folder.name, _models_in(folder.parent))
+        meant = "" if near is None else f": did you mean {near!r}?"
+        raise ConfigError(f"{place}: there is no folder {folder}{meant}")
+    if _is_cached(name, place, _revision(recipe)):
+        if why_unreachable(name, "config.json", kind="model"):
+            told = f"{name}, from the cache: the Hugging Face Hub cannot be reached"
+            return LocatedModel(name, told, cached=True)
+    else:
+        _find_on_hub(name, place, _revision(recipe))
     return LocatedModel(name, f"{name}, on the Hugging Face Hub")
+
+
+def _models_in(folder: Path) -> list[str]:
+    """The names of its folders that are saved models."""
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return [p.name for p in inside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:
@@ -78,13 +103,14 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
 
     place = recipe.place("model")
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(
-            model.source,
-            revision=_revision(recipe),
-            padding_side="left",
-            truncation_side="left",
-            trust_remote_code=bool(recipe.trainer.get("trust_remote_code", False)),
-        )
+        with model.loading():
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                model.source,
+                revision=_revision(recipe),
+                padding_side="left",
+                truncation_side="left",
+                trust_remote_code=bool(recipe.trainer.get("trust_remote_code", False)),
+            )
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(
             f"{place}: the tokenizer of {recipe.model!r} cannot be loaded: {error}"
@@ -111,9 +137,13 @@ def longest_prompt(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Reci
     Raises:
         ConfigError: The chat template refuses one of them: some allow no system message.
     """
-    return max(
-        _prompt_length(tokenizer, sample, row, recipe) for row, sample in enumerate(samples, 1)
-    )
+    rows = enumerate(samples, 1)
+    longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
+    return max(_prompt_length(tokenizer, sample, row, recipe) for row, sample in longest)
+
+
+def _characters(sample: Sample) -> int:
+    return sum(len(str(message.get("content"))) for message in sample.prompt)
 
 
 def _prompt_length(tokenizer: Tokenizer, sample: Sample, row: int, recipe: Recipe) -> int:
@@ -142,11 +172,12 @@ def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
     from transformers import AutoConfig
 
     try:
-        config: Any = AutoConfig.from_pretrained(
-            model.source,
-            revision=_revision(recipe),
-            trust_remote_code=bool(recipe.trainer.get("trust_remote_code", False)),
-        )
+        with model.loading():
+            config: Any = AutoConfig.from_pretrained(
+                model.source,
+                revision=_revision(recipe),
+                trust_remote_code=bool(recipe.trainer.get("trust_remote_code", False)),
+            )
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(
             f"{recipe.place('model')}: the configuration of {recipe.model!r} cannot be loaded: "
@@ -160,21 +191,24 @@ def _revision(recipe: Recipe) -> str | None:
     return options.get("revision") if isinstance(options, dict) else None
 
 
-def _find_on_hub(name: str, place: str, revision: str | None) -> None:
+def _is_cached(name: str, place: str, revision: str | None) -> bool:
     try:
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-        from huggingface_hub.errors import (
-            EntryNotFoundError,
-            GatedRepoError,
-            RepositoryNotFoundError,
-        )
+        from huggingface_hub import try_to_load_from_cache
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "train", f"to find {name!r}") from error
-    local = "a local folder works too: give its path"
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise ConfigError(f"{place}: {name!r} is no name of a model on the Hub; {local}")
-    if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
-        return
+        raise ConfigError(f"{place}: {name!r} is no name of a model on the Hub; {_LOCAL}")
+    return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+
+
+def _find_on_hub(name: str, place: str, revision: str | None) -> None:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        RepositoryNotFoundError,
+    )
+
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=_TIMEOUT_S)
     except GatedRepoError as error:
@@ -194,6 +228,6 @@ def _find_on_hub(name: str, place: str, revision: str | None) -> None:
     except Exception as error:
         raise ConfigError(
             f"{place}: there is no folder {name!r} here, and the Hub cannot be reached to look for "
-            f"it ({type(error).__name__}: {error}). Check the connection; {local}, and {SMOLLM2!r} "
-            "needs no Hub"
+            f"it ({type(error).__name__}: {error}). Check the connection; {_LOCAL}, and "
+            f"{SMOLLM2!r} needs no Hub"
         ) from error

@@ -16,6 +16,7 @@ from gdpo.training._batch import BatchPlan, plan_batches
 from gdpo.training._data import Rows, read_data
 from gdpo.training._lora import check_lora
 from gdpo.training._models import (
+    PROMPTS_MEASURED,
     LocatedModel,
     Tokenizer,
     context_length,
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 T = TypeVar("T")
-
-_PROMPTS_MEASURED = 1000
-"""Prompts that are tokenized to find the longest one."""
 
 
 class Verdict(Enum):
@@ -276,14 +274,15 @@ class _Inspection:
         tokenizer: Any = load_tokenizer(model, self.recipe)
         if samples is None:
             return tokenizer
-        measured = samples[:_PROMPTS_MEASURED]
-        longest = longest_prompt(tokenizer, measured, self.recipe)
+        longest = longest_prompt(tokenizer, samples, self.recipe)
         if config is None or config.max_completion_length is None:
             return tokenizer
         limit = context_length(model, self.recipe)
         needed = longest + config.max_completion_length
+        measured = f" (of the {PROMPTS_MEASURED:,} with the most characters)"
         arithmetic = (
-            f"the longest of {len(measured):,} prompts has {longest:,} tokens, with "
+            f"the longest of {len(samples):,} prompts"
+            f"{measured if len(samples) > PROMPTS_MEASURED else ''} has {longest:,} tokens, with "
             f"{config.max_completion_length:,} of completion {needed:,}"
         )
         if limit is not None and needed > limit:

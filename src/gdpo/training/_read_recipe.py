@@ -3,12 +3,14 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import did_you_mean, nearest
 from gdpo.errors import ConfigError
 from gdpo.training._recipe import (
     ENVIRONMENT_FILE,
@@ -17,11 +19,15 @@ from gdpo.training._recipe import (
     Config,
     DataConfig,
     GateConfig,
+    LoraSettings,
     Recipe,
     RewardConfig,
 )
 from gdpo.training._resolve import resolve
 from gdpo.training._yaml import Document, KeyPath, dotted, override, read_yaml
+
+_YAML = (".yaml", ".yml")
+"""What a recipe's name ends in."""
 
 _WANTED = {
     "string_type": "text",
@@ -64,9 +70,9 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
         ConfigError: It is no YAML, or a key or a type is wrong.
     """
     file = _recipe_file(Path(path))
-    document = read_yaml(file)
+    document = _spelled_out(read_yaml(file))
     for assignment in overrides:
-        document = override(document, assignment)
+        document = _spelled_out(override(document, assignment))
     try:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:
@@ -75,6 +81,35 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     if resume and (file.parent / ENVIRONMENT_FILE).is_file():
         return _lying_in(file.parent, recipe, overrides)
     return recipe
+
+
+def recipe_key(name: str) -> str | None:
+    """The key of a recipe that a name alone probably means, as `--set` writes it.
+
+    `max_steps` means `trainer.max_steps`. It imports TRL, to know its fields.
+    """
+    from gdpo.training._trainer_fields import trainer_keys
+
+    parts = {
+        "trainer": trainer_keys(),
+        "data": DataConfig.model_fields,
+        "lora": LoraSettings.model_fields,
+    }
+    within = {key: f"{part}.{key}" for part, keys in parts.items() for key in keys}
+    keys = {**within, **{key: key for key in Recipe.model_fields}}
+    near = nearest(name, keys)
+    return None if near is None else keys[near]
+
+
+def _spelled_out(document: Document) -> Document:
+    """The document with each reward that is only named as the mapping that the name stands for."""
+    rewards = document.data.get("rewards")
+    if not isinstance(rewards, list):
+        return document
+    spelled: list[Any] = [
+        {"name": r} if isinstance(r, str) else r for r in cast("list[Any]", rewards)
+    ]
+    return replace(document, data={**document.data, "rewards": spelled})
 
 
 def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
@@ -99,14 +134,29 @@ def _recipe_file(path: Path) -> Path:
             raise ConfigError(f"the folder {path} holds no {RECIPE_FILE}")
         return path / RECIPE_FILE
     if not path.exists():
-        folder = path.parent
-        beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-        near = f": {did_you_mean(path.name, beside)}" if beside else ""
+        beside = _recipes_in(path.parent)
+        near = nearest(_without_ending(path.name), beside)
+        meant = "" if near is None else f": did you mean {beside[near]!r}?"
         raise ConfigError(
-            f"there is no file or folder {path}{near}. The recipes that come with gdpo: gdpo "
-            "recipes ls"
+            f"there is no file or folder {path}{meant or '.'} The recipes that come with gdpo: "
+            "gdpo recipes ls"
         )
     return path
+
+
+def _recipes_in(folder: Path) -> dict[str, str]:
+    """The names of its recipes, files and folders, by the name without its ending."""
+    inside = sorted(folder.iterdir()) if folder.is_dir() else ()
+    return {
+        _without_ending(p.name): p.name
+        for p in inside
+        if p.name.endswith(_YAML) or os.path.isfile(p / RECIPE_FILE)  # noqa: PTH113 (never raises)
+    }
+
+
+def _without_ending(name: str) -> str:
+    """So that two names are not alike by their ending alone."""
+    return name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def _explain(error: ValidationError, document: Document) -> str:
@@ -123,8 +173,7 @@ def _explain_one(details: ErrorDetails, document: Document) -> str:
     path = details["loc"]
     place = document.place(path)
     if details["type"] == "extra_forbidden":
-        allowed = _model_at(path[:-1]).model_fields
-        return f"{place}: unknown key {dotted(path)!r}: {did_you_mean(str(path[-1]), allowed)}"
+        return f"{place}: unknown key {dotted(path)!r}: {_meant(path)}"
     if details["type"] == "missing":
         return f"{place}: {dotted(path)} is missing: {_description(path)}"
     message = details["msg"].removeprefix("Value error, ")
@@ -132,8 +181,19 @@ def _explain_one(details: ErrorDetails, document: Document) -> str:
         return f"{place}: {message}"
     wanted = _WANTED.get(details["type"], message.removeprefix("Input should be "))
     if details["type"] == "model_type":
-        wanted = f"a mapping with the keys {', '.join(_model_at(path).model_fields)}"
+        keys = ", ".join(_model_at(path).model_fields)
+        wanted = f"a {'name, or a ' * (path[0] == 'rewards')}mapping with the keys {keys}"
     return f"{place}: {dotted(path)} should be {wanted}, got {details['input']!r}"
+
+
+def _meant(path: KeyPath) -> str:
+    """What an unknown key should have been."""
+    key, allowed = str(path[-1]), _model_at(path[:-1]).model_fields
+    known = did_you_mean(key, allowed)
+    if len(path) > 1 or nearest(key, allowed) is not None:
+        return known
+    within = recipe_key(key)
+    return known if within is None else f"did you mean {within!r}? {known}"
 
 
 def _model_at(path: KeyPath) -> type[Config]:

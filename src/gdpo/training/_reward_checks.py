@@ -71,7 +71,7 @@ def check_rewards(task: Task, scorer: Scorer, samples: Sequence[Sample]) -> Iter
     for reward in scorer.rewards:
         if reward.name not in missing:
             try:
-                with _named_if_long(reward):
+                with _named_if_long(reward, scorer):
                     finding = _check_one(task, reward, scorer, samples)
                 yield finding
             except RewardError as error:
@@ -82,19 +82,33 @@ def check_rewards(task: Task, scorer: Scorer, samples: Sequence[Sample]) -> Iter
 
 
 @contextmanager
-def _named_if_long(reward: Reward) -> Generator[None]:
-    told = (
-        f"reward {reward.name!r} has been tried for {_PATIENCE_S:g} s, and goes on; if it "
-        "hangs, a deadline would end it: Reward(..., deadline=5)"
-    )
-    timer = threading.Timer(_PATIENCE_S, logger.warning, [told])
+def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
+    """Say how far a reward is that takes long, or that it may hang."""
+    so_far = ""
+    shown = scorer.progress
+
+    def told(done: int, count: int) -> None:
+        nonlocal so_far
+        so_far = f" on {done:,} of {count:,} answers"
+        shown(done, count)
+
+    def tell() -> None:
+        hangs = "; if it hangs, a deadline would end it: Reward(..., deadline=5)"
+        logger.warning(
+            f"reward {reward.name!r} has been tried for {_PATIENCE_S:g} s{so_far}, and goes on"
+            f"{'' if so_far else hangs}"
+        )
+
+    timer = threading.Timer(_PATIENCE_S, tell)
     timer.daemon = True
     if reward.deadline is None and not reward.asks_elsewhere:
         timer.start()
+    scorer.progress = told
     try:
         yield
     finally:
         timer.cancel()
+        scorer.progress = shown
 
 
 def _check_one(

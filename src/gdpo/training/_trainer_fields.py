@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gdpo._naming import did_you_mean
+from gdpo._naming import did_you_mean, nearest
 from gdpo.errors import ConfigError, GdpoError, MissingExtraError
 from gdpo.training._recipe import Recipe
 from gdpo.training._resolve import Resolved
@@ -111,6 +111,14 @@ def check_fields(recipe: Recipe) -> None:
         raise ConfigError("\n".join(mistakes))
 
 
+def trainer_keys() -> set[str]:
+    """The fields that a recipe's `trainer:` may have; none where TRL is not installed."""
+    try:
+        return set(_field_types()) - set(ELSEWHERE)
+    except MissingExtraError:
+        return set()
+
+
 def build_config(resolved: Resolved) -> "GDPOConfig":
     """The trainer's configuration: the recipe's fields, gdpo's own, and TRL's defaults.
 
@@ -129,6 +137,7 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
         raise ConfigError(
             f"{place}: trainer.eval_strategy is set, but there is no `eval_data:`; add it"
         )
+    _refuse_no_accelerator(recipe)
     try:
         config = _construct(resolved, recipe.trainer)
     except GdpoError:
@@ -144,8 +153,25 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     return config
 
 
+def _refuse_no_accelerator(recipe: Recipe) -> None:
+    """Raise a ConfigError where the recipe wants what is not there: TRL speaks of bf16 at most."""
+    import torch
+
+    if recipe.trainer.get("use_cpu") is False and not torch.accelerator.is_available():
+        raise ConfigError(
+            f"{recipe.place('trainer', 'use_cpu')}: trainer.use_cpu is false, but torch finds no "
+            "accelerator here, only the CPU. Leave trainer.use_cpu out to train on what there is; "
+            "a GPU that should be here needs its driver and a torch that is built for it"
+        )
+
+
 def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
-    """Raise a ConfigError where TRL would, but only after the model is loaded."""
+    """Raise a ConfigError where TRL would, but only after the model is loaded, or never."""
+    if config.fp16 and config.device.type == "cpu":
+        raise ConfigError(
+            f"{recipe.place('trainer', 'fp16')}: trainer.fp16 is true, and the run is on the CPU, "
+            "where it changes nothing. Leave it out; trainer.bf16 works on a CPU"
+        )
     if config.use_vllm and find_spec("vllm") is None:
         raise ConfigError(
             f"{recipe.place('trainer', 'use_vllm')}: trainer.use_vllm is true, but vllm is not "
@@ -263,8 +289,9 @@ def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
     if name in ELSEWHERE:
         return f" is not set here: {ELSEWHERE[name]}"
     if name not in types_of:
-        near = did_you_mean(name, set(types_of) - set(ELSEWHERE)).partition(" Allowed:")[0]
-        return f" is no field of TRL's GRPOConfig{': ' + near if near.startswith('did') else ''}"
+        near = nearest(name, set(types_of) - set(ELSEWHERE))
+        meant = "" if near is None else f": did you mean {near!r}?"
+        return f" is no field of TRL's GRPOConfig{meant}"
     if name in _REFUSED and value == _REFUSED[name][0]:
         return f" cannot be {str(value).lower()}: {_REFUSED[name][1]}"
     allowed = _CHOICES.get(name) or _enumerated(types_of[name])

@@ -147,3 +147,20 @@ def test_links_to_folders_elsewhere_are_told_and_those_to_files_are_read(tmp_pat
     what = "a link to a folder elsewhere: name it as well to read it"
     assert left_out == {here / "linked": what}
     assert len(find_files([here, here / "linked"], {})) == 3
+
+
+def test_what_an_earlier_run_left_beside_a_record_is_read_only_where_it_is_named(tmp_path):
+    names = [f"r/{folder}step_000001.parquet" for folder in ("", "earlier-1/", "earlier-1/eval/")]
+    own, earlier, _ = names
+    assert list(found_at(tmp_path, *names)) == [own]
+    left_out = {}
+    find_files([tmp_path], left_out)
+    (why,) = left_out.values()
+    assert list(left_out) == [tmp_path / "r" / "earlier-1"]
+    assert why == "rollouts of an earlier run; give its folder to read them"
+    named = {}
+    both = find_files([tmp_path / "r", tmp_path / "r" / "earlier-1"], named)
+    assert [file.path for file in both] == [tmp_path / own, tmp_path / earlier]
+    assert tmp_path / "r" / "earlier-1" not in named
+    (tmp_path / own).unlink()  # no record is there that they could be mixed with
+    assert list(found_at(tmp_path)) == [earlier]

@@ -43,6 +43,8 @@ class GDPOConfig(GRPOConfig):
             named weighs 1). The rewards of environments come last, and a list may leave them out.
         rollouts_dir (`str`, *optional*):
             Folder for the rollout records, one parquet file per step. `None`: no record is written.
+            What an earlier run left there goes into `earlier-1`, or the next number that is free,
+            unless this run resumes it.
         pack_micro_batches (`bool`, *optional*, defaults to `True`):
             Leave rollouts that cannot contribute out of the micro-batches of an optimizer step,
             order the rest by length, and trim the padding. The gradient stays TRL's

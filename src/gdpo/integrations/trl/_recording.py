@@ -24,16 +24,19 @@ def record_rollouts(trainer: GRPOTrainer, folder: str | Path) -> None:
 
     Args:
         trainer: Of TRL; also a subclass that makes advantages in its own way.
-        folder: Where training steps are kept; evaluations go into its subfolder `eval`. A run that
-            is resumed goes on in the folder that it began in.
+        folder: Where training steps are kept; evaluations go into its subfolder `eval`. When
+            training begins, what another run left there goes into `earlier-1`, or the next number
+            that is free. A run that is resumed goes on in the folder that it began in.
 
     Raises:
-        ConfigError: The trainer is a `GDPOTrainer`, which records by itself; the folder cannot be
-            written to; or, when training begins, it holds rollouts of a run that is not resumed.
+        ConfigError: The trainer is a `GDPOTrainer`, which records by itself, or the folder cannot
+            be written to.
     """
     if isinstance(trainer, GDPOTrainer):
         raise ConfigError("GDPOTrainer records by itself: set rollouts_dir in its GDPOConfig")
-    recorded = _Recorded(trainer, Path(folder))
+    log = RolloutLog(Path(folder), trainer.args)
+    trainer.add_callback(log)
+    recorded = _Recorded(trainer, log)
     # Of this one trainer: its class is the user's.
     for name, recording in (
         ("_calculate_rewards", recorded.rewards),
@@ -43,12 +46,10 @@ def record_rollouts(trainer: GRPOTrainer, folder: str | Path) -> None:
 
 
 class _Recorded:
-    def __init__(self, trainer: Any, folder: Path) -> None:
+    def __init__(self, trainer: Any, log: RolloutLog) -> None:
         self._trainer = trainer
-        self._folder = folder
-        self._log = RolloutLog(folder, trainer.args.run_name or "")
+        self._log = log
         self._rewards: torch.Tensor | None = None
-        self._begun = False
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """TRL's method, which also keeps what it is given and what it makes."""
@@ -71,25 +72,11 @@ class _Recorded:
 
         @functools.wraps(generate)
         def generated(inputs: Any) -> Any:
-            self._refuse_other_run()
             output = generate(inputs)
             self._write(output["advantages"])
             return output
 
         return generated
-
-    def _refuse_other_run(self) -> None:
-        """Before the first batch of `train()`: not until then is it known if a run is resumed."""
-        trainer = self._trainer
-        if self._begun or not trainer.is_in_train:
-            return
-        fresh = trainer.state.global_step == 0
-        if fresh and trainer.accelerator.is_main_process and any(self._folder.glob("*.parquet")):
-            raise ConfigError(
-                f"{self._folder} holds the rollouts of another run, which would be mixed with this "
-                "one's: name another folder, or resume that run"
-            )
-        self._begun = True
 
     def _write(self, local: torch.Tensor) -> None:
         trainer, rewards = self._trainer, self._rewards

@@ -7,32 +7,52 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
+from transformers import TrainerCallback, TrainingArguments
 
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts._record import Declared
+from gdpo.rollouts._writing import set_aside
 
 
-class RolloutLog:
+class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them as one file.
+
+    When training begins, what another run left in the folder is set aside. A run that is resumed
+    goes on in it.
 
     Args:
         folder: Where training steps are kept; evaluations go into its subfolder `eval`.
-        run: Name of the run, as the record has it.
+        args: Of the trainer. The record calls the run by its `run_name`, or else by the name of its
+            `output_dir`.
         declared: Of the rewards, see `gdpo.rollouts.write_rollouts`.
 
     Raises:
         ConfigError: The folder cannot be written to. (Later, during the run, that is logged.)
     """
 
-    def __init__(self, folder: Path, run: str, *, declared: Declared | None = None) -> None:
-        self._writers = {
-            "train": StepWriter(folder, declared=declared),
-            "eval": StepWriter(folder / "eval", declared=declared),
-        }
+    def __init__(
+        self, folder: Path, args: TrainingArguments, *, declared: Declared | None = None
+    ) -> None:
+        self._folder = folder
+        self._declared = declared
+        self._writers = self._new_writers()
         if PartialState().is_main_process:  # the folder need not be there on other machines
             self._writers["train"].check_folder()
-        self._run = run
+        self._run = args.run_name or Path(str(args.output_dir)).absolute().name
+        self._begun = False
         self._local: list[dict[str, Any]] = []
+
+    def _new_writers(self) -> dict[str, StepWriter]:
+        folders = {"train": self._folder, "eval": self._folder / "eval"}
+        return {mode: StepWriter(each, declared=self._declared) for mode, each in folders.items()}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Set aside what another run left, but not this one's evaluation before its training."""
+        if self._begun:
+            self._writers = self._new_writers()
+        if state.is_world_process_zero and state.global_step == 0:
+            set_aside(self._folder, keep=[w.file for w in self._writers.values() if w.file])
+        self._begun = True
 
     def collect(
         self,

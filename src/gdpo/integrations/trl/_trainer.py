@@ -143,6 +143,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._warned_of_one_group = False
         self._scored: Groups | None = None
         self._rollout_log = _rollout_log(args, self._declared)
+        if self._rollout_log is not None:
+            self.add_callback(self._rollout_log)
 
     def _make_rule(self, args: GDPOConfig, names: Sequence[str], rewards: Sequence[Any]) -> None:
         """The estimator with its options and gates, which go by name; nothing is loaded yet."""
@@ -313,7 +315,7 @@ def _checked(args: Any, model: Any) -> GDPOConfig:
 
 def _rollout_log(args: GDPOConfig, declared: Declared) -> RolloutLog | None:
     folder = args.rollouts_dir
-    return RolloutLog(Path(folder), args.run_name or "", declared=declared) if folder else None
+    return RolloutLog(Path(folder), args, declared=declared) if folder else None
 
 
 def _number(value: float | None) -> float:

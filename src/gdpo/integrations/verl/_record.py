@@ -1,7 +1,6 @@
 """Our rollout record, a file per step, out of the queue of verl's V1 trainer."""
 
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,6 +11,7 @@ from gdpo.integrations.verl._estimator import latest
 from gdpo.integrations.verl._rows import last_outputs
 from gdpo.integrations.verl._settings import ROLLOUTS
 from gdpo.rollouts import Rollout, StepWriter
+from gdpo.rollouts._writing import set_aside
 
 _TEXTS = ("prompts", "responses", "reward_model")
 _writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
@@ -45,19 +45,9 @@ def _writer(trainer: Any, folder: Path, step: int) -> StepWriter:
         writer = StepWriter(folder, declared=declared_by(trainer.config.get("reward")))
         writer.check_folder()
         if step == 1:  # verl counts on from the checkpoint that it resumes
-            _set_aside(folder)
+            set_aside(folder)
         _writers[trainer] = writer
     return _writers[trainer]
-
-
-def _set_aside(folder: Path) -> None:
-    """What another run left there goes into a folder of its own: nothing is lost or mixed."""
-    if files := sorted(folder.glob("step_*.parquet")):
-        names = (folder / f"earlier-{number}" for number in count(1))
-        earlier = next(name for name in names if not name.exists())
-        earlier.mkdir()
-        for file in files:
-            file.rename(earlier / file.name)
 
 
 def _facts(

@@ -24,8 +24,11 @@ _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
 _RECORD = re.compile(r"step_\d{6,}\.parquet")
+_EARLIER = re.compile(r"earlier-\d+")
+"""Folders beside a record, with the records of runs that were there before."""
 _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
 """TRL's, which holds one step."""
+_OF_AN_EARLIER_RUN = "rollouts of an earlier run; give its folder to read them"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
@@ -66,6 +69,8 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
     for path in paths:
         for file in _found_in(path, root, left_out):
             found.setdefault(file.path, file)
+    for path in paths:
+        left_out.pop(path, None)  # in one folder it was left out, and it is named itself
     if any(not file.evaluation for file in found.values()):
         for file in found.values():
             if file.evaluation:
@@ -119,7 +124,9 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
     root = path.resolve()
     for folder, folders, names in os.walk(path, onerror=blocked):
-        folders[:] = sorted(name for name in folders if not _CHECKPOINT.match(name))
+        earlier = _earlier(folders, names)
+        left_out |= {Path(folder, name): _OF_AN_EARLIER_RUN for name in earlier}
+        folders[:] = sorted(n for n in folders if n not in earlier and not _CHECKPOINT.match(n))
         for linked in (Path(folder, name) for name in folders):
             if linked.is_symlink() and not linked.resolve().is_relative_to(root):
                 left_out[linked] = "a link to a folder elsewhere: name it as well to read it"
@@ -129,6 +136,12 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
                 yield file
             elif why:
                 left_out[file] = why
+
+
+def _earlier(folders: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those of the folders beside these files that hold what was there before their run."""
+    recorded = any(map(_RECORD.fullmatch, names))
+    return [name for name in folders if recorded and _EARLIER.fullmatch(name)]
 
 
 def _why_not(file: Path) -> str | None:
