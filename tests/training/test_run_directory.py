@@ -136,6 +136,13 @@ def test_what_comes_after_a_step_is_set_aside(run):
     assert not (run.path / "dropped again").exists()
 
 
+def test_two_resumptions_in_a_second_set_aside_in_folders_of_their_own(run):
+    first = run.place_aside("2026-11-22T19:01:12+00:00")
+    first.mkdir()
+    second = run.place_aside("2026-11-22T19:01:12+00:00")
+    assert (first.name, second.name) == ("dropped-2026-11-22T19-01-12", f"{first.name}-2")
+
+
 def test_what_a_killed_process_left_is_removed_and_nothing_else(run):
     left = (
         ".README.md.17.partial",

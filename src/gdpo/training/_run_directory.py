@@ -156,6 +156,15 @@ class RunDirectory:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(to_json(row) + "\n")
 
+    def place_aside(self, now: str) -> Path:
+        """A folder that is not there yet, for what a resumption sets aside.
+
+        Args:
+            now: The time, to the second, in ISO 8601.
+        """
+        place = self.path / f"dropped-{now[:19].replace(':', '-')}"
+        return place.with_name(free_name(place)) if place.exists() else place
+
     def drop_after(self, step: int, aside: Path) -> bool:
         """Set aside what belongs to later steps, which will be done again.
 

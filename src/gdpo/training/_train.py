@@ -225,7 +225,7 @@ def _reopen(
     run.tidy()
     step = start.step if start else 0
     if step < job.batches.total_steps:
-        aside = run.path / f"dropped-{facts['started'].replace(':', '')}"
+        aside = run.place_aside(facts["started"])
         if run.drop_after(step, aside):
             notes.append(f"what came after step {step} is in {aside}: it is made again")
         before.pop("finished", None)

@@ -157,10 +157,24 @@ def test_what_an_earlier_run_left_beside_a_record_is_read_only_where_it_is_named
     find_files([tmp_path], left_out)
     (why,) = left_out.values()
     assert list(left_out) == [tmp_path / "r" / "earlier-1"]
-    assert why == "rollouts of an earlier run; give its folder to read them"
+    assert why == "set aside when this run began or was resumed; give the folder to read it"
     named = {}
     both = find_files([tmp_path / "r", tmp_path / "r" / "earlier-1"], named)
     assert [file.path for file in both] == [tmp_path / own, tmp_path / earlier]
     assert tmp_path / "r" / "earlier-1" not in named
     (tmp_path / own).unlink()  # no record is there that they could be mixed with
     assert list(found_at(tmp_path)) == [earlier]
+
+
+def test_what_a_resumption_set_aside_is_no_part_of_the_run(tmp_path):
+    aside = "run/dropped-2026-11-22T19-01-12-2/rollouts/step_000002.parquet"
+    elsewhere = "dropped-2026-11-22T19-01-12/step_000001.parquet"  # a folder of the user's own
+    for name in ("run/rollouts/step_000001.parquet", aside, elsewhere):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("recipe.yaml", "environment.json"):
+        (tmp_path / "run" / name).touch()
+    left_out = {}
+    found = [file.path for file in find_files([tmp_path], left_out)]
+    assert found == [tmp_path / elsewhere, tmp_path / "run/rollouts/step_000001.parquet"]
+    assert tmp_path / "run" / "dropped-2026-11-22T19-01-12-2" in left_out

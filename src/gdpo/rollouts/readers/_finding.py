@@ -26,9 +26,12 @@ _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:
 _RECORD = re.compile(r"step_\d{6,}\.parquet")
 _EARLIER = re.compile(r"earlier-\d+")
 """Folders beside a record, with the records of runs that were there before."""
+_DROPPED = re.compile(r"dropped-\d{4}-\d\d-\d\dT[-\d]+")
+"""Folders of a run of gdpo, with what it had done when it was resumed, and did again."""
+_OF_A_RUN = frozenset({"recipe.yaml", "environment.json"})
 _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
 """TRL's, which holds one step."""
-_OF_AN_EARLIER_RUN = "rollouts of an earlier run; give its folder to read them"
+_SET_ASIDE = "set aside when this run began or was resumed; give the folder to read it"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
@@ -124,9 +127,9 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
     root = path.resolve()
     for folder, folders, names in os.walk(path, onerror=blocked):
-        earlier = _earlier(folders, names)
-        left_out |= {Path(folder, name): _OF_AN_EARLIER_RUN for name in earlier}
-        folders[:] = sorted(n for n in folders if n not in earlier and not _CHECKPOINT.match(n))
+        aside = _set_aside(folders, names)
+        left_out |= {Path(folder, name): _SET_ASIDE for name in aside}
+        folders[:] = sorted(n for n in folders if n not in aside and not _CHECKPOINT.match(n))
         for linked in (Path(folder, name) for name in folders):
             if linked.is_symlink() and not linked.resolve().is_relative_to(root):
                 left_out[linked] = "a link to a folder elsewhere: name it as well to read it"
@@ -138,10 +141,14 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
                 left_out[file] = why
 
 
-def _earlier(folders: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Those of the folders beside these files that hold what was there before their run."""
-    recorded = any(map(_RECORD.fullmatch, names))
-    return [name for name in folders if recorded and _EARLIER.fullmatch(name)]
+def _set_aside(folders: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those of the folders beside these files that hold what is no part of their run any more."""
+    recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
+    return [
+        name
+        for name in folders
+        if (recorded and _EARLIER.fullmatch(name)) or (a_run and _DROPPED.fullmatch(name))
+    ]
 
 
 def _why_not(file: Path) -> str | None:
