@@ -338,7 +338,7 @@ def test_what_breaks_is_no_finding_for_a_script_that_waits_for_one(dump, here):
             [sys.executable, "-u", *command[1:]], stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert done.returncode == 70
-    assert b"No space left on device" in done.stderr
+    assert b"gdpo: the disk of what it writes is full" in done.stderr
     assert written_to_nobody(command) == (141, b"")
 
 

@@ -240,13 +240,6 @@ def test_one_group_per_generation_is_noted(recipe_file):
     assert "one group" not in told(check(grpo))
 
 
-def test_saving_between_generations_is_noted(recipe_file):
-    recipe = load_recipe(recipe_file, ["trainer.num_iterations=2", "trainer.save_steps=3"])
-    assert "a generation serves 2 steps and trainer.save_steps is 3" in told(
-        check(recipe), Verdict.NOTE
-    )
-
-
 def test_a_prompt_beyond_the_context_is_told(recipe_file):
     recipe = load_recipe(recipe_file, ["trainer.max_completion_length=2000"])
     assert "the model sees 1,024. Lower trainer.max" in told(check(recipe), Verdict.WRONG)

@@ -1,13 +1,14 @@
 """Training with LoRA: a run ends with a whole model, goes on where it stopped, and is evaluated."""
 
 import json
-import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 pytest.importorskip("peft")
+
+from tests.training.conftest import forget_checkpoints_after
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import Sampling, Settings, evaluate, find_benchmark, responder_of
@@ -64,9 +65,7 @@ def test_only_the_matrices_of_lora_are_trained(run, tiny_policy):
 
 def test_a_run_that_is_resumed_ends_as_one_that_was_not_stopped(run, recipe_file):
     whole = adapter(run, 4)
-    stopped = trained(recipe_file, "stopped")
-    shutil.rmtree(stopped.checkpoints / "checkpoint-4")
-    shutil.rmtree(stopped.model)
+    forget_checkpoints_after(trained(recipe_file, "stopped"), 3)
     recipe = load_recipe(recipe_file, [*LORA, "name=stopped"], resume=True)
     resumed = train(recipe, resume=True)
     assert resumed.started_at == 3

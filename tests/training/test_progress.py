@@ -84,13 +84,13 @@ def test_a_terminal_gets_a_display_in_place(view):
         display.update()
         display.stopping()
         display.update()
-    assert "Ctrl-C again stops at once" in console.file.getvalue()
+    assert "Ctrl-C again stops without saving" in console.file.getvalue()
 
 
 def test_a_log_is_told_of_a_stop_too(view, capfd):
     with show(view, Console(file=io.StringIO(), force_terminal=False)) as display:
         display.stopping()
-    assert "Ctrl-C again stops at once" in capfd.readouterr().err
+    assert "Ctrl-C again stops without saving" in capfd.readouterr().err
 
 
 def test_missing_figures_are_no_zeros():

@@ -31,8 +31,8 @@ from gdpo.cli.train import train
 from gdpo.errors import GdpoError
 
 _FULL_DISK = (
-    "the disk of {place} is full. Make room, and give the same command again: it goes on where it "
-    "was (a training with --resume)"
+    "the disk of {place} is full. Make room, and give the same command again; a training goes on "
+    "with --resume"
 )
 
 _HELP = """Train a language model on several rewards at once, so that none of them drowns.

@@ -27,6 +27,7 @@ from gdpo.training import (
     convert_smollm2,
     read_data,
 )
+from gdpo.training._data import digest_of
 from gdpo.training._environment import describe_environment, now
 from gdpo.training._lock import lock, lock_descriptor, unlock
 from gdpo.training._resolve import describe, find_rewards, find_task
@@ -160,7 +161,7 @@ def launch_verl(
             f"{launch.batches.prompts} prompts"
         )
     try:
-        run = _opened(launch, len(rows), resume=resume)
+        run = _opened(launch, rows, resume=resume)
         _write(launch, rows, eval_rows)
         told(f"{run.path}: verl begins")
         code = _wait_for(
@@ -197,13 +198,14 @@ def _rows(launch: Launch, data: DataConfig, told: Callable[[str], None]) -> Sequ
     return rows.samples
 
 
-def _opened(launch: Launch, rows: int, *, resume: bool) -> RunDirectory:
+def _opened(launch: Launch, rows: Sequence[Sample], *, resume: bool) -> RunDirectory:
     """The run's directory, locked."""
     recipe, processes = launch.recipe, launch.machines.processes
     facts = {
         **describe_environment(processes, field(recipe, "seed")),
         "engine": "verl",
-        "rows": rows,
+        "rows": len(rows),
+        "data_digest": digest_of(rows),
         "recipe_digest": recipe.digest,
     }
     declared = {"rewards": describe(recipe, find_rewards(recipe, find_task(recipe)))}

@@ -83,7 +83,7 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
     """
     before = run.read_environment()
     for key, (name, remedy) in _SAME.items():
-        if before.get(key, facts[key]) != facts[key]:
+        if key in before and before[key] != facts[key]:
             raise ConfigError(
                 f"{run.path} was started with {name} = {before[key]}, now it is {facts[key]}: its "
                 f"batches would differ. {remedy} ({before.get('command')})"

@@ -268,7 +268,8 @@ def _built(
     _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.shared)
     try:
         loop = Loop(_with_model(job), run, _view(job, run), stop)
-        trainer = _constructed(loop, opened.start)
+        with job.model.loading():
+            trainer = _constructed(loop, opened.start)
         _check_disk(loop, trainer, opened.start)
     except BaseException:
         if opened.is_new and _processes().is_main_process:
