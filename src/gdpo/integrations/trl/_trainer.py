@@ -30,6 +30,7 @@ from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._generation import fast_rollouts
 from gdpo.integrations.trl._groups import Groups
 from gdpo.integrations.trl._logprobs import CompletionOnlyHead
+from gdpo.integrations.trl._memory import bound_memory
 from gdpo.integrations.trl._packing import PackedMicroBatches
 from gdpo.integrations.trl._rewards import (
     as_gates,
@@ -136,8 +137,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         self._exact = ExactRewards()
         self.reward_funcs = self._exact.watched(self.reward_funcs)
         self._watch = Watch()
-        kept = {"gdpo.AdvantageRule": self._rule, "gdpo.Watch": self._watch}
-        self.add_callback(KeptState(kept))
+        self.add_callback(KeptState({"gdpo.AdvantageRule": self._rule, "gdpo.Watch": self._watch}))
+        bound_memory(self)
         if fast := fast_rollouts(self, wanted=args.fast_generation):
             self.rollout_func = fast
         self._warned_of_one_group = False
