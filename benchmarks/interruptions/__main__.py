@@ -139,8 +139,8 @@ class Trial:
         if process.code == 0:
             return  # it was done before
         self.tally.ways[way] += 1
-        if self.sort == "compare" and "SIGKILL" in way:
-            return  # its runs may live on
+        if self.sort == "compare" and process.code == -signal.SIGKILL:
+            return  # its runs live on
         if way in GENTLE and (left := alive(self.path, [c.pid for c in self.calls])):
             self.wrong(f"{len(left)} processes live after {way}: {left[0]}")
         for run in self.runs:
