@@ -139,8 +139,13 @@ class Trial:
         if process.code == 0:
             return  # it was done before
         self.tally.ways[way] += 1
-        if self.sort == "compare" and process.code == -signal.SIGKILL:
-            return  # its runs live on
+        if process.code == -signal.SIGKILL and self.sort in ("compare", "torchrun"):
+            if self.sort == "torchrun":  # its ranks train on, and keep others out until they end
+                self.without_launcher()
+            return
+        self.look_for_losses(way)
+
+    def look_for_losses(self, way):
         if way in GENTLE and (left := alive(self.path, [c.pid for c in self.calls])):
             self.wrong(f"{len(left)} processes live after {way}: {left[0]}")
         for run in self.runs:
@@ -150,6 +155,12 @@ class Trial:
             self.tally.lost[way] += logged - saved
             if logged - saved > (0 if way in GENTLE else self.save_steps):
                 self.wrong(f"{way}: logged {logged} steps, goes on from {saved}: {run.name}")
+
+    def without_launcher(self):
+        """Wait for ranks whose launcher was killed: they train on."""
+        end = time.monotonic() + HANGS_S
+        while alive(self.path, []) and time.monotonic() < end:
+            time.sleep(0.5)
 
     def finish(self, reference):
         """Call until it is done, and compare."""
