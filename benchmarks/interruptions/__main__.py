@@ -79,6 +79,8 @@ class Trial:
     save_steps: int = 1
     real: bool = False
     calls: list = field(default_factory=list)
+    before: dict = field(default_factory=dict)
+    """Of each run: its steps when the latest call began."""
     tally: Tally = field(default_factory=lambda: Tally(trials=1))
 
     def __post_init__(self):
@@ -108,6 +110,7 @@ class Trial:
 
     def start(self, kill=None, count=None):
         """Call the command."""
+        self.before = {run: steps(run) for run in self.runs}
         code = self.shared / "code"
         name = f"call-{len(self.calls)}"
         if self.sort == "torchrun":  # what the launcher prints of its own is no fault of ours
@@ -136,15 +139,28 @@ class Trial:
         if process.code == 0:
             return  # it was done before
         self.tally.ways[way] += 1
-        if self.sort == "compare" and "SIGKILL" in way:
-            return  # its runs may live on
+        if process.code == -signal.SIGKILL and self.sort in ("compare", "torchrun"):
+            if self.sort == "torchrun":  # its ranks train on, and keep others out until they end
+                self.without_launcher()
+            return
+        self.look_for_losses(way)
+
+    def look_for_losses(self, way):
         if way in GENTLE and (left := alive(self.path, [c.pid for c in self.calls])):
             self.wrong(f"{len(left)} processes live after {way}: {left[0]}")
         for run in self.runs:
             logged, saved = steps(run)
+            if (logged, saved) == self.before[run]:  # what lacks was lost by an earlier call
+                continue
             self.tally.lost[way] += logged - saved
             if logged - saved > (0 if way in GENTLE else self.save_steps):
                 self.wrong(f"{way}: logged {logged} steps, goes on from {saved}: {run.name}")
+
+    def without_launcher(self):
+        """Wait for ranks whose launcher was killed: they train on."""
+        end = time.monotonic() + HANGS_S
+        while alive(self.path, []) and time.monotonic() < end:
+            time.sleep(0.5)
 
     def finish(self, reference):
         """Call until it is done, and compare."""
@@ -178,7 +194,8 @@ def interrupt(trial, draw, seconds, operations):
     way = draw.choice(list(WAYS))
     if not WAYS[way]:
         claim = trial.path.parent / f"{trial.path.name}-{len(trial.calls)}.claim"
-        kill = Kill(draw.randint(1, operations), trial.path, claim)
+        reach = operations if trial.save_steps == 1 else operations // 2  # fewer checkpoints
+        kill = Kill(draw.randint(1, reach), trial.path, claim)
         trial.ended(trial.start(kill), way)
         claim.unlink(missing_ok=True)
         return

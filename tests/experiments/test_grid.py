@@ -291,6 +291,17 @@ def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_pa
     assert not grid.cells[0].failure.with_name("gdpo-seed-1.log").exists()
 
 
+def test_what_a_killed_comparison_left_half_written_goes(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    write_run(folder, "gdpo", 1, {"format": [0.0] * 2})
+    (folder / "logs").mkdir()
+    for place in (folder, folder / "logs"):
+        (place / ".half.json.123.partial").touch()
+    run_grid(grid, jobs=1)
+    assert not list(folder.rglob("*.partial"))
+
+
 def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path, orphan, holder):
     grid = make_grid(recipe, ["grpo", "gdpo", "mo_grpo"], [1, 2], tmp_path / "compare", reach=0.8)
     ours, unknown = orphan(grid.cells[0]), orphan(grid.cells[2], keeps_its_number=False)
@@ -356,11 +367,12 @@ def test_a_run_that_was_killed_says_by_what_and_after_which_step(recipe, tmp_pat
 def test_a_full_disk_is_told_as_what_it_is_and_leaves_no_process_behind(recipe, tmp_path):
     grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
     [cell] = grid.cells
-    cell.failure.parent.mkdir(parents=True)
-    cell.failure.with_name(f".{cell.failure.name}.{os.getpid()}.partial").symlink_to("/dev/full")
+    full_disk = cell.failure.with_name(f".{cell.failure.name}.{os.getpid()}.partial")
     processes = []
 
     def kill_it():
+        if not processes:
+            full_disk.symlink_to("/dev/full")
         processes.append(cell.training.process)
         os.kill(cell.training.process.pid, signal.SIGKILL)
 

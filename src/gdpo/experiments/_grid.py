@@ -23,6 +23,7 @@ from gdpo.experiments._process import (
     whats_left,
 )
 from gdpo.experiments._reading import (
+    LOGS,
     Plan,
     failure_file,
     read_plan,
@@ -34,6 +35,9 @@ from gdpo.training._recipe import differences
 from gdpo.training._resolve import resolve
 
 _POLL_S = 0.5
+_LEFT_OVERS = (".*.partial", f"{LOGS}/.*.partial")
+"""What a process leaves that is killed while it writes."""
+
 _SEEDS = 2**32
 """How many there are."""
 
@@ -352,9 +356,12 @@ def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
 
 @contextmanager
 def _alone(folder: Path) -> Generator[None]:
-    """Keep a second `gdpo compare` out of the folder."""
+    """Keep a second `gdpo compare` out of the folder, and remove what a killed one half wrote."""
     lock(folder)
     try:
+        for pattern in _LEFT_OVERS:
+            for file in folder.glob(pattern):
+                file.unlink()
         yield
     finally:
         unlock(folder)
