@@ -14,7 +14,7 @@ from gdpo.cli._codes import INTERRUPTED
 
 __all__ = ["main"]
 
-STOPPED = "stopped; a training that had begun continues with --resume"
+STOPPED = "stopped; the same command goes on where it was (a training with --resume)"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
