@@ -22,6 +22,9 @@ def write_whole(path: Path, text: str) -> None:
         )
         sync(partial)
         partial.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failed write names no file
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -199,7 +199,7 @@ def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
         text=True,
     )
     assert done.returncode == 130
-    told = "gdpo: stopped; the same command goes on where it was (a training with --resume)"
+    told = "gdpo: stopped. Give the same command again, with --resume where a training had begun"
     assert (done.stdout, done.stderr.strip()) == ("", told)
 
 

@@ -298,8 +298,9 @@ def test_what_a_killed_comparison_left_half_written_goes(recipe, tmp_path):
     (folder / "logs").mkdir()
     for place in (folder, folder / "logs"):
         (place / ".half.json.123.partial").touch()
+    (folder / "logs" / "gdpo-seed-2.process").touch()  # of a run that ended with nobody there
     run_grid(grid, jobs=1)
-    assert not list(folder.rglob("*.partial"))
+    assert not [*folder.rglob("*.partial"), *folder.rglob("*.process")]
 
 
 def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path, orphan, holder):
@@ -379,6 +380,7 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_no_process_behind(recipe, 
     with pytest.raises(OSError, match="No space left") as full:
         run_grid(grid, jobs=1, told=kill_it)
     assert full.value.errno == errno.ENOSPC
+    assert full.value.filename == str(cell.failure)
     assert all(process.poll() is not None for process in processes)
 
 

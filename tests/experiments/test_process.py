@@ -8,7 +8,7 @@ import sys
 import pytest
 from tests.experiments.conftest import write_run
 
-from gdpo.experiments import Training, signals_held, stop_trainings, whats_left
+from gdpo.experiments import Training, describe_ending, signals_held, stop_trainings
 from gdpo.training import RunDirectory, read_recipe
 
 SLOW = """
@@ -99,7 +99,7 @@ def test_what_is_left_of_a_run_is_what_lies_there(steps, saved, killed, left, tm
         folder = path / "checkpoints" / f"checkpoint-{saved}"
         folder.mkdir(parents=True)
         (folder / "files.json").write_text("{}")
-    assert whats_left(RunDirectory(path), killed=killed) == left
+    assert describe_ending(RunDirectory(path), killed=killed) == left
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,14 @@ def test_the_newest_comes_first_and_what_was_never_completed_is_none(tmp_path):
         ),
         (lambda path: (path / "files.json").write_text("{"), "files.json cannot be read"),
         (lambda path: (path / "files.json").write_text("[1]"), "files.json cannot be read"),
+        (
+            lambda path: (path / "files.json").write_text('{"files": {}}'),
+            "files.json lists no files",
+        ),
+        (
+            lambda path: (path / "files.json").write_text('{"files": {"a": {"bytes": "x"}}}'),
+            "files.json cannot be read",
+        ),
     ],
 )
 def test_a_damaged_checkpoint_is_named_and_passed_over(harm, told, tmp_path):
@@ -58,6 +66,15 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(harm, told, tmp_path):
     harm(older.path)
     start, damaged = newest_whole(tmp_path)
     assert (start, len(damaged)) == (None, 2)
+
+
+def test_a_checkpoint_that_lost_its_list_is_named_and_one_that_was_only_begun_is_not(tmp_path):
+    older = make(tmp_path, 4)
+    for step in (8, 12):
+        make(tmp_path, step, done=False)
+    (tmp_path / "checkpoint-12" / "trainer_state.json").touch()
+    told = "checkpoint-12 has no files.json, so nothing says that it is whole"
+    assert newest_whole(tmp_path) == (older, [told])
 
 
 def test_older_checkpoints_go_and_the_best_one_stays(tmp_path):

@@ -1,6 +1,7 @@
 """A disk without room for checkpoints: said before a training, and in words when it fails."""
 
 import errno
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -11,16 +12,16 @@ import torch
 from gdpo._files import is_full
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.training import RunDirectory, load_recipe, train
-from gdpo.training._disk import checkpoint_bytes, refuse_small_disk
+from gdpo.training._disk import estimate_checkpoint, refuse_small_disk
 
 
 def test_a_checkpoint_is_what_is_trained_and_what_the_optimizer_keeps_of_it():
     model = torch.nn.Linear(10, 10, bias=False)
-    assert checkpoint_bytes(model, "adamw_torch_fused") == 1200
-    assert checkpoint_bytes(model, "adamw_torch") == 1200
-    assert checkpoint_bytes(model, "sgd") == 400
+    assert estimate_checkpoint(model, "adamw_torch_fused") == 1200
+    assert estimate_checkpoint(model, "adamw_torch") == 1200
+    assert estimate_checkpoint(model, "sgd") == 400
     model.weight.requires_grad_(False)
-    assert checkpoint_bytes(model, "adamw_torch") == 0
+    assert estimate_checkpoint(model, "adamw_torch") == 0
 
 
 def test_a_disk_without_room_for_two_checkpoints_is_refused(tmp_path):
@@ -75,8 +76,15 @@ def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_
     assert sorted(run.checkpoints.glob("*"))[-1] == last.path, "what is half written is removed"
 
     fewer = load_recipe(recipe_file, [*changes, "trainer.save_total_limit=2"])
-    with pytest.raises(ConfigError, match=r"has \d+ MB free, and two checkpoints of this run take"):
+    with pytest.raises(
+        ConfigError, match=r"has [\d.]+ MB free, and two checkpoints of this run take"
+    ):
         train(fewer, resume=True)
+    (run.path / "filler").write_bytes(b"x" * shutil.disk_usage(folder).free)
+    fewest = load_recipe(recipe_file, [*changes, f"trainer.max_steps={last.step}"])
+    with pytest.raises(GdpoError, match=rf"is full. Make room. Step {last.step} is safe"):
+        train(fewest, resume=True)
+    (run.path / "filler").unlink()
     for old in run.checkpoints.iterdir():
         if old != last.path:
             subprocess.run(["rm", "-r", old], check=True)

@@ -192,6 +192,22 @@ def test_a_signal_before_there_is_a_run_goes_to_whom_it_went_before():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_handler_of_the_users_own_is_called_before_there_is_a_run():
+    heard = []
+    before = {
+        number: signal.signal(number, lambda number, _frame: heard.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with stop_on_signal(StopRequest()):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert heard == [signal.SIGINT, signal.SIGTERM]
+
+
 def test_peers_are_told_of_a_stop():
     waits = "import signal; print(flush=True); signal.pause()"
     with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as peer:

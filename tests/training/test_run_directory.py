@@ -119,7 +119,10 @@ def test_what_comes_after_a_step_is_set_aside(run):
             (folder / f"step_{step:06d}.parquet").touch()
         (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
         complete(run.checkpoints / f"checkpoint-{step}")
-    (run.checkpoints / "checkpoint-4").mkdir()  # was never completed
+    (run.checkpoints / "checkpoint-4").mkdir()  # was only begun
+    (run.checkpoints / "checkpoint-7").touch()
+    (run.checkpoints / "checkpoint-0").mkdir()  # lost its list
+    (run.checkpoints / "checkpoint-0" / "trainer_state.json").touch()
     aside = run.path / "dropped"
     assert run.drop_after(2, aside)
     assert [row["step"] for row in run.read_metrics()] == [1, 2]
@@ -130,7 +133,8 @@ def test_what_comes_after_a_step_is_set_aside(run):
         for step, dropped in ((1, ""), (2, ""), (3, "dropped/"))
     }
     assert {p.name for p in run.checkpoints.iterdir()} == {"checkpoint-1", "checkpoint-2"}
-    assert [p.name for p in (aside / "checkpoints").iterdir()] == ["checkpoint-3"]
+    moved = {p.name for p in (aside / "checkpoints").iterdir()}
+    assert moved == {"checkpoint-0", "checkpoint-3"}
     assert json.loads((aside / "metrics.jsonl").read_text()) == {"step": 3}
     assert not run.drop_after(2, run.path / "dropped again")
     assert not (run.path / "dropped again").exists()

@@ -207,7 +207,7 @@ def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
         refused.value
     )
     assert "--set name=tiny-2" in str(refused.value)
-    assert "--resume --from-scratch" in str(refused.value)
+    assert "with --from-scratch: the run begins again" in str(refused.value)
     after = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
     assert {p: b for p, b in after.items() if p.name != ".lock"} == {
         p: b for p, b in before.items() if p.name != ".lock"
@@ -246,8 +246,27 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(recipe_file, recipe):
     assert result.started_at == 2
     assert repeatable(run) == whole
     assert "checkpoint-3 is damaged: optimizer.pt is missing" in told.file.getvalue()
-    assert "what came after step 2 is in" in told.file.getvalue()
+    assert "the records of steps 3 to 4 are in" in told.file.getvalue()
     assert len(list(run.path.glob("dropped-*/checkpoints/checkpoint-3"))) == 1
+
+
+def test_a_copy_that_is_no_run_any_more_does_not_mean_another_one(begun):
+    copy = begun.path.with_name("copy")
+    shutil.copytree(begun.path, copy)
+    (copy / "environment.json").unlink()
+    with pytest.raises(ConfigError, match=r"copy looks like a run, but has no environment\.json"):
+        load_recipe(copy, resume=True)
+
+
+def test_a_run_that_cannot_be_written_to_is_one_message(begun, recipe):
+    (begun.path / ".lock").unlink()
+    (begun.path / ".lock").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written to: Is a directory"):
+        train(recipe, resume=True)
+
+
+def test_the_model_of_a_run_has_no_list_of_the_checkpoint(finished):
+    assert not (finished.run.model / "files.json").exists()
 
 
 def test_the_same_rows_in_another_order_cannot_resume_a_run(begun, recipe, rows):

@@ -3,6 +3,7 @@
 Only what answers a Ctrl-C is here: it is there before anything heavy is imported.
 """
 
+import atexit
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ from gdpo.cli._codes import INTERRUPTED
 
 __all__ = ["main"]
 
-STOPPED = "stopped; the same command goes on where it was (a training with --resume)"
+STOPPED = "stopped. Give the same command again, with --resume where a training had begun"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,6 +54,8 @@ def _quick_to_stop() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        # What libraries do at the exit of the process is not to be interrupted either.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def _importing(frame: FrameType | None) -> bool:

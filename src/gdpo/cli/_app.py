@@ -17,7 +17,7 @@ from gdpo._files import is_full
 from gdpo._naming import search_also
 from gdpo.cli import STOPPED
 from gdpo.cli._codes import CLOSED, CRASHED, INTERRUPTED, MISTAKE
-from gdpo.cli._unknown_option import panel_of
+from gdpo.cli._unknown_option import error_panel
 from gdpo.cli.analyze import analyze
 from gdpo.cli.check import check
 from gdpo.cli.compare import compare
@@ -48,7 +48,7 @@ app = App(
     version=__version__,
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
-    error_formatter=panel_of,
+    error_formatter=error_panel,
 )
 for _verb in (demo, analyze, recipes, check, train, compare, report, evaluate, push):
     app.command(_verb)

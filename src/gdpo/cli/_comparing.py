@@ -65,18 +65,18 @@ def compare_recipe(
         retry_failed=retry_failed,
     )
     jobs = jobs or _jobs()
-    if grid.open():
-        steps = _total_steps(grid.open()[0].recipe)
-        try:
-            with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
-                run_grid(grid, jobs=jobs, told=told, say=partial(_say, console))
-        except KeyboardInterrupt:
+    left = grid.open()
+    steps = _total_steps(left[0].recipe) if left else 0
+    try:
+        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
+            run_grid(grid, jobs=jobs, told=told, say=partial(_say, console))
+    except KeyboardInterrupt:
+        _say(console, grid.conclusion())
+        return INTERRUPTED
+    except BaseException:
+        if any(cell.ending for cell in grid.cells):
             _say(console, grid.conclusion())
-            return INTERRUPTED
-        except BaseException:
-            if any(cell.ending for cell in grid.cells):
-                _say(console, grid.conclusion())
-            raise
+        raise
     return _conclude(grid, console)
 
 

@@ -10,7 +10,7 @@ _SURE = 0.8
 """Likeness from which on an option is meant; below it, a key of the recipe may be."""
 
 
-def panel_of(error: CycloptsError) -> Panel:
+def error_panel(error: CycloptsError) -> Panel:
     """The panel of a mistake on the command line.
 
     Options of other trainers, such as `--max-steps`, are keys of a recipe here.

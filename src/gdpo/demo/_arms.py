@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gdpo.experiments import Training, signals_held, start_training, stop_trainings, whats_left
+from gdpo.experiments import Training, describe_ending, signals_held, start_training, stop_trainings
 from gdpo.training import Recipe
 
 ARMS = ("grpo", "gdpo")
@@ -38,4 +38,4 @@ def side_by_side(
 def _stop(arms: Sequence[Training], say: Callable[[str], None]) -> None:
     killed = stop_trainings(arms, say)
     for arm in arms:
-        say(f"{arm.name}: {whats_left(arm.run, killed=arm in killed)}")
+        say(f"{arm.name}: {describe_ending(arm.run, killed=arm in killed)}")

@@ -149,13 +149,22 @@ def _alone(folder: Path) -> Generator[None]:
         unlock(folder)
 
 
+def _read_settings(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error}. Name another folder: --output"
+        ) from error
+
+
 def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[str, Any]:
     """What decides the evaluation, once it is seen that the folder holds no other one."""
     file = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
     wanted["rows_digest"] = dict(rows)
     if file.is_file():
-        there = json.loads(file.read_text(encoding="utf-8"))
+        there = _read_settings(file)
         differing = [
             key
             for key in wanted

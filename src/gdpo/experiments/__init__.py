@@ -8,11 +8,11 @@ from gdpo.experiments._grid import Cell, Grid, make_grid, run_grid
 from gdpo.experiments._permutation import PValue, holm, permutation_test
 from gdpo.experiments._process import (
     Training,
+    describe_ending,
     signals_held,
     start_training,
     stop_trainings,
     terminable,
-    whats_left,
 )
 from gdpo.experiments._reading import LOGS, Plan, read_experiment, read_plan, run_name
 from gdpo.experiments._robust import (
@@ -53,6 +53,7 @@ __all__ = [
     "analyse",
     "best",
     "bootstrap",
+    "describe_ending",
     "expanded_level",
     "final",
     "first_reached",
@@ -76,5 +77,4 @@ __all__ = [
     "stop_trainings",
     "tenth",
     "terminable",
-    "whats_left",
 ]

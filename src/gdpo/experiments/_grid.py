@@ -14,13 +14,13 @@ import yaml
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.experiments._orphans import Orphan, find_orphan, noted
+from gdpo.experiments._orphans import NOTE, Orphan, find_orphan, forget_ended, noted
 from gdpo.experiments._process import (
     Training,
+    describe_ending,
     signals_held,
     start_training,
     stop_trainings,
-    whats_left,
 )
 from gdpo.experiments._reading import (
     LOGS,
@@ -54,11 +54,11 @@ class Cell:
     training: Training | Orphan | None = None
     """While it runs."""
     device: str | None = None
-    """Where it trains, of CUDA_VISIBLE_DEVICES; empty: on all; None: it is not known."""
+    """Device of CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
     ending: str = ""
     """What became of it when it was stopped before its end."""
     began: float = 0.0
-    """When it did, in this call; seconds of the monotonic clock."""
+    """When this call started to train it; seconds of the monotonic clock."""
     steps_before: int = 0
     """Done when it began."""
 
@@ -84,13 +84,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """In messages."""
+        """Return what messages call this run."""
         return f"{self.arm}, seed {self.seed}"
 
     @property
     def note(self) -> Path:
         """Where it is kept which process trains it."""
-        return self.failure.with_name(f"{self.recipe.name}.process")
+        return self.failure.with_name(f"{self.recipe.name}{NOTE}")
 
     @property
     def done(self) -> bool:
@@ -112,7 +112,7 @@ class Grid:
     cells: list[Cell]
 
     def open(self) -> list[Cell]:
-        """Those with something left to do, also where another process does it."""
+        """Return the runs that are neither finished nor failed, also those that others train."""
         return [cell for cell in self.cells if not cell.done]
 
     def running(self) -> list[Cell]:
@@ -266,7 +266,7 @@ def _joined(folder: Path, plan: Plan) -> Plan:
 
 
 def _is_blank(folder: Path) -> bool:
-    """Whether it holds nothing but what a comparison leaves that was killed before its plan."""
+    """Return whether a folder holds hidden files only."""
     return all(path.name.startswith(".") for path in folder.iterdir())
 
 
@@ -334,7 +334,7 @@ def _over(cell: Cell) -> bool:
         told = {"exit_code": training.process.returncode, "why": training.why()}
         write_whole(cell.failure, to_json(told, indent=2))
     elif not cell.finished:
-        cell.ending = whats_left(cell.run, killed=False)
+        cell.ending = describe_ending(cell.run, killed=False)
     return True
 
 
@@ -345,7 +345,7 @@ def _slots(jobs: int) -> list[str]:
 
 
 def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
-    """The slots that no run takes. One whose device is not among them takes the last of them."""
+    """Return the unused slots. A run on an unlisted device uses up the last one."""
     left = list(slots)
     running = [cell.device for cell in cells if cell.training is not None]
     for device in sorted(running, key=lambda each: each not in slots):
@@ -362,6 +362,7 @@ def _alone(folder: Path) -> Generator[None]:
         for pattern in _LEFT_OVERS:
             for file in folder.glob(pattern):
                 file.unlink()
+        forget_ended(folder / LOGS)
         yield
     finally:
         unlock(folder)
@@ -395,7 +396,7 @@ def _ending(cell: Cell, *, killed: bool) -> str:
         return ""
     if _is_foreign(training):
         return "another process trains it, and goes on"
-    ending = whats_left(cell.run, killed=killed)
+    ending = describe_ending(cell.run, killed=killed)
     if isinstance(training, Training) and training.failed and not (killed or training.interrupted):
         return f"failed while it stopped ({training.why().splitlines()[-1]}); {ending}"
     return ending

@@ -15,6 +15,9 @@ from typing import Any
 from gdpo.training import RunDirectory
 from gdpo.training._lock import is_locked
 
+NOTE = ".process"
+"""How the name of a note ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
@@ -51,6 +54,13 @@ def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
         told = _read(note)
         return Orphan(run, note, told.get("pid"), told.get("device"))
     return Orphan(run, note, None, None) if is_locked(run.path) else None
+
+
+def forget_ended(logs: Path) -> None:
+    """Remove the notes of processes that have ended, with nobody there to do it."""
+    for note in logs.glob(f"*{NOTE}"):
+        if not _held(note):
+            note.unlink()
 
 
 @contextmanager

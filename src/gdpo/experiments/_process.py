@@ -169,18 +169,18 @@ def stop_trainings(
         for training in running:
             training.send(signal.SIGTERM)
         if running:
-            _try(lambda: say(_waiting_for([training.name for training in running])))
+            _print_if_possible(lambda: say(_waiting_for([training.name for training in running])))
         while running := tuple(training for training in running if training.running):
             if signal.SIGINT in kept and not killed:
                 killed = running
                 for training in killed:
                     training.send(signal.SIGKILL)
-            _try(told)
+            _print_if_possible(told)
             time.sleep(_POLL_S)
     return killed
 
 
-def _try(to_print: Callable[[], None]) -> None:
+def _print_if_possible(to_print: Callable[[], None]) -> None:
     """Print; where the terminal is gone, or a pipe's reader, the runs must end all the same."""
     with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits where a pipe is closed
         to_print()
@@ -192,7 +192,7 @@ def _waiting_for(names: Sequence[str]) -> str:
     return f"stopping: waiting for {listed} to save and end; Ctrl-C again kills what still runs"
 
 
-def whats_left(run: RunDirectory, *, killed: bool) -> str:
+def describe_ending(run: RunDirectory, *, killed: bool) -> str:
     """Say where a run that was stopped goes on, and what it lost."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
@@ -205,7 +205,7 @@ def whats_left(run: RunDirectory, *, killed: bool) -> str:
 
 @contextmanager
 def signals_held() -> Generator[Callable[[], None]]:
-    """Hold Ctrl-C, SIGTERM and SIGHUP back until a place where nothing is half done.
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called.
 
     Yields:
         What to call there: it raises KeyboardInterrupt or SystemExit if a signal has come.

@@ -36,7 +36,7 @@ class BatchPlan:
         return self.rollouts // self.samples
 
     @property
-    def shared(self) -> str:
+    def per_step(self) -> str:
         """What one step learns from, and how many processes share it."""
         return (
             f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"

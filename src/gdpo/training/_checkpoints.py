@@ -13,7 +13,7 @@ from gdpo._files import sync, to_json, write_whole
 
 _NAME = re.compile(r"checkpoint-(\d+)")
 
-_LIST = "files.json"
+LIST = "files.json"
 """Written last: it lists the other files of a checkpoint, each with its size and digest."""
 
 
@@ -34,14 +34,23 @@ def complete(folder: Path) -> None:
         size, digest = file.stat().st_size, _digest(file)
         files[str(file.relative_to(folder))] = {"bytes": size, "sha256": digest}
     sync(folder)
-    write_whole(folder / _LIST, to_json({"files": files}, indent=2))
+    write_whole(folder / LIST, to_json({"files": files}, indent=2))
     sync(folder)
     sync(folder.parent)
 
 
 def is_complete(folder: Path) -> bool:
     """Whether all of a checkpoint was written. Its files may have been damaged since."""
-    return (folder / _LIST).is_file()
+    return (folder / LIST).is_file()
+
+
+def unlisted(folder: Path) -> list[Path]:
+    """Checkpoints that have all that the Trainer writes, and no list of it: they may be whole."""
+    return sorted(
+        path
+        for path in folder.glob("checkpoint-*")
+        if not is_complete(path) and (path / "trainer_state.json").is_file()
+    )
 
 
 def step_of(folder: Path) -> int | None:
@@ -63,12 +72,14 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 def damage(checkpoint: Checkpoint) -> str | None:
     """What is wrong with a complete checkpoint, in words; None: every file is as it was written."""
     try:
-        files = json.loads((checkpoint.path / _LIST).read_text(encoding="utf-8"))["files"]
+        files = json.loads((checkpoint.path / LIST).read_text(encoding="utf-8"))["files"]
         expected = [
-            (checkpoint.path / name, it["bytes"], it["sha256"]) for name, it in files.items()
+            (checkpoint.path / n, int(it["bytes"]), it["sha256"]) for n, it in files.items()
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{_LIST} cannot be read"
+        return f"{LIST} cannot be read"
+    if not expected:
+        return f"{LIST} lists no files"
     for file, size, _ in expected:
         if not file.is_file():
             return f"{file.name} is missing"
@@ -81,8 +92,10 @@ def damage(checkpoint: Checkpoint) -> str | None:
 
 
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint, and a sentence for each newer one that is damaged."""
-    damaged: list[str] = []
+    """Return the newest whole checkpoint, and a sentence for each one that cannot be used."""
+    damaged = [
+        f"{path.name} has no {LIST}, so nothing says that it is whole" for path in unlisted(folder)
+    ]
     for checkpoint in checkpoints(folder):
         if (wrong := damage(checkpoint)) is None:
             return checkpoint, damaged
@@ -118,7 +131,7 @@ def size_of(folder: Path) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file() and file.name != _LIST)
+    return sorted(file for file in folder.rglob("*") if file.is_file() and file.name != LIST)
 
 
 def _digest(file: Path) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 from gdpo.errors import ConfigError
 
 _STATES_OF_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
-"""Optimizers that keep two numbers for each weight. Of others a checkpoint is thought smaller."""
+"""Optimizers that keep two numbers for each weight. For others only the weights are counted."""
 
 
-def checkpoint_bytes(model: Any, optimizer: str) -> int:
-    """How much a checkpoint takes at least: the weights that are trained, and the optimizer's."""
+def estimate_checkpoint(model: Any, optimizer: str) -> int:
+    """Estimate the bytes of a checkpoint: the trained weights, and what the optimizer keeps."""
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     return trained * (3 if optimizer in _STATES_OF_ADAM else 1)
 
@@ -35,14 +35,16 @@ def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
 
 
 def has_no_room(folder: Path, checkpoint: int) -> bool:
-    """Whether the disk of a folder has less room than a checkpoint takes."""
+    """Return whether the disk of a folder has less room than a checkpoint takes."""
     return shutil.disk_usage(folder).free < checkpoint
 
 
 def megabytes(count: int) -> str:
-    """Bytes as people say them.
+    """Write bytes in MB or GB.
 
-    >>> [megabytes(count) for count in (0, 5_200_000, 84_000_000_000)]
-    ['0 MB', '5 MB', '84.0 GB']
+    >>> [megabytes(count) for count in (400_000, 52_000_000, 84_000_000_000)]
+    ['0.4 MB', '52 MB', '84.0 GB']
     """
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"

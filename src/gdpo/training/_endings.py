@@ -25,7 +25,7 @@ _OF_PEERS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
 def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
     """Save what the last finished step left, of a training that was asked to stop."""
     try:
-        loop.save_left(trainer)
+        loop.save_finished_step(trainer)
     except KeyboardInterrupt as error:
         raise stopped_again(loop, trainer) from error
     except Exception as error:  # noqa: BLE001 (raised again in words)
@@ -41,12 +41,12 @@ def failed(
         GdpoError: In words, where it is known what it means.
         Exception: The error itself elsewhere.
     """
-    left = trainer.left is not None
+    may_save = trainer.finished is not None
     try:
-        loop.save_left(trainer)
+        loop.save_finished_step(trainer)
     except Exception:  # what ended the training is what is told
         logger.warning("what the last finished step left could not be saved", exc_info=True)
-    if left and loop.stop.requested:  # one process after the other leaves, in whatever it does
+    if may_save and loop.stop.requested:  # errors of processes that end one by one mean nothing
         return
     _raise_in_words(loop, trainer, start, error)
 
@@ -59,10 +59,7 @@ def _raise_in_words(
     no_room = has_no_room(run.path, loop.checkpoint_bytes)
     no_room = _remove_half_written(loop, trainer) and no_room
     if is_full(error) or no_room:
-        raise GdpoError(
-            f"the disk of {run.path} is full; a checkpoint takes about "
-            f"{megabytes(loop.checkpoint_bytes)}. Make room. {safe_step(run)}"
-        ) from error
+        raise disk_full(run, loop.checkpoint_bytes) from error
     if start is not None and isinstance(error, UnpicklingError):
         raise DataError(
             f"{start.path} cannot be loaded: a file in it holds objects that would run code, "
@@ -77,6 +74,12 @@ def _raise_in_words(
     raise type(error)(f"{error}\n{safe_step(run)}") from error
 
 
+def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
+    """Return what a full disk raises: it names the step that is safe."""
+    takes = f"; a checkpoint takes about {megabytes(checkpoint)}" if checkpoint else ""
+    return GdpoError(f"the disk of {run.path} is full{takes}. Make room. {safe_step(run)}")
+
+
 def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
     """Remove checkpoints that were begun and not completed; whether there were any."""
     if not trainer.args.should_save:
@@ -88,13 +91,13 @@ def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
 
 
 def safe_step(run: RunDirectory) -> str:
-    """Which step a run goes on from, and how."""
+    """Say which step a run goes on from, and how."""
     last = run.last_checkpoint()
     what = f"Step {last.step:,} is safe" if last else "No step was saved yet"
     return f"{what}. Continue with: {resume_command(run)}"
 
 
 def stopped_again(loop: Loop, trainer: "ResumableTrainer") -> KeyboardInterrupt:
-    """What is raised where a second Ctrl-C came before all was saved."""
+    """Return what a second Ctrl-C raises, and remove what is half written."""
     _remove_half_written(loop, trainer)
     return KeyboardInterrupt(f"stopped without saving. {safe_step(loop.run)}")

@@ -12,7 +12,7 @@ from gdpo.diagnostics import Diagnosis, Severity, diagnose
 from gdpo.errors import MissingExtraError
 from gdpo.rewards import declared_ranges
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
-from gdpo.training._checkpoints import Checkpoint, best_checkpoint
+from gdpo.training._checkpoints import LIST, Checkpoint, best_checkpoint
 from gdpo.training._curves import draw_curves
 from gdpo.training._environment import now
 from gdpo.training._lora import ADAPTER, merge_adapter
@@ -31,7 +31,7 @@ _LAST = 10
 
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
-_NO_MODEL = ("trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
+_NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
 """Files of a checkpoint that have such an ending and do not belong to the model."""
 
 
@@ -69,7 +69,7 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
         diagnosis=diagnosis,
     )
     write_whole(run.readme, text)
-    run.update_environment(**facts)  # last: what says so is finished
+    run.update_environment(**facts)  # last: it says that every file is there
     return tuple(notes)
 
 

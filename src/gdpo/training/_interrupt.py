@@ -31,8 +31,7 @@ class StopRequest:
 
     requested: bool = False
     begun: bool = False
-    """Whether there is a run directory; before, a signal is left to the handler of SIGINT that was
-    there already."""
+    """Whether there is a run directory; before, a signal is left to the handler that was there."""
     may_give_up: bool = True
     peers: Sequence[int] = field(default=())
     """Other processes of this training on this machine, which are told."""
@@ -94,11 +93,15 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        earlier = before[signal.SIGINT]
-        if not request.begun and callable(earlier):
-            request.requested = True
+        if request.begun:
+            request.heard(number, time.monotonic())
+            return
+        request.requested = True
+        earlier = before[signal.Signals(number)]
+        if callable(earlier):
             earlier(number, frame)
-        request.heard(number, time.monotonic())
+        else:
+            raise Stopped
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     caught = [n for n in _SIGNALS if n == signal.SIGTERM or before[n] is not signal.SIG_IGN]

@@ -18,7 +18,12 @@ def lock(folder: Path) -> None:
         ConfigError: Another process does.
     """
     path = folder.absolute()
-    file = (path / _FILE).open("ab")
+    try:
+        file = (path / _FILE).open("ab")
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written to: {error.strerror}. Make it writable, or use a copy"
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -51,7 +51,7 @@ class Loop:
 
     def logged(self, step: int, logs: Mapping[str, Any], *, is_main_process: bool) -> None:
         """Keep and show the figures of a step, or of an evaluation after it."""
-        self.stop.forbid()
+        self.stop.forbid()  # a line is written whole, and once
         if not is_main_process or "train_runtime" in logs:  # the Trainer's farewell is no step
             return
         row = {"step": step, **logs}
@@ -92,15 +92,15 @@ class Loop:
         best = best_checkpoint(folder) if config.load_best_model_at_end else None
         keep_newest(self.run.checkpoints, config.save_total_limit, [best])
 
-    def save_left(self, trainer: "ResumableTrainer") -> None:
+    def save_finished_step(self, trainer: "ResumableTrainer") -> None:
         """Save what the last finished step left, unless it is saved already or there is none."""
-        if trainer.left is None or trainer.saves_together or not trainer.args.should_save:
+        if trainer.finished is None or trainer.saves_together or not trainer.args.should_save:
             return
-        folder = self.run.checkpoints / f"checkpoint-{trainer.left.step}"
+        folder = self.run.checkpoints / f"checkpoint-{trainer.finished.step}"
         if is_complete(folder):
             return
         shutil.rmtree(folder, ignore_errors=True)
-        trainer.save_left()
+        trainer.save_finished_step()
 
 
 def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
@@ -162,7 +162,7 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
 
     class LoopCallback(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            trainer.begin_step()
+            trainer.begin_update()
 
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
             loop.logged(

@@ -80,7 +80,18 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
     if resume and (file.parent / ENVIRONMENT_FILE).is_file():
         return _lying_in(file.parent, recipe, overrides)
+    if resume and Path(path).is_dir() and recipe.run_dir.is_dir():
+        _refuse_to_mean_another(file.parent, recipe)
     return recipe
+
+
+def _refuse_to_mean_another(folder: Path, recipe: Recipe) -> None:
+    """Raise a ConfigError where a folder lost what makes it a run, and its recipe names another."""
+    if any((folder / part).exists() for part in ("metrics.jsonl", "checkpoints", "rollouts")):
+        raise ConfigError(
+            f"{folder} looks like a run, but has no {ENVIRONMENT_FILE}, and its recipe belongs to "
+            f"the run {recipe.run_dir}. Put {ENVIRONMENT_FILE} back, or name {recipe.run_dir}"
+        )
 
 
 def recipe_key(name: str) -> str | None:

@@ -25,7 +25,7 @@ A learning rate that falls towards the end of the run (TRL's default) is stretch
 length from there on, so a lengthened run is not the same as one that was as long from the start.
 """
 
-_SAME: Mapping[str, tuple[str, str]] = {
+_MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
     "engine": ("engine", "Go on with the engine that it was started with"),
     "processes": ("processes", "Start it with as many processes as before"),
     "rows": ("rows of data", "Give it the data that it was started with"),
@@ -82,7 +82,7 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
         facts: The environment now.
     """
     before = run.read_environment()
-    for key, (name, remedy) in _SAME.items():
+    for key, (name, remedy) in _MUST_NOT_CHANGE.items():
         if key in before and before[key] != facts[key]:
             raise ConfigError(
                 f"{run.path} was started with {name} = {before[key]}, now it is {facts[key]}: its "
@@ -108,9 +108,9 @@ def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None
     )
     raise ConfigError(
         f"{run.path} {done}, and there is no whole checkpoint to go on from: {why}. Nothing was "
-        f"changed. Start another run: gdpo train {shlex.quote(str(run.path))} --set "
-        f"name={free_name(run.path)}; or this one from its first step, which keeps in "
-        f"{run.path}/dropped-<time> what is there: {resume_command(run)} --from-scratch"
+        "changed. Give the same command\n- with --from-scratch: the run begins again with its "
+        f"first step, and what it has moves to {run.path}/dropped-<time>\n- or with --set "
+        f"name={free_name(run.path)} and without --resume: another run begins"
     )
 
 

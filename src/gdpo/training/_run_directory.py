@@ -8,7 +8,7 @@ runs/<name>/
   metrics.jsonl      one line per logged step
   rollouts/          what was sampled, rewarded and learned from, one parquet file per step
   checkpoints/       what a resumption starts from
-  dropped-<time>/    what a resumption could not go on from: later steps, damaged checkpoints
+  dropped-<time>/    later steps and damaged checkpoints, moved here by --resume
   model/             the trained model, for `from_pretrained`; there once the run is finished
   README.md          what came out; likewise
   report.html        the same with every finding and rollouts, on one page; written by `gdpo train`
@@ -28,7 +28,7 @@ from typing import Any, cast
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards._declared import Range, described_ranges
-from gdpo.training._checkpoints import Checkpoint, checkpoints, is_complete, step_of
+from gdpo.training._checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
 from gdpo.training._recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
 
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
@@ -203,13 +203,13 @@ class RunDirectory:
         return [f for f in files if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step]
 
     def _checkpoints_after(self, step: int) -> list[Path]:
-        """The complete ones; those that were never completed are removed."""
-        found: list[Path] = []
+        """The complete ones, and those that may be; what was only begun is removed."""
+        found = unlisted(self.checkpoints)
         for folder in sorted(self.checkpoints.glob("checkpoint-*")):
-            if not is_complete(folder):
-                shutil.rmtree(folder)
-            elif (step_of(folder) or 0) > step:
-                found.append(folder)
+            if is_complete(folder):
+                found += [folder] if (step_of(folder) or 0) > step else []
+            elif folder not in found:
+                _remove(folder)
         return found
 
     def tidy(self) -> None:

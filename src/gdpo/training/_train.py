@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from gdpo._files import to_json, write_whole
+from gdpo._files import is_full, to_json, write_whole
 from gdpo.errors import ConfigError, GdpoError
 from gdpo.training._batch import default_save_steps
 from gdpo.training._checkpoints import Checkpoint, newest_whole, size_of
 from gdpo.training._data import digest_of
-from gdpo.training._disk import checkpoint_bytes, refuse_small_disk
-from gdpo.training._endings import failed, stopped, stopped_again
+from gdpo.training._disk import estimate_checkpoint, refuse_small_disk
+from gdpo.training._endings import disk_full, failed, stopped, stopped_again
 from gdpo.training._environment import describe_environment
 from gdpo.training._finish import changes_so_far, finish_run
 from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
@@ -49,6 +49,8 @@ T = TypeVar("T")
 
 _TELLING = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
 """Errors whose text is a sentence; that of others says little without the name of their type."""
+
+_TOO_EARLY = "stopped before training began: there is nothing to save. Give the same command again"
 
 _PREFLIGHT_ROWS = 64
 """Rows that the rewards are tried on before training; `gdpo check` tries all."""
@@ -83,6 +85,11 @@ class RunResult:
             return (
                 f"stopped: {self.steps:,} of {self.total_steps:,} steps are done and saved. "
                 f"Continue with: {resume_command(self.run)}"
+            )
+        if self.steps > self.total_steps:
+            return (
+                f"{self.run.path} is finished: it has {self.steps:,} steps, more than the "
+                f"{self.total_steps:,} that are asked for"
             )
         if self.started_at >= self.total_steps:
             return (
@@ -132,9 +139,14 @@ def train(
             return _train_recipe(recipe, stop, console, resume=resume, from_scratch=from_scratch)
         except GdpoError:
             raise
+        except OSError as error:
+            run = RunDirectory(recipe.run_dir)
+            raise (disk_full(run) if is_full(error) and run.exists else error) from error
+        except KeyboardInterrupt as stopped_early:
+            raise KeyboardInterrupt(str(stopped_early) or _TOO_EARLY) from stopped_early
         except Exception as error:
             if stop.requested:  # an import that is interrupted raises whatever it likes
-                raise Stopped from error
+                raise KeyboardInterrupt(_TOO_EARLY) from error
             raise
 
 
@@ -225,9 +237,14 @@ def _reopen(
     run.tidy()
     step = start.step if start else 0
     if step < job.batches.total_steps:
-        aside = run.place_aside(facts["started"])
+        aside, logged = run.place_aside(facts["started"]), run.steps_logged()
         if run.drop_after(step, aside):
-            notes.append(f"what came after step {step} is in {aside}: it is made again")
+            later = (
+                f"the records of steps {step + 1:,} to {logged:,}"
+                if logged > step
+                else (f"the rollouts of step {step + 1:,}, which was not finished,")
+            )
+            notes.append(f"{later} are in {aside}; gdpo trains them again")
         before.pop("finished", None)
         resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
         write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
@@ -241,14 +258,20 @@ def _run(job: Job, opened: Opened, stop: StopRequest, console: Console | None) -
     run, state = opened.run, _processes()
     begun = time.monotonic()
     _say(console, f"{run.path}: ", *opened.notes)
+    if opened.start:
+        _say(console, f"{run.path}: ", f"resuming after step {opened.step:,}")
     if opened.step < job.batches.total_steps:
         loop, trainer = _built(job, opened, stop, console)
         if not _train(loop, trainer, opened.start, console):
             return _result(job, run, started_at=opened.step, seconds=time.monotonic() - begun)
     seconds = time.monotonic() - begun
-    stop.allow()
-    state.wait_for_everyone()
-    notes = _on_main_process(lambda: finish_run(job, run))
+    try:
+        stop.allow()
+        state.wait_for_everyone()
+        notes = _on_main_process(lambda: finish_run(job, run))
+    except KeyboardInterrupt as error:
+        told = f"stopped; all steps are saved. Finish the run with: {resume_command(run)}"
+        raise KeyboardInterrupt(told) from error
     return _result(job, run, started_at=opened.step, seconds=seconds, notes=notes)
 
 
@@ -265,7 +288,7 @@ def _built(
     run = opened.run
     if job.left_out:
         _say(console, f"{run.path}: ", job.left_out)
-    _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.shared)
+    _say(console, f"{run.path}: ", f"loading {job.model.description}", job.batches.per_step)
     try:
         loop = Loop(_with_model(job), run, _view(job, run), stop)
         with job.model.loading():
@@ -281,9 +304,7 @@ def _built(
 def _check_disk(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
     if trainer.saves_together:  # each process has a part of the weights, and none knows all
         return
-    estimate = checkpoint_bytes(
-        trainer.model, str(getattr(trainer.args.optim, "value", trainer.args.optim))
-    )
+    estimate = estimate_checkpoint(trainer.model, trainer.args.optim)
     loop.checkpoint_bytes = max(estimate, size_of(start.path) if start else 0)
     remedy = "take another folder: --set runs_dir=..."
     _on_main_process(lambda: refuse_small_disk(loop.run.path, loop.checkpoint_bytes, remedy))

@@ -25,8 +25,8 @@ _OTHERS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What a finished step left, beside weights and optimizer, which change at a step's end."""
+class FinishedStep:
+    """What the last finished step left beside the weights and the optimizer."""
 
     step: int
     state: TrainerState
@@ -54,14 +54,14 @@ class ResumableTrainer(GDPOTrainer):
     """`GDPOTrainer` that can be given up within a step, and then saved as the step before left it.
 
     Weights and optimizer change at the very end of a step. Until then the last finished step can
-    still be saved: `save_left` writes its checkpoint, alone, whatever the other processes do.
-    A run that is resumed from it goes on as if it had not been interrupted.
+    still be saved: `save_finished_step` writes its checkpoint, whatever the other processes do. A
+    run that is resumed from it goes on as if it had not been interrupted.
     """
 
     hooks: Hooks
     epoch_steps: int
     """Optimizer steps in one epoch."""
-    left: Left | None = None
+    finished: FinishedStep | None = None
     """None: no step was finished yet, or weights are being changed."""
     _alone = False
 
@@ -70,16 +70,16 @@ class ResumableTrainer(GDPOTrainer):
         """Whether a checkpoint needs all processes at once: each has a part of the weights."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
-    def save_left(self) -> None:
+    def save_finished_step(self) -> None:
         """Save what the last finished step left. Only the main process may call it."""
-        assert self.left is not None, "there is a finished step to save"
-        self.state, self._alone = self.left.state, True
+        assert self.finished is not None, "there is a finished step to save"
+        self.state, self._alone = self.finished.state, True
         self._save_checkpoint(self.model, None)
 
-    def begin_step(self) -> None:
-        """Weights are about to change: what the last step left is gone."""
+    def begin_update(self) -> None:
+        """Note that weights change now: the step before cannot be saved any more."""
         self.hooks.must_finish()
-        self.left = None
+        self.finished = None
 
     def go_on_from(self, checkpoint: Path, step: int) -> None:
         """Take over the rollouts that a checkpoint was saved in the middle of."""
@@ -98,18 +98,19 @@ class ResumableTrainer(GDPOTrainer):
         if evaluation_due:
             callbacks[_EVALUATION_DUE] = {"due": True}
         state.stateful_callbacks = callbacks
-        self.left = Left(state.global_step, state, self._random_states(), self._generation())
+        random_states, generation = self._random_states(), self._generation()
+        self.finished = FinishedStep(state.global_step, state, random_states, generation)
         if not self.args.should_save and not self.saves_together:
-            self._keep_for_main(self.left)
+            self._keep_for_main(self.finished)
 
-    def _keep_for_main(self, left: Left) -> None:
-        """The newest two steps: the main process may be one behind."""
+    def _keep_for_main(self, step: FinishedStep) -> None:
+        """Write this process's part for the main one, which may be one step behind: two steps."""
         folder = self.hooks.others / str(self.args.process_index)
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / "partial.pth"
-        torch.save({"random": left.random, "generation": left.generation}, partial)
-        partial.replace(folder / f"{left.step}.pth")
-        (folder / f"{left.step - 2}.pth").unlink(missing_ok=True)
+        torch.save({"random": step.random, "generation": step.generation}, partial)
+        partial.replace(folder / f"{step.step}.pth")
+        (folder / f"{step.step - 2}.pth").unlink(missing_ok=True)
 
     def _random_states(self) -> dict[str, Any]:
         states: dict[str, Any] = {
@@ -159,11 +160,11 @@ class ResumableTrainer(GDPOTrainer):
             super()._save_rng_state(output_dir)
             _save_generation(folder, rank, self._generation())
             return
-        assert self.left is not None, "only what was left is saved alone"
-        _save_random(folder, rank, self.args.world_size, self.left.random)
-        _save_generation(folder, rank, self.left.generation)
+        assert self.finished is not None, "only what was left is saved alone"
+        _save_random(folder, rank, self.args.world_size, self.finished.random)
+        _save_generation(folder, rank, self.finished.generation)
         for other in range(1, self.args.world_size):
-            kept = _wait_for(self.hooks.others / str(other) / f"{self.left.step}.pth")
+            kept = _wait_for(self.hooks.others / str(other) / f"{self.finished.step}.pth")
             _save_random(folder, other, self.args.world_size, kept["random"])
             _save_generation(folder, other, kept["generation"])
 
