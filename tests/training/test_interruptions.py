@@ -212,7 +212,11 @@ def test_peers_are_told_of_a_stop():
     waits = "import signal; print(flush=True); signal.pause()"
     with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as peer:
         peer.stdout.readline()
-        StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).heard(signal.SIGINT, 0.0)
+        try:
+            StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).heard(signal.SIGINT, 0.0)
+            peer.wait(timeout=60)
+        finally:
+            peer.kill()
     assert peer.returncode == -signal.SIGTERM
     StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).heard(signal.SIGINT, 0.0)
 
