@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo.training import RunDirectory
-from gdpo.training._lock import is_locked
+from gdpo.training._lock import is_held, is_locked
 
 NOTE = ".process"
 """How the name of a note ends."""
@@ -39,18 +39,18 @@ class Orphan:
     @property
     def running(self) -> bool:
         """Whether it has not ended yet."""
-        return _held(self.note) or is_locked(self.run.path)
+        return is_held(self.note) or is_locked(self.run.path)
 
     def send(self, number: int) -> None:
         """Send it a signal, if it is a comparison's and still there."""
-        if self.pid is not None and _held(self.note):
+        if self.pid is not None and is_held(self.note):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
     """The process that trains a run at this moment, where this one has not started it."""
-    if _held(note):
+    if is_held(note):
         told = _read(note)
         return Orphan(run, note, told.get("pid"), told.get("device"))
     return Orphan(run, note, None, None) if is_locked(run.path) else None
@@ -59,7 +59,7 @@ def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
 def forget_ended(logs: Path) -> None:
     """Remove the notes of processes that have ended, with nobody there to do it."""
     for note in logs.glob(f"*{NOTE}"):
-        if not _held(note):
+        if not is_held(note):
             note.unlink()
 
 
@@ -79,17 +79,6 @@ def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]
             file.flush()
 
         yield file.fileno(), write
-
-
-def _held(note: Path) -> bool:
-    try:
-        with note.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _read(note: Path) -> dict[str, Any]:

@@ -68,10 +68,8 @@ def _raise_in_words(
         ) from error
     if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _OF_PEERS):
         raise GdpoError(f"another process of this training has ended. {safe_step(run)}") from error
-    if not isinstance(error, GdpoError):
-        logger.error("the training ended with an error. %s", safe_step(run))
-        raise error
-    raise type(error)(f"{error}\n{safe_step(run)}") from error
+    logger.error("the training ended with an error. %s", safe_step(run))
+    raise error
 
 
 def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:

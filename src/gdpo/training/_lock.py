@@ -47,10 +47,13 @@ def unlock(folder: Path) -> None:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process, this one included, trains what lies in a folder."""
-    if folder.absolute() in _held:
-        return True
+    return folder.absolute() in _held or is_held(folder / _FILE)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock of a file."""
     try:
-        with (folder / _FILE).open("rb") as file:
+        with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -141,7 +141,9 @@ def train(
             raise
         except OSError as error:
             run = RunDirectory(recipe.run_dir)
-            raise (disk_full(run) if is_full(error) and run.exists else error) from error
+            if is_full(error) and run.exists:
+                raise disk_full(run) from error
+            raise
         except KeyboardInterrupt as stopped_early:
             raise KeyboardInterrupt(str(stopped_early) or _TOO_EARLY) from stopped_early
         except Exception as error:
