@@ -203,6 +203,26 @@ def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
     assert (done.stdout, done.stderr.strip()) == ("", told)
 
 
+def test_a_ctrl_c_that_is_swallowed_is_sent_again(tmp_path):
+    (tmp_path / "swallowing.py").write_text(
+        "import os, signal, time\n"
+        "class Swallows:\n"
+        "    def __del__(self): os.kill(os.getpid(), signal.SIGINT)\n"
+        "def task():\n"
+        "    Swallows()\n"
+        "    time.sleep(60)\n"
+    )
+    code = (
+        "import sys; from gdpo.cli import _quick_to_stop; from gdpo.cli._app import _code_of, app\n"
+        "from swallowing import task; app.command(task, name='swallow')\n"
+        "with _quick_to_stop(): sys.exit(_code_of(['swallow']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
+
+
 def test_what_answers_a_ctrl_c_is_there_before_anything_heavy():
     listing = "import sys, gdpo.cli; print(*{'numpy', 'rich', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True)

@@ -152,6 +152,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(run):
         ".README.md.17.partial",
         "rollouts/step_000002.17.partial",
         "rollouts/eval/step_000002.17.partial",
+        "checkpoints/checkpoint-4/.files.json.17.partial",
         ".model.abcd1234/model.safetensors",
         "checkpoints/.others/1/3.pth",
         "../.tiny.abcd_234/recipe.yaml",

@@ -6,6 +6,7 @@ Only what answers a Ctrl-C is here: it is there before anything heavy is importe
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from gdpo.cli._codes import INTERRUPTED
 __all__ = ["main"]
 
 STOPPED = "stopped. Give the same command again, with --resume where a training had begun"
+
+_AGAIN_S = 0.05
+"""Seconds after which a Ctrl-C is sent again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,12 +54,22 @@ def _quick_to_stop() -> Generator[None]:
         os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, leave)
+    hook, sys.unraisablehook = sys.unraisablehook, _again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
         # What libraries do at the exit of the process is not to be interrupted either.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+
+
+def _again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Send a Ctrl-C again that arrived where Python and C libraries swallow every error."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _importing(frame: FrameType | None) -> bool:

@@ -36,7 +36,13 @@ _ELSEWHERE = "Take another folder: --set runs_dir=..."
 OTHERS = ".others"
 """Beside the checkpoints: what processes keep for the main one while they train."""
 
-_LEFT_OVERS = (".*.partial", "rollouts/**/*.partial", ".model.*", f"checkpoints/{OTHERS}")
+_LEFT_OVERS = (
+    ".*.partial",
+    "rollouts/**/*.partial",
+    "checkpoints/*/*.partial",
+    ".model.*",
+    f"checkpoints/{OTHERS}",
+)
 """What a process leaves that is killed while it writes."""
 
 
