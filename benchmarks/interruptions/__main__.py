@@ -81,6 +81,8 @@ class Trial:
     calls: list = field(default_factory=list)
     before: dict = field(default_factory=dict)
     """Of each run: its steps when the latest call began."""
+    orphans: list = field(default_factory=list)
+    """Processes that earlier calls had left when the latest one began."""
     tally: Tally = field(default_factory=lambda: Tally(trials=1))
 
     def __post_init__(self):
@@ -111,6 +113,7 @@ class Trial:
     def start(self, kill=None, count=None):
         """Call the command."""
         self.before = {run: steps(run) for run in self.runs}
+        self.orphans = self.alive()
         code = self.shared / "code"
         name = f"call-{len(self.calls)}"
         if self.sort == "torchrun":  # what the launcher prints of its own is no fault of ours
@@ -130,6 +133,10 @@ class Trial:
     def wrong(self, what):
         self.tally.faults.append(f"{self.path.name}: {what}")
 
+    def alive(self):
+        """Command lines of processes that are there although their calls have ended."""
+        return alive(self.path, [call.pid for call in self.calls])
+
     def ended(self, process, way):
         """Wait for the end of an interrupted call, and see what it lost."""
         if process.wait(HANGS_S) is None:
@@ -146,7 +153,8 @@ class Trial:
         self.look_for_losses(way)
 
     def look_for_losses(self, way):
-        if way in GENTLE and (left := alive(self.path, [c.pid for c in self.calls])):
+        left = self.alive()
+        if way in GENTLE and left and not self.orphans:  # what an earlier call left may be unknown
             self.wrong(f"{len(left)} processes live after {way}: {left[0]}")
         for run in self.runs:
             logged, saved = steps(run)
@@ -167,7 +175,7 @@ class Trial:
         process = self.start()
         if process.wait(HANGS_S * 2) != 0:
             self.wrong(f"going on ended with {process.code}")
-        if left := alive(self.path, [call.pid for call in self.calls]):
+        if left := self.alive():
             self.wrong(f"{len(left)} processes live: {left[0]}")
         for log in self.path.rglob("*.log"):
             if "Traceback (most recent call last)" in log.read_text(errors="replace"):

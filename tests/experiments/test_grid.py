@@ -46,9 +46,8 @@ def recipe(tmp_path, tiny_policy, monkeypatch):
         model=str(tiny_policy),
         data=DataConfig(source=str(rows)),
         rewards=[{"name": "grid_rewards:vowels"}, {"name": "format"}],
+        batch={"prompts": 2, "samples": 4},
         trainer={
-            "per_device_train_batch_size": 8,
-            "num_generations": 4,
             "max_completion_length": 8,
             "max_steps": 2,
             "use_cpu": True,
@@ -289,6 +288,16 @@ def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_pa
     run_grid(grid, jobs=1, told=told)
     assert grid.cells[0].finished
     assert not grid.cells[0].failure.with_name("gdpo-seed-1.log").exists()
+
+
+def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(recipe, tmp_path, orphan):
+    grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
+    write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
+    process = orphan(grid.cells[0])
+    assert not grid.open()
+    run_grid(grid, jobs=1, told=process.terminate)
+    assert process.wait() == -signal.SIGTERM
+    assert not grid.cells[0].note.exists()
 
 
 def test_what_a_killed_comparison_left_half_written_goes(recipe, tmp_path):

@@ -14,7 +14,7 @@ import yaml
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.experiments._orphans import NOTE, Orphan, find_orphan, forget_ended, noted
+from gdpo.experiments._orphans import NOTE, Orphan, find_orphan, forget_ended, noted, wait_for_end
 from gdpo.experiments._process import (
     Training,
     describe_ending,
@@ -212,6 +212,8 @@ def run_grid(
             told()
             if left:
                 time.sleep(_POLL_S)
+        for cell in grid.cells:
+            wait_for_end(cell.note, told)
 
 
 def _check(arms: Sequence[str], seeds: Sequence[int], reach: float) -> None:

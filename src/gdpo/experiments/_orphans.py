@@ -6,6 +6,7 @@ Each training of a comparison holds a note locked for as long as it lives: its p
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 
 from gdpo.training import RunDirectory
 from gdpo.training._lock import is_held, is_locked
+
+_POLL_S = 0.1
 
 NOTE = ".process"
 """How the name of a note ends."""
@@ -54,6 +57,14 @@ def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
         told = _read(note)
         return Orphan(run, note, told.get("pid"), told.get("device"))
     return Orphan(run, note, None, None) if is_locked(run.path) else None
+
+
+def wait_for_end(note: Path, told: Callable[[], None]) -> None:
+    """Wait for a process that has finished its run to end, too, and remove its note."""
+    while is_held(note):
+        told()
+        time.sleep(_POLL_S)
+    note.unlink(missing_ok=True)
 
 
 def forget_ended(logs: Path) -> None:
