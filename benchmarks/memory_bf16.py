@@ -23,7 +23,7 @@ from transformers import PrinterCallback, TrainerCallback
 from gdpo.demo._policy import PolicySettings, make_policy
 from gdpo.demo._tools import tool_rows
 from gdpo.integrations.trl import GDPOTrainer
-from gdpo.training import SMOLLM2, DataConfig, Recipe, RewardConfig, convert_smollm2
+from gdpo.training import SMOLLM2, BatchConfig, DataConfig, Recipe, RewardConfig, convert_smollm2
 from gdpo.training._loop import _dataset
 from gdpo.training._preflight import prepare
 from gdpo.training._resolve import resolve
@@ -65,9 +65,6 @@ class Watch(TrainerCallback):
 
 def recipe_of(wanted, folder):
     trainer = {
-        "per_device_train_batch_size": wanted.rows or wanted.rollouts,
-        "gradient_accumulation_steps": wanted.rollouts // (wanted.rows or wanted.rollouts),
-        "num_generations": wanted.samples,
         "max_completion_length": wanted.tokens,
         "max_steps": wanted.steps,
         "learning_rate": 5e-4 if wanted.model == DEMO else 2e-5,
@@ -93,6 +90,11 @@ def recipe_of(wanted, folder):
         model=str(model),
         data=DataConfig(source=str(data)),
         rewards=rewards,
+        batch=BatchConfig(
+            prompts=wanted.rollouts // wanted.samples,
+            samples=wanted.samples,
+            micro_batch=wanted.rows or wanted.rollouts,
+        ),
         trainer=trainer,
         runs_dir=str(folder),
     )

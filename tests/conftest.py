@@ -155,10 +155,11 @@ rewards:
   - name: {own_rewards}:brief
     weight: 0.5
   - name: format
+batch:
+  prompts: 2
+  samples: 4
+  micro_batch: 4
 trainer:
-  per_device_train_batch_size: 4
-  gradient_accumulation_steps: 2
-  num_generations: 4
   max_completion_length: 8
   learning_rate: 1e-2
   gradient_checkpointing: false

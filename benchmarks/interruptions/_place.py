@@ -48,8 +48,8 @@ name: run
 runs_dir: {trial}
 data: {{source: {folder / "rows.jsonl"}}}
 rewards: [{{name: "sleepy:remainder"}}, {{name: "sleepy:vowels"}}]
-trainer: {{per_device_train_batch_size: 4, gradient_accumulation_steps: 2, num_generations: 4,
-  max_completion_length: 24, max_steps: {STEPS}, save_steps: {save_steps}, seed: 1,
+batch: {{prompts: 2, samples: 4, micro_batch: 4}}
+trainer: {{max_completion_length: 24, max_steps: {STEPS}, save_steps: {save_steps}, seed: 1,
   learning_rate: 1.0e-3, lr_scheduler_type: constant, use_cpu: true, bf16: false,
   gradient_checkpointing: false}}
 """)

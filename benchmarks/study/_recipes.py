@@ -9,7 +9,7 @@ from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
 from gdpo.demo._policy import PolicySettings, make_policy
 from gdpo.demo._texts import Carelessness
 from gdpo.demo._tools import tool_rows
-from gdpo.training import DataConfig, Recipe, RewardConfig
+from gdpo.training import BatchConfig, DataConfig, Recipe, RewardConfig
 
 PROMPTS = 16
 """Per step."""
@@ -39,7 +39,8 @@ def tools_recipe(
         task="tool_calling",
         model=str(make_policy(settings, lambda _: None)),
         data=DataConfig(source=str(_written(folder / "requests.jsonl", tool_rows))),
-        trainer=_trainer(samples, learning_rate, longest=40),
+        batch=_batch(samples),
+        trainer=_trainer(learning_rate, longest=40),
         runs_dir=str(folder),
     )
 
@@ -56,15 +57,18 @@ def maths_recipe(folder: Path, *, samples: int = 8, learning_rate: float = 5e-4)
             RewardConfig(name="format"),
             RewardConfig(name="token_limit", options={"limit": TOKEN_LIMIT}),
         ),
-        trainer=_trainer(samples, learning_rate, longest=48),
+        batch=_batch(samples),
+        trainer=_trainer(learning_rate, longest=48),
         runs_dir=str(folder),
     )
 
 
-def _trainer(samples: int, learning_rate: float, *, longest: int) -> dict[str, Any]:
+def _batch(samples: int) -> BatchConfig:
+    return BatchConfig(prompts=PROMPTS, samples=samples, micro_batch=PROMPTS * samples)
+
+
+def _trainer(learning_rate: float, *, longest: int) -> dict[str, Any]:
     return {
-        "per_device_train_batch_size": PROMPTS * samples,
-        "num_generations": samples,
         "max_completion_length": longest,
         "max_steps": STEPS,
         "learning_rate": learning_rate,

@@ -21,6 +21,8 @@ from gdpo.launch import Machines, launch_verl, plan_verl
 from gdpo.training import load_recipe, train
 from gdpo.training._lock import is_locked
 
+FOR_VERL = ("trainer.lr_scheduler_type=constant", "data.max_prompt_length=900")
+
 PROGRAM = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--config-path")).partition("=")[2])
@@ -56,7 +58,10 @@ def install(tmp_path, monkeypatch):
 @pytest.fixture
 def planned(recipe_file):
     def plan(*changes, **more):
-        recipe = load_recipe(recipe_file, ["trainer.lr_scheduler_type=constant", *changes])
+        recipe = load_recipe(
+            recipe_file,
+            [*FOR_VERL, *changes],
+        )
         return plan_verl(recipe, Machines(1, 1), **more)
 
     return plan
@@ -132,7 +137,7 @@ def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recip
     launch_verl(planned())
     with pytest.raises(ConfigError, match="started with another recipe"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
-    recipe = load_recipe(recipe_file, ["trainer.lr_scheduler_type=constant"])
+    recipe = load_recipe(recipe_file, FOR_VERL)
     with pytest.raises(ConfigError, match="processes = 1, now it is 2"):
         launch_verl(plan_verl(recipe, Machines(1, 2)), resume=True)
     assert not is_locked(planned().files.run.path)
@@ -161,7 +166,7 @@ def test_without_verl_it_says_so_and_writes_nothing(planned):
 
 def test_too_few_rows_for_one_generation_are_told_before_anything_is_written(planned, install):
     install("0.9.1")
-    launch = planned("trainer.gradient_accumulation_steps=20")
+    launch = planned("batch.prompts=20")
     with pytest.raises(ConfigError, match="has 10 rows, and one generation takes 20 prompts"):
         launch_verl(launch)
     assert not Path(launch.files.run.path).exists()

@@ -32,7 +32,8 @@ def recipe(request, recipe_file, own_rewards):
         f"rewards=[{', '.join(rewards)}]",
         "trainer.lr_scheduler_type=constant",
         "trainer.max_steps=2",
-        "trainer.gradient_accumulation_steps=4",
+        "data.max_prompt_length=900",
+        "batch.prompts=4",
     ]
     return load_recipe(recipe_file, [*shared, *VARIANTS[request.param]])
 

@@ -22,7 +22,7 @@ ONE = Machines(1, 1)
 @pytest.fixture
 def planned(recipe_file):
     def plan(*changes, machines=ONE, **more):
-        changes = ("trainer.lr_scheduler_type=constant", *changes)
+        changes = ("trainer.lr_scheduler_type=constant", "data.max_prompt_length=99", *changes)
         return plan_verl(load_recipe(recipe_file, changes), machines, **more)
 
     return plan
@@ -71,9 +71,7 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
         ("top_p=0.9", f"{ROLLOUT}.top_p", 0.9),
         ("top_k=0", f"{ROLLOUT}.top_k", -1),
         ("top_k=20", f"{ROLLOUT}.top_k", 20),
-        ("num_generations=2", f"{ROLLOUT}.n", 2),
         ("vllm_tensor_parallel_size=2", f"{ROLLOUT}.tensor_model_parallel_size", 2),
-        ("vllm_gpu_memory_utilization=0.6", f"{ROLLOUT}.gpu_memory_utilization", 0.6),
         (
             "gradient_checkpointing=true",
             "actor_rollout_ref.model.enable_gradient_checkpointing",
@@ -94,17 +92,18 @@ def test_the_loss_of_a_negative_advantage_is_as_unbounded_as_trls(planned):
     assert at(planned().config, f"{ACTOR}.clip_ratio_c") > 1e8
 
 
-def test_batches_count_as_trls_do_on_as_many_processes(planned):
-    # On each of 6 GPUs 4 rollouts x 2 accumulated: 48 rollouts are 12 prompts.
-    config = planned(machines=Machines(2, 3)).config
-    assert at(config, "data.train_batch_size") == 12
-    assert at(config, f"{ACTOR}.ppo_mini_batch_size") == 12
+def test_machines_share_the_batch_and_do_not_change_it(planned):
+    config = planned(machines=Machines(2, 2)).config
+    assert at(config, "data.train_batch_size") == 2
+    assert at(config, f"{ACTOR}.ppo_mini_batch_size") == 2
     assert at(config, "trainer.nnodes") == 2
-    assert at(config, "trainer.n_gpus_per_node") == 3
+    assert at(config, "trainer.n_gpus_per_node") == 2
+    with pytest.raises(ConfigError, match="6 processes cannot share the 8 rollouts"):
+        planned(machines=Machines(2, 3))
 
 
 def test_a_generation_that_is_learned_from_in_several_steps(planned):
-    config = planned("trainer.generation_batch_size=32", "trainer.max_steps=10").config
+    config = planned("batch.prompts=8", "batch.rollouts_per_step=8", "trainer.max_steps=10").config
     assert at(config, "data.train_batch_size") == 8
     assert at(config, f"{ACTOR}.ppo_mini_batch_size") == 2
     # 10 optimizer steps, 4 of them on each generation.
@@ -161,7 +160,31 @@ def test_lora(planned):
 def test_groups_that_verl_does_not_replace_are_told(planned):
     assert planned().notes == ()
     (note,) = planned("trainer.filter_groups=advantage_nonzero").notes
-    assert "replaces no groups" in note
+    assert "does not vary" in note
+
+
+def test_groups_are_filtered_by_the_sum_of_the_rewards(planned):
+    config = planned("trainer.filter_groups=advantage_nonzero").config
+    assert at(config, "algorithm.filter_groups") == {"enable": True, "metric": "score"}
+    assert "filter_groups" not in planned().config["algorithm"]
+
+
+def test_vllm_keeps_room_for_the_longest_rollout_and_not_for_the_models_context(planned):
+    config = planned("data.max_prompt_length=92").config
+    assert at(config, "data.max_prompt_length") == 92
+    assert at(config, "data.filter_overlong_prompts") is True
+    assert at(config, f"{ROLLOUT}.max_model_len") == 92 + 8
+    assert at(config, f"{ACTOR}.ppo_max_token_len_per_gpu") == 4 * (92 + 8)
+
+
+def test_a_field_of_verl_in_the_recipe_goes_where_it_says(planned):
+    changes = (f"verl={{{ACTOR}.kl_loss_type: mse, trainer.v1.mode: x}}", "trainer.beta=0.1")
+    config = planned(*changes).config
+    assert at(config, f"{ACTOR}.kl_loss_type") == "mse"
+    assert at(config, f"{ACTOR}.use_kl_loss") is True
+    assert at(config, "trainer.v1.mode") == "x"
+    with pytest.raises(ConfigError, match="goes through 'logger', which holds"):
+        planned("verl={trainer.logger.x: 1}")
 
 
 @pytest.mark.parametrize(
@@ -175,14 +198,13 @@ def test_groups_that_verl_does_not_replace_are_told(planned):
         ("trainer.importance_sampling_level=sequence", "only token"),
         ("trainer.use_cpu=true", "use_cpu = True has no counterpart in verl, only False"),
         ("trainer.lr_scheduler_kwargs={}", "lr_scheduler_kwargs has no counterpart"),
-        ("trainer.num_generations=3", "multiples of num_generations = 3"),
-        ("trainer.generation_batch_size=12", "12 rollouts per generation are no multiple"),
+        ("batch.rollouts_per_step=2", "verl deals in whole groups, and 2 rollouts per step"),
+        ("trainer.num_generations=4", "is not set here: it is `batch.samples` of the recipe"),
+        ("data.max_prompt_length=null", "verl needs to know how long a prompt may be"),
         ("trainer={num_train_epochs: 1.5, lr_scheduler_type: constant}", "whole epochs, not 1.5"),
         ("trainer={max_steps: 5}", "lr_scheduler_type = linear, TRL's default, does not exist"),
         ("trainer.learning_rate=abc", "trainer.learning_rate is 'abc', which is not of its kind"),
         ("trainer.learning_rate=-1", "trainer.learning_rate must be 0 or more"),
-        ("trainer.num_generations=0", "trainer.num_generations must be 2 or more"),
-        ("trainer.per_device_train_batch_size=0", "must be above 0, got 0"),
         ("trainer.num_iterations=0", "must be above 0, got 0"),
         ("trainer.max_completion_length=null", "is None, which is not of its kind"),
         ("trainer.beta=null", "is None, which is not of its kind"),
@@ -200,7 +222,6 @@ def test_what_verl_does_not_have_is_told_with_its_place(planned, change, message
     [
         ({"overrides": ("strategy",)}, "'strategy' after `--` is no override"),
         ({"overrides": ("a=\x1b]0;x",)}, r"'a=\\x1b]0;x' after `--` is no override"),
-        ({"max_prompt_length": 0}, "--max-prompt-length must be 1 or more"),
     ],
 )
 def test_what_is_given_beside_the_recipe_is_checked(planned, more, message):
@@ -244,7 +265,8 @@ def test_showing_it_imports_nothing_heavy_and_writes_nothing(recipe_file, tmp_pa
         "from gdpo.cli import main\n"
         "try:\n"
         f"    main(['launch', 'verl', {str(recipe_file)!r}, '--dry-run', '--gpus', '1', '--set', "
-        "'trainer.lr_scheduler_type=constant', '--set', 'rewards=[{name: format}]'])\n"
+        "'trainer.lr_scheduler_type=constant', '--set', 'data.max_prompt_length=9', '--set', "
+        "'rewards=[{name: format}]'])\n"
         "except SystemExit as end:\n"
         "    heavy = {'torch', 'trl', 'transformers', 'datasets', 'verl'} & set(sys.modules)\n"
         "    print('heavy:', sorted(heavy), end.code)\n"
@@ -263,12 +285,6 @@ def test_an_override_of_what_the_recipe_decides_is_told(planned):
         "algorithm.adv_estimator=grpo goes before what the recipe says",
         "data.seed=1 goes before what the recipe says",
     )
-
-
-def test_an_accumulation_that_fits_is_named(planned):
-    changes = ("trainer.generation_batch_size=16", "trainer.gradient_accumulation_steps=3")
-    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps \(2 would do\)"):
-        planned(*changes, machines=Machines(1, 2))
 
 
 def test_what_stands_in_braces_is_text_and_is_not_looked_up(planned, tmp_path):

@@ -7,14 +7,23 @@ import time
 from dataclasses import replace
 
 import pytest
+from transformers import Qwen3Config
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import TASKS, Sample, Task
-from gdpo.training import Verdict, _reward_checks, check, load_recipe, train
-from gdpo.training._models import context_length, load_tokenizer, locate_model
+from gdpo.training import Verdict, _reward_checks, check, load_recipe, read_data, train
+from gdpo.training._models import (
+    LocatedModel,
+    context_length,
+    load_tokenizer,
+    locate_model,
+    prompt_lengths,
+)
+from gdpo.training._resolve import find_task
 from gdpo.training._reward_checks import RewardFinding, check_rewards
+from gdpo.training._vllm_memory import vllm_memory
 
 
 def told(findings, verdict=None) -> str:
@@ -48,13 +57,13 @@ def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
         [
             "model=./nowhere",
             f"data.source={tmp_path}/missing.jsonl",
-            "trainer.per_device_train_batch_size=3",
+            "trainer.learning_rate=-1",
         ],
     )
     wrong = told(check(recipe), Verdict.WRONG)
     assert "there is no folder nowhere" in wrong
     assert "missing.jsonl" in wrong
-    assert "divisible by num_generations" in wrong
+    assert "learning_rate must be 0 or more" in wrong
 
 
 @pytest.mark.parametrize(
@@ -234,9 +243,9 @@ def test_missing_data_is_told_before_anything_is_made(recipe, rows):
 
 
 def test_one_group_per_generation_is_noted(recipe_file):
-    recipe = load_recipe(recipe_file, ["trainer.gradient_accumulation_steps=1"])
+    recipe = load_recipe(recipe_file, ["batch.prompts=1"])
     assert "one group per generation" in told(check(recipe), Verdict.NOTE)
-    grpo = load_recipe(recipe_file, ["trainer.gradient_accumulation_steps=1", "advantage=grpo"])
+    grpo = load_recipe(recipe_file, ["batch.prompts=1", "advantage=grpo"])
     assert "one group" not in told(check(grpo))
 
 
@@ -431,3 +440,48 @@ def test_a_judge_is_asked_about_a_few_rows_only():
         finding, *_ = check_rewards(TASKS["gsm8k"], scorer, samples)
     assert "maximum on 2 of 2 gold answers" in finding.text
     assert len(asked) < 20
+
+
+def test_rows_with_long_prompts_are_left_out_and_counted(recipe_file, rows):
+    limit = max(prompt_lengths_of(recipe_file))
+    with rows.open("a") as file:
+        file.write(json.dumps({"question": "What is 1 + 1, please?", "answer": "#### 2"}) + "\n")
+    recipe = load_recipe(recipe_file, [f"data.max_prompt_length={limit}"])
+    left_out = "data: 1 longer than data.max_prompt_length left out; 10 rows remain"
+    assert left_out in told(check(recipe), Verdict.NOTE)
+    assert train(recipe).run.read_environment()["rows"] == 10
+
+
+def test_a_limit_that_leaves_no_row_says_how_long_prompts_are(recipe_file):
+    shortest = min(prompt_lengths_of(recipe_file))
+    recipe = load_recipe(recipe_file, ["data.max_prompt_length=3"])
+    assert f"no prompt has at most 3 tokens; the shortest has {shortest}" in told(check(recipe))
+
+
+def prompt_lengths_of(recipe_file):
+    recipe = load_recipe(recipe_file)
+    tokenizer = load_tokenizer(locate_model(recipe), recipe)
+    return prompt_lengths(tokenizer, read_data(find_task(recipe), recipe.data).samples, recipe)
+
+
+def test_a_rollout_that_does_not_fit_vllms_memory_is_refused(tmp_path, recipe_file):
+    """The sizes of Qwen3-4B: 147,456 bytes of keys and values a token, 4.02 billion weights."""
+    folder = tmp_path / "qwen3_4b"
+    Qwen3Config(
+        vocab_size=151936,
+        hidden_size=2560,
+        intermediate_size=9728,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=262144,
+        tie_word_embeddings=True,
+    ).save_pretrained(folder)
+    model = LocatedModel(str(folder), "a configuration")
+    whole = load_recipe(recipe_file, ["trainer.use_vllm=true"])
+    with pytest.raises(ConfigError, match=r"7\.5 GiB of weights and 36\.00 GiB .* 262,144 tokens"):
+        vllm_memory(model, whole)
+    limited = ["data.max_prompt_length=1024", "trainer.max_completion_length=8000"]
+    text = vllm_memory(model, load_recipe(recipe_file, [*limited, "trainer.use_vllm=true"]))
+    assert "1.24 GiB of keys and values for a rollout of 9,024 tokens" in text

@@ -89,7 +89,7 @@ def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
         *("-m", "gdpo", "train", str(recipe_file)),
-        *("--set", "trainer.per_device_train_batch_size=2", "--set", "trainer.max_steps=2"),
+        *("--set", "batch.micro_batch=2", "--set", "trainer.max_steps=2"),
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

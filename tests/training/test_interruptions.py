@@ -241,7 +241,7 @@ def two_processes(recipe, tmp_path, *options):
 
 def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_path):
     recipe, plan = breaking
-    halved = "trainer.per_device_train_batch_size=2"
+    halved = "batch.micro_batch=2"
     whole, stopped = recipe("whole", halved), recipe("stopped", halved)
     code, told = two_processes(whole, tmp_path)
     assert code == 0, told

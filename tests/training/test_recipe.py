@@ -136,7 +136,7 @@ def broken(own_rewards, tmp_path) -> None:
         ("max_steps=3", "unknown key 'max_steps': did you mean 'trainer.max_steps'? Allowed: adv"),
         ("steps=3", "unknown key 'steps': did you mean 'trainer.max_steps'? Allowed: advantage"),
         ("source=x", "unknown key 'source': did you mean 'data.source'? Allowed: advantage"),
-        ("data.max_steps=3", "unknown key 'data.max_steps': Allowed: limit, near_duplicates"),
+        ("data.max_steps=3", "unknown key 'data.max_steps': Allowed: limit, max_prompt"),
         ("qqqq=3", "unknown key 'qqqq': Allowed: advantage"),
         ("rewards=[1]", "rewards.0 should be a name, or a mapping with the keys name, weight"),
         ("rewards=[formt]", "--set rewards=[formt]: unknown reward 'formt': did you mean 'format'"),

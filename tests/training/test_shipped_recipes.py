@@ -2,12 +2,14 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 from gdpo.errors import ConfigError
+from gdpo.launch import Machines, plan_verl
 from gdpo.rollouts import read_rollouts
 from gdpo.training import (
     Verdict,
@@ -18,7 +20,7 @@ from gdpo.training import (
     shipped_recipes,
     train,
 )
-from gdpo.training._batch import plan_batches
+from gdpo.training._batch import plan_batches, split_batch
 from gdpo.training._noise import quiet
 from gdpo.training._resolve import resolve
 from gdpo.training._trainer_fields import build_config
@@ -35,9 +37,6 @@ ROWS = {
     "coding": {"text": "Add.", "test_list": ["assert f(1) == 2"], "code": "f = lambda x: x + 1"},
 }
 SMALL = {
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 1,
-    "num_generations": 4,
     "max_completion_length": 8,
     "max_steps": 2,
     "use_vllm": "false",
@@ -52,9 +51,7 @@ def small(name, policy, folder):
     rows.write_text(f"{json.dumps(ROWS[task])}\n" * 4)
     changes = {f"trainer.{key}": value for key, value in SMALL.items()}
     changes |= {"model": policy, "data.source": rows, "runs_dir": folder / "runs"}
-    recipe = load_recipe(RECIPES / name)
-    if "generation_batch_size" in recipe.trainer:
-        changes["trainer.generation_batch_size"] = 4
+    changes |= {"batch.prompts": 1, "batch.samples": 4, "batch.rollouts_per_step": 4}
     return load_recipe(RECIPES / name, [f"{key}={value}" for key, value in changes.items()])
 
 
@@ -74,19 +71,39 @@ def test_a_recipe_is_short_and_comes_with_a_readme(folder):
         ("gsm8k", 7473, 512, 512, 233),
         ("tool_calling", 3920, 2048, 512, 420),
         ("tool_calling_3b", 3920, 2048, 512, 420),
-        # A process of eight.
-        ("math_length_1.5b", 40_000, 8192, 1024 // 8, 4000),
-        ("math_length_4b", 40_000, 8192, 1024 // 8, 4000),
-        ("math_length_7b", 40_000, 8192, 1024 // 8, 4000),
-        ("coding_7b", 24_000, 8192, 1024 // 8, 3200),
-        ("coding_7b_two", 24_000, 8192, 1024 // 8, 3200),
+        ("math_length_1.5b", 40_000, 8192, 1024, 4000),
+        ("math_length_4b", 40_000, 8192, 1024, 4000),
+        ("math_length_7b", 40_000, 8192, 1024, 4000),
+        ("coding_7b", 24_000, 8192, 1024, 3200),
+        ("coding_7b_two", 24_000, 8192, 1024, 3200),
     ],
 )
-def test_the_batches_are_the_published_ones(name, rows, rollouts, per_step, steps):
+def test_the_batches_are_the_published_ones_on_any_number_of_gpus(
+    name, rows, rollouts, per_step, steps
+):
+    recipe = load_recipe(RECIPES / name, ["trainer.use_vllm=false"])
     with quiet():
-        config = build_config(resolve(load_recipe(RECIPES / name, ["trainer.use_vllm=false"])))
+        config = build_config(resolve(recipe))
     plan = plan_batches(config, rows)
     assert (plan.rollouts, plan.rollouts_per_step, plan.total_steps) == (rollouts, per_step, steps)
+    for gpus in (1, 2, 4, 8, 16):
+        split = split_batch(recipe, gpus)
+        assert split.micro_batch * split.per_step * gpus == per_step
+        assert split.micro_batch * split.per_generation * gpus == rollouts
+        assert split.micro_batch <= recipe.batch.micro_batch
+        launched = plan_verl(recipe, Machines(1, gpus))
+        config = launched.config
+        assert config["data"]["train_batch_size"] * recipe.batch.samples == rollouts
+        mini_batch = config["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
+        assert mini_batch * recipe.batch.samples == per_step
+        of_epoch = rows // config["data"]["train_batch_size"] * launched.batches.updates
+        length = config["trainer"]
+        generations = length.get("total_training_steps")
+        updates = (generations or 0) * launched.batches.updates
+        assert (updates or length["total_epochs"] * of_epoch) == steps
+    for refused in (partial(split_batch, recipe, 6), partial(plan_verl, recipe, Machines(1, 6))):
+        with pytest.raises(ConfigError, match=r"6 processes cannot share .*: 1, 2, 4, 8, 16, 32"):
+            refused()
 
 
 @pytest.mark.parametrize("name", [folder.name for folder in FOLDERS])
@@ -121,7 +138,7 @@ def test_a_configuration_of_accelerate_is_one(name):
 def test_every_gold_answer_gets_the_maximum(name, file, tiny_policy):
     source = Path(os.environ["GDPO_DATA"]) / file
     changes = [f"data.source={source}", f"model={tiny_policy}", "trainer.use_vllm=false"]
-    changes += ["trainer.generation_batch_size=512"]
+    changes += ["batch.prompts=32", "batch.rollouts_per_step=64"]
     wrong = [
         f.text for f in check(load_recipe(RECIPES / name, changes)) if f.verdict is Verdict.WRONG
     ]

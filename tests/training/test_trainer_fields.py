@@ -6,7 +6,7 @@ import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.training import load_recipe
-from gdpo.training._batch import default_save_steps, plan_batches
+from gdpo.training._batch import Split, default_save_steps, plan_batches, split_batch
 from gdpo.training._noise import quiet
 from gdpo.training._resolve import resolve
 from gdpo.training._trainer_fields import build_config
@@ -48,12 +48,12 @@ def test_the_recipe_overrules_gdpos_defaults(build):
         ("qqqq=1", "trainer.qqqq is no field of TRL's GRPOConfig"),
         ("learning_rate=fast", "trainer.learning_rate should be a number, got 'fast'"),
         ("learning_rate=-1", "trainer.learning_rate must be 0 or more, got -1"),
-        ("num_generations=1", "must be 2 or more: an advantage compares samples, got 1"),
+        ("num_generations=4", "is not set here: it is `batch.samples` of the recipe"),
         ("max_steps=1.5", "should be a whole number, got 1.5"),
         ("max_steps=true", "should be a whole number, got True"),
         ("bf16=1", "should be true or false or null, got 1"),
         ("report_to=[1]", "should be null or text or a list of text"),
-        ("per_device_train_batch_size=0", "must be above 0, got 0"),
+        ("gradient_accumulation_steps=2", "is not set here: the recipe says what is trained on"),
         ("temperature=0", "must be above 0"),
         ("loss_type=dapoo", "did you mean 'dapo'"),
         ("lr_scheduler_type=cosin", "did you mean 'cosine'"),
@@ -84,18 +84,40 @@ def test_every_wrong_field_is_told_with_its_line(build, recipe_file):
     assert f"recipe.yaml:{numbered['learning_rate: quick']}: trainer.lea" in str(error.value)
 
 
-def test_a_batch_that_does_not_divide_says_what_to_change(build):
-    with pytest.raises(ConfigError) as error:
-        build("trainer.gradient_accumulation_steps=1", "trainer.per_device_train_batch_size=6")
-    assert "must be divisible by num_generations" in str(error.value)
-    assert "a multiple of num_generations" in str(error.value)
+def test_an_evaluation_of_parts_of_groups_says_what_to_change(build, rows):
+    data = f"eval_data={{source: {rows}}}"
+    with pytest.raises(ConfigError, match=r"divisible.*per_device_eval_batch_size × processes"):
+        build(data, "trainer.per_device_eval_batch_size=3")
+
+
+def test_processes_that_cannot_share_a_batch_are_told_which_can(build, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(
+        ConfigError, match=r"recipe.yaml:\d+: 3 processes .* equally: 1, 2, 4, 8 can"
+    ):
+        build()
+
+
+def test_processes_that_would_tear_groups_apart_are_refused_where_groups_are_filtered(recipe_file):
+    recipe = load_recipe(recipe_file, ["trainer.filter_groups=advantage_nonzero"])
+    assert split_batch(recipe, 2).micro_batch == 4
+    with pytest.raises(ConfigError, match=r"4 processes .* the 2 prompts .* equally: 1, 2 can"):
+        split_batch(recipe, 4)
+
+
+def test_a_forward_pass_is_as_large_as_allowed_and_divides_the_share(recipe_file):
+    def split(micro, processes):
+        recipe = load_recipe(recipe_file, ["batch.prompts=9", f"batch.micro_batch={micro}"])
+        return split_batch(recipe, processes)
+
+    assert split(5, 1) == Split(micro_batch=4, per_step=9, per_generation=9)
+    assert split(100, 1).micro_batch == 36
+    assert split(5, 4) == Split(micro_batch=3, per_step=3, per_generation=3)
 
 
 def test_fields_that_contradict_each_other_are_named(build):
     with pytest.raises(ConfigError, match=r": trainer.bf16 or trainer.fp16: TRL refuses it"):
         build("trainer.bf16=true", "trainer.fp16=true")
-    with pytest.raises(ConfigError, match=r"generation_batch_size.*can not be both"):
-        build("trainer.generation_batch_size=8", "trainer.steps_per_generation=2")
 
 
 def test_evaluation_needs_data(build):
@@ -115,10 +137,9 @@ def test_vllm_that_is_not_installed_is_missed_early(build):
         ((), 2, 5, 4, 1),
         (("trainer.max_steps=-1",), 2, 5, 15, 1),
         (("trainer.max_steps=-1", "trainer.num_train_epochs=0.5"), 2, 5, 3, 1),
-        (("trainer.generation_batch_size=16",), 4, 4, 4, 2),
+        (("batch.prompts=4", "batch.rollouts_per_step=8"), 4, 4, 4, 2),
         (("trainer.num_iterations=3",), 2, 15, 4, 3),
-        (("trainer.steps_per_generation=1", "trainer.max_steps=-1"), 1, 5, 15, 1),
-        (("trainer.steps_per_generation=3",), 3, 5, 4, 3),
+        (("batch.rollouts_per_step=4", "trainer.max_steps=-1"), 2, 10, 30, 2),
     ],
 )
 def test_the_arithmetic_of_the_batches(build, overrides, groups, per_epoch, total, per_round):
@@ -132,7 +153,8 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
     from gdpo.training._preflight import prepare
 
     recipe = load_recipe(
-        recipe_file, ["trainer.steps_per_generation=3", "trainer.max_steps=-1", "data.limit=9"]
+        recipe_file,
+        ["batch.prompts=3", "batch.rollouts_per_step=4", "trainer.max_steps=-1", "data.limit=8"],
     )
     with quiet():
         from gdpo.integrations.trl import GDPOTrainer

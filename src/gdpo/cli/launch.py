@@ -15,7 +15,6 @@ def verl(
     *overrides: Annotated[str, Parameter(show=True, allow_leading_hyphen=False)],
     nodes: int = 1,
     gpus: int = 8,
-    max_prompt_length: int = 2048,
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -32,9 +31,8 @@ def verl(
         overrides: Fields of verl's own configuration, after `--`, as in
             `-- actor_rollout_ref.actor.strategy=fsdp2`.
         nodes: Of the Ray cluster.
-        gpus: Of each node. As with `accelerate launch`, an optimizer step takes
-            per_device_train_batch_size x gradient_accumulation_steps rollouts from each GPU.
-        max_prompt_length: Tokens. verl stops at a longer prompt.
+        gpus: Of each node. All of them share the recipe's batch; a number that cannot share it
+            equally is refused.
         set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
         resume: Continue an interrupted run from verl's last checkpoint.
         dry_run: Show the configuration and the command, and do nothing. Needs no GPU, no verl and
@@ -49,7 +47,6 @@ def verl(
     planned = plan_verl(
         load_recipe(recipe, set or (), resume=resume),
         Machines(nodes, gpus),
-        max_prompt_length=max_prompt_length,
         overrides=overrides,
     )
     notes = [*planned.batches.lines(), *planned.notes]

@@ -23,7 +23,7 @@ from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.experiments import Training, analyse, read_experiment, terminable
 from gdpo.report import write_report
 from gdpo.tasks import resolve_task
-from gdpo.training import DataConfig, Recipe, RunDirectory
+from gdpo.training import BatchConfig, DataConfig, Recipe, RunDirectory
 
 _TASK = "tool_calling"
 _DEFAULT_FOLDER = Path("runs") / "demo"
@@ -163,9 +163,12 @@ def _recipe(arm: str, folder: Path, data: Path, policy: Path, settings: DemoSett
         data=DataConfig(source=str(data)),
         advantage=arm,
         runs_dir=str(folder),
+        batch=BatchConfig(
+            prompts=settings.prompts,
+            samples=settings.samples,
+            micro_batch=settings.prompts * settings.samples,
+        ),
         trainer={
-            "per_device_train_batch_size": settings.prompts * settings.samples,
-            "num_generations": settings.samples,
             "max_completion_length": settings.answer_tokens,
             "max_steps": settings.steps,
             "learning_rate": settings.learning_rate,

@@ -17,7 +17,7 @@ from gdpo.launch._machines import Machines
 from gdpo.launch._rows import write_rows
 from gdpo.launch._trainer import check_fields
 from gdpo.launch._trl_defaults import field
-from gdpo.launch._verl import MAX_PROMPT_LENGTH, VerlFiles, verl_config
+from gdpo.launch._verl import VerlFiles, verl_config
 from gdpo.tasks import Sample
 from gdpo.training import (
     SMOLLM2,
@@ -96,15 +96,13 @@ def plan_verl(
     recipe: Recipe,
     machines: Machines,
     *,
-    max_prompt_length: int = MAX_PROMPT_LENGTH,
     overrides: Sequence[str] = (),
 ) -> Launch:
     """Work out a run of verl. Nothing is read, written or started; verl need not be there.
 
     Args:
         recipe: Resolved, as `load_recipe` gives it.
-        machines: What it runs on. As with `accelerate launch`, batches grow with the GPUs.
-        max_prompt_length: Tokens; verl stops at a longer prompt.
+        machines: What it runs on. They share the recipe's batch.
         overrides: `key=value` of verl's own configuration, which go before what the recipe says.
 
     Raises:
@@ -114,8 +112,6 @@ def plan_verl(
         raise ConfigError(
             f"{recipe.place('lora', 'dropout')}: verl's LoRA has no dropout: set lora.dropout to 0"
         )
-    if max_prompt_length < 1:
-        raise ConfigError(f"--max-prompt-length must be 1 or more, got {max_prompt_length}")
     if wrong := [o for o in overrides if "=" not in o.strip("~")[1:] or not o.isprintable()]:
         raise ConfigError(
             f"{wrong[0]!r} after `--` is no override of verl's configuration: write key=value, as "
@@ -123,7 +119,7 @@ def plan_verl(
         )
     notes = check_fields(recipe)
     batches = plan(recipe, machines)
-    config = verl_config(recipe, batches, machines, max_prompt_length=max_prompt_length)
+    config = verl_config(recipe, batches, machines)
     notes += [f"{each} goes before what the recipe says" for each in _taken(overrides, config)]
     return Launch(recipe, machines, batches, config, tuple(overrides), tuple(notes))
 

@@ -9,7 +9,7 @@ from gdpo.errors import ConfigError
 from gdpo.launch._batches import Batches
 from gdpo.launch._trl_defaults import DEFAULTS, field
 from gdpo.training import Recipe
-from gdpo.training._trainer_fields import out_of_range
+from gdpo.training._trainer_fields import ELSEWHERE, out_of_range
 
 _AGGREGATION: Mapping[str, str] = {
     "dapo": "token-mean",
@@ -58,14 +58,16 @@ _NO_MATTER = (
     "fast_generation",
     "filter_groups",
     "max_filter_rounds",
+    "vllm_gpu_memory_utilization",
+    "vllm_max_model_length",
     "ddp_timeout",
     "dataloader_num_workers",
 )
 """Fields that say how TRL works, or are read below and in `_verl`."""
 
 _FILTERED = (
-    "trainer.filter_groups: verl replaces no groups that teach nothing; they have advantage 0, and "
-    "count in the mean over tokens"
+    "trainer.filter_groups: verl replaces the groups in which the weighted sum of the rewards does "
+    "not vary, also where the rewards themselves do (TRL: those in which the advantage is 0)"
 )
 
 
@@ -78,6 +80,8 @@ def check_fields(recipe: Recipe) -> list[str]:
     known = {*DEFAULTS, *_LIKE_TRL, *_NO_MATTER}
     for name, value in recipe.trainer.items():
         place = recipe.place("trainer", name)
+        if name in ELSEWHERE:
+            raise ConfigError(f"{place}: trainer.{name} is not set here: {ELSEWHERE[name]}")
         if name not in known:
             raise ConfigError(
                 f"{place}: trainer.{name} has no counterpart in verl that gdpo knows: leave it "
@@ -92,7 +96,12 @@ def check_fields(recipe: Recipe) -> list[str]:
         if name in DEFAULTS and (wrong := _wrong(name, value)):
             raise ConfigError(f"{place}: trainer.{name}{wrong}")
     _check_choices(recipe)
-    return [_FILTERED] if field_or(recipe, "filter_groups", "off") != "off" else []
+    return [_FILTERED] if filters_groups(recipe) else []
+
+
+def filters_groups(recipe: Recipe) -> bool:
+    """Whether groups that teach nothing are replaced."""
+    return field_or(recipe, "filter_groups", "off") != "off"
 
 
 def _wrong(name: str, value: Any) -> str | None:
@@ -134,13 +143,21 @@ def field_or(recipe: Recipe, name: str, default: Any) -> Any:
     return recipe.trainer.get(name, default)
 
 
-def actor(recipe: Recipe, batches: Batches) -> dict[str, Any]:
-    """`actor_rollout_ref.actor`: the loss and the optimizer."""
+def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
+    """`actor_rollout_ref.actor`: the loss and the optimizer.
+
+    Args:
+        recipe: Its `trainer:` checked.
+        batches: Of the recipe.
+        longest: Tokens of the longest prompt with the longest response.
+    """
     low, beta = field(recipe, "epsilon"), field(recipe, "beta")
     high = field(recipe, "epsilon_high")
     given: dict[str, Any] = {
         "ppo_mini_batch_size": batches.prompts_per_update,
-        "ppo_micro_batch_size_per_gpu": batches.micro_batch,
+        # A forward pass takes as many tokens as `micro_batch` rollouts of the greatest length have.
+        "use_dynamic_bsz": True,
+        "ppo_max_token_len_per_gpu": batches.micro_batch * longest,
         "ppo_epochs": batches.iterations,
         "clip_ratio": low,
         "clip_ratio_low": low,
@@ -153,6 +170,8 @@ def actor(recipe: Recipe, batches: Batches) -> dict[str, Any]:
         "kl_loss_type": "low_var_kl",
         "data_loader_seed": field(recipe, "seed"),
         "optim": _optimizer(recipe, batches),
+        # The last is the model as transformers reads it: `gdpo evaluate` and `gdpo push` take it.
+        "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
     }
     if field(recipe, "loss_type") == "dr_grpo":
         given["loss_scale_factor"] = field(recipe, "max_completion_length")
@@ -173,8 +192,12 @@ def _optimizer(recipe: Recipe, batches: Batches) -> dict[str, Any]:
     }
 
 
-def rollout(recipe: Recipe, batches: Batches) -> dict[str, Any]:
-    """`actor_rollout_ref.rollout`: how completions are sampled."""
+def rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
+    """`actor_rollout_ref.rollout`: how completions are sampled; the arguments are those of `actor`.
+
+    How much memory vLLM takes is left to verl, which frees its cache while it trains, as TRL's
+    default is not.
+    """
     return {
         "name": "vllm",
         "n": batches.samples,
@@ -183,8 +206,7 @@ def rollout(recipe: Recipe, batches: Batches) -> dict[str, Any]:
         "top_k": field(recipe, "top_k") or -1,
         "seed": field(recipe, "seed"),
         "tensor_model_parallel_size": field(recipe, "vllm_tensor_parallel_size"),
-        "gpu_memory_utilization": field(recipe, "vllm_gpu_memory_utilization"),
-        "log_prob_micro_batch_size_per_gpu": batches.micro_batch,
+        "max_model_len": longest,
     }
 
 

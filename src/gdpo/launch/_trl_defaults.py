@@ -10,11 +10,6 @@ from typing import Any
 from gdpo.training import Recipe
 
 DEFAULTS: Mapping[str, Any] = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "generation_batch_size": None,
-    "steps_per_generation": None,
-    "num_generations": 8,
     "num_iterations": 1,
     "max_completion_length": 512,
     "max_steps": -1,
@@ -37,7 +32,6 @@ DEFAULTS: Mapping[str, Any] = {
     "top_k": 0,
     "seed": 42,
     "gradient_checkpointing": True,
-    "vllm_gpu_memory_utilization": 0.3,
     "vllm_tensor_parallel_size": 1,
 }
 

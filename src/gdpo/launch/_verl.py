@@ -11,18 +11,15 @@ from typing import Any, cast
 from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl import NAME, PATH, PREFIX, TOKENS_MANAGER, compute_score
+from gdpo.integrations.verl import NAME, PATH, PREFIX, SCORE, TOKENS_MANAGER, compute_score
 from gdpo.launch._batches import Batches
 from gdpo.launch._machines import Machines
-from gdpo.launch._trainer import actor, length, rollout
+from gdpo.launch._trainer import actor, filters_groups, length, rollout
 from gdpo.launch._trl_defaults import field
 from gdpo.rewards import Reward, declared_ranges
 from gdpo.training import SMOLLM2, Recipe, RunDirectory
 from gdpo.training._resolve import find_rewards, find_task, gates_of
 from gdpo.training._smollm2 import converted_folder
-
-MAX_PROMPT_LENGTH = 2048
-"""Tokens, where nothing else is asked for. verl stops at a longer prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +64,22 @@ class VerlFiles:
         return self.folder / "metrics.jsonl"
 
 
-def verl_config(
-    recipe: Recipe, batches: Batches, machines: Machines, *, max_prompt_length: int
-) -> dict[str, Any]:
+def verl_config(recipe: Recipe, batches: Batches, machines: Machines) -> dict[str, Any]:
     """The configuration, as a YAML file holds it.
 
     Args:
         recipe: Resolved, its `trainer:` checked.
         batches: Of the recipe on these machines.
         machines: What it runs on.
-        max_prompt_length: Tokens.
+
+    Raises:
+        ConfigError: The recipe does not say how long a prompt may be, or a path under `verl:` leads
+            nowhere.
     """
+    longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
     files = VerlFiles(RunDirectory(recipe.run_dir))
     rewards = find_rewards(recipe, find_task(recipe))
-    return {
+    config: dict[str, Any] = {
         "hydra": {
             "searchpath": ["pkg://verl.trainer.config"],
             "run": {"dir": str(files.folder / "hydra")},
@@ -88,16 +87,40 @@ def verl_config(
         "defaults": ["ppo_trainer", "_self_"],
         "algorithm": _algorithm(recipe, rewards),
         "reward": _reward(recipe, rewards),
-        "data": _data(recipe, files, batches, max_prompt_length=max_prompt_length),
+        "data": _data(recipe, files, batches),
         "actor_rollout_ref": {
             "model": _model(recipe),
-            "actor": actor(recipe, batches),
-            "rollout": rollout(recipe, batches),
-            "ref": {"log_prob_micro_batch_size_per_gpu": batches.micro_batch},
+            "actor": actor(recipe, batches, longest),
+            "rollout": rollout(recipe, batches, longest),
+            "ref": {"fsdp_config": {"param_offload": True}},
         },
         "trainer": _trainer(recipe, files, machines) | length(recipe, batches),
         **_modules(recipe),
     }
+    for path, value in recipe.verl.items():
+        _put(config, path, value, recipe.place("verl", path))
+    return config
+
+
+def _put(config: dict[str, Any], path: str, value: Any, place: str) -> None:
+    """Set what a path of keys leads to."""
+    *keys, last = path.split(".")
+    for key in keys:
+        inner = config.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{place}: {path!r} goes through {key!r}, which holds {inner!r}")
+        config = cast("dict[str, Any]", inner)
+    config[last] = value
+
+
+def _longest_prompt(recipe: Recipe) -> int:
+    if recipe.data.max_prompt_length is None:
+        raise ConfigError(
+            f"{recipe.place('data')}: verl needs to know how long a prompt may be: set "
+            "data.max_prompt_length (tokens), as in --set data.max_prompt_length=2048. Rows with a "
+            "longer prompt are left out"
+        )
+    return recipe.data.max_prompt_length
 
 
 def _algorithm(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
@@ -109,6 +132,8 @@ def _algorithm(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
         "gdpo_reward_keys": [reward.name for reward in rewards],
         "gdpo_reward_weights": [entry.weight for entry in recipe.rewards],
         **({"gdpo_options": options} if options else {}),
+        # The weighted sum, which compute_score returns beside the rewards.
+        **({"filter_groups": {"enable": True, "metric": SCORE}} if filters_groups(recipe) else {}),
     }
 
 
@@ -149,9 +174,7 @@ def _entry(name: str, options: Mapping[str, Any]) -> Any:
     return {"name": name, "options": dict(options)} if options else name
 
 
-def _data(
-    recipe: Recipe, files: VerlFiles, batches: Batches, *, max_prompt_length: int
-) -> dict[str, Any]:
+def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
     # verl wants a file to evaluate on, also where it never does.
     evaluation = files.train if recipe.eval_data is None else files.evaluation
     return {
@@ -159,7 +182,8 @@ def _data(
         "val_files": str(evaluation),
         "val_max_samples": 1 if recipe.eval_data is None else -1,
         "train_batch_size": batches.prompts,
-        "max_prompt_length": max_prompt_length,
+        "max_prompt_length": _longest_prompt(recipe),
+        "filter_overlong_prompts": True,
         "max_response_length": field(recipe, "max_completion_length"),
         "seed": field(recipe, "seed"),
     }

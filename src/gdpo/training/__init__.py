@@ -5,7 +5,7 @@ from gdpo.training._data import Rows, read_data
 from gdpo.training._preflight import Finding, RowCheck, Verdict, check
 from gdpo.training._progress import RunView, show
 from gdpo.training._read_recipe import load_recipe, read_recipe
-from gdpo.training._recipe import DataConfig, Recipe, RewardConfig
+from gdpo.training._recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 from gdpo.training._run_directory import RunDirectory
 from gdpo.training._shipped import copy_recipe, shipped_recipe, shipped_recipes
 from gdpo.training._smollm2 import SMOLLM2, convert_smollm2
@@ -14,6 +14,7 @@ from gdpo.training._train import RunResult, leave_processes, train
 
 __all__ = [
     "SMOLLM2",
+    "BatchConfig",
     "DataConfig",
     "Finding",
     "Recipe",

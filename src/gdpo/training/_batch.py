@@ -5,9 +5,55 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdpo.errors import ConfigError
+from gdpo.training._recipe import Recipe
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
+
+_MOST_PROCESSES = 64
+"""Numbers of processes up to here are named where one does not divide a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How each process takes its share of a generation, in forward passes of equal size."""
+
+    micro_batch: int
+    """Rollouts of a forward pass."""
+    per_step: int
+    """Forward passes of an optimizer step: the accumulation."""
+    per_generation: int
+    """Forward passes of a generation."""
+
+
+def split_batch(recipe: Recipe, processes: int) -> Split:
+    """Share the batch of a recipe among processes, so that no number of them changes it.
+
+    The forward pass is the largest that `batch.micro_batch` allows and that divides the share.
+
+    Raises:
+        ConfigError: The processes cannot share it equally, or groups would not stay whole where
+            `trainer.filter_groups` needs them whole.
+    """
+    batch = recipe.batch
+    whole_groups = recipe.trainer.get("filter_groups", "off") != "off"
+
+    def shares(count: int) -> bool:
+        return batch.per_step % count == 0 and not (whole_groups and batch.prompts % count)
+
+    if not shares(processes):
+        fits = [str(n) for n in range(1, _MOST_PROCESSES + 1) if shares(n)]
+        what = f"the {batch.per_step:,} rollouts of an optimizer step"
+        if whole_groups:
+            what += f", and the {batch.prompts:,} prompts of a generation (trainer.filter_groups),"
+        raise ConfigError(
+            f"{recipe.place('batch')}: {processes} processes cannot share {what} equally: "
+            f"{', '.join(fits)} can. Another batch is another experiment: "
+            "--set batch.rollouts_per_step=…"
+        )
+    share = batch.per_step // processes
+    micro = max(n for n in range(1, min(batch.micro_batch, share) + 1) if share % n == 0)
+    return Split(micro, share // micro, batch.rollouts // processes // micro)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +122,7 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
     if rows < groups:
         raise ConfigError(
             f"the data has {rows} rows, and one generation takes {groups} prompts ({rollouts} "
-            f"rollouts of {samples} samples each): use more rows, or a smaller "
-            "trainer.per_device_train_batch_size or trainer.gradient_accumulation_steps"
+            f"rollouts of {samples} samples each): use more rows, or fewer batch.prompts"
         )
     micro_batches = steps_per_generation * iterations
     steps_per_epoch = math.ceil((rows // groups) * micro_batches / accumulation)

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gdpo.tasks import Sample, Task, load_samples, near_duplicates
 from gdpo.training._recipe import DataConfig
@@ -22,17 +22,36 @@ class Rows:
     repeated: dict[str, int]
     """Rows left out because they repeat an earlier one, by source; empty: none, or not looked
     for."""
+    too_long: int = 0
+    """Rows left out because their prompt has more tokens than `data.max_prompt_length`."""
 
     @property
     def left_out(self) -> str | None:
         """What was left out, in words; None where nothing was."""
-        if not self.repeated:
-            return None
-        of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
-        total = sum(self.repeated.values())
-        return (
-            f"{total:,} near-duplicates left out ({of}); {len(self.samples):,} rows remain. "
-            "data.near_duplicates: keep takes them too"
+        told: list[str] = []
+        if self.repeated:
+            of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
+            total = sum(self.repeated.values())
+            told.append(
+                f"{total:,} near-duplicates left out ({of}); data.near_duplicates: keep takes them"
+            )
+        if self.too_long:
+            told.append(f"{self.too_long:,} longer than data.max_prompt_length left out")
+        return "; ".join([*told, f"{len(self.samples):,} rows remain"]) if told else None
+
+    def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
+        """Leave out rows with long prompts.
+
+        Args:
+            limit: Tokens that a prompt may have.
+            lengths: Tokens of the prompt of each sample.
+        """
+        kept = [i for i, length in enumerate(lengths) if length <= limit]
+        return replace(
+            self,
+            samples=tuple(self.samples[i] for i in kept),
+            places=tuple(self.places[i] for i in kept),
+            too_long=len(lengths) - len(kept),
         )
 
 

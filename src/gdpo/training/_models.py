@@ -131,6 +131,15 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
     return tokenizer
 
 
+def prompt_lengths(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Recipe) -> list[int]:
+    """Tokens of each of these prompts, as the model will see them.
+
+    Raises:
+        ConfigError: The chat template refuses one of them.
+    """
+    return [_prompt_length(tokenizer, sample, i, recipe) for i, sample in enumerate(samples, 1)]
+
+
 def longest_prompt(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Recipe) -> int:
     """Tokens of the longest of these prompts, as the model will see them.
 
@@ -163,17 +172,17 @@ def _prompt_length(tokenizer: Tokenizer, sample: Sample, row: int, recipe: Recip
     return len(tokens)
 
 
-def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
-    """How many tokens the model can see, if its configuration says so.
+def model_config(model: LocatedModel, recipe: Recipe) -> Any:
+    """The model's configuration, of transformers.
 
     Raises:
-        ConfigError: The configuration cannot be loaded.
+        ConfigError: It cannot be loaded.
     """
     from transformers import AutoConfig
 
     try:
         with model.loading():
-            config: Any = AutoConfig.from_pretrained(
+            return AutoConfig.from_pretrained(
                 model.source,
                 revision=_revision(recipe),
                 trust_remote_code=bool(recipe.trainer.get("trust_remote_code", False)),
@@ -183,6 +192,15 @@ def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
             f"{recipe.place('model')}: the configuration of {recipe.model!r} cannot be loaded: "
             f"{error}"
         ) from error
+
+
+def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
+    """How many tokens the model can see, if its configuration says so.
+
+    Raises:
+        ConfigError: The configuration cannot be loaded.
+    """
+    config = model_config(model, recipe)
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.rewards import Gate, Reward
@@ -23,6 +24,8 @@ from gdpo.training._models import (
     load_tokenizer,
     locate_model,
     longest_prompt,
+    make_ready,
+    prompt_lengths,
 )
 from gdpo.training._noise import quiet
 from gdpo.training._recipe import DataConfig, Recipe
@@ -31,6 +34,7 @@ from gdpo.training._reward_checks import check_rewards
 from gdpo.training._run_directory import RunDirectory, refuse_runs_dir
 from gdpo.training._smollm2 import SMOLLM2
 from gdpo.training._trainer_fields import build_config
+from gdpo.training._vllm_memory import vllm_memory
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
@@ -132,29 +136,31 @@ class _Inspection:
         self._describe_recipe()
         self._attempt(self._describe_lora)
         self._attempt(self._find_place)
+        config = self._attempt(self._trainer)
         model = self._attempt(self._locate)
-        loaded = self._attempt(lambda: self._load(task, recipe.data, "data"))
+        tokenizer = None if model is None else self._attempt(lambda: self._tokenizer(model))
+        loaded = self._attempt(lambda: self._load(task, recipe.data, "data", tokenizer))
         samples = None if loaded is None else loaded.samples
         eval_data = recipe.eval_data
         eval_samples = (
             None
             if eval_data is None
-            else self._attempt(lambda: self._load(task, eval_data, "eval_data").samples)
+            else self._attempt(lambda: self._load(task, eval_data, "eval_data", tokenizer).samples)
         )
         if loaded is not None and self.also is not None:
             self.findings += self._attempt(lambda: self._look(task, loaded)) or ()
         for some in (samples, eval_samples):
             if some is not None:
                 self._check_rewards(task, rewards, some)
-        config = self._attempt(self._trainer)
         batches = (
             None
             if samples is None or config is None
             else self._attempt(lambda: self._batches(config, len(samples)))
         )
-        tokenizer = (
-            None if model is None else self._attempt(lambda: self._tokenize(model, samples, config))
-        )
+        if model is not None and tokenizer is not None and samples is not None:
+            self._attempt(lambda: self._measure_prompts(model, tokenizer, samples, config))
+        if model is not None and recipe.trainer.get("use_vllm"):
+            self._attempt(lambda: self._fine(vllm_memory(model, recipe)))
         if samples is None or config is None or batches is None or model is None:
             return None
         return Job(
@@ -206,11 +212,19 @@ class _Inspection:
             refuse_runs_dir(self.recipe)
             self._fine(f"run directory: {run.path} is free")
 
-    def _load(self, task: Task, data: DataConfig, key: str) -> Rows:
+    def _load(self, task: Task, data: DataConfig, key: str, tokenizer: Tokenizer | None) -> Rows:
         try:
             rows = read_data(task, data)
         except DataError as error:
             raise DataError(f"{self.recipe.place(key, 'source')}: {error}") from error
+        if data.max_prompt_length is not None and tokenizer is not None:
+            lengths = prompt_lengths(tokenizer, rows.samples, self.recipe)
+            rows = rows.no_longer_than(data.max_prompt_length, lengths)
+            if not rows.samples:
+                raise DataError(
+                    f"{self.recipe.place(key, 'max_prompt_length')}: no prompt has at most "
+                    f"{data.max_prompt_length:,} tokens; the shortest has {min(lengths):,}"
+                )
         for source, count in rows.read.items():
             self._fine(f"{key}: {count:,} rows of {source}, all readable by task {task.name}")
         if rows.left_out:
@@ -251,7 +265,7 @@ class _Inspection:
             self._tell(
                 Verdict.NOTE,
                 "batches: one group per generation, so that the batch step of GDPO undoes what "
-                "it adds between groups; raise trainer.gradient_accumulation_steps",
+                "it adds between groups; raise batch.prompts",
             )
         return batches
 
@@ -260,37 +274,40 @@ class _Inspection:
         self._fine(f"model: {model.description}")
         return model
 
-    def _tokenize(
-        self,
-        model: LocatedModel,
-        samples: Sequence[Sample] | None,
-        config: "GDPOConfig | None",
-    ) -> Tokenizer | None:
-        """The tokenizer, after the prompts were found to fit the model's context."""
-        from pathlib import Path
-
+    def _tokenizer(self, model: LocatedModel) -> Tokenizer | None:
+        """None where it comes with a model that is converted on first use."""
+        if self.recipe.model == SMOLLM2 and self.recipe.data.max_prompt_length is not None:
+            make_ready(model, self.recipe)
         if self.recipe.model == SMOLLM2 and not Path(model.source).is_dir():
             return None
-        tokenizer: Any = load_tokenizer(model, self.recipe)
-        if samples is None:
-            return tokenizer
+        return load_tokenizer(model, self.recipe)
+
+    def _measure_prompts(
+        self,
+        model: LocatedModel,
+        tokenizer: Tokenizer,
+        samples: Sequence[Sample],
+        config: "GDPOConfig | None",
+    ) -> None:
+        """Raise unless the longest prompt and response fit the model's context."""
         longest = longest_prompt(tokenizer, samples, self.recipe)
         if config is None or config.max_completion_length is None:
-            return tokenizer
+            return
+        completion = config.max_completion_length
         limit = context_length(model, self.recipe)
-        needed = longest + config.max_completion_length
+        needed = longest + completion
         measured = f" (of the {PROMPTS_MEASURED:,} with the most characters)"
         arithmetic = (
             f"the longest of {len(samples):,} prompts"
             f"{measured if len(samples) > PROMPTS_MEASURED else ''} has {longest:,} tokens, with "
-            f"{config.max_completion_length:,} of completion {needed:,}"
+            f"{completion:,} of completion {needed:,}"
         )
         if limit is not None and needed > limit:
             raise ConfigError(
                 f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}; the model "
-                f"sees {limit:,}. Lower trainer.max_completion_length, or leave out long rows"
+                f"sees {limit:,}. Lower trainer.max_completion_length, or leave out rows with long "
+                "prompts: data.max_prompt_length"
             )
         self._fine(
             f"prompts: {arithmetic}" + ("" if limit is None else f"; the model sees {limit:,}")
         )
-        return tokenizer

@@ -1,7 +1,7 @@
 """Reads a recipe from its file; a mistake is told with its line and the nearest valid name."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from gdpo.training._recipe import (
     ENVIRONMENT_FILE,
     RECIPE_FILE,
     RUN_NAME,
+    BatchConfig,
     Config,
     DataConfig,
     GateConfig,
@@ -28,6 +29,14 @@ from gdpo.training._yaml import Document, KeyPath, dotted, override, read_yaml
 
 _YAML = (".yaml", ".yml")
 """What a recipe's name ends in."""
+
+_PARTS: Mapping[str, type[Config]] = {
+    "batch": BatchConfig,
+    "data": DataConfig,
+    "eval_data": DataConfig,
+    "lora": LoraSettings,
+}
+"""What describes the keys of a part of a recipe."""
 
 _WANTED = {
     "string_type": "text",
@@ -103,6 +112,7 @@ def recipe_key(name: str) -> str | None:
 
     parts = {
         "trainer": trainer_keys(),
+        "batch": BatchConfig.model_fields,
         "data": DataConfig.model_fields,
         "lora": LoraSettings.model_fields,
     }
@@ -212,7 +222,7 @@ def _model_at(path: KeyPath) -> type[Config]:
         return Recipe
     if path[0] == "rewards":
         return GateConfig if path[-1] == "gate" else RewardConfig
-    return DataConfig
+    return _PARTS[str(path[0])]
 
 
 def _description(path: KeyPath) -> str:

@@ -70,6 +70,8 @@ class DataConfig(Config):
     near_duplicates: Literal["drop", "keep"] | None = None
     """Whether rows that nearly repeat an earlier one are left out. Left out itself: they are where
     there are several sources."""
+    max_prompt_length: PositiveInt | None = None
+    """Leave out rows whose prompt has more tokens; none are if left out."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -80,6 +82,45 @@ class DataConfig(Config):
     def drops_near_duplicates(self) -> bool:
         """Whether near-duplicates are left out."""
         return (self.near_duplicates or ("keep", "drop")[len(self.sources) > 1]) == "drop"
+
+
+class BatchConfig(Config):
+    """What is trained on together, whatever it runs on: the engine derives how processes share it.
+
+    The number of optimizer steps is `trainer.max_steps` or `trainer.num_train_epochs`.
+    """
+
+    prompts: PositiveInt = 8
+    """Prompts of one generation, whose rollouts the estimator normalizes together."""
+    samples: Annotated[int, Field(ge=2)] = 8
+    """Rollouts of each prompt: a group."""
+    rollouts_per_step: PositiveInt | None = None
+    """Rollouts that one optimizer step learns from; all of the generation if left out."""
+    micro_batch: PositiveInt = 8
+    """At most so many rollouts in one forward pass on one device: what fits its memory. It changes
+    no result beyond rounding."""
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of one generation."""
+        return self.prompts * self.samples
+
+    @property
+    def per_step(self) -> int:
+        """Rollouts of one optimizer step."""
+        return self.rollouts_per_step or self.rollouts
+
+    @model_validator(mode="after")
+    def _check(self) -> "BatchConfig":
+        if self.rollouts % self.per_step:
+            fits = [n for n in range(1, self.rollouts + 1) if self.rollouts % n == 0]
+            near = sorted(sorted(fits, key=lambda n: abs(n - self.per_step))[:4])
+            raise ValueError(
+                f"batch.rollouts_per_step = {self.per_step} does not divide the "
+                f"{self.prompts} × {self.samples} = {self.rollouts} rollouts of a generation: "
+                f"{', '.join(map(str, near))} would"
+            )
+        return self
 
 
 class GateConfig(Config):
@@ -151,6 +192,8 @@ class Recipe(Config):
     """Its options; what goes by reward is a mapping by reward name."""
     name: str = Field(default_factory=_default_name)
     """The run's name: its folder under `runs_dir`."""
+    batch: BatchConfig = BatchConfig()
+    """Prompts, samples, and what one optimizer step learns from."""
     eval_data: DataConfig | None = None
     """What to evaluate on during training; nothing if left out."""
     rewards: Annotated[tuple[RewardConfig, ...], Field(strict=False)] = ()
@@ -161,6 +204,9 @@ class Recipe(Config):
     """How rewards are run: `workers`, `on_error` and more, the options of `gdpo.rewards.Scorer`."""
     trainer: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Fields of TRL's GRPOConfig, for whatever should differ from its defaults."""
+    verl: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Fields of verl's configuration that only `gdpo launch verl` reads, by their path there:
+    `{actor_rollout_ref.actor.kl_loss_type: mse}`."""
     save_minutes: Annotated[float, Field(gt=0)] = 10.0
     """A checkpoint is saved after the first step that ends so long after the one before, beside
     those of `trainer.save_steps`. Minutes."""

@@ -1,6 +1,7 @@
 """The recipe's `trainer:`, checked against TRL's configuration and turned into it."""
 
 import dataclasses
+import os
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -11,13 +12,20 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdpo._naming import did_you_mean, nearest
 from gdpo.errors import ConfigError, GdpoError, MissingExtraError
+from gdpo.training._batch import split_batch
 from gdpo.training._recipe import Recipe
 from gdpo.training._resolve import Resolved
+from gdpo.training._vllm_memory import longest_rollout
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 _TOKEN = "a token in a recipe would be written to disk; set the environment variable HF_TOKEN"
+
+_SHARED = (
+    "the recipe says what is trained on together, and every number of processes shares it: "
+    "`batch.rollouts_per_step`, with forward passes of at most `batch.micro_batch` rollouts"
+)
 
 ELSEWHERE: Mapping[str, str] = {
     "advantage": "it is `advantage:` of the recipe",
@@ -28,6 +36,11 @@ ELSEWHERE: Mapping[str, str] = {
     "multi_objective_aggregation": "choose `advantage:` of the recipe (gdpo, grpo, …)",
     "scale_rewards": "choose `advantage:` of the recipe: grpo divides by the group's standard "
     "deviation, grpo_no_std does not",
+    "num_generations": "it is `batch.samples` of the recipe",
+    "generation_batch_size": "it is `batch.prompts` × `batch.samples` of the recipe",
+    "per_device_train_batch_size": _SHARED,
+    "gradient_accumulation_steps": _SHARED,
+    "steps_per_generation": _SHARED,
     "output_dir": "a run lies in `runs_dir`/`name` of the recipe",
     "rollouts_dir": "rollouts go to the run's folder, `runs_dir`/`name`",
     "run_name": "it is `name:` of the recipe",
@@ -62,20 +75,15 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 """What TRL 1.16 takes; it looks at these only after the first generation."""
 
 _DIVIDE = (
-    " Every generation holds whole groups: make per_device_train_batch_size × "
-    "gradient_accumulation_steps × processes a multiple of num_generations (for evaluation: "
-    "per_device_eval_batch_size × processes)"
+    " An evaluation holds whole groups: make trainer.per_device_eval_batch_size × processes a "
+    "multiple of batch.samples, or set trainer.num_generations_eval"
 )
 
 _SOME_STEPS = 1000
 """Length of a run whose length is not known yet: it is decided by the number of its rows."""
 
 _POSITIVE = (
-    "per_device_train_batch_size",
     "per_device_eval_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "generation_batch_size",
     "num_iterations",
     "max_filter_rounds",
     "max_completion_length",
@@ -149,6 +157,9 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
         remedy = _DIVIDE if "divisible" in str(error) else ""
         raise ConfigError(f"{place}: {keys}: TRL refuses it: {error}{remedy}") from error
     _refuse_this_machine(recipe, config)
+    if config.use_vllm and config.vllm_max_model_length is None:
+        # Else vLLM would keep room for as long a sequence as the model can see.
+        config.vllm_max_model_length = longest_rollout(recipe, config.max_completion_length)
     _refuse_scheduler(recipe, config)
     return config
 
@@ -183,6 +194,11 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
             f"{recipe.place('trainer', 'use_liger_kernel')}: trainer.use_liger_kernel is true, but "
             "liger-kernel is not installed: pip install liger-kernel, or train without it: "
             "--set trainer.use_liger_kernel=false"
+        )
+    if config.world_size != _processes():
+        raise ConfigError(
+            f"this training has {config.world_size} processes, and WORLD_SIZE says "
+            f"{_processes()}: start it with `accelerate launch -m gdpo train ...` or torchrun"
         )
     if config.n_gpu > 1:
         raise ConfigError(
@@ -236,17 +252,27 @@ def _builds_without(resolved: Resolved, key: str) -> bool:
 
 def _owned(resolved: Resolved) -> dict[str, Any]:
     recipe = resolved.recipe
+    split = split_batch(recipe, _processes())
     gates = {name: dataclasses.asdict(gate) for name, gate in resolved.gates.items()}
     return {
         "advantage": recipe.advantage,
         "advantage_options": recipe.advantage_options or None,
         "gates": gates or None,
         "scorer": recipe.scorer or None,
+        "num_generations": recipe.batch.samples,
+        "per_device_train_batch_size": split.micro_batch,
+        "gradient_accumulation_steps": split.per_step,
+        "steps_per_generation": split.per_generation,
         "output_dir": str(recipe.run_dir / "checkpoints"),
         "rollouts_dir": str(recipe.run_dir / "rollouts"),
         "reward_weights": [reward.weight for reward in recipe.rewards],
         "run_name": recipe.name,
     }
+
+
+def _processes() -> int:
+    """How many train together, as `accelerate launch` and torchrun tell each of them."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,11 +333,6 @@ def out_of_range(name: str, value: Any) -> str | None:
     bounds: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (_POSITIVE, lambda number: number > 0, "above 0"),
         (_NOT_NEGATIVE, lambda number: number >= 0, "0 or more"),
-        (
-            ("num_generations",),
-            lambda number: number >= 2,
-            "2 or more: an advantage compares samples",
-        ),
     )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -4,7 +4,7 @@ And any reward, task or gate as its reward function: `compute_score`.
 """
 
 from gdpo.integrations._names import NAME, PREFIX, estimator_names
-from gdpo.integrations.verl._compute_score import PATH, TOKENS_MANAGER, compute_score
+from gdpo.integrations.verl._compute_score import PATH, SCORE, TOKENS_MANAGER, compute_score
 from gdpo.integrations.verl._settings import KNOWN
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "NAME",
     "PATH",
     "PREFIX",
+    "SCORE",
     "TOKENS_MANAGER",
     "compute_score",
     "estimator_names",
