@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.evaluation._push import uploads
 from gdpo.launch import Machines, launch_verl, plan_verl
 from gdpo.training import load_recipe, train
 from gdpo.training._lock import is_locked
@@ -27,7 +28,13 @@ PROGRAM = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--config-path")).partition("=")[2])
 told = {"arguments": sys.argv[1:], "log": os.environ["VERL_FILE_LOGGER_PATH"]}
-pathlib.Path(told["log"]).write_text(str(len(sys.argv)))
+step = {"gdpo/format/mean": 0.25 * len(sys.argv[-1])}
+pathlib.Path(told["log"]).write_text(json.dumps({"step": 2, "data": step}) + "\\n")
+for step in (2, 10):
+    saved = folder.parent / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+    saved.mkdir(parents=True, exist_ok=True)
+    (saved / "config.json").write_text(str(step))
+    (saved / "model.safetensors").touch()
 with open(folder / "called.jsonl", "a") as file:
     file.write(json.dumps(told) + "\\n")
 time.sleep(float(os.environ.get("STAND_IN_SECONDS", "0")))
@@ -87,6 +94,21 @@ def test_everything_that_decided_the_run_lies_in_its_directory(planned, install)
     (call,) = calls(launch)
     assert call["arguments"][-1] == "trainer.val_only=False"
     assert call["log"] == str(files.metrics)
+
+
+def test_a_finished_run_has_its_model_and_a_readme(planned, install):
+    install("0.9.1")
+    launch = planned(overrides=("trainer.val_only=False",))
+    told = []
+    launch_verl(launch, told=told.append)
+    run = launch.files.run
+    assert told[-1] == f"{run.path}: finished; {run.model} is the model of step 10"
+    assert (run.model / "config.json").read_text() == "10"
+    text = run.readme.read_text()
+    assert "- verl\n" in text
+    assert f"gdpo launch verl {run.path}" in text
+    assert "| format | 0 to 1 | 1 | 5.500 | 5.500 |" in text
+    assert "model.safetensors" in [upload.path for upload in uploads(run)]
 
 
 def test_the_command_that_was_written_down_runs_again(planned, install):

@@ -13,6 +13,7 @@ from typing import Any, cast
 from gdpo._files import write_whole
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.launch._batches import Batches, plan
+from gdpo.launch._finish import finish
 from gdpo.launch._machines import Machines
 from gdpo.launch._rows import write_rows
 from gdpo.launch._trainer import check_fields
@@ -28,7 +29,7 @@ from gdpo.training import (
     read_data,
 )
 from gdpo.training._data import digest_of
-from gdpo.training._environment import describe_environment, now
+from gdpo.training._environment import describe_environment
 from gdpo.training._lock import lock, lock_descriptor, unlock
 from gdpo.training._resolve import describe, find_rewards, find_task
 from gdpo.training._resume import find_run, refuse_other_circumstances
@@ -167,7 +168,9 @@ def launch_verl(
                 pass_fds=[lock_descriptor(run.path)],  # the run is locked for as long as verl lives
             )
         )
-        run.update_environment(verl_exit_code=code, **({} if code else {"finished": now()}))
+        run.update_environment(verl_exit_code=code)
+        if code == 0:
+            told(f"{run.path}: {finish(recipe, launch.files)}")
         return code
     finally:
         unlock(recipe.run_dir)

@@ -3,7 +3,8 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +120,25 @@ def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
     ]
     if not any(file.suffix in _WEIGHTS for file in files):
         return False
+    with model_being_made(run, [file for file in files if file.name not in ADAPTER]) as folder:
+        if job.recipe.lora is not None:
+            merge_adapter(job.recipe, job.model.source, checkpoint, folder)
+    return True
+
+
+@contextmanager
+def model_being_made(run: RunDirectory, files: Iterable[Path]) -> Generator[Path]:
+    """A folder with these files, which is the run's `model/` from the end of the block on."""
     partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
     try:
-        for file in (f for f in files if f.name not in ADAPTER):
+        for file in files:
             _link_or_copy(file, partial / file.name)
-        if job.recipe.lora is not None:
-            merge_adapter(job.recipe, job.model.source, checkpoint, partial)
+        yield partial
         partial.chmod(0o755)
         shutil.rmtree(run.model, ignore_errors=True)
         partial.rename(run.model)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return True
 
 
 def _link_or_copy(file: Path, place: Path) -> None:

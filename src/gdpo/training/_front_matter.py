@@ -13,16 +13,17 @@ _FILE = re.compile(r"\.(jsonl?|parquet|csv|arrow|gz)$")
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def front_matter(recipe: Recipe, sources: Sequence[str]) -> str:
+def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl") -> str:
     """What the Hub can look up: the base model and data sets that lie there, and tags.
 
     Args:
         recipe: Of the run.
         sources: Files and data sets that it was trained on.
+        engine: What trained it: trl or verl.
     """
     base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.model
     data = [source for source in sources if _is_on_hub(source)]
-    tags = ("gdpo", "trl", "multi-reward", recipe.task, recipe.advantage)
+    tags = ("gdpo", engine, "multi-reward", recipe.task, recipe.advantage)
     facts = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",

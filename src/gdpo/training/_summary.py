@@ -84,8 +84,10 @@ def readme(
 ) -> str:
     """The README of a finished run, in Markdown."""
     packages = environment.get("packages") or {}
+    engine = environment.get("engine", "trl")
+    folder, verb = ("verl/", "launch verl") if engine == "verl" else ("", "train")
     versions = ", ".join(
-        f"{name} {packages[name]}" for name in ("trl", "transformers", "torch") if name in packages
+        f"{name} {packages[name]}" for name in (engine, "transformers", "torch") if name in packages
     )
     device = environment.get("device") or {}
     git = environment.get("git") or {}
@@ -98,7 +100,7 @@ def readme(
     picture = (
         "\n![mean rewards and answer length over the steps](curves.png)\n" if has_curves else ""
     )
-    return f"""{front_matter(recipe, recipe.data.sources)}# {recipe.name}
+    return f"""{front_matter(recipe, recipe.data.sources, engine=engine)}# {recipe.name}
 
 {recipe.model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
 `{recipe.task}`, {steps:,} steps.
@@ -117,8 +119,9 @@ better.
   started {environment.get("started")}, finished {environment.get("finished", "?")}; recipe digest
   {recipe.digest}
 - `model/` is the trained model: `AutoModelForCausalLM.from_pretrained("{recipe.run_dir}/model")`
-- `metrics.jsonl` has a line per step, `rollouts/` what was sampled and how it was rewarded
-- again: `gdpo train {recipe.run_dir} --set name=...`
+- `{folder}metrics.jsonl` has a line per step, `{folder}rollouts/` what was sampled and how it was
+  rewarded
+- again: `gdpo {verb} {recipe.run_dir} --set name=...`
 
 ## Recipe
 

@@ -1,0 +1,64 @@
+"""What a run of verl gets at its end: `model/` and README.md, as `gdpo train` leaves them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gdpo._files import write_whole
+from gdpo.launch._verl import VerlFiles
+from gdpo.training import Recipe
+from gdpo.training._environment import now
+from gdpo.training._finish import model_being_made
+from gdpo.training._resolve import find_rewards, find_task
+from gdpo.training._summary import readme, reward_changes
+
+_SAVED = "global_step_*/actor/huggingface"
+"""Where verl puts the model as transformers reads it, beneath the checkpoints."""
+
+_WEIGHTS = "*.safetensors"
+
+
+def finish(recipe: Recipe, files: VerlFiles) -> str:
+    """Put the model that verl saved last and a README into the run.
+
+    Returns:
+        What was done, as the end of a sentence.
+    """
+    run = files.run
+    saved = [folder for folder in run.checkpoints.glob(_SAVED) if any(folder.glob(_WEIGHTS))]
+    last = max(saved, key=_step, default=None)
+    if last is None:
+        run.update_environment(finished=now())
+        return f"finished; verl saved no model that transformers reads beneath {run.checkpoints}"
+    with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
+        pass
+    facts = {"finished": now(), "steps": _step(last)}
+    rewards = find_rewards(recipe, find_task(recipe))
+    changes = reward_changes(
+        list(_rows(files.metrics)), rewards, [entry.weight for entry in recipe.rewards]
+    )
+    environment = run.read_environment() | facts
+    text = readme(recipe, environment, changes, steps=_step(last), has_curves=False)
+    write_whole(run.readme, text)
+    run.update_environment(**facts)  # last: it says that every file is there
+    return f"finished; {run.model} is the model of step {_step(last):,}"
+
+
+def _step(folder: Path) -> int:
+    return int(folder.parents[1].name.removeprefix("global_step_"))
+
+
+def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
+    """Yield what verl logged of each step, resumptions included, under the names that TRL has."""
+    earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
+    files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
+    lines = (line for file in (*files, metrics) for line in file.read_text("utf-8").splitlines())
+    for line in lines:
+        logged: dict[str, Any] = json.loads(line).get("data", {})
+        means = {
+            f"rewards/{name.removeprefix('gdpo/')}": value
+            for name, value in logged.items()
+            if name.startswith("gdpo/") and name.endswith("/mean")
+        }
+        yield {"loss": None, **means}
