@@ -265,3 +265,24 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
     assert_equal_runs(RunDirectory(stopped.run_dir), RunDirectory(whole.run_dir))
     hidden = {p.name for p in stopped.run_dir.rglob(".*")} - {".lock"}
     assert not hidden, "nothing is left over"
+
+
+LAUNCHER = """
+import os, subprocess, sys
+subprocess.Popen([sys.executable, "-m", "gdpo", "train", *sys.argv[1:]], env=os.environ)
+"""
+
+
+def test_a_process_whose_launcher_is_killed_before_the_start_does_not_wait_for_it(recipe_file):
+    """Process 0 of 2 has nobody to find the other through, and torch would wait for minutes."""
+    told = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    agent = {"MASTER_PORT": "9", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(  # until the process that is left closes the pipe, too
+        [sys.executable, "-c", LAUNCHER, recipe_file, "--set", "rewards=[{name: format}]"],
+        env=os.environ | told | agent,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert "the launcher of this training was killed" in done.stderr
+    assert "Traceback" not in done.stderr

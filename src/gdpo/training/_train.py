@@ -21,6 +21,7 @@ from gdpo.training._endings import disk_full, failed, stopped, stopped_again
 from gdpo.training._environment import describe_environment
 from gdpo.training._finish import changes_so_far, finish_run
 from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
+from gdpo.training._launcher import ending_with_the_launcher
 from gdpo.training._lock import lock, unlock
 from gdpo.training._loop import Loop, make_trainer
 from gdpo.training._models import load_tokenizer, make_ready
@@ -167,7 +168,8 @@ def _train_recipe(
     else:
         refuse_existing(RunDirectory(recipe.run_dir), recipe)
     with quiet():
-        job = prepare(resolved, rows=_PREFLIGHT_ROWS)
+        with ending_with_the_launcher():
+            job = prepare(resolved, rows=_PREFLIGHT_ROWS)
         stop.begun = True
         opened = _on_main_process(lambda: _open(job, resume=resume, from_scratch=from_scratch))
         try:

@@ -1,7 +1,6 @@
 """The recipe's `trainer:`, checked against TRL's configuration and turned into it."""
 
 import dataclasses
-import os
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -13,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from gdpo._naming import did_you_mean, nearest
 from gdpo.errors import ConfigError, GdpoError, MissingExtraError
 from gdpo.training._batch import split_batch
+from gdpo.training._launcher import processes
 from gdpo.training._recipe import Recipe
 from gdpo.training._resolve import Resolved
 from gdpo.training._vllm_memory import longest_rollout
@@ -195,10 +195,10 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
             "liger-kernel is not installed: pip install liger-kernel, or train without it: "
             "--set trainer.use_liger_kernel=false"
         )
-    if config.world_size != _processes():
+    if config.world_size != processes():
         raise ConfigError(
             f"this training has {config.world_size} processes, and WORLD_SIZE says "
-            f"{_processes()}: start it with `accelerate launch -m gdpo train ...` or torchrun"
+            f"{processes()}: start it with `accelerate launch -m gdpo train ...` or torchrun"
         )
     if config.n_gpu > 1:
         raise ConfigError(
@@ -252,7 +252,7 @@ def _builds_without(resolved: Resolved, key: str) -> bool:
 
 def _owned(resolved: Resolved) -> dict[str, Any]:
     recipe = resolved.recipe
-    split = split_batch(recipe, _processes())
+    split = split_batch(recipe, processes())
     gates = {name: dataclasses.asdict(gate) for name, gate in resolved.gates.items()}
     return {
         "advantage": recipe.advantage,
@@ -268,11 +268,6 @@ def _owned(resolved: Resolved) -> dict[str, Any]:
         "reward_weights": [reward.weight for reward in recipe.rewards],
         "run_name": recipe.name,
     }
-
-
-def _processes() -> int:
-    """How many train together, as `accelerate launch` and torchrun tell each of them."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
