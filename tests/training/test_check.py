@@ -42,6 +42,7 @@ def test_a_sound_recipe_passes_and_all_that_was_checked_is_told(recipe):
         "all taken by TRL",
         "2 prompts × 4 samples = 8 rollouts per generation",
         "10 rows make 5 steps per epoch; this run: 4 steps",
+        "the same on as many processes as can share them: 1, 2, 4, 8",
         "the longest of 10 prompts has",
     ):
         assert part in told(findings)

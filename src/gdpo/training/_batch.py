@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 _MOST_PROCESSES = 64
-"""Numbers of processes up to here are named where one does not divide a batch."""
+"""Numbers of processes that can share a batch are named up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +36,33 @@ def split_batch(recipe: Recipe, processes: int) -> Split:
             `trainer.filter_groups` needs them whole.
     """
     batch = recipe.batch
-    whole_groups = recipe.trainer.get("filter_groups", "off") != "off"
-
-    def shares(count: int) -> bool:
-        return batch.per_step % count == 0 and not (whole_groups and batch.prompts % count)
-
-    if not shares(processes):
-        fits = [str(n) for n in range(1, _MOST_PROCESSES + 1) if shares(n)]
+    if not _can_share(recipe, processes):
         what = f"the {batch.per_step:,} rollouts of an optimizer step"
-        if whole_groups:
+        if _keeps_groups_whole(recipe):
             what += f", and the {batch.prompts:,} prompts of a generation (trainer.filter_groups),"
         raise ConfigError(
             f"{recipe.place('batch')}: {processes} processes cannot share {what} equally: "
-            f"{', '.join(fits)} can. Another batch is another experiment: "
+            f"{', '.join(map(str, sharing(recipe)))} can. Another batch is another experiment: "
             "--set batch.rollouts_per_step=…"
         )
     share = batch.per_step // processes
     micro = max(n for n in range(1, min(batch.micro_batch, share) + 1) if share % n == 0)
     return Split(micro, share // micro, batch.rollouts // processes // micro)
+
+
+def sharing(recipe: Recipe) -> list[int]:
+    """Return the numbers of processes, up to 64, that can share the batch of a recipe."""
+    return [n for n in range(1, _MOST_PROCESSES + 1) if _can_share(recipe, n)]
+
+
+def _can_share(recipe: Recipe, processes: int) -> bool:
+    if _keeps_groups_whole(recipe) and recipe.batch.prompts % processes:
+        return False
+    return recipe.batch.per_step % processes == 0
+
+
+def _keeps_groups_whole(recipe: Recipe) -> bool:
+    return recipe.trainer.get("filter_groups", "off") != "off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from gdpo.errors import ConfigError, DataError, GdpoError
 from gdpo.rewards import Gate, Reward
 from gdpo.tasks import Sample, Task
-from gdpo.training._batch import BatchPlan, plan_batches
+from gdpo.training._batch import BatchPlan, plan_batches, sharing
 from gdpo.training._data import Rows, read_data
 from gdpo.training._lora import check_lora
 from gdpo.training._models import (
@@ -261,6 +261,8 @@ class _Inspection:
         batches = plan_batches(config, rows)
         for line in batches.lines():
             self._fine(f"batches: {line}")
+        able = ", ".join(map(str, sharing(self.recipe)))
+        self._fine(f"batches: the same on as many processes as can share them: {able}")
         if batches.groups == 1 and self.recipe.advantage == "gdpo":
             self._tell(
                 Verdict.NOTE,
