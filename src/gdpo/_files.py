@@ -4,7 +4,8 @@ import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,18 +16,33 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old one or the new one, never half of it."""
-    partial = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
-    try:
+    with written_whole(path, f".{path.name[:100]}.{os.getpid()}.partial") as partial:
         partial.write_text(
             text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"
         )
         sync(partial)
-        partial.replace(path)
+
+
+@contextmanager
+def written_whole(path: Path, name: str) -> Generator[Path]:
+    """Give a file to write to, of this name, which takes the path's place when all is written."""
+    partial = path.with_name(name)
+    with errors_name(path):
+        try:
+            yield partial
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def errors_name(path: Path) -> Generator[None]:
+    """Have an error of the disk name this file: a failed write names none, or a temporary one."""
+    try:
+        yield
     except OSError as error:
-        error.filename = error.filename or str(path)  # a failed write names no file
+        error.filename = str(path)
         raise
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

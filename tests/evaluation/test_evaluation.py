@@ -1,12 +1,15 @@
 """Evaluations: gold answers score 1, parts are kept, and a model answers."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.evaluation.conftest import written
+from transformers import AutoModelForCausalLM
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.evaluation import (
@@ -22,6 +25,9 @@ from gdpo.evaluation import (
     responder_of,
     weights_of,
 )
+from gdpo.evaluation._answered import ANSWERED, Answered
+from gdpo.evaluation._responders import LocalModel
+from gdpo.integrations.trl._memory import KERNELS
 from gdpo.rollouts import read_rollouts
 
 SETTINGS = Settings("gold", Sampling(), 4000)
@@ -58,10 +64,11 @@ class Counting:
     def __init__(self, fail_at=None, samples=1):
         self.asked, self.fail_at, self.samples = [], fail_at, samples
 
-    def respond(self, problems, seed, samples):
+    def respond(self, problems, seed, samples, heard):
         if seed == self.fail_at:
             raise KeyboardInterrupt
         self.asked.append((seed, len(problems)))
+        heard(len(problems) * self.samples)
         answers = [p.reference["answer"] for p in problems]
         return [
             [
@@ -83,11 +90,16 @@ def test_what_is_done_is_kept_and_the_rest_goes_on(gsm8k_file, tmp_path):
         ["gsm8k"],
         [gsm8k_file],
         answering=lambda _: second,
-        told=lambda *news: told.append(news),
+        told=told.append,
     )
     assert first.asked == [(0, 32)]
     assert second.asked == [(32, 32), (64, 6)]
-    assert told == [("gsm8k", 32, 70), ("gsm8k", 64, 70), ("gsm8k", 70, 70)]
+    assert [(now.done, now.part, now.answered, now.responses) for now in told] == [
+        (32, 0, 0, 0),
+        *((32, 32, 0, 32), (32, 32, 32, 32), (64, 0, 0, 0)),
+        *((64, 6, 0, 6), (64, 6, 6, 6), (70, 0, 0, 0)),
+    ]
+    assert {(now.benchmark, now.problems) for now in told} == {("gsm8k", 70)}
     whole = run(tmp_path / "f", ["gsm8k"], [gsm8k_file], answering=lambda _: Counting())
     assert results == whole
     assert means(results)["gsm8k"] == {"correct": 0.5, "integer": 0.5, "format": 0, "too long": 0.5}
@@ -101,11 +113,11 @@ def test_two_at_once_in_one_folder_are_refused(gsm8k_file, tmp_path):
     refused = []
 
     class Again(Counting):
-        def respond(self, problems, seed, samples):
+        def respond(self, problems, seed, samples, heard):
             with pytest.raises(ConfigError, match=f"another process evaluates into {folder}") as e:
                 run(folder, ["gsm8k"], [gsm8k_file])
             refused.append(e)
-            return super().respond(problems, seed, samples)
+            return super().respond(problems, seed, samples, heard)
 
     run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _: Again())
     assert len(refused) == 3
@@ -124,6 +136,65 @@ def test_what_a_killed_evaluation_left_half_written_goes(gsm8k_file, tmp_path):
     (tmp_path / "aside" / halves[0].name).rename(halves[0])
     run(folder, ["gsm8k"], [gsm8k_file])
     assert not any(half.exists() for half in halves)
+
+
+@pytest.mark.parametrize("left", [0, 100, -1])
+def test_a_part_that_cannot_be_read_is_set_aside_and_made_again(left, gsm8k_file, tmp_path, caplog):
+    folder = tmp_path / "e"
+    whole = run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _: Counting())
+    part = folder / "gsm8k" / "problems_000032.parquet"
+    for number in (1, 2):
+        part.write_bytes(part.read_bytes()[:left])
+        again = Counting()
+        assert run(folder, ["gsm8k"], [gsm8k_file], answering=lambda _, a=again: a) == whole
+        assert again.asked == [(32, 32)]
+        assert part.with_name(f"{part.name}.broken-{number}").is_file()
+    assert [f"is set aside as {part.name}.broken-" in r.getMessage() for r in caplog.records] == [
+        True,
+        True,
+    ]
+
+
+def test_responses_of_the_part_in_progress_go_once_it_is_written(gsm8k_file, tmp_path):
+    kept = tmp_path / "e" / "gsm8k" / ANSWERED
+
+    class Keeping(Counting):
+        def respond(self, problems, seed, samples, heard):
+            assert not kept.exists()
+            Answered(kept).add({"seed": seed}, Response("a", 1, "stop"))
+            return super().respond(problems, seed, samples, heard)
+
+    run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: Keeping())
+    assert not kept.exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(gsm8k_file, tmp_path):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "e"
+    with pytest.raises(ConfigError, match=f"{folder} cannot be written to: Not a directory"):
+        run(folder, ["gsm8k"], [gsm8k_file])
+
+
+def test_a_score_that_failed_is_recorded_with_its_reason(tmp_path):
+    row = {"text": "Add.", "test_list": ["assert f(1)"], "code": "def f(x): return x"}
+    rows = written(tmp_path / "rows.jsonl", [{**row, "test_setup_code": "import nothing_of_it"}])
+    run(tmp_path / "e", ["mbpp"], [rows])
+    [record] = read_rollouts(next((tmp_path / "e" / "mbpp").iterdir()))
+    failed = record.extra["failed"]
+    assert set(failed) == {"pass_all", "pass_rate", "no_bug"}
+    assert all("raised DataError: " in why and "nothing_of_it" in why for why in failed.values())
+
+
+def test_a_model_in_bfloat16_keeps_few_kernels_on_the_cpu(tiny_policy, tmp_path, monkeypatch):
+    caches = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    for name in caches:
+        monkeypatch.setenv(name, "")  # so that what is set does not outlive the test
+        monkeypatch.delenv(name)
+    for dtype, bound in ((torch.float32, None), (torch.bfloat16, str(KERNELS))):
+        folder = tmp_path / str(dtype)
+        AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=dtype).save_pretrained(folder)
+        LocalModel(str(folder), None, Sampling(), at_once=1)
+        assert [os.environ.get(name) for name in caches] == [bound, bound]
 
 
 def test_every_response_is_a_rollout_record(gsm8k_file, tmp_path):

@@ -1,44 +1,71 @@
-"""A chat server answers, now and then with an error, or never."""
+"""A chat server answers, now and then with an error, in part, or never."""
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import Sampling, Server, ServerError
+from gdpo.evaluation._answered import ANSWERED
+from gdpo.evaluation._side_by_side import side_by_side
 from gdpo.tasks import Sample
 
 PROBLEMS = [Sample([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]
 
 
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        code, answer = self.server.answer(self.path, body, self.headers.get("Authorization"))
+        self.send_response(code)
+        if isinstance(answer, str):
+            self.send_header("Content-Length", str(len(answer.encode())))
+            self.end_headers()
+            self.wfile.write(answer.encode())
+        else:
+            self.stream(answer)
+
+    def stream(self, pieces):
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        for piece in pieces:
+            if piece is None:
+                return
+            self.wfile.write(f"{len(piece.encode()):x}\r\n{piece}\r\n".encode())
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
 def serve(monkeypatch):
-    """Starts a server whose answers a function makes: `(number, body) -> (code, answer)`."""
+    """Starts a server whose answers a function makes: `(number, body) -> (code, answer)`.
+
+    An answer that is no text is streamed, piece by piece; None in it breaks the connection.
+    """
     monkeypatch.setattr("gdpo.evaluation._server.time.sleep", lambda _: None)
     servers, seen = [], []
 
     def start(answer):
         lock = threading.Lock()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    seen.append((self.path, body, self.headers.get("Authorization")))
-                    number = len(seen)
-                code, text = answer(number, body)
-                self.send_response(code)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *_):
-                pass
+        def note(*asked):
+            with lock:
+                seen.append(asked)
+                return answer(len(seen), asked[1])
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.answer = note
         servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}/v1", seen
 
     yield start
@@ -51,6 +78,22 @@ def said(body):
     content = f"you asked {body['messages'][0]['content']}"
     choice = {"message": {"content": content}, "finish_reason": "length"}
     return json.dumps({"choices": [choice], "usage": {"completion_tokens": 7}})
+
+
+def event(text=None, reason=None, **more):
+    delta = {"role": "assistant"} if text is None else {"content": text}
+    choices = [] if "usage" in more else [{"delta": delta, "finish_reason": reason}]
+    return f"data: {json.dumps({'choices': choices, **more})}\n\n"
+
+
+WORDS = (event(), event("so "), event("it "))
+USAGE = event(usage={"completion_tokens": 7})
+DONE = "data: [DONE]\n\n"
+
+
+def ask(url, **options):
+    server = Server(url, "m", options.pop("sampling", Sampling()), at_once=1, **options)
+    return server.respond(PROBLEMS[:1], seed=0, samples=1)[0][0]
 
 
 def test_each_sample_is_asked_for_with_a_seed_of_its_own(serve, monkeypatch):
@@ -94,32 +137,160 @@ def test_what_does_not_pass_is_told(answer, message, tries, serve):
     assert len(seen) == tries
 
 
+@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
+def test_an_address_without_a_path_gets_its_end(serve, ending):
+    url, seen = serve(lambda _, body: (200, said(body)))
+    ask(url.removesuffix("/v1") + ending)
+    assert seen[0][0] == "/v1/chat/completions"
+
+
 @pytest.mark.parametrize(
-    ("code", "ending", "hinted"),
-    [(404, "", True), (404, "/", True), (404, "/v1", False), (400, "", False)],
+    ("code", "path", "hinted"), [(404, "/api", True), (404, "/v1", False), (400, "/api", False)]
 )
-def test_an_address_that_lacks_its_end_is_told(serve, code, ending, hinted):
-    url, _ = serve(lambda *_: (code, '{"detail":"Not Found"}'))
-    address = url.removesuffix("/v1")
+def test_an_address_that_lacks_its_end_is_told(serve, code, path, hinted):
+    url, seen = serve(lambda *_: (code, '{"detail":"Not Found"}'))
+    address = url.removesuffix("/v1") + path
     with pytest.raises(ServerError) as error:
-        Server(address + ending, "m", Sampling(), at_once=1).respond(PROBLEMS[:1], 0, 1)
+        ask(address)
     assert str(error.value).endswith(f": try --server {address}/v1") == hinted
+    assert seen[0][0] == f"{path}/chat/completions"
 
 
-def test_a_prompt_that_leaves_no_room_is_answered_with_nothing(serve):
-    told = json.dumps({"message": "This model's maximum context length is 4096 tokens."})
-    url, _ = serve(lambda *_: (400, told))
-    [[response]] = Server(url, "m", Sampling(), at_once=1).respond(PROBLEMS[:1], 0, 1)
-    assert (response.text, response.num_tokens, response.finish_reason) == ("", 0, "length")
+@pytest.mark.parametrize(
+    "told",
+    [
+        "This model's maximum context length is 4096 tokens.",
+        "the request exceeds the available context size, try increasing it",
+    ],
+)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_prompt_that_leaves_no_room_is_answered_with_nothing(serve, told, streamed, caplog):
+    error = {"error": {"code": 400, "message": told}}
+    whole, within = (400, json.dumps(error)), (200, [f"data: {json.dumps(error)}\n\n", DONE])
+    url, _ = serve(lambda *_: within if streamed else whole)
+    server = Server(url, "m", Sampling(2, 1.0), at_once=1)
+    for response in server.respond(PROBLEMS[:1], 0, 2)[0]:
+        assert (response.text, response.num_tokens, response.finish_reason) == ("", 0, "length")
+    [record] = caplog.records
+    assert "has no room for an answer, which counts as empty: 400" in record.getMessage()
 
 
-def test_a_server_that_never_answers_is_told(serve):
+@pytest.mark.parametrize("begun", [(), WORDS])
+def test_a_silence_is_told_and_the_request_not_sent_again(serve, begun):
     waiting = threading.Event()
-    url, _ = serve(lambda *_: (waiting.wait(20), (200, ""))[1])
-    server = Server(url, "m", Sampling(), deadline=0.2, retries=1)
-    with pytest.raises(ServerError, match="does not answer after 2 tries: TimeoutError"):
-        server.respond(PROBLEMS[:1], seed=0, samples=1)
+
+    def pieces():
+        yield from begun
+        waiting.wait(20)
+
+    url, seen = serve(lambda *_: (200, pieces()))
+    with pytest.raises(ServerError, match=r"sent nothing for 0\.2 s.*is kept.*longer --deadline"):
+        ask(url, deadline=0.2)
     waiting.set()
+    assert len(seen) == 1
+
+
+def test_an_answer_is_streamed(serve):
+    pieces = [": ping\n\n", *WORDS, event("is", "length"), USAGE, DONE]
+    url, seen = serve(lambda *_: (200, pieces))
+    response = ask(url)
+    assert (response.text, response.num_tokens) == ("so it is", 7)
+    assert response.finish_reason == "length"
+    assert seen[0][1]["stream"] is True
+    assert seen[0][1]["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "tries", "message"),
+    [
+        ([None], 4, "after 4 tries"),
+        ([event(), None], 4, "after 4 tries: the answer broke off after 0 pieces"),
+        ([*WORDS, None], 2, "after 2 tries: the answer broke off after 2 pieces: .*is kept"),
+        ([*WORDS, "data: {"], 2, "after 2 tries: the answer broke off after 2 pieces"),
+        ([*WORDS, event("is", "stop")], 2, "broke off after 3 pieces"),
+        ([*WORDS, 'data: {"error": {"code": 503}}\n\n'], 2, "after 2 tries: 503"),
+        ([*WORDS, 'data: {"error": "lost"}\n\n'], 2, "after 2 tries: 500 .*lost"),
+        (["data: 7\n\n"], 1, "the server's stream is none of chat.completion.chunk"),
+    ],
+)
+def test_an_answer_of_which_something_had_come_is_asked_for_once_more(
+    serve, pieces, tries, message
+):
+    url, seen = serve(lambda *_: (200, pieces))
+    with pytest.raises(ServerError, match=message):
+        ask(url)
+    assert len(seen) == tries
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((200, [*WORDS, event("is", "stop"), DONE]), "streams without the number of tokens"),
+        ((422, "extra field not allowed: stream_options"), "does not stream: 422"),
+    ],
+)
+def test_a_server_that_cannot_stream_with_a_count_is_asked_without(serve, answer, told, caplog):
+    url, seen = serve(lambda _, body: answer if "stream" in body else (200, said(body)))
+    responses = Server(url, "m", Sampling(), at_once=1).respond(PROBLEMS, 0, 1)
+    assert [group[0].num_tokens for group in responses] == [7] * 3
+    assert ["stream" in body for _, body, _ in seen] == [True, False, False, False]
+    assert [told in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_what_was_answered_is_not_asked_for_again(serve, tmp_path):
+    url, seen = serve(lambda n, body: (400, "no") if n == 4 else (200, said(body)))
+    server = Server(url, "m", Sampling(2, 1.0), at_once=1, kept=tmp_path)
+    whole = replace(server, kept=None)
+    with pytest.raises(ServerError, match="refuses"):
+        server.respond(PROBLEMS, seed=0, samples=2)
+    kept = (tmp_path / ANSWERED).read_text()
+    (tmp_path / ANSWERED).write_text(kept[:-5])  # killed while it wrote the third
+    heard = []
+    responses = server.respond(PROBLEMS, 0, 2, heard.append)
+    assert len(seen) == 4 + 4
+    assert sum(heard) == 6
+    assert server.respond(PROBLEMS, 0, 2) == responses == whole.respond(PROBLEMS, 0, 2)
+    assert len(seen) == 8 + 6
+
+
+def test_the_deadline_allows_for_a_long_answer_in_one_piece():
+    assert Server("http://a", "m", Sampling(max_tokens=1024)).silence == 600
+    assert Server("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
+    assert Server("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
+    with pytest.raises(ConfigError, match="--deadline must be seconds above 0, got 0"):
+        Server("http://a", "m", Sampling(), deadline=0)
+
+
+def test_after_a_failure_nothing_is_begun_and_what_is_in_progress_comes_to_its_end():
+    began, failed, ended = threading.Event(), threading.Event(), []
+
+    def work(item):
+        if item == 0:
+            began.wait(20)
+            failed.set()
+            raise ServerError("lost")
+        began.set()
+        failed.wait(20)
+        ended.append(item)
+
+    with pytest.raises(ServerError, match="lost"):
+        side_by_side(work, [0, 1], at_once=2, done=lambda _: None)
+    assert ended == [1]
+    with pytest.raises(ServerError, match="lost"):
+        side_by_side(work, [0, 2, 3], at_once=1, done=lambda _: None)
+    assert ended == [1]
+
+
+def test_an_interruption_does_not_wait():
+    forever = threading.Event()
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(lambda item: item and forever.wait(20), [0, 1, 2], at_once=2, done=interrupt)
+    assert not forever.is_set()
+    forever.set()
 
 
 def test_a_server_that_is_not_there_is_told(monkeypatch):

@@ -30,10 +30,10 @@ from gdpo.cli.report import report
 from gdpo.cli.train import train
 from gdpo.errors import GdpoError
 
-_FULL_DISK = (
-    "the disk of {place} is full. Make room, and give the same command again; a training goes on "
-    "with --resume"
-)
+_FULL_DISK = "the disk of {place} is full. Make room, and give the same command again"
+
+_RESUMING = ("train", "launch")
+"""Verbs that go on with --resume; the others go on, or begin again, with the same command."""
 
 _HELP = """Train a language model on several rewards at once, so that none of them drowns.
 
@@ -90,7 +90,9 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         raise
     except Exception as error:  # noqa: BLE001 (told whole, and only its exit code is chosen)
         if is_full(error):
-            _complain(_FULL_DISK.format(place=getattr(error, "filename", None) or "what it writes"))
+            told = _FULL_DISK.format(place=getattr(error, "filename", None) or "what it writes")
+            verb = [*(sys.argv[1:] if arguments is None else arguments), ""][0]
+            _complain(f"{told}, with --resume" if verb in _RESUMING else told)
         else:
             traceback.print_exc()
         return CRASHED

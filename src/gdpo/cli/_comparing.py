@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import Progress
 
+from gdpo._files import is_full
 from gdpo.advantages import ESTIMATORS
 from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.errors import ConfigError
@@ -103,10 +104,18 @@ def make_report(folder: Path, output: Path | None, console: Console) -> None:
 
     Raises:
         DataError: There is nothing to report.
+        ConfigError: The page cannot be written.
     """
     file = output or folder / "report.html"
     comparison = analyse(read_experiment(folder))
-    write_report(comparison, file)
+    try:
+        write_report(comparison, file)
+    except OSError as error:
+        if is_full(error):
+            raise
+        raise ConfigError(
+            f"{file} cannot be written: {error.strerror}. Name another file: --output"
+        ) from error
     console.print(summary(comparison))
     console.print(f"the whole report: {file}", markup=False, soft_wrap=True)
 

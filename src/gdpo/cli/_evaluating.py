@@ -1,17 +1,20 @@
 """`gdpo evaluate`, once its arguments are read. Imports what is heavy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import (
     BFCL,
     Benchmark,
+    Progress,
     Sanity,
+    Server,
     Settings,
     add_to_readme,
     bfcl_lines,
@@ -78,12 +81,58 @@ def sanity_lines(found: Sanity) -> list[Text]:
     ]
 
 
+@contextmanager
+def progress_shown() -> Generator[Callable[[Progress, str], None]]:
+    """Show on stderr how far benchmarks are: bars on a terminal, else a line for every part.
+
+    What is given takes the progress, and what to call the benchmark.
+    """
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda now, name: _tell_part(now, name, console)
+        return
+    bars: dict[str, rich.progress.TaskID] = {}
+    columns = (
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeRemainingColumn(),
+        rich.progress.TextColumn("{task.fields[doing]}"),
+    )
+    with rich.progress.Progress(*columns, console=console) as shown:
+
+        def show(now: Progress, name: str) -> None:
+            if name not in bars:
+                bars[name] = shown.add_task(name, total=now.problems, doing="")
+            answered = now.answered * now.part // now.responses if now.responses else 0
+            shown.update(bars[name], completed=now.done + answered, doing=_doing(now))
+
+        yield show
+
+
+def _doing(now: Progress) -> str:
+    if now.scores:
+        return f"scoring: {now.scored:,} of {now.scores:,}"
+    if now.responses and now.answered == now.responses:
+        return "scoring"
+    if now.responses:
+        return f"answering: {now.answered:,} of {now.responses:,} responses"
+    return ""
+
+
+def _tell_part(now: Progress, name: str, console: Console) -> None:
+    if not now.part:
+        told = f"{name}: {now.done:,} of {now.problems:,} problems"
+        console.print(told, markup=False, soft_wrap=True)
+
+
 def run_evaluation(
     settings: Settings,
     names: Sequence[str],
     console: Console,
     *,
     server: str | None,
+    deadline: float | None,
     at_once: int,
     output: Path | None,
     baseline: Path | None,
@@ -97,25 +146,26 @@ def run_evaluation(
     benchmarks = _found(names, settings.data)
     folder = output or folder_of(settings.model)
     compared = read_results(baseline) if baseline else None
-    answering = responder_of(
-        settings.model, settings.sampling, server=server, at_once=at_once, engine=settings.engine
+    if deadline is not None and server is None:
+        raise ConfigError("--deadline is the patience with a server: it needs --server")
+    asked = server and Server(
+        server,
+        settings.model,
+        settings.sampling,
+        at_once=at_once,
+        deadline=deadline,
+        kept=folder,
     )
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    ) as progress:
-        shown = {each.name: progress.add_task(each.name, total=None) for each in benchmarks}
+    answering = responder_of(
+        settings.model,
+        settings.sampling,
+        server=asked or None,
+        at_once=at_once,
+        engine=settings.engine,
+    )
+    with progress_shown() as show:
         results = evaluate(
-            settings,
-            benchmarks,
-            answering,
-            folder,
-            told=lambda name, done, total: progress.update(
-                shown[name], completed=done, total=total
-            ),
+            settings, benchmarks, answering, folder, told=lambda now: show(now, now.benchmark)
         )
     readme = RunDirectory(Path(settings.model)).readme
     if output is None and server is None and readme.is_file():

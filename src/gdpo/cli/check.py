@@ -1,6 +1,8 @@
 """`gdpo check`."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,8 @@ from cyclopts.validators import Number
 
 from gdpo.cli._codes import FAILED
 from gdpo.errors import ConfigError
+
+_ASKED = {"gold": "own answers", "empty": "empty responses"}
 
 
 def check(
@@ -74,13 +78,16 @@ def check(
 def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
     from rich.console import Console
 
-    from gdpo.cli._evaluating import sanity_lines, the_benchmarks
+    from gdpo.cli._evaluating import progress_shown, sanity_lines, the_benchmarks
     from gdpo.evaluation import sanity
 
     console = Console(highlight=False)
     benchmarks, wrong = the_benchmarks(names, data), 0
     for benchmark in benchmarks:
-        found = sanity(benchmark, rows)
+        with progress_shown() as show, _failures_unlogged():
+            found = sanity(
+                benchmark, rows, lambda who, now: show(now, f"{now.benchmark}, {_ASKED[who]}")
+            )
         wrong += not found.sane
         for line in sanity_lines(found):
             console.print(line, soft_wrap=True)
@@ -88,3 +95,15 @@ def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
         console.print(f"{wrong} of {len(benchmarks)} benchmarks failed", style="bold red")
         return FAILED
     return 0
+
+
+@contextmanager
+def _failures_unlogged() -> Generator[None]:
+    """Keep the scorer's warnings back: each row whose score failed is named with the reason."""
+    scorer = logging.getLogger("gdpo.rewards")
+    level = scorer.level
+    scorer.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        scorer.setLevel(level)

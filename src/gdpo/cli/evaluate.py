@@ -20,6 +20,7 @@ def evaluate(
     rows: int | None = None,
     seed: int = 0,
     server: str | None = None,
+    deadline: float | None = None,
     engine: str = "transformers",
     at_once: int = 32,
     output: Path | None = None,
@@ -49,6 +50,8 @@ def evaluate(
         seed: Decides the sampling.
         server: Ask a server with OpenAI's chat protocol, as `vllm serve` is one:
             http://host:8000/v1.
+        deadline: Seconds that a server may send nothing; it may take as long as it takes while
+            something comes. Left out: 600, or what max_tokens take at 10 tokens/s if that is more.
         engine: What runs a model here: transformers, or vllm where that is installed.
         at_once: Responses that are generated together, or requests that wait side by side.
         output: Folder of the evaluation. Left out: `evaluation` in a run, else evaluations/MODEL.
@@ -76,7 +79,14 @@ def evaluate(
     if push is not None:
         check_push(RunDirectory(Path(model)), push)
     run_evaluation(
-        settings, names, console, server=server, at_once=at_once, output=output, baseline=baseline
+        settings,
+        names,
+        console,
+        server=server,
+        deadline=deadline,
+        at_once=at_once,
+        output=output,
+        baseline=baseline,
     )
     if push is not None:
         push_run(Path(model), push, console)

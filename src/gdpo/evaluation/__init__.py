@@ -11,7 +11,15 @@ from gdpo.evaluation._benchmarks import (
     rewards_of,
 )
 from gdpo.evaluation._card import add_to_readme
-from gdpo.evaluation._evaluation import Result, Settings, evaluate, read_results, result_of
+from gdpo.evaluation._chat_answer import ServerError
+from gdpo.evaluation._evaluation import (
+    Progress,
+    Result,
+    Settings,
+    evaluate,
+    read_results,
+    result_of,
+)
 from gdpo.evaluation._intervals import Estimate, difference, share
 from gdpo.evaluation._overlap import benchmarks_at_hand, overlap_findings
 from gdpo.evaluation._push import (
@@ -24,7 +32,7 @@ from gdpo.evaluation._push import (
 )
 from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
 from gdpo.evaluation._sanity import Sanity, sanity
-from gdpo.evaluation._server import Server, ServerError
+from gdpo.evaluation._server import Server
 from gdpo.evaluation._tables import bfcl_lines, differences_table, results_table
 from gdpo.evaluation._who import folder_of, responder_of, weights_of
 
@@ -35,6 +43,7 @@ __all__ = [
     "Estimate",
     "HubError",
     "Measure",
+    "Progress",
     "Responder",
     "Response",
     "Result",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gdpo.evaluation._responders import Responder, Response
+from gdpo.evaluation._responders import Heard, Responder, Response, nobody
 from gdpo.tasks import Sample
 
 
@@ -36,7 +36,9 @@ class Conversations:
     one: Responder
     go_on: GoOn
 
-    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
+    def respond(
+        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+    ) -> list[list[Response]]:
         """The conversations about each problem, all of them side by side."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
         live, begun = talks, seed
@@ -44,6 +46,7 @@ class Conversations:
             asked = self.go_on(live)
             for talk, question in zip(live, asked, strict=True):
                 talk.asked = question or talk.asked
+            heard(sum(question is None for question in asked))
             live = [talk for talk, question in zip(live, asked, strict=True) if question]
             prompts = [question for question in asked if question]
             for talk, said in zip(live, self.one.respond(prompts, begun, 1), strict=True):

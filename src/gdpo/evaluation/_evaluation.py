@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from gdpo._files import to_json, write_whole
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, DataError
+from gdpo.evaluation._answered import ANSWERED
 from gdpo.evaluation._benchmarks import Benchmark, measures, problems, rewards_of
 from gdpo.evaluation._conversation import Conversations
 from gdpo.evaluation._intervals import Estimate, share
@@ -20,7 +22,9 @@ from gdpo.evaluation._responders import Responder, Sampling
 from gdpo.rewards import Reward, Scorer
 from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
 from gdpo.tasks import Sample
-from gdpo.training._lock import lock, unlock
+from gdpo.training._lock import alone
+
+logger = logging.getLogger(__name__)
 
 _BOUNDS = ("mean", "low", "high")
 
@@ -30,8 +34,29 @@ _LEFT_OVERS = (".*.partial", "*/*.partial")
 PART = 32
 """Problems that are answered, scored and kept together."""
 
-Told = Callable[[str, int, int], None]
-"""Called with a benchmark's name, and how many of its problems are done of how many."""
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a benchmark is."""
+
+    benchmark: str
+    problems: int
+    """Of the benchmark."""
+    done: int
+    """Problems that are answered, scored and kept."""
+    part: int = 0
+    """Problems that are answered or scored now."""
+    answered: int = 0
+    """Responses to them that are there."""
+    responses: int = 0
+    """Responses to them that were asked for."""
+    scored: int = 0
+    """Scores that are there, once scoring takes long."""
+    scores: int = 0
+    """Scores that are wanted."""
+
+
+Told = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +107,8 @@ def evaluate(
         told: Of the progress.
 
     Raises:
-        ConfigError: The folder holds an evaluation with other settings, or another process
-            evaluates into it.
+        ConfigError: The folder holds an evaluation with other settings, another process evaluates
+            into it, or it cannot be written to.
         DataError: Rows cannot be read; before anything is generated.
     """
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
@@ -92,7 +117,7 @@ def evaluate(
         for benchmark, samples in work
     }
     settled = _settled(folder, settings, rows)
-    with _alone(folder):
+    with alone(folder, doing="evaluates into", left_overs=_LEFT_OVERS):
         write_whole(folder / "settings.json", to_json(settled, indent=2))
         results = [
             _evaluate_one(settings, benchmark, samples, responder, folder, told)
@@ -127,26 +152,6 @@ def _identity(prompt: Any, reference: Mapping[str, Any]) -> str:
 
 def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
-
-
-@contextmanager
-def _alone(folder: Path) -> Generator[None]:
-    """Keep other evaluations out of the folder, and remove what a killed one left half written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock(folder)
-    except ConfigError as error:
-        raise ConfigError(
-            f"another process evaluates into {folder} at this moment: wait for it, or name another "
-            "folder: --output"
-        ) from error
-    try:
-        for pattern in _LEFT_OVERS:
-            for file in folder.glob(pattern):
-                file.unlink()
-        yield
-    finally:
-        unlock(folder)
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
@@ -198,40 +203,98 @@ def _evaluate_one(
     told: Told,
 ) -> Result:
     rewards = rewards_of(benchmark, settings.token_limit)
-    files = list(_parts(folder / benchmark.name, samples))
-    told(benchmark.name, sum(len(part) for _, part, file in files if file.exists()), len(samples))
+    parts = list(_parts(folder / benchmark.name, samples))
+    left = [part for part in parts if not _is_kept(part.file)]
+    done = len(samples) - sum(len(part.problems) for part in left)
+    teller = _Teller(told, Progress(benchmark.name, len(samples), done))
     answering: Responder | None = None
-    with Scorer(rewards, on_error="worst") as scorer:
-        for start, part, file in files:
-            if file.exists():
-                continue
+    with Scorer(rewards, on_error="worst", progress=teller.scored) as scorer:
+        for part in left:
             answering = answering or _conversing(benchmark, responder(benchmark))
-            rollouts = _rollouts(settings, part, start, answering, scorer)
-            write_rollouts(file, rollouts)
-            told(benchmark.name, start + len(part), len(samples))
+            teller.begin(len(part.problems), settings.sampling.samples)
+            write_rollouts(part.file, _rollouts(settings, part, answering, scorer, teller))
+            part.file.with_name(ANSWERED).unlink(missing_ok=True)
+            teller.end()
     return result_of(
-        benchmark.name, rewards, [r for *_, file in files for r in read_rollouts(file)]
+        benchmark.name, rewards, [r for part in parts for r in read_rollouts(part.file)]
     )
+
+
+def _is_kept(file: Path) -> bool:
+    """Whether a part is there; one that cannot be read is set aside, and made again."""
+    if not file.exists():
+        return False
+    try:
+        read_rollouts(file)
+    except DataError as error:
+        names = (file.with_name(f"{file.name}.broken-{number}") for number in count(1))
+        aside = next(name for name in names if not name.exists())
+        file.rename(aside)
+        logger.warning("%s is set aside as %s, and made again: %s", file, aside.name, error)
+        return False
+    return True
 
 
 def _conversing(benchmark: Benchmark, answering: Responder) -> Responder:
     return Conversations(answering, benchmark.go_on) if benchmark.go_on else answering
 
 
-def _parts(folder: Path, samples: Sequence[Sample]) -> Iterator[tuple[int, Sequence[Sample], Path]]:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Problems that are answered, scored and kept together."""
+
+    start: int
+    problems: Sequence[Sample]
+    file: Path
+
+
+def _parts(folder: Path, samples: Sequence[Sample]) -> Iterator[_Part]:
     for start in range(0, len(samples), PART):
-        yield start, samples[start : start + PART], folder / f"problems_{start:06d}.parquet"
+        file = folder / f"problems_{start:06d}.parquet"
+        yield _Part(start, samples[start : start + PART], file)
+
+
+class _Teller:
+    """Tells of a benchmark's progress."""
+
+    def __init__(self, told: Told, begun: Progress) -> None:
+        self._told, self._now = told, begun
+        told(begun)
+
+    def begin(self, problems: int, samples: int) -> None:
+        """A part is begun."""
+        self._tell(part=problems, responses=problems * samples)
+
+    def heard(self, more: int) -> None:
+        """So many responses more are there."""
+        self._tell(answered=self._now.answered + more)
+
+    def scored(self, done: int, scores: int) -> None:
+        """So many scores are there."""
+        self._tell(scored=done, scores=scores)
+
+    def end(self) -> None:
+        """The part is kept."""
+        now = self._now
+        self._tell(done=now.done + now.part, part=0, answered=0, responses=0, scored=0, scores=0)
+
+    def _tell(self, **changed: int) -> None:
+        self._now = replace(self._now, **changed)
+        self._told(self._now)
 
 
 def _rollouts(
-    settings: Settings, part: Sequence[Sample], start: int, answering: Responder, scorer: Scorer
+    settings: Settings, part: _Part, answering: Responder, scorer: Scorer, teller: _Teller
 ) -> list[Rollout]:
     # A part that is begun anew is answered as it would have been.
     drawn = settings.sampling
-    answered = answering.respond(part, drawn.seed + start, drawn.samples)
+    answered = answering.respond(
+        part.problems, drawn.seed + part.start, drawn.samples, teller.heard
+    )
+    numbered = enumerate(zip(part.problems, answered, strict=True), part.start)
     pairs = [
         (number, sample_id, sample, response)
-        for number, (sample, responses) in enumerate(zip(part, answered, strict=True), start)
+        for number, (sample, responses) in numbered
         for sample_id, response in enumerate(responses)
     ]
     scores = scorer.score(
@@ -240,7 +303,7 @@ def _rollouts(
         num_tokens=[response.num_tokens for *_, response in pairs],
     )
     names = [reward.name for reward in scorer.rewards]
-    failed = {(f.index, f.reward): f.kind for f in scores.failures}
+    failed = {(f.index, f.reward): str(f) for f in scores.failures}
     return [
         Rollout(
             run=settings.model,

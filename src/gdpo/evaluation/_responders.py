@@ -1,8 +1,8 @@
 """What answers: a model in this process, a server, or, to try a benchmark, its gold answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from gdpo.errors import ConfigError
 from gdpo.tasks import Message, Sample, Task
@@ -33,10 +33,20 @@ class Response:
     """Of a conversation: all that was said; its text holds the model's messages as JSON."""
 
 
+Heard: TypeAlias = Callable[[int], None]
+"""Called with how many more of the responses that were asked for are there."""
+
+
+def nobody(_: int) -> None:
+    """Hears nothing."""
+
+
 class Responder(Protocol):
     """Answers problems."""
 
-    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
+    def respond(
+        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+    ) -> list[list[Response]]:
         """So many responses to each problem; the same ones for the same seed where possible."""
         ...
 
@@ -58,9 +68,11 @@ class Written:
         problems: Sequence[Sample],
         seed: int,  # noqa: ARG002
         samples: int,
+        heard: Heard = nobody,
     ) -> list[list[Response]]:
         """The gold answer, or nothing, as often as asked."""
         texts = [self.task.gold_completion(p.reference) if self.gold else "" for p in problems]
+        heard(len(texts) * samples)
         return [[Response(text or "", 1, "stop")] * samples for text in texts]
 
 
@@ -82,16 +94,21 @@ class LocalModel:
         from transformers import AutoModelForCausalLM
 
         from gdpo.integrations.trl._generation_coverage import model_not_covered
+        from gdpo.integrations.trl._memory import bound_kernels
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         loaded: Any = AutoModelForCausalLM.from_pretrained(model)
+        if device == "cpu" and loaded.dtype == torch.bfloat16:
+            bound_kernels()
         self._model = loaded.to(device).eval()
         self._tokenizer = tokenizer
         self._sampling = sampling
         self._at_once = at_once
         self._fast = model_not_covered(loaded) is None
 
-    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
+    def respond(
+        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+    ) -> list[list[Response]]:
         """The responses to each problem."""
         import torch
 
@@ -100,6 +117,7 @@ class LocalModel:
         answered: list[list[Response]] = []
         for start in range(0, len(problems), size):
             answered += self._together(problems[start : start + size], samples)
+            heard(min(size, len(problems) - start) * samples)
         return answered
 
     def _together(self, problems: Sequence[Sample], samples: int) -> list[list[Response]]:

@@ -4,12 +4,13 @@ It evaluates `gold` and `empty` as any model is evaluated, in a temporary folder
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from gdpo.evaluation._benchmarks import Benchmark, rewards_of
-from gdpo.evaluation._evaluation import Settings, evaluate
+from gdpo.evaluation._evaluation import Progress, Settings, evaluate
 from gdpo.evaluation._responders import Sampling
 from gdpo.evaluation._who import responder_of
 from gdpo.rewards import Reward
@@ -23,6 +24,9 @@ _DECIDING = ("correctness", "pass_all", "pass_rate")
 
 _SILENCE = "irrelevance"
 """In the name of benchmarks that want no call: there the leaderboard takes silence for right."""
+
+SanityTold: TypeAlias = Callable[[str, Progress], None]
+"""Called with who answers, `gold` or `empty`, and how far that is."""
 
 _LIMIT = 4000
 _SHOWN = 200
@@ -53,7 +57,9 @@ class Sanity:
         return len(self.exceptions) <= TOLERATED * self.answered and not self.lucky
 
 
-def sanity(benchmark: Benchmark, rows: int | None = None) -> Sanity:
+def sanity(
+    benchmark: Benchmark, rows: int | None = None, told: SanityTold = lambda *_: None
+) -> Sanity:
     """Evaluate a benchmark's own answers, and an empty response to each problem.
 
     A problem's own answer must get the maximum of every reward of the text; a reward that does not
@@ -63,12 +69,13 @@ def sanity(benchmark: Benchmark, rows: int | None = None) -> Sanity:
     Args:
         benchmark: Which.
         rows: The first so many problems; None: all.
+        told: Of the progress.
 
     Raises:
         DataError: The rows cannot be had or read.
     """
     rewards = [r for r in rewards_of(benchmark, _LIMIT) if r.of == "text"]
-    gold, empty = (_answered(who, benchmark, rows) for who in ("gold", "empty"))
+    gold, empty = (_answered(who, benchmark, rows, told) for who in ("gold", "empty"))
     bare = [rollout for rollout in gold if not rollout.completion]
     tried = [rollout for rollout in gold if rollout.completion]
     deciding = [r for r in rewards if r.name in _DECIDING] or rewards[:1]
@@ -82,11 +89,11 @@ def sanity(benchmark: Benchmark, rows: int | None = None) -> Sanity:
     )
 
 
-def _answered(who: str, benchmark: Benchmark, rows: int | None) -> list[Rollout]:
+def _answered(who: str, benchmark: Benchmark, rows: int | None, told: SanityTold) -> list[Rollout]:
     settings = Settings(who, Sampling(), _LIMIT, rows)
     answering = responder_of(who, settings.sampling, server=None, at_once=1)
     with tempfile.TemporaryDirectory() as folder:
-        evaluate(settings, [benchmark], answering, Path(folder))
+        evaluate(settings, [benchmark], answering, Path(folder), lambda now: told(who, now))
         files = sorted((Path(folder) / benchmark.name).iterdir())
         return [rollout for file in files for rollout in read_rollouts(file)]
 
@@ -106,7 +113,8 @@ def _short(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> Iterator[s
 def _why(rollout: Rollout) -> str:
     """What is known of the reason: a failed reward, a program's first error, or the answer."""
     if failed := rollout.extra.get("failed"):
-        return " (" + ", ".join(f"{name}: {kind}" for name, kind in failed.items()) + ")"
+        names = {why: [n for n, its in failed.items() if its == why] for why in failed.values()}
+        return "".join(f" ({', '.join(of)}: {why[:_SHOWN]})" for why, of in names.items())
     reference, said = rollout.extra["reference"], rollout.completion
     if reference.get("tests") is not None and isinstance(said, str):
         from gdpo.rewards.code import verdict_of

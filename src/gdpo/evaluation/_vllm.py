@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.evaluation._responders import Response, Sampling
+from gdpo.evaluation._responders import Heard, Response, Sampling, nobody
 from gdpo.tasks import Sample
 
 _SHOWN = 300
@@ -58,7 +58,9 @@ class VllmModel:
         self._params: Any = SamplingParams
         self._sampling = sampling
 
-    def respond(self, problems: Sequence[Sample], seed: int, samples: int) -> list[list[Response]]:
+    def respond(
+        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+    ) -> list[list[Response]]:
         """The responses to each problem; vLLM batches them."""
         drawn = self._sampling
         params = self._params(
@@ -70,6 +72,7 @@ class VllmModel:
         )
         asked = [problem.prompt for problem in problems]
         answered = self._model.chat(asked, params, use_tqdm=False)
+        heard(len(asked) * samples)
         return [[_read(one) for one in answer.outputs] for answer in answered]
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gdpo._naming import did_you_mean
@@ -28,7 +29,7 @@ def responder_of(
     model: str,
     sampling: Sampling,
     *,
-    server: str | None,
+    server: Server | None,
     at_once: int,
     engine: str = "transformers",
 ) -> Callable[[Benchmark], Responder]:
@@ -38,7 +39,7 @@ def responder_of(
         model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`;
             with a server, what it calls the model.
         sampling: How responses are drawn.
-        server: Its address, or None.
+        server: What is asked, or None. What it keeps goes into the folder of the benchmark.
         at_once: Responses that are generated together.
         engine: What runs a model in this process: one of `ENGINES`.
 
@@ -48,8 +49,7 @@ def responder_of(
     """
     _check_engine(engine, apart=server is not None or model in WRITTEN)
     if server is not None:
-        asked = Server(server, model, sampling, at_once=at_once)
-        return lambda _: asked
+        return lambda each: replace(server, kept=server.kept and server.kept / each.name)
     if model in WRITTEN:
         gold = model == "gold"
         return lambda benchmark: Written(benchmark.task(), gold=gold)

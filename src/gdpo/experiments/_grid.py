@@ -30,7 +30,7 @@ from gdpo.experiments._reading import (
     run_name,
 )
 from gdpo.training import Recipe, RunDirectory
-from gdpo.training._lock import lock, unlock
+from gdpo.training._lock import alone
 from gdpo.training._recipe import differences
 from gdpo.training._resolve import resolve
 
@@ -198,8 +198,12 @@ def run_grid(
         say: Called with sentences that the user should read at once.
     """
     slots = _slots(jobs)
-    grid.folder.mkdir(parents=True, exist_ok=True)
-    with signals_held() as unwind, _alone(grid.folder), _stopped_at_the_end(grid, told, say):
+    with (
+        signals_held() as unwind,
+        alone(grid.folder, left_overs=_LEFT_OVERS),
+        _stopped_at_the_end(grid, told, say),
+    ):
+        forget_ended(grid.folder / LOGS)
         grid.plan.write(grid.folder)
         left = grid.open()
         for cell in left:
@@ -354,20 +358,6 @@ def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
         if left:
             left.remove(device) if device in left else left.pop()
     return left
-
-
-@contextmanager
-def _alone(folder: Path) -> Generator[None]:
-    """Keep a second `gdpo compare` out of the folder, and remove what a killed one half wrote."""
-    lock(folder)
-    try:
-        for pattern in _LEFT_OVERS:
-            for file in folder.glob(pattern):
-                file.unlink()
-        forget_ended(folder / LOGS)
-        yield
-    finally:
-        unlock(folder)
 
 
 @contextmanager

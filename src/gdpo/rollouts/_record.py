@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gdpo._files import to_json
+from gdpo._files import to_json, written_whole
 from gdpo.errors import DataError
 
 Text: TypeAlias = str | Sequence[Mapping[str, Any]]
@@ -88,15 +88,11 @@ def write_rollouts(
                 f"{list(rollout.rewards)}"
             )
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-        table = _table(rollouts, names)
-        if declared:
-            table = table.replace_schema_metadata({_DECLARED: to_json(declared)})
+    table = _table(rollouts, names)
+    if declared:
+        table = table.replace_schema_metadata({_DECLARED: to_json(declared)})
+    with written_whole(path, f"{path.stem}.{os.getpid()}.partial") as partial:
         pq.write_table(table, partial, compression="zstd")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_rollouts(path: Path) -> list[Rollout]:

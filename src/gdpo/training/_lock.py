@@ -1,6 +1,8 @@
 """One process trains a run: a lock that lasts as long as the process, whatever becomes of it."""
 
 import fcntl
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -11,27 +13,59 @@ _FILE = ".lock"
 _held: dict[Path, IO[bytes]] = {}
 
 
-def lock(folder: Path) -> None:
+@contextmanager
+def alone(
+    folder: Path, *, doing: str = "trains in", left_overs: Sequence[str] = ()
+) -> Generator[None]:
+    """Keep other processes out of a folder, and remove what a killed one half wrote.
+
+    Args:
+        folder: Made where it is missing.
+        doing: What another process does there, as a message has it.
+        left_overs: Patterns of what a process leaves that is killed while it writes.
+
+    Raises:
+        ConfigError: Another process is there, or the folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    lock(folder, doing=doing)
+    try:
+        for file in [file for pattern in left_overs for file in folder.glob(pattern)]:
+            file.unlink()
+        yield
+    finally:
+        unlock(folder)
+
+
+def lock(folder: Path, *, doing: str = "trains in") -> None:
     """Keep other processes from training what lies in a folder, until `unlock`.
 
     Raises:
-        ConfigError: Another process does.
+        ConfigError: Another process does, or the folder cannot be written to.
     """
     path = folder.absolute()
     try:
         file = (path / _FILE).open("ab")
     except OSError as error:
-        raise ConfigError(
-            f"{folder} cannot be written to: {error.strerror}. Make it writable, or use a copy"
-        ) from error
+        raise _unwritable(folder, error) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
         raise ConfigError(
-            f"another process trains in {folder} at this moment: wait for it, or stop it first"
+            f"another process {doing} {folder} at this moment: wait for it, or stop it first"
         ) from error
     _held[path] = file
+
+
+def _unwritable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{folder} cannot be written to: {error.strerror}. Make it writable, or name another "
+        "folder, or a copy"
+    )
 
 
 def lock_descriptor(folder: Path) -> int:

@@ -34,10 +34,15 @@ def bound_memory(trainer: Any) -> None:
     """
     if trainer.accelerator.device.type != "cpu" or not _in_bfloat16(trainer):
         return
-    for name in _CAPACITIES:
-        os.environ.setdefault(name, str(KERNELS))
+    bound_kernels()
     if trim := _malloc_trim():
         trainer.add_callback(_GiveBack(trim))
+
+
+def bound_kernels() -> None:
+    """Let the caches hold few kernels. Sizes that the user has set stay."""
+    for name in _CAPACITIES:
+        os.environ.setdefault(name, str(KERNELS))
 
 
 def _in_bfloat16(trainer: Any) -> bool:
