@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -173,3 +174,22 @@ trainer:
 @pytest.fixture
 def recipe(recipe_file) -> Recipe:
     return load_recipe(recipe_file)
+
+
+@pytest.fixture
+def small_disk():
+    """Mounts a disk of so many bytes; where that is not allowed, the test is skipped."""
+    mounted = []
+
+    def mount(size):
+        folder = Path(tempfile.mkdtemp())
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("a small disk cannot be mounted here: it takes root")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        folder.rmdir()

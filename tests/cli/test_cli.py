@@ -1,11 +1,13 @@
 """The command line: fast, silent about libraries, and without a traceback for a user's mistake."""
 
+import json
 import os
 import resource
 import subprocess
 import sys
 
 import pytest
+from tests.experiments.conftest import DECLARED, write_run
 
 import gdpo
 
@@ -155,8 +157,9 @@ def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "#### 2"}\n' * 3)
     rows = ("--benchmarks", "gsm8k", "--data", "gsm8k=rows.jsonl")
-    code, out, _ = gdpo_says("evaluate", "gold", *rows)
+    code, out, err = gdpo_says("evaluate", "gold", *rows)
     assert code == 0
+    assert err.splitlines() == ["gsm8k: 0 of 3 problems", "gsm8k: 3 of 3 problems"]
     assert "1.000" in out
     assert "0.439" in out
     code, out, _ = gdpo_says("evaluate", "empty", *rows, "--baseline", "evaluations/gold")
@@ -174,12 +177,55 @@ def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypa
         (("--benchmarks", "gsm8k", "--samples", "4"), "--samples above 1 needs a --temperature"),
         (("--benchmarks", "gsm8k", "--top-p", "0"), "--top-p must be above 0"),
         (("--benchmarks", "gsm8k", "--baseline", "no"), "no holds no results.json"),
+        (("--benchmarks", "gsm8k", "--deadline", "9"), "--deadline is the patience with a server"),
     ],
 )
 def test_evaluate_tells_what_is_wrong_before_it_begins(gdpo_says, arguments, message):
     code, _, err = gdpo_says("evaluate", "gold", *arguments)
     assert code == 2
     assert message in err.replace("\n", " ")
+
+
+def test_a_full_disk_is_named_and_what_is_done_is_gone_on_with(gdpo_says, tmp_path, small_disk):
+    row = json.dumps({"question": "1+1?", "answer": f"#### {'2' * 99}"})
+    (tmp_path / "rows.jsonl").write_text(f"{row}\n" * 3)
+    folder = small_disk(20_480)
+    rows = ("--benchmarks", "gsm8k", "--data", f"gsm8k={tmp_path / 'rows.jsonl'}")
+    command = ("evaluate", "gold", *rows, "--output", folder / "e")
+    filling = folder / "filling"
+    filling.write_bytes(bytes(12_288))
+    code, _, err = gdpo_says(*command)
+    assert code == 70
+    told = f"gdpo: the disk of {folder}/e/gsm8k/problems_000000.parquet is full. Make room, and"
+    assert err.splitlines()[-1] == f"{told} give the same command again"
+    filling.unlink()
+    assert gdpo_says(*command)[0] == 0
+
+
+def test_a_report_that_cannot_be_written_is_told(gdpo_says, tmp_path):
+    curves = {"format": [0.0, 0.5], "correctness": [1.0] * 2}
+    write_run(tmp_path / "runs", "gdpo", 1, curves, declared=DECLARED)
+    (tmp_path / "file").touch()
+    page = tmp_path / "file" / "page.html"
+    code, _, err = gdpo_says("report", tmp_path / "runs", "--output", page)
+    assert code == 2
+    told = f"gdpo: {page} cannot be written: Not a directory. Name another file: --output"
+    assert err.strip() == told
+
+
+def test_benchmarks_are_checked_with_progress_and_each_failure_told_once(gdpo_says, tmp_path):
+    row = {"text": "Add.", "test_list": ["assert f(1)"], "code": "def f(x): return x"}
+    row["test_setup_code"] = "import nothing_of_it"
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    rows = ("--benchmarks", "mbpp", "--data", f"mbpp={tmp_path / 'rows.jsonl'}")
+    code, out, err = gdpo_says("check", *rows)
+    assert code == 1
+    assert out.count("nothing_of_it") == 1
+    assert "pass_all, pass_rate, no_bug: raised DataError" in out
+    assert err.splitlines() == [
+        *("mbpp, own answers: 0 of 1 problems", "mbpp, own answers: 1 of 1 problems"),
+        *("mbpp, empty responses: 0 of 1 problems", "mbpp, empty responses: 1 of 1 problems"),
+    ]
 
 
 def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):

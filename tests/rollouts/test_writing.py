@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file
+from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts._writing import set_aside
 
 
@@ -104,6 +104,14 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_the_run(tmp_path)
 def test_a_disk_without_space_is_an_error_before_the_run(tmp_path):
     with no_space(), pytest.raises(ConfigError, match=r"written there: .* File too large"):
         StepWriter(tmp_path).check_folder()
+
+
+def test_an_error_of_the_disk_names_the_file_and_leaves_nothing(tmp_path):
+    file = rollout_file(tmp_path, 1)
+    with no_space(), pytest.raises(OSError, match="File too large") as error:
+        write_rollouts(file, group(1))
+    assert error.value.filename == str(file)
+    assert files(tmp_path) == []
 
 
 def everything(folder):

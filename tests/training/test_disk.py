@@ -3,8 +3,6 @@
 import errno
 import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -38,25 +36,6 @@ def test_a_full_disk_is_known_by_what_caused_an_error():
     assert is_full(wrapped)
     full.__context__ = wrapped  # a circle
     assert not is_full(OSError(errno.EACCES, "Permission denied"))
-
-
-@pytest.fixture
-def small_disk():
-    """Mounts a disk of so many bytes; where that is not allowed, the test is skipped."""
-    mounted = []
-
-    def mount(size):
-        folder = Path(tempfile.mkdtemp())
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
-        if subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("a small disk cannot be mounted here: it takes root")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-        folder.rmdir()
 
 
 def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_file, small_disk):

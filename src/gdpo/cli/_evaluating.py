@@ -81,6 +81,9 @@ def sanity_lines(found: Sanity) -> list[Text]:
     ]
 
 
+_STOPPED = "stopped. What is done is kept: the same command goes on"
+
+
 @contextmanager
 def progress_shown() -> Generator[Callable[[Progress, str], None]]:
     """Show on stderr how far benchmarks are: bars on a terminal, else a line for every part.
@@ -163,10 +166,13 @@ def run_evaluation(
         at_once=at_once,
         engine=settings.engine,
     )
-    with progress_shown() as show:
-        results = evaluate(
-            settings, benchmarks, answering, folder, told=lambda now: show(now, now.benchmark)
-        )
+    try:
+        with progress_shown() as show:
+            results = evaluate(
+                settings, benchmarks, answering, folder, told=lambda now: show(now, now.benchmark)
+            )
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(_STOPPED) from stopped
     readme = RunDirectory(Path(settings.model)).readme
     if output is None and server is None and readme.is_file():
         add_to_readme(readme, results, settings)
