@@ -1,7 +1,10 @@
 """A chat server answers, now and then with an error, in part, or never."""
 
 import json
+import subprocess
+import sys
 import threading
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -186,7 +189,7 @@ def test_a_silence_is_told_and_the_request_not_sent_again(serve, begun):
 
     def pieces():
         yield from begun
-        waiting.wait(20)
+        waiting.wait(5)
 
     url, seen = serve(lambda *_: (200, pieces()))
     with pytest.raises(ServerError, match=r"sent nothing for 0\.2 s.*is kept.*longer --deadline"):
@@ -211,6 +214,7 @@ def test_an_answer_is_streamed(serve):
         ([None], 4, "after 4 tries"),
         ([event(), None], 4, "after 4 tries: the answer broke off after 0 pieces"),
         ([*WORDS, None], 2, "after 2 tries: the answer broke off after 2 pieces: .*is kept"),
+        ([*WORDS, USAGE, None], 2, "the answer broke off after 2 pieces"),
         ([*WORDS, "data: {"], 2, "after 2 tries: the answer broke off after 2 pieces"),
         ([*WORDS, event("is", "stop")], 2, "broke off after 3 pieces"),
         ([*WORDS, 'data: {"error": {"code": 503}}\n\n'], 2, "after 2 tries: 503"),
@@ -258,12 +262,14 @@ def test_what_was_answered_is_not_asked_for_again(serve, tmp_path):
     assert len(seen) == 8 + 6
 
 
-def test_the_deadline_allows_for_a_long_answer_in_one_piece():
+def test_the_deadline_allows_for_a_long_answer_in_one_piece_and_numbers_have_bounds():
     assert Server("http://a", "m", Sampling(max_tokens=1024)).silence == 600
     assert Server("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
     assert Server("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
     with pytest.raises(ConfigError, match="--deadline must be seconds above 0, got 0"):
         Server("http://a", "m", Sampling(), deadline=0)
+    with pytest.raises(ConfigError, match="--at-once must be 1 or more, got 0"):
+        Server("http://a", "m", Sampling(), at_once=0)
 
 
 def test_after_a_failure_nothing_is_begun_and_what_is_in_progress_comes_to_its_end():
@@ -276,6 +282,7 @@ def test_after_a_failure_nothing_is_begun_and_what_is_in_progress_comes_to_its_e
             raise ServerError("lost")
         began.set()
         failed.wait(20)
+        time.sleep(0.1)  # longer than the error needs
         ended.append(item)
 
     with pytest.raises(ServerError, match="lost"):
@@ -286,16 +293,27 @@ def test_after_a_failure_nothing_is_begun_and_what_is_in_progress_comes_to_its_e
     assert ended == [1]
 
 
-def test_an_interruption_does_not_wait():
-    forever = threading.Event()
+INTERRUPTED = """
+import threading
+from gdpo.evaluation._side_by_side import side_by_side
 
-    def interrupt(_):
-        raise KeyboardInterrupt
+def interrupt(_):
+    raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        side_by_side(lambda item: item and forever.wait(20), [0, 1, 2], at_once=2, done=interrupt)
-    assert not forever.is_set()
-    forever.set()
+def work(item):
+    return item and threading.Event().wait()
+
+try:
+    side_by_side(work, [0, 1, 2], at_once=2, done=interrupt)
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_an_interruption_does_not_wait_for_requests():
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "stopped\n")
 
 
 def test_a_server_that_is_not_there_is_told(monkeypatch):

@@ -91,6 +91,8 @@ class Server:
             )
         if self.deadline is not None and not 0 < self.deadline < float("inf"):
             raise ConfigError(f"--deadline must be seconds above 0, got {self.deadline:g}")
+        if self.at_once < 1:
+            raise ConfigError(f"--at-once must be 1 or more, got {self.at_once}")
 
     @property
     def address(self) -> str:
