@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.evaluation import BENCHMARKS, BFCL, find_benchmark, overlap_findings
+from gdpo.evaluation import BENCHMARKS, GROUPS, find_benchmark, overlap_findings
 from gdpo.evaluation._benchmarks import problems
 from gdpo.tasks import TASKS, load_rows
 from gdpo.training import DataConfig, Rows, Verdict, read_data
@@ -78,4 +78,4 @@ def test_no_row_of_the_tool_calling_data_asks_what_bfcl_tests(bfcl, tmp_path):
     )
     assert finding.verdict is Verdict.FINE
     assert finding.text.startswith("overlap: none of 1,499 rows asks one of the ")
-    assert len(BFCL) >= 13
+    assert len(GROUPS["bfcl"]) >= 13

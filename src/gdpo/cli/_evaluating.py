@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import (
-    BFCL,
+    GROUPS,
     Benchmark,
     Progress,
     Sanity,
@@ -58,7 +58,7 @@ def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
 
 
 def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
-    names = [each for name in names for each in (BFCL if name == "bfcl" else (name,))]
+    names = [each for name in names for each in GROUPS.get(name, (name,))]
     if not names:
         raise ConfigError("--benchmarks names none")
     if stray := set(files) - set(names):

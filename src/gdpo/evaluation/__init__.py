@@ -2,7 +2,7 @@
 
 from gdpo.evaluation._benchmarks import (
     BENCHMARKS,
-    BFCL,
+    GROUPS,
     Benchmark,
     Measure,
     Source,
@@ -38,7 +38,7 @@ from gdpo.evaluation._who import folder_of, responder_of, weights_of
 
 __all__ = [
     "BENCHMARKS",
-    "BFCL",
+    "GROUPS",
     "Benchmark",
     "Estimate",
     "HubError",

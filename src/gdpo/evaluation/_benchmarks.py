@@ -1,6 +1,6 @@
 """What a model is evaluated on: the rows, the task that asks and judges, and what is shown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -10,6 +10,7 @@ from typing import Any
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_samples, bfcl_task
+from gdpo.evaluation._bfcl_handlers import HANDLERS, Handler
 from gdpo.evaluation._bfcl_multi_turn import go_on, multi_turn_samples, multi_turn_task
 from gdpo.evaluation._conversation import GoOn
 from gdpo.rewards import Reward
@@ -62,6 +63,21 @@ def _humaneval() -> Path | None:
     return Path(folders[0]) / "data" / "HumanEval.jsonl.gz" if folders else None
 
 
+def _bfcl(handler: Handler) -> Iterator[Benchmark]:
+    for category in (*CATEGORIES, *MULTI_TURN):
+        turns = category in MULTI_TURN
+        task, samples = (
+            (multi_turn_task, multi_turn_samples) if turns else (bfcl_task, bfcl_samples)
+        )
+        yield Benchmark(
+            f"{handler.name}_{category}",
+            partial(task, category, handler=handler),
+            source=None,
+            read=partial(samples, category, handler=handler),
+            go_on=partial(go_on, handler=handler) if turns else None,
+        )
+
+
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
@@ -81,31 +97,16 @@ BENCHMARKS = {
             for name in ("apps", "codecontests", "codeforces", "taco")
         ),
         _of("tool_calling", "tool_calling", "RamAnanth1/toolrl-rlla4k", ""),
-        *(
-            Benchmark(
-                f"bfcl_{category}",
-                partial(bfcl_task, category),
-                source=None,
-                read=partial(bfcl_samples, category),
-            )
-            for category in CATEGORIES
-        ),
-        *(
-            Benchmark(
-                f"bfcl_{category}",
-                partial(multi_turn_task, category),
-                source=None,
-                read=partial(multi_turn_samples, category),
-                go_on=go_on,
-            )
-            for category in MULTI_TURN
-        ),
+        *(each for handler in HANDLERS for each in _bfcl(handler)),
     )
 }
 """By name. `--data NAME=FILE` takes the rows from a file; any task and file make one more."""
 
-BFCL = tuple(f"bfcl_{category}" for category in (*CATEGORIES, *MULTI_TURN))
-"""The categories of BFCL that are here."""
+GROUPS = {
+    handler.name: tuple(f"{handler.name}_{name}" for name in (*CATEGORIES, *MULTI_TURN))
+    for handler in HANDLERS
+}
+"""Benchmarks that go by one name: the categories of BFCL, as each handler asks them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ pip install --no-deps bfcl-eval==2026.3.23
 pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript==0.21.4
 ```
 
-The prompt is that of the task `tool_calling` (ToolRL's), which the paper's models were trained on.
-A completion's calls are JSON, parsed and never executed: the checker compares them with the
+The prompt is that of the task `tool_calling` (ToolRL's), which the paper's models were trained on;
+how a row is written in it, and which calls a completion holds, is the business of a handler
+(`_bfcl_handlers`). Calls are JSON, parsed and never executed: the checker compares them with the
 answers. Where a row wants no call, a completion without a readable one is right, and where it wants
 any call, one with a readable one: that is the leaderboard's own rule.
 
@@ -37,19 +38,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 from gdpo.errors import MissingExtraError
+from gdpo.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.tasks import Row, Sample, Task
-from gdpo.tasks.tool_calling import format_reward, tool_prompt, write_completion
-from gdpo.tasks.tool_calling._parsing import parse
+from gdpo.tasks.tool_calling import format_reward, write_completion
 
-NON_LIVE = (
-    "simple_python",
-    "simple_java",
-    "simple_javascript",
-    "multiple",
-    "parallel",
-    "parallel_multiple",
-)
+SIMPLE = ("simple_python", "simple_java", "simple_javascript")
+NON_LIVE = (*SIMPLE, "multiple", "parallel", "parallel_multiple")
 LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
 WITHOUT_ANSWER = ("irrelevance", "live_irrelevance", "live_relevance")
 MULTI_TURN = (
@@ -61,14 +56,27 @@ MULTI_TURN = (
 CATEGORIES = (*NON_LIVE, *LIVE, *WITHOUT_ANSWER)
 """Those with a single turn."""
 
+_COUNTED = {
+    "v3": ((*NON_LIVE, "irrelevance"), (*LIVE, "live_irrelevance", "live_relevance")),
+    "V4": (NON_LIVE, LIVE),
+}
+"""Which categories are of Non-live, and which of Live, by the leaderboard's version."""
+
+VERSIONS = tuple(_COUNTED)
+
 _LANGUAGES = {"javascript": "JavaScript", "java": "Java 8 SDK", "python": "Python 3"}
 
 _MODEL = "gdpo"
 """What the checker is told that the model is called."""
 
 
-def bfcl_samples(category: str, limit: int | None) -> list[Sample]:
+def bfcl_samples(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Sample]:
     """The rows of a category with their answers.
+
+    Args:
+        category: One of `CATEGORIES`.
+        limit: The first so many rows; None: all.
+        handler: Writes the prompts.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -76,14 +84,15 @@ def bfcl_samples(category: str, limit: int | None) -> list[Sample]:
     with data_file(category).open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, limit)]
     answers = possible_answers(category)
-    return [_read_row({**row, "ground_truth": answers.get(row["id"])}) for row in rows]
+    return [_read_row({**row, "ground_truth": answers.get(row["id"])}, handler) for row in rows]
 
 
-def bfcl_task(category: str) -> Task:
+def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
     """A category as a task.
 
     Args:
         category: One of `CATEGORIES`.
+        handler: Writes the prompts and reads the calls.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -92,13 +101,13 @@ def bfcl_task(category: str) -> Task:
     gold = _gold_text(_EXAMPLE)
     judged = category if category not in WITHOUT_ANSWER else "simple_python"
     return Task(
-        name=f"bfcl_{category}",
+        name=f"{handler.name}_{category}",
         columns=(("question", "function", "ground_truth"),),
-        read_row=_read_row,
+        read_row=partial(_read_row, handler=handler),
         rewards=(
             Reward(
                 name="correctness",
-                function=partial(_correctness, category=category),
+                function=partial(_correctness, category=category, handler=handler),
                 low=0.0,
                 high=1.0,
                 examples=(Example(gold, _EXAMPLE, 1.0), Example("", _EXAMPLE, 0.0))
@@ -113,47 +122,56 @@ def bfcl_task(category: str) -> Task:
     )
 
 
-def _read_row(row: Row) -> Sample:
+def _read_row(row: Row, handler: Handler) -> Sample:
     language = next((name for name in _LANGUAGES if name in row["id"]), "python")
-    functions = [_documented(function, _LANGUAGES[language]) for function in row["function"]]
     reference = {
         "function": json.dumps(row["function"]),
         "answer": None if row.get("ground_truth") is None else json.dumps(row["ground_truth"]),
         "wants_call": not str(row["id"]).startswith(("irrelevance", "live_irrelevance")),
         "language": language,
     }
-    dialogue = [m for m in row["question"][0] if m["role"] != "system"]
-    told = [m["content"] for m in row["question"][0] if m["role"] == "system"]
-    if told:  # ToolRL's prompt has its own system message: what a row says there comes first
-        dialogue = [{"role": "user", "content": "\n\n".join(told)}, *dialogue]
-    return Sample(tool_prompt(functions, dialogue), reference)
+    shown = [documented(function, language) for function in row["function"]]
+    return Sample(handler.ask(shown, row["question"][0]), reference)
 
 
-def _documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
+def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
     """A function as the leaderboard shows it: values of Java and JavaScript are written as text."""
+    told = f"{function['description']} Note that the provided function is in {_LANGUAGES[language]}"
     parameters = dict(function["parameters"])
-    if not language.startswith("Python"):
-        parameters["properties"] = {
-            name: {
-                **of,
-                "type": "string",
-                "description": f"{of.get('description', '')} This is {language} type "
-                f"{of['type']} in string representation.",
-            }
-            for name, of in parameters["properties"].items()
-        }
-    told = f"{function['description']} Note that the provided function is in {language} syntax."
-    return {"name": function["name"], "description": told, "parameters": parameters}
+    if language != "python":
+        properties = parameters["properties"].items()
+        parameters["properties"] = {name: _as_text(of, language) for name, of in properties}
+    return {**function, "description": f"{told} syntax.", "parameters": parameters}
 
 
-def _correctness(completion: str, reference: Reference, *, category: str) -> float:
+def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
+    """A parameter whose value is written in Java or JavaScript, described in BFCL's words."""
+    shown, kind = dict(parameter), parameter["type"]
+    name = _LANGUAGES[language].split()[0]
+    told = f"This is {name} {kind} type parameter in string representation."
+    if kind == "any":
+        told = f"This parameter can be of any type of {name} object in string representation."
+    if kind in ("ArrayList", "Array", "array"):
+        each = shown.pop("items")["type"]
+        told += f" The list elements are of type {each}; they are not in string representation."
+    if kind == "dict" and "properties" in shown:
+        told += (
+            " The dictionary entries have the following schema; they are not in string "
+            f"representation. {json.dumps(shown.pop('properties'))}"
+        )
+    return {**shown, "description": f"{shown['description']} {told}", "type": "string"}
+
+
+def _correctness(
+    completion: str, reference: Reference, *, category: str, handler: Handler
+) -> float:
     """1 if the calls are what the leaderboard wants, else 0."""
-    calls = parse(completion).calls
+    calls = handler.calls(completion)
     if reference["answer"] is None:
         return float(bool(calls) == reference["wants_call"])
     if not calls:
         return 0.0
-    written = [{call.name: dict(call.parameters)} for call in calls]
+    written = [{name: dict(parameters)} for name, parameters in calls]
     checked = _checker()(reference, written, category)
     return float(bool(checked["valid"]))
 
@@ -254,27 +272,40 @@ def possible_answers(category: str) -> dict[str, Any]:
         return {row["id"]: row["ground_truth"] for row in map(json.loads, lines)}
 
 
-def bfcl_averages(scores: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict[str, float]:
     """The leaderboard's scores of groups of categories, where all of a group are there.
 
-    Non-live is the mean of four: the mean of the three simple ones, multiple, parallel, and
-    parallel_multiple. Live is the mean over the problems of its four. Multi-turn is the mean of its
-    four. Avg is the mean of these three, as the paper has it.
+    Non-live is the plain mean of the mean of the three simple categories, multiple, parallel,
+    parallel_multiple and, in v3, irrelevance. Live is the mean over the problems of its four
+    categories and, in v3, of live_irrelevance and live_relevance. Multi-turn is the plain mean of
+    its four. Overall is v3's: the plain mean of these three. V4's counts web search and memory,
+    which are not here; it has Irrelevance apart, the plain mean of irrelevance and
+    live_irrelevance.
 
     Args:
         scores: Share of right answers and number of problems, by category.
+        version: One of `VERSIONS`.
+
+    References:
+        `eval_runner_helper.py` of https://github.com/ShishirPatil/gorilla at 58f96342 (v3), and of
+        bfcl-eval 2026.3.23 (V4).
     """
+    non_live, live = _COUNTED[version]
+    share = {name: right for name, (right, _) in scores.items()}
     averages: dict[str, float] = {}
-    if set(NON_LIVE) <= set(scores):
-        simple = fmean(scores[name][0] for name in NON_LIVE[:3])
-        averages["Non-live"] = fmean([simple, *(scores[name][0] for name in NON_LIVE[3:])])
-    if set(LIVE) <= set(scores):
-        of_live = [scores[name] for name in LIVE]
-        averages["Live"] = fmean((s for s, _ in of_live), weights=[n for _, n in of_live])
-    if set(MULTI_TURN) <= set(scores):
-        averages["Multi-turn"] = fmean(scores[name][0] for name in MULTI_TURN)
-    if len(averages) == 3:
-        averages["Avg"] = fmean(averages.values())
+    if set(non_live) <= set(share):
+        simple = fmean(share[name] for name in SIMPLE)
+        averages["Non-live"] = fmean([simple, *(share[name] for name in non_live[len(SIMPLE) :])])
+    if set(live) <= set(share):
+        averages["Live"] = fmean(
+            (share[name] for name in live), weights=[scores[name][1] for name in live]
+        )
+    if set(MULTI_TURN) <= set(share):
+        averages["Multi-turn"] = fmean(share[name] for name in MULTI_TURN)
+    if version == "v3" and len(averages) == 3:
+        averages["Overall"] = fmean(averages.values())
+    if version == "V4" and {"irrelevance", "live_irrelevance"} <= set(share):
+        averages["Irrelevance"] = fmean([share["irrelevance"], share["live_irrelevance"]])
     return averages
 
 

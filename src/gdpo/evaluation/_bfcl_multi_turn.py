@@ -2,9 +2,9 @@
 
 A user asks in turns. In each the model calls tools and reads what they give back, as often as it
 likes (20 times at most), until it writes a message without a readable call: then comes the next
-turn. Every prompt is ToolRL's, with the dialogue so far in it. In the end the checker plays the
-model's calls and the row's own side by side: after each turn the tools must be in the same state,
-and must have told the model whatever they told the row's own calls.
+turn. Every prompt is ToolRL's, with the dialogue so far in it, as a handler writes it. In the end
+the checker plays the model's calls and the row's own side by side: after each turn the tools must
+be in the same state, and must have told the model whatever they told the row's own calls.
 
 **Format**: the share of the model's messages with the format reward of the task, as a message of
 the kind it is: calls, or a response.
@@ -16,16 +16,17 @@ References:
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-from gdpo.evaluation._bfcl import MULTI_TURN, data_file, possible_answers
+from gdpo.evaluation._bfcl import MULTI_TURN, data_file, documented, possible_answers
+from gdpo.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.evaluation._bfcl_tools import fresh_tools, run_tools, written
 from gdpo.evaluation._conversation import Talk, messages_of
 from gdpo.rewards import Reference, Reward
 from gdpo.tasks import Row, Sample, Task
-from gdpo.tasks.tool_calling import format_reward, tool_prompt, write_completion
+from gdpo.tasks.tool_calling import format_reward, write_completion
 from gdpo.tasks.tool_calling._parsing import parse
 
 MOST_STEPS = 20
@@ -46,8 +47,15 @@ _DOCUMENTS = {
 """Where the tools of a class are described."""
 
 
-def multi_turn_samples(category: str, limit: int | None) -> list[Sample]:
+def multi_turn_samples(
+    category: str, limit: int | None, *, handler: Handler = OURS
+) -> list[Sample]:
     """The rows of a category; each prompt is that of the first turn.
+
+    Args:
+        category: One of `MULTI_TURN`.
+        limit: The first so many rows; None: all.
+        handler: Writes the prompts.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -55,27 +63,28 @@ def multi_turn_samples(category: str, limit: int | None) -> list[Sample]:
     answers = possible_answers(category)
     with data_file(category).open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, limit)]
-    return [_read_row({**row, "ground_truth": answers[row["id"]]}) for row in rows]
+    return [_read_row({**row, "ground_truth": answers[row["id"]]}, handler) for row in rows]
 
 
-def multi_turn_task(category: str) -> Task:
+def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
     """A category as a task, whose completions are conversations.
 
     Args:
         category: One of `MULTI_TURN`.
+        handler: Writes the prompts and reads the calls.
 
     Raises:
         MissingExtraError: The package is not installed.
     """
     data_file(category)
     return Task(
-        name=f"bfcl_{category}",
+        name=f"{handler.name}_{category}",
         columns=(("question", "ground_truth"),),
-        read_row=_read_row,
+        read_row=partial(_read_row, handler=handler),
         rewards=(
             Reward(
                 name="correctness",
-                function=_correctness,
+                function=partial(_correctness, handler=handler),
                 low=0.0,
                 high=1.0,
                 deadline=_CHECK_S,
@@ -87,14 +96,15 @@ def multi_turn_task(category: str) -> Task:
     )
 
 
-def go_on(talks: Sequence[Talk]) -> list[Sample | None]:
+def go_on(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Sample | None]:
     """The next prompt of each conversation, once the tools have answered."""
-    turns = [_turns(talk) for talk in talks]
-    answered = run_tools([_played(talk, said) for talk, said in zip(talks, turns, strict=True)])
-    return [_ask(*each) for each in zip(talks, turns, answered, strict=True)]
+    said = [[answer.text for answer in talk.answers] for talk in talks]
+    turns = [split_turns(messages, handler) for messages in said]
+    answered = run_tools([_played(*each, handler) for each in zip(talks, turns, strict=True)])
+    return [_ask(*each, handler) for each in zip(talks, turns, answered, strict=True)]
 
 
-def _read_row(row: Row) -> Sample:
+def _read_row(row: Row, handler: Handler) -> Sample:
     entry = {key: row[key] for key in ("id", "initial_config", "involved_classes")}
     entry["missed_function"] = row.get("missed_function", {})
     reference = {
@@ -102,15 +112,11 @@ def _read_row(row: Row) -> Sample:
         "questions": json.dumps(row["question"]),
         "answer": json.dumps(row["ground_truth"]),
     }
-    return Sample(_prompt(entry, row["question"], [[]], []), reference)
+    dialogue = _dialogue(entry, row["question"], [[]], [], handler)
+    return Sample(handler.ask_in_turns(_listed(entry, 0, handler), dialogue), reference)
 
 
-def _turns(talk: Talk) -> list[list[str]]:
-    """The model's messages, turn by turn; the last turn is the one that goes on."""
-    return split_turns([answer.text for answer in talk.answers])
-
-
-def split_turns(messages: Sequence[str]) -> list[list[str]]:
+def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[str]]:
     """Messages in turns: one without a readable call ends its turn.
 
     Returns:
@@ -119,92 +125,99 @@ def split_turns(messages: Sequence[str]) -> list[list[str]]:
     turns: list[list[str]] = [[]]
     for message in messages:
         turns[-1].append(message)
-        if not parse(message).calls:
+        if not handler.runs(message):
             turns.append([])
     return turns
 
 
-def _played(talk: Talk, turns: Sequence[Sequence[str]]) -> dict[str, Any]:
+def _played(talk: Talk, turns: Sequence[Sequence[str]], handler: Handler) -> dict[str, Any]:
     entry = json.loads(talk.problem.reference["entry"])
-    return {"entry": entry, "steps": [step for turn in _decoded(entry, turns) for step in turn]}
+    steps = [step for turn in _decoded(entry, turns, handler) for step in turn]
+    return {"entry": entry, "steps": steps}
 
 
-def _decoded(entry: Mapping[str, Any], turns: Sequence[Sequence[str]]) -> list[list[list[str]]]:
+def _decoded(
+    entry: Mapping[str, Any], turns: Sequence[Sequence[str]], handler: Handler
+) -> list[list[list[str]]]:
     """The calls of each turn's messages as BFCL evaluates them; messages without any left out."""
     known = [tool["name"] for tool in _tools(entry)]
     return [
-        [
-            written([(call.name, call.parameters) for call in calls], known)
-            for message in turn
-            if (calls := parse(message).calls)
-        ]
+        [written(calls, known) for message in turn if (calls := handler.runs(message))]
         for turn in turns
     ]
 
 
-def _ask(talk: Talk, turns: list[list[str]], answers: Sequence[Sequence[str]]) -> Sample | None:
+def _ask(
+    talk: Talk, turns: list[list[str]], answers: Sequence[Sequence[str]], handler: Handler
+) -> Sample | None:
     reference = talk.problem.reference
     questions = json.loads(reference["questions"])
     if len(turns) > len(questions) or len(turns[-1]) > MOST_STEPS:
         return None
-    entry = json.loads(reference["entry"])
-    place = {**reference, "turn": len(turns) - 1, "step": len(turns[-1])}
-    return Sample(_prompt(entry, questions, turns, answers), place)
+    entry, turn = json.loads(reference["entry"]), len(turns) - 1
+    dialogue = _dialogue(entry, questions, turns, answers, handler)
+    place = {**reference, "turn": turn, "step": len(turns[-1])}
+    return Sample(handler.ask_in_turns(_listed(entry, turn, handler), dialogue), place)
 
 
-def _prompt(
+def _dialogue(
     entry: Mapping[str, Any],
     questions: Sequence[Sequence[Mapping[str, str]]],
     turns: Sequence[Sequence[str]],
     answers: Sequence[Sequence[str]],
-) -> list[dict[str, str]]:
-    """ToolRL's prompt: the tools that the model has in this turn, and all that was said."""
-    held_back = {
-        name
-        for turn, names in entry["missed_function"].items()
-        if int(turn) >= len(turns)
-        for name in names
-    }
+    handler: Handler,
+) -> list[Mapping[str, str]]:
+    """All that was said so far, and what the tools gave back."""
     given = iter(answers)
-    dialogue: list[dict[str, str]] = []
-    for question, messages in zip(questions, turns, strict=False):
-        asked = "\n\n".join(each["content"] for each in question) or _more_tools()
-        dialogue.append({"role": "user", "content": asked})
+    dialogue: list[Mapping[str, str]] = []
+    for number, (question, messages) in enumerate(zip(questions, turns, strict=False)):
+        dialogue += question or [{"role": "user", "content": _news(entry, number, handler)}]
         for message in messages:
             dialogue.append({"role": "assistant", "content": message})
-            if calls := parse(message).calls:
-                told = [
-                    {"name": call.name, "results": results}
-                    for call, results in zip(calls, next(given), strict=True)
-                ]
-                dialogue.append({"role": "tool", "content": json.dumps(told)})
-    return tool_prompt([t for t in _tools(entry) if t["name"] not in held_back], dialogue)
+            if calls := handler.runs(message):
+                told = handler.told(calls, next(given))
+                dialogue += [{"role": "tool", "content": each} for each in told]
+    return dialogue
+
+
+def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[str, Any]]:
+    """The tools as they are listed in a turn."""
+    held_back = {
+        name
+        for since, names in entry["missed_function"].items()
+        if int(since) > turn or not handler.lists_new_tools
+        for name in names
+    }
+    return [documented(t, "python") for t in _tools(entry) if t["name"] not in held_back]
+
+
+def _news(entry: Mapping[str, Any], turn: int, handler: Handler) -> str:
+    """What BFCL's user says when tools that were held back are there."""
+    from bfcl_eval.constants import default_prompts
+
+    prompts: Any = default_prompts
+    if handler.lists_new_tools:
+        return prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
+    names = entry["missed_function"][str(turn)]
+    new = [tool for name in names for tool in _tools(entry) if tool["name"] == name]
+    return prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING.format(functions=new)
 
 
 def _tools(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [tool for name in entry["involved_classes"] for tool in _documented(name)]
+    return [tool for name in entry["involved_classes"] for tool in _described(name)]
 
 
 @cache
-def _documented(class_name: str) -> list[dict[str, Any]]:
+def _described(class_name: str) -> list[dict[str, Any]]:
     folder = data_file(MULTI_TURN[0]).parent / "multi_turn_func_doc"
     with (folder / f"{_DOCUMENTS[class_name]}.json").open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
-def _more_tools() -> str:
-    """What BFCL's user says when tools that were held back are there."""
-    from bfcl_eval.constants.default_prompts import (
-        DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC,
-    )
-
-    return str(DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
-
-
-def _correctness(completion: str, reference: Reference) -> float:
+def _correctness(completion: str, reference: Reference, *, handler: Handler) -> float:
     """1 if BFCL's checker finds every turn right, else 0."""
     entry, answer = json.loads(reference["entry"]), json.loads(reference["answer"])
-    turns = split_turns(messages_of(completion))[:-1]
+    turns = split_turns(messages_of(completion), handler)[:-1]
     if len(turns) != len(answer):
         return 0.0
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
@@ -213,7 +226,7 @@ def _correctness(completion: str, reference: Reference) -> float:
 
     check: Any = multi_turn_checker
     with fresh_tools() as name:
-        checked = check(_decoded(entry, turns), answer, entry, entry["id"], name)
+        checked = check(_decoded(entry, turns, handler), answer, entry, entry["id"], name)
     return float(bool(checked["valid"]))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gdpo.errors import GdpoError
-from gdpo.evaluation._benchmarks import BENCHMARKS, BFCL, Benchmark, problems
+from gdpo.evaluation._benchmarks import BENCHMARKS, GROUPS, Benchmark, problems
 from gdpo.tasks import Sample, Task, overlaps
 from gdpo.tasks.tool_calling._prompt import user_turns
 from gdpo.training import Finding, Rows, Verdict
@@ -20,7 +20,7 @@ def benchmarks_at_hand(task: Task) -> list[Benchmark]:
         task: What is trained.
     """
     if task.name.startswith("tool_calling"):
-        return [BENCHMARKS[name] for name in BFCL]
+        return [BENCHMARKS[name] for name in GROUPS["bfcl"]]
     here = [benchmark for benchmark in BENCHMARKS.values() if benchmark.file() is not None]
     return [benchmark for benchmark in here if benchmark.task().name == task.name]
 

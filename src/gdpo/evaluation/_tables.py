@@ -6,7 +6,8 @@ from math import isnan
 from rich.table import Column, Table
 
 from gdpo.errors import ConfigError
-from gdpo.evaluation._bfcl import bfcl_averages
+from gdpo.evaluation._benchmarks import GROUPS
+from gdpo.evaluation._bfcl import VERSIONS, bfcl_averages
 from gdpo.evaluation._evaluation import Result
 from gdpo.evaluation._intervals import Estimate, difference
 
@@ -24,16 +25,19 @@ def results_table(results: Sequence[Result]) -> Table:
 
 
 def bfcl_lines(results: Sequence[Result]) -> list[str]:
-    """BFCL's averages over its categories, where all of them were evaluated."""
-    scores = {
-        result.benchmark.removeprefix("bfcl_"): (
-            result.estimates["correct"].mean,
-            result.problems,
-        )
-        for result in results
-        if result.benchmark.startswith("bfcl_")
-    }
-    return [f"BFCL {name}: {score:.3f}" for name, score in bfcl_averages(scores).items()]
+    """BFCL's averages over its categories, where all of them were evaluated.
+
+    One line for each handler and each version of the leaderboard's formulas.
+    """
+    found = {each.benchmark: (each.estimates["correct"].mean, each.problems) for each in results}
+    lines: list[str] = []
+    for handler, names in GROUPS.items():
+        scores = {n.removeprefix(f"{handler}_"): found[n] for n in names if n in found}
+        for version in VERSIONS:
+            averages = bfcl_averages(scores, version).items()
+            told = ", ".join(f"{name} {score:.3f}" for name, score in averages)
+            lines += [f"{handler}, averages of BFCL {version}: {told}"] if told else []
+    return lines
 
 
 def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:

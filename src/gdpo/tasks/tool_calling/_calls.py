@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-_DEEPEST = 100
+DEEPEST = 100
 """Brackets within brackets: far below where Python's stack decides, which differs by caller."""
 
 _SPACE = re.compile(r"\s*")
@@ -63,7 +63,7 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
         # ValueError: no JSON, a key that stands there twice, or an integer of 4,301 digits
         except (ValueError, RecursionError):
             return None, place
-        if _deeper(value, _DEEPEST):
+        if deeper(value, DEEPEST):
             return None, place
         found = _as_calls(value)
         valid = valid and found is not None
@@ -72,7 +72,7 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
     return (tuple(calls) if valid else None), place
 
 
-def _deeper(value: Any, most: int) -> bool:
+def deeper(value: Any, most: int) -> bool:
     """Whether more than so many lists and objects stand in each other; without recursion."""
     level = [value]
     for _ in range(most + 1):
