@@ -1,6 +1,7 @@
 """BFCL's single-turn categories: its own answers are right, nothing is not, and nothing is run."""
 
 import json
+import re
 
 import pytest
 
@@ -9,6 +10,7 @@ from gdpo.evaluation._bfcl import (
     bfcl_samples,
     bfcl_task,
 )
+from gdpo.evaluation._bfcl_handlers import HANDLERS, OURS, TOOLRL
 
 TURN = "<think>a</think>\n<tool_call>\n{}\n</tool_call>"
 
@@ -39,9 +41,11 @@ def _package():
     pytest.importorskip("tree_sitter")
 
 
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.name)
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_the_leaderboards_own_answers_are_right_and_no_answer_is_not(category):
-    task, samples = bfcl_task(category), bfcl_samples(category, None)
+def test_the_leaderboards_own_answers_are_right_and_no_answer_is_not(category, handler):
+    task = bfcl_task(category, handler=handler)
+    samples = bfcl_samples(category, None, handler=handler)
     golds = [task.gold_completion(sample.reference) for sample in samples]
     scores = [
         [reward.function(gold, sample.reference) for reward in task.rewards]
@@ -90,7 +94,54 @@ def test_two_calls_where_one_is_wanted_are_wrong():
     assert judged(f"{json.dumps(call)}\n{json.dumps(call)}") == 0
 
 
-def test_values_of_java_are_asked_for_as_text():
+def test_values_of_java_are_asked_for_in_the_leaderboards_words():
     prompt = bfcl_samples("simple_java", 1)[0].prompt[0]["content"]
-    assert "This is Java 8 SDK type any in string representation." in prompt
-    assert "syntax." in prompt
+    assert "This parameter can be of any type of Java object in string representation." in prompt
+    assert "Note that the provided function is in Java 8 SDK syntax." in prompt
+    prompts = "".join(sample.prompt[0]["content"] for sample in bfcl_samples("simple_java", None))
+    assert (
+        "This is Java Array type parameter in string representation. The list elements are of type "
+        "String; they are not in string representation."
+    ) in prompts
+
+
+def test_the_rows_that_want_no_call_and_those_that_want_any_are_all_there():
+    numbers = {c: len(bfcl_samples(c, None)) for c in ("live_irrelevance", "live_relevance")}
+    assert numbers == {"live_irrelevance": 884, "live_relevance": 16}
+
+
+def rated(category, text, handler):
+    task, [sample] = (
+        bfcl_task(category, handler=handler),
+        bfcl_samples(category, 1, handler=handler),
+    )
+    return task.reward("correctness").function(text, sample.reference)
+
+
+@pytest.mark.parametrize("category", ["irrelevance", "live_irrelevance"])
+def test_a_call_named_none_is_right_for_toolrl_where_no_call_is_wanted(category):
+    no_tool = TURN.format('{"name": "None", "parameters": {}}')
+    assert rated(category, no_tool, TOOLRL) == 1
+    assert rated(category, no_tool, OURS) == 0
+    assert rated(category, TURN.format('{"name": "f", "parameters": {}}'), TOOLRL) == 0
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.name)
+def test_where_any_call_is_wanted_any_is_right(handler):
+    any_call = TURN.format('{"name": "no_tool_of_the_row", "parameters": {}}')
+    assert rated("live_relevance", any_call, handler) == 1
+    assert rated("live_relevance", "<response> I see. </response>", handler) == 0
+
+
+def test_toolrls_prompt_has_parameters_alone_and_no_word_of_the_rows_system_message():
+    [ours, theirs] = [bfcl_samples("live_simple", None, handler=each) for each in HANDLERS]
+    turns = [[s.prompt[1]["content"].count("<user>") for s in of] for of in (ours, theirs)]
+    assert set(turns[0]) == {1, 2}
+    assert set(turns[1]) == {1}
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert parameters(yours) == [schema["properties"] for schema in parameters(mine)]
+
+
+def parameters(sample):
+    system = sample.prompt[0]["content"]
+    return [json.loads(line) for line in re.findall("^Parameters: (.*)$", system, re.MULTILINE)]

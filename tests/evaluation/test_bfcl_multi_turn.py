@@ -1,11 +1,13 @@
 """BFCL over several turns: its own answers are right, and no text of a model is executed."""
 
 import json
+from functools import partial
 
 import pytest
 
 from gdpo.evaluation import Response
 from gdpo.evaluation._bfcl import MULTI_TURN
+from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL
 from gdpo.evaluation._bfcl_multi_turn import (
     MOST_STEPS,
     go_on,
@@ -41,22 +43,28 @@ def call(name, **parameters):
     return write_completion("so", [{"name": name, "parameters": parameters}])
 
 
-def talked(category, *texts, row=0):
-    sample = multi_turn_samples(category, row + 1)[row]
+def talked(category, *texts, handler=OURS):
+    [sample] = multi_turn_samples(category, 1, handler=handler)
     saying = Saying(*texts)
-    [[response]] = Conversations(saying, go_on).respond([sample], 0, 1)
+    [[response]] = Conversations(saying, partial(go_on, handler=handler)).respond([sample], 0, 1)
     scores = [
         reward.function(response.text, sample.reference)
-        for reward in multi_turn_task(category).rewards
+        for reward in multi_turn_task(category, handler=handler).rewards
     ]
     return saying.prompts, response, scores
 
 
-@pytest.mark.parametrize("category", MULTI_TURN)
-def test_the_rows_own_calls_are_right_and_silence_is_not(category):
-    task, samples = multi_turn_task(category), multi_turn_samples(category, 6)
-    gold = Conversations(Written(task, gold=True), go_on).respond(samples, 0, 1)
-    silent = Conversations(Written(task, gold=False), go_on).respond(samples, 0, 1)
+@pytest.mark.parametrize(
+    ("category", "handler"), [*((c, OURS) for c in MULTI_TURN), ("multi_turn_miss_func", TOOLRL)]
+)
+def test_the_rows_own_calls_are_right_and_silence_is_not(category, handler):
+    task = multi_turn_task(category, handler=handler)
+    samples, next_ = (
+        multi_turn_samples(category, 6, handler=handler),
+        partial(go_on, handler=handler),
+    )
+    gold = Conversations(Written(task, gold=True), next_).respond(samples, 0, 1)
+    silent = Conversations(Written(task, gold=False), next_).respond(samples, 0, 1)
     for sample, [right], [nothing] in zip(samples, gold, silent, strict=True):
         assert [r.function(right.text, sample.reference) for r in task.rewards] == [1, 1]
         assert [r.function(nothing.text, sample.reference) for r in task.rewards] == [0, 0]
@@ -95,6 +103,32 @@ def test_tools_that_are_held_back_come_with_their_turn():
     assert "<user> I have updated" in prompts[3][-1]["content"]
 
 
+def test_toolrl_is_told_of_such_tools_by_its_user():
+    prompts, *_ = talked("multi_turn_miss_func", handler=TOOLRL)
+    assert not any("Name: sort\n" in prompt[0]["content"] for prompt in prompts)
+    assert ["<user> [{'name': 'sort'," in prompt[1]["content"] for prompt in prompts] == (
+        [False] * 3 + [True] * 2
+    )
+    assert "I have updated some more functions" in prompts[3][1]["content"]
+
+
+def test_toolrl_reads_each_call_with_what_it_gave_back_and_is_asked_to_go_on():
+    prompts, response, _ = talked(
+        "multi_turn_base", call("cd", folder="document"), call("None"), handler=TOOLRL
+    )
+    asked = prompts[1][1]["content"]
+    assert (
+        "<obs> You have made the tool call cd(folder='document'). Execution returns: "
+        '{"current_working_directory": "document"} </obs>\n\n'
+        "<user> If you think you have completed the current task,"
+    ) in asked
+    assert asked.endswith("how to achieve the task goal from now on. </user>")
+    # a call named "None" ends the turn, and the request to go on is not kept
+    assert "If you think you have completed" not in prompts[2][1]["content"]
+    assert prompts[2][1]["content"].count("Use the one or more necessary tool calls") == 2
+    assert len(json.loads(response.text)) == 5
+
+
 HOSTILE = [
     '__import__("os").system("touch {}")',
     "open('{}','w').close",
@@ -103,11 +137,16 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_only_documented_tools_are_called(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "handler"), [*((name, OURS) for name in HOSTILE), (HOSTILE[0], TOOLRL)]
+)
+def test_only_documented_tools_are_called(name, handler, tmp_path):
     file = tmp_path / "written"
-    text = call(name.format(file), x=f"'); open('{file}', 'w'); ('")
-    prompts, *_ = talked("multi_turn_base", text, call("pwd", x=f"{{open('{file}', 'w')}}"))
+    texts = [
+        call(name.format(file), x=f"'); open('{file}', 'w'); ('"),
+        call("pwd", x=f"{{open('{file}', 'w')}}"),
+    ]
+    prompts, *_ = talked("multi_turn_base", *texts, handler=handler)
     assert "Error during execution" in prompts[1][-1]["content"]
     assert "unexpected keyword argument" in prompts[2][-1]["content"]
     assert not file.exists()
