@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -145,3 +146,29 @@ def test_toolrls_prompt_has_parameters_alone_and_no_word_of_the_rows_system_mess
 def parameters(sample):
     system = sample.prompt[0]["content"]
     return [json.loads(line) for line in re.findall("^Parameters: (.*)$", system, re.MULTILINE)]
+
+
+def test_rows_of_v3_are_read_where_its_package_is_installed(tmp_path, monkeypatch):
+    folder = tmp_path / "data" / "possible_answer"
+    folder.mkdir(parents=True)
+    function = {"name": "Queue.push", "description": "Adds.", "parameters": {"properties": {}}}
+    row = {"id": "java_0", "question": [[{"role": "user", "content": "Add."}]]}
+    (folder.parent / "BFCL_v3_java.json").write_text(json.dumps({**row, "function": [function]}))
+    answer = {"id": "java_0", "ground_truth": [{"Queue.push": {}}]}
+    (folder / "BFCL_v3_java.json").write_text(json.dumps(answer))
+    here = {"bfcl_eval": SimpleNamespace(submodule_search_locations=[tmp_path]), "tree_sitter": 1}
+    monkeypatch.setattr("gdpo.evaluation._bfcl.find_spec", here.get)
+    task, [sample] = bfcl_task("simple_java"), bfcl_samples("simple_java", None)
+    assert "is in Java 8 SDK syntax." in sample.prompt[0]["content"]
+    assert "Queue.push" in task.gold_completion(sample.reference)
+
+
+def test_an_answer_that_names_a_function_which_is_not_there_has_a_gold_text_all_the_same():
+    reference = {
+        "function": "[]",
+        "answer": json.dumps([{"no_such": {"x": [1.5]}}]),
+        "wants_call": True,
+    }
+    for language in ("python", "javascript"):
+        text = bfcl_task("multiple").gold_completion({**reference, "language": language})
+        assert "no_such" in text

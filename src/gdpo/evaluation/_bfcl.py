@@ -9,6 +9,9 @@ pip install --no-deps bfcl-eval==2026.3.23
 pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript==0.21.4
 ```
 
+These are the rows, tools and checker of V4. Those of v3, which the paper used, come with version
+2025.6.8 and are taken from there where it is installed.
+
 The prompt is that of the task `tool_calling` (ToolRL's), which the paper's models were trained on;
 how a row is written in it, and which calls a completion holds, is the business of a handler
 (`_bfcl_handlers`). Calls are JSON, parsed and never executed: the checker compares them with the
@@ -65,6 +68,9 @@ _COUNTED = {
 VERSIONS = tuple(_COUNTED)
 
 _LANGUAGES = {"javascript": "JavaScript", "java": "Java 8 SDK", "python": "Python 3"}
+
+_FILES_OF_V3 = {"simple_python": "simple", "simple_java": "java", "simple_javascript": "javascript"}
+"""Categories that have another name there."""
 
 _MODEL = "gdpo"
 """What the checker is told that the model is called."""
@@ -189,13 +195,13 @@ def _gold_text(reference: Reference) -> str:
         return write_completion("worked out", [{"name": name, "parameters": {}}])
     schemas = {f["name"]: f["parameters"] for f in json.loads(reference["function"])}
     calls = [
-        {"name": name, "parameters": _chosen(parameters, schemas[name].get("required", ()))}
+        {"name": name, "parameters": _chosen(parameters, schemas.get(name, {}).get("required", ()))}
         for answer in json.loads(reference["answer"])
         for name, parameters in answer.items()
     ]
     if reference["language"] != "python":
         for call in calls:
-            of = schemas[call["name"]]["properties"]
+            of = schemas.get(call["name"], {}).get("properties", {})
             parameters = call["parameters"].items()
             java = reference["language"] == "java"
             call["parameters"] = {
@@ -259,7 +265,10 @@ def data_file(category: str) -> Path:
             None,
             "for the benchmarks bfcl_…",
         )
-    return Path(folders[0]) / "data" / f"BFCL_v4_{category}.json"
+    data = Path(folders[0]) / "data"
+    file = data / f"BFCL_v4_{category}.json"
+    name = _FILES_OF_V3.get(category, category)
+    return file if file.is_file() else data / f"BFCL_v3_{name}.json"
 
 
 def possible_answers(category: str) -> dict[str, Any]:
@@ -315,10 +324,8 @@ def _checker() -> Any:
     table = ModuleType("bfcl_eval.constants.model_config")
     table.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules.setdefault(table.__name__, table)
-    from bfcl_eval.constants.enums import Language
     from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
 
-    languages: Any = Language
     check: Any = ast_checker
 
     def checked(reference: Reference, calls: Any, category: str) -> Any:
@@ -326,12 +333,22 @@ def _checker() -> Any:
             json.loads(reference["function"]),
             calls,
             json.loads(reference["answer"]),
-            languages[reference["language"].upper()],
+            _language(reference["language"]),
             category,
             _MODEL,
         )
 
     return checked
+
+
+def _language(name: str) -> Any:
+    """A language as the checker calls it: by an enumeration in V4, by a text in v3."""
+    if find_spec("bfcl_eval.constants.enums") is None:
+        return _LANGUAGES[name].split()[0]
+    from bfcl_eval.constants.enums import Language
+
+    languages: Any = Language
+    return languages[name.upper()]
 
 
 _EXAMPLE: Reference = {
