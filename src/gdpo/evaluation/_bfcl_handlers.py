@@ -1,11 +1,11 @@
 """How BFCL's rows are put to a model, and which calls its messages hold: ours, and ToolRL's.
 
-The paper's authors evaluated as ToolRL does, with its handler for BFCL: `TOOLRL`. It is written
+Asked how they evaluated, the paper's authors point to ToolRL: `TOOLRL` is its handler, written
 from `benchmarks/BFCL/rlla_qwen.py` of https://github.com/qiancheng0/ToolRL (commit 8cee13e,
 Apache-2.0); the sentences are its own, to the letter, because what a model answers depends on them.
 What it leaves to BFCL is done as BFCL does it for models without an interface for calls: see
-`base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at 58f96342, the last
-commit looked at of BFCL-v3.
+`base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at 58f96342, a
+commit of BFCL-v3 (24 May 2025).
 
 The handler has a sentence of its own for several turns, which BFCL at that commit never asks it
 for. It is used here, as it was meant; which BFCL the authors had is not known.
