@@ -137,13 +137,14 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
     )
 
 
-def override(document: Document, assignment: str) -> Document:
+def override(document: Document, assignment: str, *, given: str | None = None) -> Document:
     """The document with one value replaced or added.
 
     Args:
         document: Stays as it is.
         assignment: `a.b=value`. The value is YAML: `1e-6`, `[1, 2]`, `text`; nothing after the `=`
             is null. Entries of a list go by number: `rewards.0.weight=2`.
+        given: How the user wrote it, for messages. None: so.
 
     Raises:
         ConfigError: There is no `=`, the value is no YAML, or the path leads through something that
@@ -154,7 +155,7 @@ def override(document: Document, assignment: str) -> Document:
         raise ConfigError(
             f"--set {assignment}: write it as key=value, as in trainer.learning_rate=1e-6"
         )
-    place = f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
+    place = override_place(given or assignment)
     keys = target.strip().split(".")
     places = dict(document.places)
     data = _copy(document.data)
@@ -172,6 +173,11 @@ def override(document: Document, assignment: str) -> Document:
     for length in range(1, len(path) + 1):
         places.setdefault(path[:length], place)
     return Document(document.source, data, places)
+
+
+def override_place(assignment: str) -> str:
+    """How messages call an override."""
+    return f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
 
 
 def _compose(text: str, source: str) -> yaml.Node | None:
