@@ -8,6 +8,7 @@ error instead of a silent overwrite.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -175,6 +176,36 @@ def override(document: Document, assignment: str, *, given: str | None = None) -
     return Document(document.source, data, places)
 
 
+def split_values(text: str, source: str) -> list[str]:
+    """The values of a list without its brackets, each as it is written.
+
+    Args:
+        text: YAML with commas between: `1, 0.50, {a: b}`. Numbers come back in one spelling, so
+            that equal ones are equal: `1`, `0.5`.
+        source: How messages call it.
+
+    Raises:
+        ConfigError: It is no YAML.
+
+    Example:
+        >>> split_values("1.0,0.50, {on: correctness, at_least: 1}", "--vary")
+        ['1', '0.5', '{on: correctness, at_least: 1}']
+    """
+    bracketed = f"[{text}]"
+    node = _compose(bracketed, source)
+    assert isinstance(node, yaml.SequenceNode), "brackets make a list"
+    values = [_Builder(source, {}).build(item, ()) for item in node.value]
+    written = [bracketed[n.start_mark.index : n.end_mark.index].strip() for n in node.value]
+    return [_number(v) or w for v, w in zip(values, written, strict=True)]
+
+
+def _number(value: Any) -> str:
+    """The one spelling of a number; nothing of anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        return ""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
 def override_place(assignment: str) -> str:
     """How messages call an override."""
     return f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
@@ -185,9 +216,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         return cast("yaml.Node | None", yaml.compose(text, _CoreLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = (
-            source if mark is None or source.startswith("--set") else f"{source}:{mark.line + 1}"
-        )
+        where = source if mark is None or source.startswith("--") else f"{source}:{mark.line + 1}"
         raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not valid YAML: {error}") from error
@@ -259,7 +288,7 @@ class _Builder:
         )
 
     def place(self, node: yaml.Node) -> str:
-        in_file = not self.source.startswith("--set")
+        in_file = not self.source.startswith("--")
         return f"{self.source}:{node.start_mark.line + 1}" if in_file else self.source
 
 
