@@ -17,6 +17,9 @@ def summary(comparison: Comparison) -> RenderableType:
     if comparison.exploratory:
         parts.append(Text(caution(comparison), style="yellow"))
     parts.append(_table(comparison))
+    if comparison.experiment.unlike:
+        first = visible(comparison.experiment.arms[0])
+        parts.append(Text(f"–: gated or made otherwise than in {first}; not compared", "dim"))
     failed = [run for run in comparison.experiment.runs if run.state == "failed"]
     for run in failed[:3]:
         why = run.why.strip().splitlines()
