@@ -41,7 +41,7 @@ def test_a_dry_run_shows_the_arms_and_writes_nothing(gdpo_says, tmp_path):
         "compare", "recipes/gsm8k", *options, "--dry-run", "--output", folder
     )
     assert (code, err) == (0, "")
-    assert "gdpo rewards.format.weight=0.5: correctness × 1, integer × 1, format × 0.5" in out
+    assert "gdpo format.weight=0.5: correctness × 1, integer × 1, format × 0.5" in out
     assert "3 comparisons" in out
     assert not folder.exists()
 

@@ -174,7 +174,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(
 def varied(recipe, **weights):
     """The recipe by name, each with another weight of the format."""
     return {
-        f"rewards.format.weight={weight:g}": recipe.model_copy(
+        f"format.weight={weight:g}": recipe.model_copy(
             update={
                 "rewards": (
                     recipe.rewards[0],
@@ -191,17 +191,17 @@ def test_every_estimator_has_an_arm_of_every_variant(recipe, tmp_path):
     variants = varied(recipe)
     grid = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8, variants=variants)
     assert grid.plan.arms == (
-        "grpo rewards.format.weight=1",
-        "grpo rewards.format.weight=0.5",
-        "gdpo rewards.format.weight=1",
-        "gdpo rewards.format.weight=0.5",
+        "grpo format.weight=1",
+        "grpo format.weight=0.5",
+        "gdpo format.weight=1",
+        "gdpo format.weight=0.5",
     )
     assert grid.plan.varied == ("rewards.1.weight",)
     assert len(grid.cells) == 8
     last = grid.cells[-1]
-    assert last.name == "gdpo rewards.format.weight=0.5, seed 2"
+    assert last.name == "gdpo format.weight=0.5, seed 2"
     assert (last.recipe.advantage, last.recipe.rewards[1].weight) == ("gdpo", 0.5)
-    assert last.run.path == folder / "gdpo_rewards.format.weight_0.5-seed-2"
+    assert last.run.path == folder / "gdpo_format.weight_0.5-seed-2"
 
 
 def test_the_varied_arms_of_a_comparison_go_on_and_others_join_them(recipe, tmp_path):
@@ -243,10 +243,7 @@ def test_what_a_comparison_can_decide_is_told_before_it_is_trained(recipe, tmp_p
     grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
     told = "\n".join(described(grid, jobs=2))
     assert told.startswith(f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 arms")
-    assert (
-        "gdpo rewards.format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5"
-        in told
-    )
+    assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in told
     assert "2 arms against gdpo in vowels and format: 2 comparisons." in told
     assert "format is gated or made otherwise than in gdpo in 2 arms" in told
     assert "With 5 seeds a p-value can be 0.016 at the least" in told

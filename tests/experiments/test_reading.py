@@ -183,7 +183,7 @@ def weighted(folder, weight, seed, *, gate=None, level=0.5):
     """A run whose format has a weight of its own, and a gate."""
     entries = [{"name": "format", "weight": weight, "gate": gate}, {"name": "correctness"}]
     curves = {"format": [level + seed / 100] * 4, "correctness": [0.1 * seed] * 4}
-    arm = f"gdpo rewards.format.weight={weight:g}"
+    arm = f"gdpo format.weight={weight:g}"
     write_run(folder, arm, seed, curves, entries=entries, lengths=[(7.0, 9.0)] * 4)
     return arm
 
@@ -192,7 +192,7 @@ def test_arms_may_differ_in_what_the_plan_varies_and_in_nothing_else(tmp_path):
     for weight in (1.0, 0.5):
         for seed in (1, 2):
             arm = weighted(tmp_path, weight, seed)
-    arms = ("gdpo rewards.format.weight=1", arm)
+    arms = ("gdpo format.weight=1", arm)
     Plan("task: x", arms, (1, 2), 0.8, ("rewards.0.weight",)).write(tmp_path)
     experiment = read_experiment(tmp_path)
     assert [reward.weight for reward in experiment.rewards] == [None, 1.0]
@@ -208,7 +208,7 @@ def test_a_reward_that_arms_gate_otherwise_is_not_compared(tmp_path):
     for seed in range(5):
         weighted(tmp_path, 1.0, seed)
         weighted(tmp_path, 0.5, seed, gate={"on": "correctness", "at_least": 1}, level=0.9)
-    arms = ("gdpo rewards.format.weight=1", "gdpo rewards.format.weight=0.5")
+    arms = ("gdpo format.weight=1", "gdpo format.weight=0.5")
     varied = ("rewards.0.weight", "rewards.0.gate", "rewards.0.gate.on", "rewards.0.gate.at_least")
     Plan("task: x", arms, tuple(range(5)), 0.8, varied).write(tmp_path)
     comparison = analyse(read_experiment(tmp_path))
@@ -226,11 +226,11 @@ def test_a_reward_that_arms_gate_otherwise_is_not_compared(tmp_path):
 
 def test_the_range_of_a_reward_holds_for_all_arms(tmp_path):
     for weight, low in ((1.0, 0.5), (0.5, 0.0)):
-        arm = f"gdpo rewards.format.weight={weight:g}"
+        arm = f"gdpo format.weight={weight:g}"
         declared = {"format": {"low": low, "high": 1.0}}
         entries = [{"name": "format", "weight": weight}]
         write_run(tmp_path, arm, 1, {"format": [0.6]}, entries=entries, declared=declared)
-    arms = ("gdpo rewards.format.weight=1", "gdpo rewards.format.weight=0.5")
+    arms = ("gdpo format.weight=1", "gdpo format.weight=0.5")
     Plan("task: x", arms, (1,), 0.8, ("rewards.0.weight",)).write(tmp_path)
     [reward] = read_experiment(tmp_path).rewards
     assert (reward.low, reward.high) == (0.0, 1.0)

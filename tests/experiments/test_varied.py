@@ -22,6 +22,11 @@ def test_every_combination_of_values_is_a_variant():
     ]
 
 
+def test_a_variant_is_called_by_the_names_of_its_rewards_and_by_whole_keys_else():
+    given = ["rewards.length.weight=1", "rewards.0.weight=2", "trainer.beta=0.1"]
+    assert list(read_variants(given)) == ["length.weight=1 rewards.0.weight=2 trainer.beta=0.1"]
+
+
 @pytest.mark.parametrize("value", ["1", "0.25", "1e-06", ".inf", "true", '"a, b"', "[1, 2]", "x y"])
 def test_a_value_is_given_on_as_it_was_meant(value):
     assert next(iter(read_variants([f"a.b={value},other"]).values())) == (f"a.b={value}",)

@@ -57,8 +57,8 @@ class Experiment:
     path: Path
     """The folder that holds the runs; of a single run, the run directory."""
     arms: tuple[str, ...]
-    """Estimators, with the values that are their own (`gdpo rewards.length.weight=0.5`); the first
-    is what the others are compared with."""
+    """Estimators, with the values that are their own (`gdpo length.weight=0.5`); the first is what
+    the others are compared with."""
     seeds: tuple[int, ...]
     rewards: tuple[Measured, ...]
     total_steps: int

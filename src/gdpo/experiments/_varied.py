@@ -1,7 +1,7 @@
 """Arms that differ in more than their estimator: values varied, and what the arms are called.
 
 An arm's name is its estimator, and behind it the values that are its own:
-`gdpo rewards.length.weight=0.5`.
+`gdpo length.weight=0.5` of `rewards.length.weight=0.5`.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,13 @@ def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise ConfigError(f"--vary names {', '.join(twice)} twice: give all its values in one")
     each = [_assignments(text) for text in vary]
-    return {" ".join(chosen): chosen for chosen in product(*each)}
+    return {" ".join(map(_briefly, chosen)): chosen for chosen in product(*each)}
+
+
+def _briefly(assignment: str) -> str:
+    """A reward's name says that it is one; its number does not."""
+    rest = assignment.removeprefix("rewards.")
+    return assignment if rest[:1].isdigit() else rest
 
 
 def arm_name(estimator: str, variant: str) -> str:

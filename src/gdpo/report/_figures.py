@@ -52,7 +52,7 @@ def lengths(comparison: Comparison) -> list[Chart]:
     Nothing where no run has logged them.
     """
     logged = [run for run in comparison.experiment.runs if run.lengths]
-    told = {"mean": "mean tokens", "max": "tokens of the longest"} if logged else {}
+    told = {"mean": "mean length, tokens", "max": "longest, tokens"} if logged else {}
     return [_length(comparison, figure, label) for figure, label in told.items()]
 
 
@@ -65,7 +65,7 @@ def _length(comparison: Comparison, figure: str, label: str) -> Chart:
     ]
     values = np.concatenate([line.thin.ravel() for line in drawn] + [line.value for line in drawn])
     return Chart(
-        title="length",
+        title="completions",
         label=label,
         x=_steps(comparison, points),
         low=0.0,

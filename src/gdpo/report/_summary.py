@@ -42,7 +42,7 @@ def _table(comparison: Comparison) -> Table:
     arms = comparison.experiment.arms
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("reward", style="cyan")
-    table.add_column("arm", style="bold")
+    table.add_column("arm", style="bold", overflow="fold")
     headings = ["final (95 %)"]
     if comparison.differences:
         headings += [f"against {visible(arms[0])}", "p (floor)"]
