@@ -50,7 +50,8 @@ def try_out(words: list[str], folder: Path) -> None:
     given = bound.arguments
     if words[0] in ("compare", "launch"):
         places = 1 if words[0] == "compare" else 2
-        dry = [*words[:places], "--dry-run", "--set", f"runs_dir={folder}", *words[places:]]
+        dry = [*words[:places], "--set", f"runs_dir={folder}", *words[places:]]
+        dry[places:places] = ["--dry-run"] * ("--dry-run" not in words)
         with pytest.raises(SystemExit) as leaving:
             main(dry)
         assert not leaving.value.code, dry
