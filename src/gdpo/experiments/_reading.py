@@ -200,15 +200,18 @@ def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured,
 
 def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
     """The ranges that hold for all runs: a gate adds 0 to that of its own arms."""
-    ranges: dict[str, tuple[float, float] | None] = {}
-    for run in runs:
-        for name, kept in (
-            RunDirectory(run.path).read_ranges() if _is_run(run.path) else {}
-        ).items():
-            before = ranges.get(name, kept)
-            both = before is not None and kept is not None
-            ranges[name] = (min(before[0], kept[0]), max(before[1], kept[1])) if both else None
-    return ranges
+    begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
+    names = dict.fromkeys(name for kept in begun for name in kept)
+    known = {name: [kept[name] for kept in begun if name in kept] for name in names}
+    return {name: _widest(ranges) for name, ranges in known.items()}
+
+
+def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """All of them together; None where one is unknown."""
+    known = [each for each in ranges if each is not None]
+    if len(known) < len(ranges):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
 
 
 def unlike(
