@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.experiments.conftest import write_run
+from tests.experiments.conftest import DECLARED, write_run
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.experiments import Plan, analyse, read_experiment, read_plan, run_name
@@ -202,6 +202,26 @@ def test_arms_may_differ_in_what_the_plan_varies_and_in_nothing_else(tmp_path):
     Plan("task: x", arms, (1, 2), 0.8).write(tmp_path)
     with pytest.raises(DataError, match=r"rewards\.0\.weight is 1\.0 and 0\.5"):
         read_experiment(tmp_path)
+
+
+def test_runs_by_hand_are_arms_by_their_weights_and_gates(tmp_path):
+    gate = {"on": "correctness", "at_least": 1.0}
+    for weight, its_gate in ((0.25, None), (1.0, None), (0.5, None), (1.0, gate)):
+        entries = [{"name": "rewards:format", "weight": weight, "gate": its_gate}]
+        entries += [{"name": "correctness"}]
+        for seed in (1, 2):
+            name = f"{weight}-{its_gate is None}-{seed}"
+            curves = {"format": [0.5] * 4, "correctness": [0.5] * 4}
+            write_run(tmp_path, "gdpo", seed, curves, entries=entries, name=name, declared=DECLARED)
+    experiment = read_experiment(tmp_path)
+    assert experiment.arms == (
+        "gdpo format.weight=1 format.gate=null",
+        "gdpo format.weight=1 format.gate={on: correctness, at_least: 1}",
+        "gdpo format.weight=0.5 format.gate=null",
+        "gdpo format.weight=0.25 format.gate=null",
+    )
+    assert [run.seed for run in experiment.runs] == [1, 2] * 4
+    assert experiment.unlike == {(experiment.arms[1], "format")}
 
 
 def test_a_reward_that_arms_gate_otherwise_is_not_compared(tmp_path):

@@ -16,6 +16,7 @@ from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError, DataError
 from gdpo.experiments._experiment import Experiment, Measured, Run, State
 from gdpo.experiments._threshold import REACHED
+from gdpo.experiments._varied import arm_name, in_words
 from gdpo.training import Recipe, RunDirectory, read_recipe
 from gdpo.training._lock import is_locked
 from gdpo.training._recipe import differences
@@ -115,7 +116,8 @@ def failure_file(folder: Path, arm: str, seed: int) -> Path:
 def read_experiment(folder: Path) -> Experiment:
     """What lies in a folder: a comparison, several run directories, or one.
 
-    Without a comparison's plan the arms are the runs' estimators, GRPO being the first.
+    Without a comparison's plan the arms are the runs' estimators, GRPO being the first, with the
+    weights and gates of rewards that not all of the runs have.
 
     Raises:
         DataError: There is no run, or the runs do not reward the same.
@@ -130,14 +132,46 @@ def read_experiment(folder: Path) -> Experiment:
             "compare has made"
         )
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
-    runs = [_read_run(recipe.advantage, _seed(recipe), path, None) for recipe, path in found]
+    own = _own([recipe for recipe, _ in found])
+    recipes = [(_arm_by_hand(recipe, path, own), recipe) for recipe, path in found]
+    runs = [
+        _read_run(arm, _seed(recipe), path, None)
+        for (arm, recipe), (_, path) in zip(recipes, found, strict=True)
+    ]
     _refuse_twins(runs)
-    present = {run.arm for run in runs}
-    arms = (*(name for name in ESTIMATORS if name in present), *sorted(present - set(ESTIMATORS)))
+    arms = tuple(sorted(dict(recipes), key=lambda arm: _rank(arm, dict(recipes)[arm])))
     seeds = tuple(sorted({run.seed for run in runs}))
     ordered = tuple(sorted(runs, key=lambda run: (arms.index(run.arm), run.seed)))
-    recipes = [(recipe.advantage, recipe) for recipe, _ in found]
-    return _experiment(folder, arms, seeds, ordered, recipes, REACHED)
+    varied = [f"rewards.{place}.{key}" for place, key in own]
+    return _experiment(folder, arms, seeds, ordered, recipes, REACHED, varied=varied)
+
+
+def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
+    """Places of rewards whose weight or gate is not the same in all recipes, and which of them."""
+    places = enumerate(zip(*(recipe.rewards for recipe in recipes), strict=False))
+    return [
+        (place, key)
+        for place, entries in places
+        for key in ("weight", "gate")
+        if any(getattr(entry, key) != getattr(entries[0], key) for entry in entries)
+    ]
+
+
+def _arm_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
+    """What `gdpo compare --vary` would call the arm of a run that was started by hand."""
+    names = list(RunDirectory(path).read_ranges()) or [entry.name for entry in recipe.rewards]
+    values = [
+        f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
+        for place, key in own
+        if place < len(names)
+    ]
+    return arm_name(recipe.advantage, " ".join(values))
+
+
+def _rank(arm: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
+    """Estimators as gdpo lists them, GRPO being the first, and users' own; large weights first."""
+    known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
+    return known, recipe.advantage, [-entry.weight for entry in recipe.rewards], arm
 
 
 def _compared(folder: Path, plan: Plan) -> Experiment:
@@ -325,7 +359,7 @@ def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[
         changed = {
             key: values
             for key, values in differences(first, other).items()
-            if key not in varied and not may_differ(key)
+            if not may_differ(key) and not any(f"{key}.".startswith(f"{own}.") for own in varied)
         }
         if changed:
             shown = "; ".join(f"{key} is {a!r} and {b!r}" for key, (a, b) in changed.items())

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from gdpo.errors import ConfigError
-from gdpo.training._yaml import split_values
+from gdpo.training._recipe import GateConfig
+from gdpo.training._yaml import spell_number, split_values
 
 _OWN_OPTIONS = {
     "advantage": "estimators go by --arms",
@@ -49,6 +50,13 @@ def _briefly(assignment: str) -> str:
 def arm_name(estimator: str, variant: str) -> str:
     """What an arm is called: its estimator, and its variant where there is one."""
     return f"{estimator} {variant}".rstrip()
+
+
+def in_words(value: float | GateConfig | None) -> str:
+    """A weight or a gate as `--vary` takes it."""
+    if isinstance(value, GateConfig):
+        return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
+    return "null" if value is None else spell_number(value)
 
 
 def estimator_of(arm: str) -> str:

@@ -196,13 +196,15 @@ def split_values(text: str, source: str) -> list[str]:
     assert isinstance(node, yaml.SequenceNode), "brackets make a list"
     values = [_Builder(source, {}).build(item, ()) for item in node.value]
     written = [bracketed[n.start_mark.index : n.end_mark.index].strip() for n in node.value]
-    return [_number(v) or w for v, w in zip(values, written, strict=True)]
+    return [spell_number(v) if _plain(v) else w for v, w in zip(values, written, strict=True)]
 
 
-def _number(value: Any) -> str:
-    """The one spelling of a number; nothing of anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        return ""
+def _plain(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value)
+
+
+def spell_number(value: float) -> str:
+    """The one spelling of a finite number: `1` of `1.0`."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
