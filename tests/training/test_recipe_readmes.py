@@ -44,13 +44,21 @@ COMMANDS = [
 ]
 
 
-def try_out(words: list[str], folder: Path) -> None:
+@pytest.fixture
+def beside_the_recipes(tmp_path, monkeypatch):
+    """A folder that holds the recipes and no runs."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def try_out(words: list[str]) -> None:
     """Do what a command does as far as no model, no data and no network are needed."""
     _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
     given = bound.arguments
     if words[0] in ("compare", "launch"):
         places = 1 if words[0] == "compare" else 2
-        dry = [*words[:places], "--set", f"runs_dir={folder}", *words[places:]]
+        dry = list(words)
         dry[places:places] = ["--dry-run"] * ("--dry-run" not in words)
         with pytest.raises(SystemExit) as leaving:
             main(dry)
@@ -70,10 +78,9 @@ def test_the_readmes_have_commands_for_every_recipe():
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_command_of_a_readme_is_one(words, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    try_out(words, tmp_path)
-    assert not list(tmp_path.iterdir())
+def test_a_command_of_a_readme_is_one(words, beside_the_recipes):
+    try_out(words)
+    assert [path.name for path in beside_the_recipes.iterdir()] == ["recipes"]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +100,8 @@ def test_a_command_of_a_readme_is_one(words, tmp_path, monkeypatch):
         ("gdpo check recipes/gsm8k --set advantage=gpdo", ConfigError),
     ],
 )
-def test_a_misspelt_command_would_be_found(command, wrong, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
+@pytest.mark.usefixtures("beside_the_recipes")
+def test_a_misspelt_command_would_be_found(command, wrong):
     [words] = commands_in(f"```\n{command}\n```", "recipes/gsm8k")
     with pytest.raises(wrong):
-        try_out(words, tmp_path)
+        try_out(words)
