@@ -24,12 +24,26 @@ from tests.experiments.conftest import write_run
         (["recipes/gsm8k", "--arms", ","], "--arms names none"),
         (["recipes/gsm8k", "--reach", "1.5"], "above 0 and at most 1"),
         (["recipes/gsm8q"], "did you mean 'gsm8k'"),
+        (["recipes/gsm8k", "--vary", "rewards.formt.weight=1,2"], "did you mean 'format'"),
+        (["--suite", "toys", "--vary", "a=1"], "are for recipes, not toys"),
     ],
 )
 def test_what_is_typed_wrong_is_told_before_anything_runs(arguments, message, gdpo_says):
     code, _, err = gdpo_says("compare", *arguments)
     assert code == 2
     assert message in err
+
+
+def test_a_dry_run_shows_the_arms_and_writes_nothing(gdpo_says, tmp_path):
+    folder = tmp_path / "compared"
+    options = ["--arms", "gdpo", "--vary", "rewards.format.weight=1,0.5", "--seeds", "5"]
+    code, out, err = gdpo_says(
+        "compare", "recipes/gsm8k", *options, "--dry-run", "--output", folder
+    )
+    assert (code, err) == (0, "")
+    assert "gdpo format.weight=0.5: correctness × 1, integer × 1, format × 0.5" in out
+    assert "3 comparisons" in out
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("whom", ["the run", "the comparison"])

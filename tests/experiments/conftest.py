@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gdpo.experiments import estimator_of, run_name
 from gdpo.training import DataConfig, Recipe
 
 
@@ -18,16 +19,18 @@ def write_run(
     name=None,
     task="tool_calling",
     declared=None,
+    entries=None,
+    lengths=(),
 ):
     """A run directory with these mean rewards; it lies in `folder`."""
     recipe = Recipe(
         task=task,
         model="m",
         data=DataConfig(source="rows.jsonl"),
-        advantage=arm,
-        name=name or f"{arm}-seed-{seed}",
+        advantage=estimator_of(arm),
+        name=name or run_name(arm, seed),
         runs_dir=str(folder),
-        rewards=[{"name": reward} for reward in curves],
+        rewards=entries or [{"name": reward} for reward in curves],
         trainer={"max_steps": steps, "seed": seed},
     )
     path = recipe.run_dir
@@ -40,6 +43,9 @@ def write_run(
     with (path / "metrics.jsonl").open("w") as file:
         for step, values in enumerate(zip(*curves.values(), strict=True), start=1):
             means = {f"rewards/{n}/mean": v for n, v in zip(curves, values, strict=True)}
+            if lengths:
+                mean, longest = lengths[step - 1]
+                means |= {"completions/mean_length": mean, "completions/max_length": longest}
             file.write(json.dumps({"step": step, "loss": 0.0, **means}) + "\n")
     return path
 

@@ -16,7 +16,9 @@ from gdpo.errors import ConfigError
 from gdpo.experiments import Training, make_grid, read_experiment, run_grid
 from gdpo.experiments._grid import _free, _slots
 from gdpo.experiments._orphans import noted
+from gdpo.experiments._plan_told import described
 from gdpo.training import DataConfig, Recipe
+from gdpo.training._recipe import GateConfig
 
 REWARDS = """
 from gdpo import Reward
@@ -167,6 +169,88 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=message):
         make_grid(recipe, arms, seeds, tmp_path / "compare", reach=reach)
     assert not (tmp_path / "compare").exists()
+
+
+def varied(recipe, **weights):
+    """The recipe by name, each with another weight of the format."""
+    return {
+        f"format.weight={weight:g}": recipe.model_copy(
+            update={
+                "rewards": (
+                    recipe.rewards[0],
+                    recipe.rewards[1].model_copy(update={"weight": weight, **weights}),
+                )
+            }
+        )
+        for weight in (1.0, 0.5)
+    }
+
+
+def test_every_estimator_has_an_arm_of_every_variant(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    variants = varied(recipe)
+    grid = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8, variants=variants)
+    assert grid.plan.arms == (
+        "grpo format.weight=1",
+        "grpo format.weight=0.5",
+        "gdpo format.weight=1",
+        "gdpo format.weight=0.5",
+    )
+    assert grid.plan.varied == ("rewards.1.weight",)
+    assert len(grid.cells) == 8
+    last = grid.cells[-1]
+    assert last.name == "gdpo format.weight=0.5, seed 2"
+    assert (last.recipe.advantage, last.recipe.rewards[1].weight) == ("gdpo", 0.5)
+    assert last.run.path == folder / "gdpo_format.weight_0.5-seed-2"
+
+
+def test_the_varied_arms_of_a_comparison_go_on_and_others_join_them(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
+    run_grid(grid, jobs=1)
+    variants = varied(recipe)
+    more = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=variants)
+    assert more.plan.arms == ("gdpo", *(f"gdpo {name}" for name in variants))
+    run_grid(more, jobs=2)
+    experiment = read_experiment(folder)
+    assert experiment.arms == more.plan.arms
+    assert [run.state for run in experiment.runs] == ["finished"] * 3
+    assert [reward.weight for reward in experiment.rewards] == [1.0, None]
+    assert read_experiment(folder).lengths("gdpo", "max").shape == (1, 2)
+
+
+def test_arms_that_would_be_the_same_or_reward_something_else_are_refused(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    options = {
+        f"advantage_options={{max_advantage: {bound}}}": recipe.model_copy(
+            update={"advantage_options": {"max_advantage": float(bound)}}
+        )
+        for bound in (3, 4)
+    }
+    make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=options)
+    with pytest.raises(
+        ConfigError, match=r"'grpo adv.* and 'grpo adv.* would be the same training"
+    ):
+        make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=options)
+    fewer = {"": recipe, "fewer": recipe.model_copy(update={"rewards": recipe.rewards[:1]})}
+    with pytest.raises(ConfigError, match="'gdpo' rewards vowels, format, and 'gdpo fewer' vowels"):
+        make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=fewer)
+
+
+def test_what_a_comparison_can_decide_is_told_before_it_is_trained(recipe, tmp_path):
+    variants = varied(recipe, gate=GateConfig(on="vowels", at_least=0.5))
+    everything = {"": recipe, **variants}
+    grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
+    told = "\n".join(described(grid, jobs=2))
+    assert told.startswith(f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 arms")
+    assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in told
+    assert "2 arms against gdpo in vowels and format: 2 comparisons." in told
+    assert "format is gated or made otherwise than in gdpo in 2 arms" in told
+    assert "With 5 seeds a p-value can be 0.016 at the least" in told
+    few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
+    assert described(few, jobs=2)[-1].endswith("no difference can be told. --seeds 5 could.")
+    one = make_grid(recipe, ["gdpo"], range(3), tmp_path / "c", reach=0.8)
+    assert described(one, jobs=2)[-1] == "One arm: there is nothing to compare gdpo with."
 
 
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):

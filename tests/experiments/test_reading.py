@@ -4,13 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.experiments.conftest import write_run
+from tests.experiments.conftest import DECLARED, write_run
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.experiments import Plan, read_experiment, read_plan
+from gdpo.experiments import Plan, analyse, read_experiment, read_plan, run_name
 from gdpo.experiments._reading import failure_file
 from gdpo.training._lock import is_locked, lock, unlock
 
@@ -176,3 +177,106 @@ def test_a_constant_reward_of_a_run_that_kept_no_range_has_one(tmp_path):
     write_run(tmp_path, "gdpo", 1, {"format": [0.5, 0.5]})
     [reward] = read_experiment(tmp_path).rewards
     assert (reward.low, reward.high) == (0.5, 1.5)
+
+
+def weighted(folder, weight, seed, *, gate=None, level=0.5):
+    """A run whose format has a weight of its own, and a gate."""
+    entries = [{"name": "format", "weight": weight, "gate": gate}, {"name": "correctness"}]
+    curves = {"format": [level + seed / 100] * 4, "correctness": [0.1 * seed] * 4}
+    arm = f"gdpo format.weight={weight:g}"
+    write_run(folder, arm, seed, curves, entries=entries, lengths=[(7.0, 9.0)] * 4)
+    return arm
+
+
+def test_arms_may_differ_in_what_the_plan_varies_and_in_nothing_else(tmp_path):
+    for weight in (1.0, 0.5):
+        for seed in (1, 2):
+            arm = weighted(tmp_path, weight, seed)
+    arms = ("gdpo format.weight=1", arm)
+    Plan("task: x", arms, (1, 2), 0.8, ("rewards.0.weight",)).write(tmp_path)
+    experiment = read_experiment(tmp_path)
+    assert [reward.weight for reward in experiment.rewards] == [None, 1.0]
+    assert [(run.arm, run.seed) for run in experiment.runs] == [
+        (a, s) for a in arms for s in (1, 2)
+    ]
+    Plan("task: x", arms, (1, 2), 0.8).write(tmp_path)
+    with pytest.raises(DataError, match=r"rewards\.0\.weight is 1\.0 and 0\.5"):
+        read_experiment(tmp_path)
+
+
+def test_runs_by_hand_are_arms_by_their_weights_and_gates(tmp_path):
+    gate = {"on": "correctness", "at_least": 1.0}
+    for weight, its_gate in ((0.25, None), (1.0, None), (0.5, None), (1.0, gate)):
+        entries = [{"name": "rewards:format", "weight": weight, "gate": its_gate}]
+        entries += [{"name": "correctness"}]
+        for seed in (1, 2):
+            name = f"{weight}-{its_gate is None}-{seed}"
+            curves = {"format": [0.5] * 4, "correctness": [0.5] * 4}
+            write_run(tmp_path, "gdpo", seed, curves, entries=entries, name=name, declared=DECLARED)
+    experiment = read_experiment(tmp_path)
+    assert experiment.arms == (
+        "gdpo format.weight=1 format.gate=null",
+        "gdpo format.weight=1 format.gate={on: correctness, at_least: 1}",
+        "gdpo format.weight=0.5 format.gate=null",
+        "gdpo format.weight=0.25 format.gate=null",
+    )
+    assert [run.seed for run in experiment.runs] == [1, 2] * 4
+    assert experiment.unlike == {(experiment.arms[1], "format")}
+
+
+def test_a_reward_that_arms_gate_otherwise_is_not_compared(tmp_path):
+    for seed in range(5):
+        weighted(tmp_path, 1.0, seed)
+        weighted(tmp_path, 0.5, seed, gate={"on": "correctness", "at_least": 1}, level=0.9)
+    arms = ("gdpo format.weight=1", "gdpo format.weight=0.5")
+    varied = ("rewards.0.weight", "rewards.0.gate", "rewards.0.gate.on", "rewards.0.gate.at_least")
+    Plan("task: x", arms, tuple(range(5)), 0.8, varied).write(tmp_path)
+    comparison = analyse(read_experiment(tmp_path))
+    assert comparison.experiment.unlike == {(arms[1], "format")}
+    assert [(d.arm, d.reward) for d in comparison.differences] == [(arms[1], "correctness")]
+    assert comparison.differences[0].p_adjusted == comparison.differences[0].p_value
+    assert comparison.hypervolumes == ()
+    everything = replace(
+        comparison.experiment, unlike=frozenset((arms[1], r) for r in ("format", "correctness"))
+    )
+    assert analyse(everything).answer == (
+        "No reward is the same in two arms, so that none can be compared."
+    )
+
+
+def test_the_range_of_a_reward_holds_for_all_arms(tmp_path):
+    for weight, low in ((1.0, 0.5), (0.5, 0.0)):
+        arm = f"gdpo format.weight={weight:g}"
+        declared = {"format": {"low": low, "high": 1.0}}
+        entries = [{"name": "format", "weight": weight}]
+        write_run(tmp_path, arm, 1, {"format": [0.6]}, entries=entries, declared=declared)
+    arms = ("gdpo format.weight=1", "gdpo format.weight=0.5")
+    Plan("task: x", arms, (1,), 0.8, ("rewards.0.weight",)).write(tmp_path)
+    [reward] = read_experiment(tmp_path).rewards
+    assert (reward.low, reward.high) == (0.0, 1.0)
+
+
+def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
+    arm = weighted(tmp_path, 1.0, 1)
+    Plan("task: x", (arm,), (1, 2), 0.8).write(tmp_path)
+    experiment = read_experiment(tmp_path)
+    np.testing.assert_array_equal(experiment.lengths(arm, "mean"), [[7.0] * 4, [np.nan] * 4])
+    np.testing.assert_array_equal(experiment.lengths(arm, "max"), [[9.0] * 4, [np.nan] * 4])
+
+
+@pytest.mark.parametrize(
+    ("arm", "folder"),
+    [
+        ("gdpo", "gdpo-seed-1"),
+        ("mine:estimator", "mine_estimator-seed-1"),
+        ("gdpo lora={r: 8}", "gdpo_lora_r_8_-seed-1"),
+    ],
+)
+def test_the_folder_of_a_run_is_named_after_its_arm(arm, folder):
+    assert run_name(arm, 1) == folder
+
+
+def test_arms_with_long_names_have_folders_that_differ():
+    names = {run_name(f"gdpo data.source={'x' * 300}{end}", 1) for end in "ab"}
+    assert len(names) == 2
+    assert max(map(len, names)) < 160

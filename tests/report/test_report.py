@@ -20,8 +20,10 @@ from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
 from gdpo.experiments import Measured, analyse
 from gdpo.report import summary, write_report
+from gdpo.report._figures import lengths
 from gdpo.report._replay import agreements, replay
 from gdpo.rollouts import read_rollouts, reward_arrays
+from gdpo.training import DataConfig, Recipe
 
 VOID = {"meta", "br", "input", "path", "circle"}
 
@@ -177,6 +179,61 @@ def test_a_single_run_has_no_comparison_and_is_replayed_with_grpo_beside_it(tmp_
     assert "How soon" not in text
     assert len(data["charts"]) == 2
     assert data["rollouts"]["estimators"] == ["gdpo", "grpo"]
+
+
+def test_arms_that_differ_in_their_weights_alone_are_replayed_as_one_estimator(tmp_path):
+    arms = ("gdpo length.weight=1", "gdpo length.weight=0.5")
+    experiment = experiment_of(
+        tmp_path,
+        [replace(trained(tmp_path, "gdpo", seed), arm=arm) for seed, arm in enumerate(arms)],
+    )
+    replayed = replay(experiment)
+    assert replayed.estimators == ("gdpo", "grpo")
+    assert [found.off < 1e-6 for found in agreements(replayed)] == [True, False]
+    assert replayed.not_called == ()
+    assert "length.weight=0.5" in made(tmp_path, analyse(experiment))[0]
+
+
+def test_arms_that_differ_in_the_options_of_their_estimator_are_replayed_with_their_own(tmp_path):
+    runs = []
+    for place, bound in enumerate((1.0, None)):
+        run = replace(trained(tmp_path, "gdpo", place), arm=f"gdpo bound={bound}")
+        options = {} if bound is None else {"max_advantage": bound}
+        recipe = Recipe(task="x", model="m", data=DataConfig(source="r"), advantage_options=options)
+        (run.path / "recipe.yaml").write_text(recipe.to_yaml())
+        runs.append(run)
+    replayed = replay(experiment_of(tmp_path, runs))
+    assert replayed.estimators == ("gdpo", "gdpo bound=None")
+    bounded, free = (np.nanmax(np.abs([s.advantages[i] for s in replayed.steps])) for i in (0, 1))
+    assert bounded <= 1.0 < free
+
+
+def test_the_lengths_are_drawn_beside_the_rewards_where_they_were_logged(tmp_path):
+    def with_lengths(run):
+        mean = np.arange(12.0) + run.seed
+        return replace(run, lengths={"mean": mean, "max": 10 * mean})
+
+    runs = [with_lengths(unrecorded("gdpo", seed, tmp_path)) for seed in (1, 2, 6)]
+    comparison = analyse(experiment_of(tmp_path, runs))
+    mean, longest = lengths(comparison)
+    assert (mean.label, longest.label) == ("mean length, tokens", "longest, tokens")
+    assert mean.lines[0].value[-1] == 13.0, "the median over the seeds"
+    assert longest.lines[0].value[-1] == 130.0
+    assert (longest.lines[0].low[-1], longest.lines[0].high[-1]) == (125.0, 150.0)
+    assert longest.high == 170.0
+    page = made(tmp_path, comparison)[0]
+    assert page.index("longest, tokens") < page.index("How soon the runs came there")
+    assert lengths(analyse(experiment_of(tmp_path, [unrecorded("gdpo", 1, tmp_path)]))) == []
+
+
+def test_what_is_not_compared_is_said(tmp_path):
+    runs = [unrecorded(arm, seed, tmp_path) for arm in ("grpo", "gdpo") for seed in range(5)]
+    experiment = replace(experiment_of(tmp_path, runs), unlike=frozenset({("gdpo", "format")}))
+    comparison = analyse(experiment)
+    assert "gated or made otherwise than in grpo" in made(tmp_path, comparison)[0]
+    console = Console(file=io.StringIO(), width=100)
+    console.print(summary(comparison))
+    assert "–: gated or made otherwise than in grpo; not compared" in console.file.getvalue()
 
 
 def test_runs_without_rollouts_say_so(tmp_path):

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from gdpo.errors import ConfigError
 from gdpo.tasks import TASKS
-from gdpo.training import DataConfig, Recipe, load_recipe
+from gdpo.training import DataConfig, Recipe, load_recipe, read_recipe
 from gdpo.training._recipe import differences
 from gdpo.training._resolve import find_rewards
 
@@ -82,6 +82,48 @@ def test_a_reward_may_be_its_name_alone(load, own_rewards):
     assert [(r.name, r.weight) for r in given] == [("integer", 1.0), ("format", 3.0)]
 
 
+TOKENS = "rewards=[format, {name: token_limit, options: {limit: 9}}]"
+
+
+@pytest.mark.parametrize("name", ["1", "token_limit", "length"])
+def test_an_override_finds_a_reward_by_number_by_its_name_in_the_recipe_and_in_logs(load, name):
+    recipe = load(MINIMAL, TOKENS, f"rewards.{name}.weight=0.5")
+    assert [reward.weight for reward in recipe.rewards] == [1.0, 0.5]
+
+
+def test_an_override_by_name_writes_out_the_rewards_of_the_task(load):
+    recipe = load(MINIMAL, "rewards.format.weight=2")
+    assert [(r.name, r.weight) for r in recipe.rewards] == [
+        ("correctness", 1.0),
+        ("integer", 1.0),
+        ("format", 2.0),
+    ]
+
+
+def test_two_rewards_of_one_name_in_the_recipe_go_by_their_names_in_logs(load):
+    two = ", ".join(f"{{name: token_limit, options: {{limit: 9, name: {n}}}}}" for n in "ab")
+    assert [r.weight for r in load(MINIMAL, f"rewards=[{two}]", "rewards.b.weight=2").rewards] == [
+        1.0,
+        2.0,
+    ]
+    with pytest.raises(ConfigError, match="no reward is called 'token_limit': Allowed: a, b"):
+        load(MINIMAL, f"rewards=[{two}]", "rewards.token_limit.weight=2")
+
+
+def test_a_mistake_by_name_shows_what_was_written(load):
+    with pytest.raises(ConfigError) as error:
+        load(MINIMAL, TOKENS, "rewards.length.wieght=2")
+    assert str(error.value).startswith("--set rewards.length.wieght=2: unknown key")
+
+
+def test_a_name_as_the_recipe_writes_it_calls_no_function_that_makes_a_reward(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{MINIMAL}rewards: ['nowhere:made', format]\n")
+    assert read_recipe(path, ["rewards.format.weight=2"]).rewards[1].weight == 2
+    with pytest.raises(ConfigError, match="'nowhere' cannot be imported"):
+        read_recipe(path, ["rewards.length.weight=2"])
+
+
 def test_a_recipe_that_is_not_there_is_told_with_a_name_like_it_of_a_recipe(tmp_path):
     for name in ("tiny.yaml", "tinny.log", "small.yml", "mine/recipe.yaml", "min/notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -139,6 +181,8 @@ def broken(own_rewards, tmp_path) -> None:
         ("data.max_steps=3", "unknown key 'data.max_steps': Allowed: limit, max_prompt"),
         ("qqqq=3", "unknown key 'qqqq': Allowed: advantage"),
         ("rewards=[1]", "rewards.0 should be a name, or a mapping with the keys name, weight"),
+        ("rewards.formt.weight=2", "no reward is called 'formt': did you mean 'format'? Allowed: "),
+        ("rewards.format.gate={on: integr, at_least: 1}", "'integr', which is no reward"),
         ("rewards=[formt]", "--set rewards=[formt]: unknown reward 'formt': did you mean 'format'"),
         ("rewards=format", "rewards should be a list"),
         ("data=rows.jsonl", "data should be a mapping with the keys source"),

@@ -24,6 +24,8 @@ from gdpo.experiments import (
     read_experiment,
     run_grid,
 )
+from gdpo.experiments._plan_told import described
+from gdpo.experiments._varied import read_variants
 from gdpo.experiments.toys import suite, table
 from gdpo.report import summary, write_report
 from gdpo.training import load_recipe
@@ -45,12 +47,14 @@ def compare_recipe(
     output: Path | None,
     console: Console,
     *,
+    vary: Sequence[str],
     jobs: int | None,
     reach: float | None,
     price: float,
     retry_failed: bool,
+    dry_run: bool,
 ) -> int:
-    """Train what is left to do, and report. Returns the exit code.
+    """Train what is left to do, and report, or only say what would be. Returns the exit code.
 
     Raises:
         ConfigError: An argument is wrong; before anything is trained.
@@ -63,9 +67,17 @@ def compare_recipe(
         _seeds(seeds),
         folder,
         reach=REACHED if reach is None else reach,
-        retry_failed=retry_failed,
+        variants={
+            name: load_recipe(path, [*overrides, *values])
+            for name, values in read_variants(vary).items()
+        },
+        retry_failed=retry_failed and not dry_run,
     )
     jobs = jobs or _jobs()
+    if dry_run:
+        for line in described(grid, jobs=jobs):
+            _say(console, line)
+        return 0
     left = grid.open()
     steps = _total_steps(left[0].recipe) if left else 0
     try:

@@ -12,6 +12,7 @@ def compare(
     /,
     *,
     arms: str | None = None,
+    vary: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: str | None = None,
     suite: str | None = None,
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
@@ -20,6 +21,7 @@ def compare(
     reach: float | None = None,
     price: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
     retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
     """Train a recipe with several estimators and seeds, and say which does better, and how surely.
 
@@ -35,6 +37,8 @@ def compare(
         recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`.
         arms: Estimators with commas, or `all`; the first is what the others are compared with. Left
             out: grpo,gdpo; of a suite, all.
+        vary: Values of the recipe that make arms of their own, with commas, as in `--vary
+            rewards.length.weight=1,0.5`; may be repeated: every combination is trained.
         seeds: How many (1, 2, ...), or which ones, with commas. Left out: 5; of a suite, 20.
         suite: `toys` instead of a recipe: small problems that tell estimators apart in seconds.
         set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
@@ -45,6 +49,8 @@ def compare(
         reach: Share of each reward's range whose first crossing is timed. Left out: 0.8.
         price: Of an hour of one run, so that the cost of what is left is shown.
         retry_failed: Train runs again that failed.
+        dry_run: Show the runs, and what they can decide, and do nothing. Needs no GPU, no data and
+            no network.
     """
     from rich.console import Console
 
@@ -59,9 +65,10 @@ def compare(
             "give a recipe, or --suite toys" + ("" if recipe is None else ", not both")
         )
     if recipe is None:
-        if set or price or retry_failed or reach is not None:
+        if set or vary or price or retry_failed or dry_run or reach is not None:
             raise ConfigError(
-                "--set, --price, --reach and --retry-failed are for recipes, not toys"
+                "--set, --vary, --price, --reach, --retry-failed and --dry-run are for recipes, "
+                "not toys"
             )
         compare_toys(arms or "all", seeds or "20", output, console, jobs=jobs)
         return 0
@@ -72,8 +79,10 @@ def compare(
         seeds or "5",
         output,
         console,
+        vary=vary or (),
         jobs=jobs,
         reach=reach,
         price=price,
         retry_failed=retry_failed,
+        dry_run=dry_run,
     )

@@ -32,6 +32,7 @@ from gdpo.experiments._threshold import (
     start,
     tenth,
 )
+from gdpo.experiments._varied import estimator_of
 
 __all__ = [
     "LOGS",
@@ -54,6 +55,7 @@ __all__ = [
     "best",
     "bootstrap",
     "describe_ending",
+    "estimator_of",
     "expanded_level",
     "final",
     "first_reached",

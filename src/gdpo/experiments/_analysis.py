@@ -51,6 +51,7 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
       to the threshold it is censored at its last step. A run without a step is left out.
     - Finals and bests of an arm are interquartile means over its seeds, with expanded percentile
       bootstrap intervals; under 5 seeds without one, since none of 3 values holds what it says.
+    - A reward that an arm gates or makes otherwise than the first arm is not compared there.
     - An arm is compared with the first over the seeds that have ended in both, so that no run is
       held against one that is further on: Student's interval for the mean difference, permutation
       tests for finals and for log-rank scores. P-values are corrected (Holm) for all arms and
@@ -79,6 +80,7 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
             )
             for reward in experiment.rewards
             for arm in experiment.arms[1:]
+            if (arm, reward.name) not in experiment.unlike
             if (first := (experiment.arms[0], reward.name))
         )
     )
@@ -192,7 +194,7 @@ def _corrected(differences: tuple[Difference, ...]) -> tuple[Difference, ...]:
 def _hypervolumes(
     experiment: Experiment, outcomes: tuple[Outcome, ...], draws: int
 ) -> tuple[tuple[str, Interval], ...]:
-    if len(experiment.rewards) < 2:
+    if len(experiment.rewards) < 2 or experiment.unlike:
         return ()
     finals = {(o.arm, o.reward): o.finals for o in outcomes}
     return tuple(

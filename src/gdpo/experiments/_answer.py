@@ -6,7 +6,7 @@ from math import isnan
 from gdpo.experiments._comparison import FEWEST_SEEDS, Difference, Interval, Outcome
 from gdpo.experiments._experiment import OPEN, Experiment
 
-_ALPHA = 0.05
+ALPHA = 0.05
 """A corrected p-value below this is told as a difference."""
 
 
@@ -14,13 +14,13 @@ def question(experiment: Experiment) -> str:
     """What the experiment was made to find out."""
     rewards = [reward.name for reward in experiment.rewards]
     if len(experiment.arms) == 1:
-        return f"How far does {experiment.arms[0]} come on {experiment.name} in {_and(rewards)}?"
+        return f"How far does {experiment.arms[0]} come on {experiment.name} in {listed(rewards)}?"
     first, *others = experiment.arms
     does = "Does" if len(others) == 1 else "Do"
     singular = len(rewards) == 1
     return (
-        f"{does} {_and(others)} do better than {first} on {experiment.name}: "
-        f"{'does' if singular else 'do'} {_and(rewards)} end higher, or come to "
+        f"{does} {listed(others)} do better than {first} on {experiment.name}: "
+        f"{'does' if singular else 'do'} {listed(rewards)} end higher, or come to "
         f"{_percent(experiment.reach)} of {'its' if singular else 'their'} range sooner?"
     )
 
@@ -38,6 +38,8 @@ def answer(
     undone = f"{open_runs} of {len(experiment.runs)} runs are not done yet"
     if len(experiment.arms) == 1:
         parts = [_alone(experiment, outcomes)]
+    elif not differences:
+        parts = ["No reward is the same in two arms, so that none can be compared"]
     elif not compared:
         yet = " yet" if open_runs else ""
         parts = [f"No seed has ended both in {experiment.arms[0]} and in another arm{yet}"]
@@ -54,13 +56,13 @@ def _alone(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     if not known:
         return f"No run of {experiment.arms[0]} has a step yet"
     ends = [f"{o.reward} at {o.final.value:.3g} ({_range(o.final)})" for o in known]
-    return f"{experiment.arms[0]} ends {_and(ends)} over {_seeds(known[0].runs)}"
+    return f"{experiment.arms[0]} ends {listed(ends)} over {_seeds(known[0].runs)}"
 
 
 def _one_seed(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     ends = [
         f"{reward.name} ends at "
-        + _and(
+        + listed(
             [
                 f"{_of(outcomes, arm, reward.name).final.value:.3g} in {arm}"
                 for arm in experiment.arms
@@ -82,9 +84,9 @@ def _compared(
     best = by_support[0]
     count = len(differences)
     soonest = min(differences, key=lambda d: d.p_time_adjusted)
-    if best.p_adjusted < _ALPHA and best.pairs >= FEWEST_SEEDS:
+    if best.p_adjusted < ALPHA and best.pairs >= FEWEST_SEEDS:
         parts = [_higher(best, count), *_other_way(best, by_support, count)]
-    elif soonest.p_time_adjusted < _ALPHA and soonest.pairs >= FEWEST_SEEDS:
+    elif soonest.p_time_adjusted < ALPHA and soonest.pairs >= FEWEST_SEEDS:
         best = soonest
         parts = [_sooner(experiment, best, outcomes, count)]
     else:
@@ -103,9 +105,7 @@ def _other_way(best: Difference, by_support: Sequence[Difference], count: int) -
     contrary = [
         d
         for d in by_support
-        if d.p_adjusted < _ALPHA
-        and d.pairs >= FEWEST_SEEDS
-        and d.final.value * best.final.value < 0
+        if d.p_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS and d.final.value * best.final.value < 0
     ]
     return ["but " + _higher(contrary[0], count)] if contrary else []
 
@@ -130,7 +130,7 @@ def _untold(d: Difference, arms: Sequence[str], count: int) -> str:
 
 
 def _floor(d: Difference, count: int) -> list[str]:
-    if d.p_floor * count < _ALPHA:
+    if d.p_floor * count < ALPHA:
         return []
     corrected = f", {min(1.0, d.p_floor * count):.2g} when corrected" if count > 1 else ""
     return [f"with {_seeds(d.pairs)} no p-value can be below {d.p_floor:.2g}{corrected}"]
@@ -203,6 +203,6 @@ def _seeds(count: int) -> str:
     return f"{count} seed" if count == 1 else f"{count} seeds"
 
 
-def _and(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

@@ -92,10 +92,10 @@ class Comparison:
     outcomes: tuple[Outcome, ...]
     """Reward by reward, in each the arms."""
     differences: tuple[Difference, ...]
-    """Reward by reward, in each all arms but the first."""
+    """Reward by reward, in each all arms but the first, and those of `Experiment.unlike`."""
     hypervolumes: tuple[tuple[str, Interval], ...]
     """By arm: share of the box of all rewards' ranges that the final means dominate, all rewards
-    scaled to [0, 1]; empty for a single reward."""
+    scaled to [0, 1]; empty for a single reward, and where arms gate or make one otherwise."""
     question: str
     answer: str
     """One sentence, with its interval."""

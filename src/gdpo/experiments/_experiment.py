@@ -1,7 +1,7 @@
 """What an experiment left behind: runs of several arms and seeds, read from their directories."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -21,7 +21,8 @@ class Measured:
     name: str
     low: float
     high: float
-    weight: float
+    weight: float | None
+    """None: the arms have different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Run:
     """Why it failed; empty otherwise."""
     means: Mapping[str, Float[np.ndarray, " step"]]
     """By reward: its mean over the rollouts of each step so far. NaN: it applied to none."""
+    lengths: Mapping[str, Float[np.ndarray, " step"]] = field(
+        default_factory=dict[str, Float[np.ndarray, " step"]]
+    )
+    """`mean` and `max`: tokens of the completions of each step so far. Empty: not logged."""
 
     @property
     def steps(self) -> int:
@@ -52,7 +57,8 @@ class Experiment:
     path: Path
     """The folder that holds the runs; of a single run, the run directory."""
     arms: tuple[str, ...]
-    """Estimators; the first is what the others are compared with."""
+    """Estimators, with the values that are their own (`gdpo length.weight=0.5`); the first is what
+    the others are compared with."""
     seeds: tuple[int, ...]
     rewards: tuple[Measured, ...]
     total_steps: int
@@ -61,6 +67,9 @@ class Experiment:
     """One per arm and seed, arm by arm."""
     reach: float
     """Share of a reward's range whose first crossing is timed."""
+    unlike: frozenset[tuple[str, str]] = frozenset()
+    """Arms and rewards that are gated or made otherwise than in the first arm: their means are of
+    something else, and are not compared."""
 
     def runs_of(self, arm: str) -> tuple[Run, ...]:
         """The runs of an arm, seed by seed."""
@@ -68,8 +77,17 @@ class Experiment:
 
     def curves(self, arm: str, reward: str) -> Float[np.ndarray, "seed step"]:
         """The mean reward of each step, a row per seed; NaN where a run has not come so far."""
-        table = np.full((len(self.runs_of(arm)), self.total_steps), np.nan)
-        for row, run in zip(table, self.runs_of(arm), strict=True):
-            values = run.means.get(reward, np.empty(0))[: self.total_steps]
+        return self._table([run.means.get(reward) for run in self.runs_of(arm)])
+
+    def lengths(self, arm: str, figure: str) -> Float[np.ndarray, "seed step"]:
+        """Likewise the `mean` or `max` of the completions' lengths, in tokens."""
+        return self._table([run.lengths.get(figure) for run in self.runs_of(arm)])
+
+    def _table(
+        self, curves: Sequence[Float[np.ndarray, " step"] | None]
+    ) -> Float[np.ndarray, "seed step"]:
+        table = np.full((len(curves), self.total_steps), np.nan)
+        for row, curve in zip(table, curves, strict=True):
+            values = np.empty(0) if curve is None else curve[: self.total_steps]
             row[: len(values)] = values
         return table

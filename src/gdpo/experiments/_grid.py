@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -26,13 +26,15 @@ from gdpo.experiments._reading import (
     LOGS,
     Plan,
     failure_file,
+    may_differ,
     read_plan,
     run_name,
 )
+from gdpo.experiments._varied import arm_name, estimator_of
 from gdpo.training import Recipe, RunDirectory
 from gdpo.training._lock import alone
 from gdpo.training._recipe import differences
-from gdpo.training._resolve import resolve
+from gdpo.training._resolve import Resolved, resolve
 
 _POLL_S = 0.5
 _LEFT_OVERS = (".*.partial", f"{LOGS}/.*.partial")
@@ -47,6 +49,7 @@ class Cell:
     """One arm with one seed."""
 
     arm: str
+    """Its estimator, and behind it the values that are its own."""
     seed: int
     recipe: Recipe
     failure: Path
@@ -110,6 +113,8 @@ class Grid:
     folder: Path
     plan: Plan
     cells: list[Cell]
+    rewards: tuple[str, ...]
+    """Their names, as logs have them."""
 
     def open(self) -> list[Cell]:
         """Return the runs that are neither finished nor failed, also those that others train."""
@@ -136,6 +141,7 @@ def make_grid(
     folder: Path,
     *,
     reach: float,
+    variants: Mapping[str, Recipe] | None = None,
     retry_failed: bool = False,
 ) -> Grid:
     """The cells of a comparison. Seeds and arms may be added to one; nothing is written yet.
@@ -143,37 +149,50 @@ def make_grid(
     Added arms come after those that are there; whoever names all of them decides their order.
 
     All runs of a seed have the same order of data, the same model to begin with and the same
-    settings; only the estimator differs. Its options are the recipe's where the recipe names the
-    same estimator, and its defaults elsewhere.
+    settings; only the estimator differs, and what variants vary. Its options are the recipe's where
+    the recipe names the same estimator, and its defaults elsewhere.
 
     Args:
         recipe: What all share.
-        arms: Estimators; the first is what the others are compared with.
+        arms: Estimators; the first arm is what the others are compared with.
         seeds: Of `trainer.seed`.
         folder: Where the runs lie. A comparison that is there goes on.
         reach: Share of a reward's range whose first crossing is timed.
+        variants: The recipe with values of its own, by name: each makes arms of every estimator.
+            None: the recipe alone.
         retry_failed: Forget that runs failed.
 
     Raises:
-        ConfigError: An estimator does not exist, something is named twice, or the folder holds
-            another comparison or something else.
+        ConfigError: An estimator does not exist, something is named twice, two arms would be the
+            same or do not reward the same, or the folder holds another comparison or something
+            else.
     """
     _check(arms, seeds, reach)
-    recipes = {
-        (arm, seed): resolve(_recipe_of(recipe, arm, seed, folder)).recipe
-        for arm in arms
+    named = {
+        arm_name(estimator, variant): varied
+        for estimator in arms
+        for variant, varied in (variants or {"": recipe}).items()
+    }
+    found = {
+        (arm, seed): resolve(_recipe_of(varied, arm, seed, folder))
+        for arm, varied in named.items()
         for seed in seeds
     }
-    plan = Plan(resolve(recipe).recipe.to_yaml(), tuple(arms), tuple(seeds), reach)
+    of_one_seed = {arm: found[arm, seeds[0]] for arm in named}
+    _check_arms(of_one_seed)
+    shared = resolve(recipe).recipe
+    varied = _varied(shared, [each.recipe for each in of_one_seed.values()])
+    plan = Plan(shared.to_yaml(), tuple(named), tuple(seeds), reach, varied)
     plan = _joined(folder, plan)
     cells = [
-        Cell(arm, seed, one, failure_file(folder, arm, seed))
-        for (arm, seed), one in recipes.items()
+        Cell(arm, seed, one.recipe, failure_file(folder, arm, seed))
+        for (arm, seed), one in found.items()
     ]
     if retry_failed:
         for cell in cells:
             cell.failure.unlink(missing_ok=True)
-    return Grid(folder, plan, cells)
+    rewards = next(iter(found.values())).rewards
+    return Grid(folder, plan, cells, tuple(reward.name for reward in rewards))
 
 
 def run_grid(
@@ -230,20 +249,43 @@ def _check(arms: Sequence[str], seeds: Sequence[int], reach: float) -> None:
         raise ConfigError(f"--seeds names {outside[0]}; a seed is from 0 to {_SEEDS - 1}")
     if not 0 < reach <= 1:
         raise ConfigError(f"--reach is a share of a reward's range, above 0 and at most 1: {reach}")
-    names = [run_name(arm, 0) for arm in arms]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"two arms have the same folder: {', '.join(names)}; rename one")
     for arm in arms:
         resolve_estimator(arm)
 
 
+def _check_arms(arms: Mapping[str, Resolved]) -> None:
+    """Refuse arms that cannot be told apart, and arms that cannot be compared."""
+    seen: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    first = next(iter(arms))
+    rewards = [reward.name for reward in arms[first].rewards]
+    for arm, found in arms.items():
+        digest = found.recipe.model_copy(update={"name": "run"}).digest
+        if (other := seen.setdefault(digest, arm)) != arm:
+            raise ConfigError(f"{other!r} and {arm!r} would be the same training: leave one out")
+        if (other := folders.setdefault(run_name(arm, 0), arm)) != arm:
+            raise ConfigError(f"{other!r} and {arm!r} have the same folder: rename one")
+        if (names := [reward.name for reward in found.rewards]) != rewards:
+            raise ConfigError(
+                f"{first!r} rewards {', '.join(rewards)}, and {arm!r} {', '.join(names)}: what is "
+                "compared must be rewarded in all arms; one with weight 0 is logged all the same"
+            )
+
+
+def _varied(shared: Recipe, arms: Iterable[Recipe]) -> tuple[str, ...]:
+    """Keys of the recipe in which arms differ from it, beside those that every comparison may."""
+    changed = dict.fromkeys(key for arm in arms for key in differences(shared, arm))
+    return tuple(key for key in changed if not may_differ(key))
+
+
 def _recipe_of(recipe: Recipe, arm: str, seed: int, folder: Path) -> Recipe:
-    same = arm == recipe.advantage
+    estimator = estimator_of(arm)
+    same = estimator == recipe.advantage
     return recipe.model_copy(
         update={
             "name": run_name(arm, seed),
             "runs_dir": str(folder),
-            "advantage": arm,
+            "advantage": estimator,
             "advantage_options": recipe.advantage_options if same else {},
             "trainer": {**recipe.trainer, "seed": seed, "logging_steps": 1},
         }
@@ -268,6 +310,7 @@ def _joined(folder: Path, plan: Plan) -> Plan:
         plan.arms if named_all else tuple(dict.fromkeys((*there.arms, *plan.arms))),
         tuple(dict.fromkeys((*there.seeds, *plan.seeds))),
         plan.reach,
+        tuple(dict.fromkeys((*there.varied, *plan.varied))),
     )
 
 

@@ -66,13 +66,22 @@ def permutation_test(
     observed = abs(np.sum(ours - pooled.mean()))
     rounding = 2**10 * np.finfo(float).eps * np.max(np.abs(pooled))
     ways = comb(len(pooled), len(ours))
-    exact = ways <= _EXACT
+    exact, floor = ways <= _EXACT, least_p(len(ours), len(theirs), draws=draws)
     sums = _all_sums(centred, len(ours)) if exact else _sums(centred, len(ours), draws, seed)
     as_far = int(np.count_nonzero(np.abs(sums) >= observed - rounding))
-    least = (2 if len(ours) == len(theirs) else 1) / ways
-    if exact:
-        return PValue(as_far / ways, least)
-    return PValue((1 + as_far) / (1 + draws), max(least, 1 / (1 + draws)))
+    return PValue(as_far / ways if exact else (1 + as_far) / (1 + draws), floor)
+
+
+def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
+    """The floor of the permutation test of so many runs of two arms, one or more each.
+
+    Example:
+        >>> round(least_p(5, 5), 4)
+        0.0079
+    """
+    ways = comb(ours + theirs, ours)
+    least = (2 if ours == theirs else 1) / ways
+    return least if ways <= _EXACT else max(least, 1 / (1 + draws))
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

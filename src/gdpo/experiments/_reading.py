@@ -1,10 +1,12 @@
 """Reads an experiment from its folder: a comparison, a folder of runs, or one run."""
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -14,9 +16,12 @@ from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError, DataError
 from gdpo.experiments._experiment import Experiment, Measured, Run, State
 from gdpo.experiments._threshold import REACHED
+from gdpo.experiments._varied import arm_name, in_words
 from gdpo.training import Recipe, RunDirectory, read_recipe
 from gdpo.training._lock import is_locked
 from gdpo.training._recipe import differences
+
+_Curve: TypeAlias = Float[np.ndarray, " step"]
 
 COMPARISON_FILE = "comparison.json"
 """What marks a folder as a comparison."""
@@ -43,6 +48,12 @@ _MAY_DIFFER = (
 )
 """Keys of recipes that may be others in runs that are compared."""
 
+_LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
+"""Of the completions of a step, in tokens, as metrics call them."""
+
+_LONGEST = 120
+"""Characters of an arm that its folder's name has, at most."""
+
 _DEFAULT_SEED = 42
 """TRL's, where a recipe names none."""
 
@@ -56,6 +67,8 @@ class Plan:
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     reach: float = REACHED
+    varied: tuple[str, ...] = ()
+    """Keys of the recipe that arms have values of their own for."""
 
     def write(self, folder: Path) -> None:
         """Keep it in the comparison's folder."""
@@ -64,6 +77,7 @@ class Plan:
             "arms": self.arms,
             "seeds": self.seeds,
             "reach": self.reach,
+            "varied": self.varied,
         }
         write_whole(folder / COMPARISON_FILE, to_json(plain, indent=2))
 
@@ -80,14 +94,17 @@ def read_plan(folder: Path) -> Plan | None:
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
         arms, seeds = tuple(map(str, plain["arms"])), tuple(map(int, plain["seeds"]))
-        return Plan(str(plain["recipe"]), arms, seeds, float(plain["reach"]))
+        varied = tuple(map(str, plain.get("varied", ())))
+        return Plan(str(plain["recipe"]), arms, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}. It is written by gdpo compare") from error
 
 
 def run_name(arm: str, seed: int) -> str:
     """The folder of a run in its comparison."""
-    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in arm)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", arm)
+    if len(plain) > _LONGEST:
+        plain = f"{plain[:_LONGEST]}-{hashlib.sha256(arm.encode()).hexdigest()[:8]}"
     return f"{plain}-seed-{seed}"
 
 
@@ -99,7 +116,8 @@ def failure_file(folder: Path, arm: str, seed: int) -> Path:
 def read_experiment(folder: Path) -> Experiment:
     """What lies in a folder: a comparison, several run directories, or one.
 
-    Without a comparison's plan the arms are the runs' estimators, GRPO being the first.
+    Without a comparison's plan the arms are the runs' estimators, GRPO being the first, with the
+    weights and gates of rewards that not all of the runs have.
 
     Raises:
         DataError: There is no run, or the runs do not reward the same.
@@ -114,13 +132,46 @@ def read_experiment(folder: Path) -> Experiment:
             "compare has made"
         )
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
-    runs = [_read_run(recipe.advantage, _seed(recipe), path, None) for recipe, path in found]
+    own = _own([recipe for recipe, _ in found])
+    recipes = [(_arm_by_hand(recipe, path, own), recipe) for recipe, path in found]
+    runs = [
+        _read_run(arm, _seed(recipe), path, None)
+        for (arm, recipe), (_, path) in zip(recipes, found, strict=True)
+    ]
     _refuse_twins(runs)
-    present = {run.arm for run in runs}
-    arms = (*(name for name in ESTIMATORS if name in present), *sorted(present - set(ESTIMATORS)))
+    arms = tuple(sorted(dict(recipes), key=lambda arm: _rank(arm, dict(recipes)[arm])))
     seeds = tuple(sorted({run.seed for run in runs}))
     ordered = tuple(sorted(runs, key=lambda run: (arms.index(run.arm), run.seed)))
-    return _experiment(folder, arms, seeds, ordered, [recipe for recipe, _ in found], REACHED)
+    varied = [f"rewards.{place}.{key}" for place, key in own]
+    return _experiment(folder, arms, seeds, ordered, recipes, REACHED, varied=varied)
+
+
+def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
+    """Places of rewards whose weight or gate is not the same in all recipes, and which of them."""
+    places = enumerate(zip(*(recipe.rewards for recipe in recipes), strict=False))
+    return [
+        (place, key)
+        for place, entries in places
+        for key in ("weight", "gate")
+        if any(getattr(entry, key) != getattr(entries[0], key) for entry in entries)
+    ]
+
+
+def _arm_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
+    """What `gdpo compare --vary` would call the arm of a run that was started by hand."""
+    names = list(RunDirectory(path).read_ranges()) or [entry.name for entry in recipe.rewards]
+    values = [
+        f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
+        for place, key in own
+        if place < len(names)
+    ]
+    return arm_name(recipe.advantage, " ".join(values))
+
+
+def _rank(arm: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
+    """Estimators as gdpo lists them, GRPO being the first, and users' own; large weights first."""
+    known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
+    return known, recipe.advantage, [-entry.weight for entry in recipe.rewards], arm
 
 
 def _compared(folder: Path, plan: Plan) -> Experiment:
@@ -129,12 +180,13 @@ def _compared(folder: Path, plan: Plan) -> Experiment:
         _read_run(arm, seed, folder / run_name(arm, seed), failure_file(folder, arm, seed))
         for arm, seed in cells
     )
-    recipes = [read_recipe(RunDirectory(run.path).recipe) for run in runs if _is_run(run.path)]
+    begun = [run for run in runs if _is_run(run.path)]
+    recipes = [(run.arm, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
     if not recipes:
         raise DataError(
             f"{folder}: no run of this comparison has begun yet; there is nothing to see"
         )
-    return _experiment(folder, plan.arms, plan.seeds, runs, recipes, plan.reach)
+    return _experiment(folder, plan.arms, plan.seeds, runs, recipes, plan.reach, varied=plan.varied)
 
 
 def _experiment(
@@ -142,35 +194,78 @@ def _experiment(
     arms: tuple[str, ...],
     seeds: tuple[int, ...],
     runs: tuple[Run, ...],
-    recipes: Sequence[Recipe],
+    recipes: Sequence[tuple[str, Recipe]],
     reach: float,
+    *,
+    varied: Sequence[str] = (),
 ) -> Experiment:
-    _refuse_different(folder, recipes)
-    steps = [_steps(recipe) for recipe in recipes] + [run.steps for run in runs]
+    """All that was read; the recipes are those of the runs that have begun, with their arms."""
+    _refuse_different(folder, [recipe for _, recipe in recipes], varied)
+    steps = [_steps(recipe) for _, recipe in recipes] + [run.steps for run in runs]
+    rewards = _measured([recipe for _, recipe in recipes], runs)
     return Experiment(
-        name=recipes[0].task,
+        name=recipes[0][1].task,
         path=folder,
         arms=arms,
         seeds=seeds,
-        rewards=_measured(recipes[0], runs),
+        rewards=rewards,
         total_steps=max(steps),
         runs=runs,
         reach=reach,
+        unlike=unlike(arms, [reward.name for reward in rewards], dict(recipes)),
     )
 
 
-def _measured(recipe: Recipe, runs: Sequence[Run]) -> tuple[Measured, ...]:
-    """Return the rewards with the ranges that a run kept, or else with what was seen.
+def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured, ...]:
+    """Return the rewards with the ranges that runs kept, or else with what was seen.
 
     No code that the recipe names is imported: a run may come from anywhere.
     """
-    begun = (RunDirectory(run.path) for run in runs if _is_run(run.path))
-    declared = next((kept for run in begun if (kept := run.read_ranges())), None)
-    ranges = declared or dict.fromkeys(_logged(runs))
-    weights = (entry.weight for entry in recipe.rewards)
+    ranges = _declared(runs) or dict.fromkeys(_logged(runs))
+    weights = (
+        {entry.weight for entry in each}
+        for each in zip(*(r.rewards for r in recipes), strict=False)
+    )
     return tuple(
-        Measured(name, *(known or _seen(name, runs)), weight)
-        for (name, known), weight in zip(ranges.items(), weights, strict=False)
+        Measured(name, *(known or _seen(name, runs)), each.pop() if len(each) == 1 else None)
+        for (name, known), each in zip(ranges.items(), weights, strict=False)
+    )
+
+
+def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
+    """The ranges that hold for all runs: a gate adds 0 to that of its own arms."""
+    begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
+    names = dict.fromkeys(name for kept in begun for name in kept)
+    known = {name: [kept[name] for kept in begun if name in kept] for name in names}
+    return {name: _widest(ranges) for name, ranges in known.items()}
+
+
+def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """All of them together; None where one is unknown."""
+    known = [each for each in ranges if each is not None]
+    if len(known) < len(ranges):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def unlike(
+    arms: Sequence[str], names: Sequence[str], recipes: Mapping[str, Recipe]
+) -> frozenset[tuple[str, str]]:
+    """Arms and rewards that are gated or made otherwise than in the first arm.
+
+    Args:
+        arms: All; the first is what the others are compared with.
+        names: Of the rewards, as logs have them.
+        recipes: By arm; those of arms that have no run yet may be missing.
+    """
+    first = recipes.get(arms[0])
+    if first is None:
+        return frozenset()
+    return frozenset(
+        (arm, name)
+        for arm, recipe in recipes.items()
+        for name, ours, theirs in zip(names, recipe.rewards, first.rewards, strict=False)
+        if (ours.name, ours.gate, ours.options) != (theirs.name, theirs.gate, theirs.options)
     )
 
 
@@ -189,7 +284,7 @@ def _read_run(arm: str, seed: int, path: Path, failed: Path | None) -> Run:
     run = RunDirectory(path)
     rows = [row for row in run.read_metrics() if "loss" in row] if path.is_dir() else []
     state, why = _state(run, failed)
-    return Run(arm, seed, path, state, why, _means(rows))
+    return Run(arm, seed, path, state, why, *_curves(rows))
 
 
 def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
@@ -210,19 +305,24 @@ def _why(file: Path) -> str:
         return f"{file} cannot be read"
 
 
-def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Float[np.ndarray, " step"]]:
-    """By reward, its mean at each step; NaN at steps that were not logged."""
+def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, _Curve], dict[str, _Curve]]:
+    """The mean of each reward, and the lengths, at each step; NaN at steps that were not logged."""
     rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
     count = max((row["step"] for row in rows), default=0)
-    means: dict[str, Float[np.ndarray, " step"]] = {}
+    means: dict[str, _Curve] = {}
+    lengths: dict[str, _Curve] = {}
     for row in rows:
         for key, value in row.items():
             if key.startswith("rewards/") and key.endswith("/mean"):
-                name = key.removeprefix("rewards/").removesuffix("/mean")
-                curve = means.setdefault(name, np.full(count, np.nan))
-                if isinstance(value, int | float):
-                    curve[row["step"] - 1] = value
-    return means
+                curves, name = means, key.removeprefix("rewards/").removesuffix("/mean")
+            elif key in _LENGTHS:
+                curves, name = lengths, _LENGTHS[key]
+            else:
+                continue
+            curve = curves.setdefault(name, np.full(count, np.nan))
+            if isinstance(value, int | float):
+                curve[row["step"] - 1] = value
+    return means, lengths
 
 
 def _steps(recipe: Recipe) -> int:
@@ -247,14 +347,19 @@ def _is_run(path: Path) -> bool:
     return run.recipe.is_file() and run.environment.is_file()
 
 
-def _refuse_different(folder: Path, recipes: Sequence[Recipe]) -> None:
+def may_differ(key: str) -> bool:
+    """Whether runs that are compared may differ in this key of their recipes."""
+    return key in _MAY_DIFFER or key.split(".")[0] == "advantage_options"
+
+
+def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[str]) -> None:
     """Raise a DataError where runs differ in more than estimator, seed and what is not trained."""
     first = recipes[0]
     for other in recipes[1:]:
         changed = {
             key: values
             for key, values in differences(first, other).items()
-            if key not in _MAY_DIFFER and not key.startswith("advantage_options")
+            if not may_differ(key) and not any(f"{key}.".startswith(f"{own}.") for own in varied)
         }
         if changed:
             shown = "; ".join(f"{key} is {a!r} and {b!r}" for key, (a, b) in changed.items())

@@ -12,7 +12,7 @@ from gdpo.report._text import html, number, short
 
 WIDTH, HEIGHT = 440, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 36
-COLOURS = 6
+COLOURS = 8
 """Arms that differ in colour; the page's style has as many, each with a dash pattern of its own."""
 
 Points = Float[np.ndarray, " point"]

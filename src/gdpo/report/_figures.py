@@ -12,6 +12,9 @@ from gdpo.report._charts import COLOURS, Chart, Line, Points
 _POINTS = 20_000
 """Of all thin lines together: they decide the size of the page."""
 
+_LENGTHS = 2
+"""Charts of the lengths."""
+
 Table = Float[np.ndarray, "seed step"]
 
 
@@ -23,11 +26,10 @@ def smoothing(total_steps: int) -> int:
 def curves(comparison: Comparison, reward: Measured) -> Chart:
     """Median over the seeds, the quarters around it, and every seed."""
     experiment = comparison.experiment
-    lines = len(experiment.runs) * len(experiment.rewards)
-    points = min(400, max(20, _POINTS // max(1, lines)))
-    steps = np.arange(1, max(1, experiment.total_steps) + 1, dtype=np.float64)
+    points = _points(comparison)
     drawn = [
-        _curve(comparison, arm, place, reward, points) for place, arm in enumerate(experiment.arms)
+        _line(arm, place, experiment.curves(arm, reward.name), points)
+        for place, arm in enumerate(experiment.arms)
     ]
     values = np.concatenate([line.thin.ravel() for line in drawn])
     known = values[np.isfinite(values)]
@@ -36,11 +38,39 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
     return Chart(
         title=reward.name,
         label="mean reward",
-        x=binned(steps[None], points)[0],
+        x=_steps(comparison, points),
         low=low,
         high=high if high > low else low + 1,
         lines=drawn,
         threshold=comparison.threshold(reward),
+    )
+
+
+def lengths(comparison: Comparison) -> list[Chart]:
+    """The mean length of the completions, and the longest of each step, as the rewards are drawn.
+
+    Nothing where no run has logged them.
+    """
+    logged = [run for run in comparison.experiment.runs if run.lengths]
+    told = {"mean": "mean length, tokens", "max": "longest, tokens"} if logged else {}
+    return [_length(comparison, figure, label) for figure, label in told.items()]
+
+
+def _length(comparison: Comparison, figure: str, label: str) -> Chart:
+    experiment = comparison.experiment
+    points = _points(comparison)
+    drawn = [
+        _line(arm, place, experiment.lengths(arm, figure), points)
+        for place, arm in enumerate(experiment.arms)
+    ]
+    values = np.concatenate([line.thin.ravel() for line in drawn] + [line.value for line in drawn])
+    return Chart(
+        title="completions",
+        label=label,
+        x=_steps(comparison, points),
+        low=0.0,
+        high=float(np.nanmax(values, initial=1.0)),
+        lines=drawn,
     )
 
 
@@ -64,8 +94,20 @@ def survival(comparison: Comparison, reward: Measured) -> Chart:
     )
 
 
-def _curve(comparison: Comparison, arm: str, place: int, reward: Measured, points: int) -> Line:
-    table = comparison.experiment.curves(arm, reward.name)
+def _points(comparison: Comparison) -> int:
+    """Of each line."""
+    experiment = comparison.experiment
+    lines = len(experiment.runs) * (len(experiment.rewards) + _LENGTHS)
+    return min(400, max(20, _POINTS // max(1, lines)))
+
+
+def _steps(comparison: Comparison, points: int) -> Points:
+    steps = np.arange(1, max(1, comparison.experiment.total_steps) + 1, dtype=np.float64)
+    return binned(steps[None], points)[0]
+
+
+def _line(arm: str, place: int, table: Table, points: int) -> Line:
+    """Median over the seeds, the quarters around it, and every seed."""
     if not table.shape[1]:
         table = np.full((len(table), 1), np.nan)
     seeds = binned(running_mean(table, smoothing(table.shape[1])), points)

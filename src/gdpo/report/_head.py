@@ -83,7 +83,7 @@ def _result_table(comparison: Comparison, reward: Measured) -> str:
         headings,
         rows,
         f"<b><bdi>{html(reward.name)}</bdi></b> <span>{short(reward.low)} to {short(reward.high)}, "
-        f"weight {short(reward.weight)}</span>",
+        f"weight {'varied' if reward.weight is None else short(reward.weight)}</span>",
     )
 
 

@@ -12,7 +12,7 @@ from gdpo.diagnostics import (
     Span,
     diagnose,
 )
-from gdpo.experiments import Experiment, Run
+from gdpo.experiments import Experiment, Run, estimator_of
 from gdpo.report._replay import Replay, Replayed
 
 
@@ -66,7 +66,7 @@ def _of_run(experiment: Experiment, run: Run, steps: Sequence[Replayed]) -> list
             step.rewards,
             step.weights,
             step.names,
-            estimator=run.arm,
+            estimator=estimator_of(run.arm),
             advantages=step.advantages,
             low={name: low[name] for name in step.names if name in low},
             high={name: high[name] for name in step.names if name in high},

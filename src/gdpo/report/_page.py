@@ -43,6 +43,7 @@ def page(comparison: Comparison) -> str:
     replayed = replay(experiment)
     shown = sample(experiment, replayed)
     curves = [figures.curves(comparison, reward) for reward in experiment.rewards]
+    curves += figures.lengths(comparison)
     survival = [figures.survival(comparison, reward) for reward in _timed(comparison)]
     return framed(
         "page.html",
@@ -86,6 +87,11 @@ def _reading(comparison: Comparison) -> str:
     )
     if any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes):
         text += "; with fewer than 5 seeds a final has no interval"
+    if comparison.experiment.unlike:
+        text += (
+            f"; –: gated or made otherwise than in {html(comparison.experiment.arms[0])}, so that "
+            "it is another quantity and is not compared"
+        )
     if not comparison.differences:
         return f"{text}."
     return (

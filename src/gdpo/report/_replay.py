@@ -1,4 +1,4 @@
-"""Every recorded step under every arm's estimator: who would have got which advantage.
+"""Every recorded step under the estimators of all arms: who would have got which advantage.
 
 Only gdpo's own estimators are called. A user's own is code that a run names, and a report runs
 none: it is shown with the advantages that its own runs recorded.
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule
 from gdpo.analysis import Tally, call_rule, disagreement, make_rule
 from gdpo.errors import GdpoError
-from gdpo.experiments import Experiment, Run
+from gdpo.experiments import Experiment, Run, estimator_of
 from gdpo.report._record import Step, evenly, read_step, step_files
 from gdpo.training import RunDirectory, read_recipe
 
@@ -45,18 +45,21 @@ class Replay:
     """All that was recorded and looked at."""
 
     estimators: tuple[str, ...]
-    """Those of the arms; of a single arm, GRPO or GDPO beside it."""
+    """Those of the arms, with their options, each once; of a single one, GRPO or GDPO beside it. An
+    arm's name stands for the estimator with the arm's options, where there are several."""
     steps: tuple[Replayed, ...]
     """Run by run."""
     recorded_steps: int
     """All, looked at or not."""
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
     """Why an estimator could not be called, by its name."""
+    of_arm: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Which of the estimators an arm's runs trained with."""
 
     @property
     def not_called(self) -> tuple[str, ...]:
         """Estimators of users' own, of which the recorded advantages are shown."""
-        return tuple(name for name in self.estimators if name not in ESTIMATORS)
+        return tuple(name for name in self.estimators if estimator_of(name) not in ESTIMATORS)
 
     @property
     def rollouts(self) -> int:
@@ -86,22 +89,24 @@ class Agreement:
 def replay(experiment: Experiment) -> Replay:
     """Give every recorded step to every estimator, whole, with the options of its arm.
 
+    The weights are those that the step was recorded with: arms that differ in nothing else are one
+    estimator here.
+
     Raises:
         DataError: A rollout file cannot be read.
     """
-    estimators = experiment.arms
-    if len(estimators) == 1:
-        estimators = (*estimators, "gdpo" if estimators[0] == "grpo" else "grpo")
     problems: dict[str, str] = {}
-    options = {name: _options(experiment.runs_of(name), name, problems) for name in estimators}
+    options, of_arm = _players(experiment, problems)
+    if len(options) == 1:
+        options["gdpo" if "grpo" in options else "grpo"] = {}
     steps: list[Replayed] = []
     recorded = 0
     for run in experiment.runs:
         files = step_files(run.path)
         recorded += len(files)
         read = [s for file in evenly(files, _STEPS) if (s := read_step(file)) is not None]
-        steps += _replay_run(experiment, run, read, options, problems)
-    return Replay(estimators, tuple(steps), recorded, problems)
+        steps += _replay_run(experiment, run, read, of_arm[run.arm], options, problems)
+    return Replay(tuple(options), tuple(steps), recorded, problems, of_arm)
 
 
 def agreements(replayed: Replay) -> list[Agreement]:
@@ -130,6 +135,21 @@ def _agreement(replayed: Replay, place: int) -> Agreement:
     )
 
 
+def _players(
+    experiment: Experiment, problems: dict[str, str]
+) -> tuple[dict[str, Mapping[str, object]], dict[str, str]]:
+    """The options of each estimator, by its name, and the name of that of each arm."""
+    options: dict[str, Mapping[str, object]] = {}
+    of_arm: dict[str, str] = {}
+    for arm in experiment.arms:
+        estimator = estimator_of(arm)
+        given = _options(experiment.runs_of(arm), estimator, problems)
+        alike = (n for n, o in options.items() if (estimator_of(n), o) == (estimator, given))
+        of_arm[arm] = next(alike, arm if estimator in options else estimator)
+        options.setdefault(of_arm[arm], given)
+    return options, of_arm
+
+
 def _options(runs: Sequence[Run], name: str, problems: dict[str, str]) -> Mapping[str, object]:
     """Of an arm, as its runs' recipes have them."""
     recipes = [path for run in runs if (path := RunDirectory(run.path).recipe).is_file()]
@@ -144,6 +164,7 @@ def _replay_run(
     experiment: Experiment,
     run: Run,
     steps: Sequence[Step],
+    own: str,
     options: Mapping[str, Mapping[str, object]],
     problems: dict[str, str],
 ) -> list[Replayed]:
@@ -152,14 +173,14 @@ def _replay_run(
     low = {reward.name: reward.low for reward in experiment.rewards}
     high = {reward.name: reward.high for reward in experiment.rewards}
     rules = {
-        name: make_rule(name, steps[0].names, given, problems, low=low, high=high)
+        name: make_rule(estimator_of(name), steps[0].names, given, problems, low=low, high=high)
         for name, given in options.items()
-        if name in ESTIMATORS
+        if estimator_of(name) in ESTIMATORS
     }
 
     def advantages_of(name: str, step: Step) -> Float[np.ndarray, "prompt sample"]:
         if name not in rules:
-            return step.advantages if name == run.arm else np.full(step.advantages.shape, nan)
+            return step.advantages if name == own else np.full(step.advantages.shape, nan)
         return _call(rules[name], name, step, problems)
 
     return [
@@ -179,9 +200,10 @@ def _call(
 
 def _off(replayed: Replay, place: int) -> float:
     """How far the replay is from the record, where both are of the same estimator."""
-    if replayed.estimators[place] not in ESTIMATORS:
+    name = replayed.estimators[place]
+    if name in replayed.not_called:
         return nan
-    own = [r for r in replayed.steps if r.run.arm == replayed.estimators[place]]
+    own = [r for r in replayed.steps if replayed.of_arm[r.run.arm] == name]
     return max(
         (float(np.max(np.abs(r.advantages[place] - r.step.advantages))) for r in own), default=nan
     )

@@ -17,6 +17,9 @@ def summary(comparison: Comparison) -> RenderableType:
     if comparison.exploratory:
         parts.append(Text(caution(comparison), style="yellow"))
     parts.append(_table(comparison))
+    if comparison.experiment.unlike:
+        first = visible(comparison.experiment.arms[0])
+        parts.append(Text(f"–: gated or made otherwise than in {first}; not compared", "dim"))
     failed = [run for run in comparison.experiment.runs if run.state == "failed"]
     for run in failed[:3]:
         why = run.why.strip().splitlines()
@@ -39,7 +42,7 @@ def _table(comparison: Comparison) -> Table:
     arms = comparison.experiment.arms
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("reward", style="cyan")
-    table.add_column("arm", style="bold")
+    table.add_column("arm", style="bold", overflow="fold")
     headings = ["final (95 %)"]
     if comparison.differences:
         headings += [f"against {visible(arms[0])}", "p (floor)"]

@@ -13,11 +13,17 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 _LENGTH_COLOUR = "#555555"
 
+_LENGTHS = {
+    "completions/mean_length": "answer length",
+    "completions/max_length": "longest answer of a step",
+}
+"""Metrics, and the titles of their panels."""
+
 
 def draw_curves(
     path: Path, title: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[RewardChange]
 ) -> None:
-    """Draw one panel per reward, and one for the length of the answers.
+    """Draw one panel per reward, one for the mean length of the answers, and one for the longest.
 
     Thin: each step. Thick: their running mean.
 
@@ -29,7 +35,7 @@ def draw_curves(
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plots", "to draw the curves of a run") from error
     steps = [row for row in rows if "loss" in row]
-    panels = len(rewards) + 1
+    panels = len(rewards) + len(_LENGTHS)
     figure = Figure(figsize=(3.4 * panels, 3.0), dpi=150, layout="constrained")
     figure.suptitle(title, fontsize=11, fontweight="bold")
     axes: Any = figure.subplots(1, panels)
@@ -37,9 +43,10 @@ def draw_curves(
         _panel(axes[i], steps, f"rewards/{reward.name}/mean", _COLOURS[i % len(_COLOURS)])
         axes[i].set_title(reward.name, fontsize=10)
         axes[i].set_ylabel(f"mean reward ({reward.low:g} to {reward.high:g})", fontsize=8)
-    _panel(axes[-1], steps, "completions/mean_length", _LENGTH_COLOUR)
-    axes[-1].set_title("answer length", fontsize=10)
-    axes[-1].set_ylabel("tokens", fontsize=8)
+    for axis, (key, title) in zip(axes[len(rewards) :], _LENGTHS.items(), strict=True):
+        _panel(axis, steps, key, _LENGTH_COLOUR)
+        axis.set_title(title, fontsize=10)
+        axis.set_ylabel("tokens", fontsize=8)
     partial = path.with_name(f".{path.stem}.partial.png")
     figure.savefig(partial)
     partial.replace(path)

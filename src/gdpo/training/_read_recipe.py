@@ -24,8 +24,15 @@ from gdpo.training._recipe import (
     Recipe,
     RewardConfig,
 )
-from gdpo.training._resolve import resolve
-from gdpo.training._yaml import Document, KeyPath, dotted, override, read_yaml
+from gdpo.training._resolve import find_rewards, find_task, resolve
+from gdpo.training._yaml import (
+    Document,
+    KeyPath,
+    dotted,
+    override,
+    override_place,
+    read_yaml,
+)
 
 _YAML = (".yaml", ".yml")
 """What a recipe's name ends in."""
@@ -56,7 +63,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
     Args:
         path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
-        overrides: `a.b=value`, as `--set` takes them.
+        overrides: `a.b=value`, as `--set` takes them. A reward goes by its name or by its number:
+            `rewards.length.weight=0.5`.
         resume: As for `read_recipe`.
 
     Raises:
@@ -67,11 +75,11 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
-    """Read a recipe; what it names is not looked up.
+    """Read a recipe; what it names is not looked up, unless an override names a reward.
 
     Args:
         path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
-        overrides: `a.b=value`, as `--set` takes them.
+        overrides: `a.b=value`, as `--set` takes them; see `load_recipe`.
         resume: The recipe is to continue a run. Then a run directory means the run that lies in
             it, also where the folder was renamed, moved or copied since its recipe was written.
 
@@ -81,12 +89,8 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     file = _recipe_file(Path(path))
     document = _spelled_out(read_yaml(file))
     for assignment in overrides:
-        document = _spelled_out(override(document, assignment))
-    try:
-        recipe = Recipe.model_validate(document.data)
-    except ValidationError as error:
-        raise ConfigError(_explain(error, document)) from error
-    recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
+        document = _spelled_out(_overridden(document, assignment))
+    recipe = _validated(document)
     if resume and (file.parent / ENVIRONMENT_FILE).is_file():
         return _lying_in(file.parent, recipe, overrides)
     if resume and Path(path).is_dir() and recipe.run_dir.is_dir():
@@ -131,6 +135,65 @@ def _spelled_out(document: Document) -> Document:
         {"name": r} if isinstance(r, str) else r for r in cast("list[Any]", rewards)
     ]
     return replace(document, data={**document.data, "rewards": spelled})
+
+
+def _validated(document: Document) -> Recipe:
+    try:
+        recipe = Recipe.model_validate(document.data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, document)) from error
+    recipe._places, recipe._source = document.places, document.source  # pyright: ignore[reportPrivateUsage]
+    return recipe
+
+
+def _overridden(document: Document, assignment: str) -> Document:
+    """The document with one value replaced; a reward may go by its name."""
+    target, equals, value = assignment.partition("=")
+    keys = target.strip().split(".")
+    if not equals or keys[0] != "rewards" or len(keys) < 2 or keys[1].isdigit():
+        return override(document, assignment)
+    if not isinstance(document.data.get("rewards") or [], list):
+        return override(document, assignment)
+    document, position = _position(document, keys[1], override_place(assignment))
+    keys[1] = str(position)
+    return override(document, f"{dotted(keys)}={value}", given=assignment)
+
+
+def _position(document: Document, name: str, place: str) -> tuple[Document, int]:
+    """Where the reward of a name is, in a document that lists its rewards.
+
+    The name is the one that the recipe writes, or the one that logs have: `token_limit` makes a
+    reward called `length`. The functions that make rewards are called only for the latter.
+    """
+    entries = cast("list[Any]", document.data.get("rewards") or [])
+    written = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+    if written.count(name) == 1:
+        return document, written.index(name)
+    names = _reward_names(document, entries)
+    if name not in names:
+        raise ConfigError(f"{place}: no reward is called {name!r}: {did_you_mean(name, names)}")
+    rewards = entries or list(names)
+    return _spelled_out(replace(document, data={**document.data, "rewards": rewards})), names.index(
+        name
+    )
+
+
+def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
+    """What logs call the rewards; of a recipe that lists none, those of its task.
+
+    The rest of the recipe is not looked at: a later override may correct it.
+    """
+    naming = [
+        {key: entry[key] for key in ("name", "options") if key in entry}
+        if isinstance(entry, dict)
+        else entry
+        for entry in entries
+    ]
+    task = {key: document.data[key] for key in ("task",) if key in document.data}
+    rest = {"model": "", "data": {"source": ""}, "rewards": naming}
+    recipe = _validated(replace(document, data={**task, **rest}))
+    found = find_task(recipe)
+    return [reward.name for reward in (find_rewards(recipe, found) or found.rewards)]
 
 
 def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:

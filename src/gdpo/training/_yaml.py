@@ -8,6 +8,7 @@ error instead of a silent overwrite.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -137,13 +138,14 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
     )
 
 
-def override(document: Document, assignment: str) -> Document:
+def override(document: Document, assignment: str, *, given: str | None = None) -> Document:
     """The document with one value replaced or added.
 
     Args:
         document: Stays as it is.
         assignment: `a.b=value`. The value is YAML: `1e-6`, `[1, 2]`, `text`; nothing after the `=`
             is null. Entries of a list go by number: `rewards.0.weight=2`.
+        given: How the user wrote it, for messages. None: so.
 
     Raises:
         ConfigError: There is no `=`, the value is no YAML, or the path leads through something that
@@ -154,7 +156,7 @@ def override(document: Document, assignment: str) -> Document:
         raise ConfigError(
             f"--set {assignment}: write it as key=value, as in trainer.learning_rate=1e-6"
         )
-    place = f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
+    place = override_place(given or assignment)
     keys = target.strip().split(".")
     places = dict(document.places)
     data = _copy(document.data)
@@ -174,14 +176,49 @@ def override(document: Document, assignment: str) -> Document:
     return Document(document.source, data, places)
 
 
+def split_values(text: str, source: str) -> list[str]:
+    """The values of a list without its brackets, each as it is written.
+
+    Args:
+        text: YAML with commas between: `1, 0.50, {a: b}`. Numbers come back in one spelling, so
+            that equal ones are equal: `1`, `0.5`.
+        source: How messages call it.
+
+    Raises:
+        ConfigError: It is no YAML.
+
+    Example:
+        >>> split_values("1.0,0.50, {on: correctness, at_least: 1}", "--vary")
+        ['1', '0.5', '{on: correctness, at_least: 1}']
+    """
+    bracketed = f"[{text}]"
+    node = _compose(bracketed, source)
+    assert isinstance(node, yaml.SequenceNode), "brackets make a list"
+    values = [_Builder(source, {}).build(item, ()) for item in node.value]
+    written = [bracketed[n.start_mark.index : n.end_mark.index].strip() for n in node.value]
+    return [spell_number(v) if _plain(v) else w for v, w in zip(values, written, strict=True)]
+
+
+def _plain(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value)
+
+
+def spell_number(value: float) -> str:
+    """The one spelling of a finite number: `1` of `1.0`."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+def override_place(assignment: str) -> str:
+    """How messages call an override."""
+    return f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
+
+
 def _compose(text: str, source: str) -> yaml.Node | None:
     try:
         return cast("yaml.Node | None", yaml.compose(text, _CoreLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = (
-            source if mark is None or source.startswith("--set") else f"{source}:{mark.line + 1}"
-        )
+        where = source if mark is None or source.startswith("--") else f"{source}:{mark.line + 1}"
         raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not valid YAML: {error}") from error
@@ -253,7 +290,7 @@ class _Builder:
         )
 
     def place(self, node: yaml.Node) -> str:
-        in_file = not self.source.startswith("--set")
+        in_file = not self.source.startswith("--")
         return f"{self.source}:{node.start_mark.line + 1}" if in_file else self.source
 
 

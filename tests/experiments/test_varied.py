@@ -1,0 +1,58 @@
+"""Values that are varied: every combination, in one spelling, and what cannot be meant."""
+
+import pytest
+
+from gdpo.errors import ConfigError
+from gdpo.experiments import estimator_of
+from gdpo.experiments._varied import arm_name, read_variants
+
+
+def test_nothing_varied_is_one_variant_without_a_name():
+    assert read_variants([]) == {"": ()}
+    assert arm_name("gdpo", "") == "gdpo"
+
+
+def test_every_combination_of_values_is_a_variant():
+    gates = "rewards.length.gate=null, {on: correctness, at_least: 1}"
+    assert list(read_variants(["rewards.length.weight=1.0,0.50", gates]).values()) == [
+        ("rewards.length.weight=1", "rewards.length.gate=null"),
+        ("rewards.length.weight=1", "rewards.length.gate={on: correctness, at_least: 1}"),
+        ("rewards.length.weight=0.5", "rewards.length.gate=null"),
+        ("rewards.length.weight=0.5", "rewards.length.gate={on: correctness, at_least: 1}"),
+    ]
+
+
+def test_a_variant_is_called_by_the_names_of_its_rewards_and_by_whole_keys_else():
+    given = ["rewards.length.weight=1", "rewards.0.weight=2", "trainer.beta=0.1"]
+    assert list(read_variants(given)) == ["length.weight=1 rewards.0.weight=2 trainer.beta=0.1"]
+
+
+@pytest.mark.parametrize("value", ["1", "0.25", "1e-06", ".inf", "true", '"a, b"', "[1, 2]", "x y"])
+def test_a_value_is_given_on_as_it_was_meant(value):
+    assert next(iter(read_variants([f"a.b={value},other"]).values())) == (f"a.b={value}",)
+
+
+def test_an_arm_knows_its_estimator():
+    [variant] = read_variants(["data.source=my rows.jsonl"])
+    assert estimator_of(arm_name("mine:estimator", variant)) == "mine:estimator"
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        (["a"], "--vary a: write it as key=value,value"),
+        (["a="], "write it as key=value,value"),
+        (["=1"], "write it as key=value,value"),
+        (["a=1,1.0"], "--vary a=1,1.0 names 1 twice"),
+        (["a=1", "a=2"], "--vary names a twice: give all its values in one"),
+        (["a=[1"], r"--vary a=\[1: not valid YAML"),
+        (["a=1],[2"], "not valid YAML"),
+        (["advantage=gdpo,grpo"], "estimators go by --arms"),
+        (["trainer.seed=1,2"], "seeds go by --seeds"),
+        (["name=a,b"], "each run has a name of its own"),
+        (["runs_dir=a,b"], "the folder goes by --output"),
+    ],
+)
+def test_what_cannot_be_varied_is_told(vary, message):
+    with pytest.raises(ConfigError, match=message):
+        read_variants(vary)
