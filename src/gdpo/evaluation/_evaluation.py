@@ -353,7 +353,15 @@ def result_of(
         rewards: What judged them.
         rollouts: Of all problems.
         judge_every_row: Names of rewards that must apply to every row (`Task.judges_every_row`).
+
+    Raises:
+        ConfigError: Other rewards judged them.
     """
+    if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
+        raise ConfigError(
+            f"the responses to {benchmark} that are recorded were judged by other rewards than "
+            f"{', '.join(reward.name for reward in rewards)}. Name another folder: --output"
+        )
     by_problem: dict[int, list[Rollout]] = {}
     for rollout in rollouts:
         by_problem.setdefault(rollout.group_id, []).append(rollout)

@@ -19,7 +19,7 @@ from gdpo.rollouts import Rollout, read_rollouts
 TOLERATED = 0.05
 """Share of rows whose own answer may fall short: published data are not without mistakes."""
 
-_DECIDING = ("correctness", "pass_all", "pass_rate")
+_DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
 """What an empty response must not get; a format or the absence of bugs may come with it."""
 
 _SILENCE = "irrelevance"
