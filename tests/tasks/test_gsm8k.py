@@ -284,15 +284,13 @@ def test_what_is_correct_is_right_by_the_flexible_measure_too(completion):
 
 def test_the_compatible_task_asks_as_the_published_code_does():
     row = {"question": "1+1?", "answer": "#### 2"}
-    asked = {
-        name: TASKS[name].read_row(row).prompt[0]["content"]
-        for name in ("gsm8k", "gsm8k_compatible")
-    }
-    published = asked["gsm8k_compatible"]
+    ours, published = (
+        TASKS[name].read_row(row).prompt[0]["content"] for name in ("gsm8k", "gsm8k_compatible")
+    )
     assert published.startswith(
         "\nYou are a helpful AI assistant.\n\nFor every request, you should"
     )
     assert "provide the fianl answer in integer format.\n" in published
     assert published.endswith("4. The final answer can only be an integer.\n")
     assert hashlib.sha256(published.encode()).hexdigest() == PUBLISHED
-    assert asked["gsm8k"] != published
+    assert ours != published
