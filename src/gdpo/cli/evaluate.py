@@ -36,8 +36,8 @@ def evaluate(
         model: A run directory, a folder, a name on the Hub or smollm2-135m; with --server, what the
             server calls it. `gold` answers with the rows' own answers, and must score 1; `empty`
             with nothing.
-        benchmarks: Names with commas: gsm8k, math500, aime24, amc23, minerva, olympiad, humaneval,
-            humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces, taco,
+        benchmarks: Names with commas: gsm8k, math500, aime24, amc23, amc22_23, minerva, olympiad,
+            humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces, taco,
             tool_calling, bfcl_simple_python and the other categories of BFCL, those of
             several turns too (bfcl: all of them); or a task, with --data.
         data: NAME=FILE: rows of a benchmark from a file instead of the Hub; may be repeated.
