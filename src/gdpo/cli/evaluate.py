@@ -37,8 +37,8 @@ def evaluate(
             server calls it. `gold` answers with the rows' own answers, and must score 1; `empty`
             with nothing.
         benchmarks: Names with commas: gsm8k, math500, aime24, amc23, amc22_23, minerva, olympiad,
-            humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces, taco,
-            tool_calling, bfcl_simple_python and the other categories of BFCL, those of
+            humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces,
+            taco, tool_calling, bfcl_simple_python and the other categories of BFCL, those of
             several turns too (bfcl: all of them); or a task, with --data.
         data: NAME=FILE: rows of a benchmark from a file instead of the Hub; may be repeated.
         samples: Responses to each problem; more than one needs a temperature.
