@@ -48,12 +48,24 @@ def means(results):
 def test_gold_answers_score_1_and_nothing_0(gsm8k_file, mbpp_file, tmp_path):
     names, files = ["gsm8k", "mbpp"], [gsm8k_file, mbpp_file]
     assert means(run(tmp_path / "gold", names, files)) == {
-        "gsm8k": {"correct": 1, "integer": 1, "format": 1, "too long": 0},
+        "gsm8k": {
+            "correct": 1,
+            "integer": 1,
+            "format": 1,
+            "correct, flexible": 1,
+            "too long": 0,
+        },
         "mbpp": {"all tests": 1, "tests passed": 1, "bug": 0, "too long": 0},
     }
     nothing = replace(SETTINGS, model="empty")
     assert means(run(tmp_path / "empty", names, files, nothing)) == {
-        "gsm8k": {"correct": 0, "integer": 0, "format": 0, "too long": 0},
+        "gsm8k": {
+            "correct": 0,
+            "integer": 0,
+            "format": 0,
+            "correct, flexible": 0,
+            "too long": 0,
+        },
         "mbpp": {"all tests": 0, "tests passed": 0, "bug": 1, "too long": 0},
     }
 
@@ -102,7 +114,13 @@ def test_what_is_done_is_kept_and_the_rest_goes_on(gsm8k_file, tmp_path):
     assert {(now.benchmark, now.problems) for now in told} == {("gsm8k", 70)}
     whole = run(tmp_path / "f", ["gsm8k"], [gsm8k_file], answering=lambda _: Counting())
     assert results == whole
-    assert means(results)["gsm8k"] == {"correct": 0.5, "integer": 0.5, "format": 0, "too long": 0.5}
+    assert means(results)["gsm8k"] == {
+        "correct": 0.5,
+        "integer": 0.5,
+        "format": 0,
+        "correct, flexible": 0.5,
+        "too long": 0.5,
+    }
     assert read_results(tmp_path / "e") == results
     again = run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: pytest.fail("asked"))
     assert again == results
@@ -206,7 +224,13 @@ def test_every_response_is_a_rollout_record(gsm8k_file, tmp_path):
         (i, s) for i in range(70) for s in (0, 1)
     ]
     assert records[2].completion == "<answer>2</answer>"
-    assert records[2].rewards == {"correctness": 1, "integer": 1, "format": 0, "length": 0}
+    assert records[2].rewards == {
+        "correctness": 1,
+        "integer": 1,
+        "format": 0,
+        "flexible": 1,
+        "length": 0,
+    }
     assert (records[0].num_tokens, records[0].finish_reason) == (3, "length")
     assert records[2].extra["reference"] == {"answer": "2"}
 
@@ -339,7 +363,7 @@ def test_models_are_paired_by_problem_and_not_by_place(gsm8k_file, tmp_path):
     [theirs] = run(tmp_path / "b", ["gsm8k"], [backwards], answering=lambda _: Counting())
     table = differences_table([ours], [theirs], "b")
     columns = [list(column.cells) for column in table.columns]
-    assert columns[1] == ["40"] * 4
+    assert columns[1] == ["40"] * 5
     assert set(columns[3]) == {"+0.000"}
     other = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
     [stranger] = run(tmp_path / "c", ["gsm8k"], [other])

@@ -59,6 +59,20 @@ def test_an_answer_that_cannot_be_read_is_an_exception(tmp_path):
 
 
 @needs_sandbox
+def test_a_row_that_imports_what_the_sandbox_lacks_is_named_and_says_so(tmp_path):
+    lacking = {**RIGHT, "test_setup_code": "import no_such_package"}
+    found = sanity(mbpp(tmp_path, *[RIGHT] * 20, lacking))
+    assert found.sane
+    [said] = found.exceptions
+    assert said.startswith("problem 21: pass_all 0 of 1, pass_rate 0 of 1, no_bug 0 of 1 (")
+    assert (
+        "the tests' setup raises ModuleNotFoundError: No module named 'no_such_package': "
+        "no program can pass such tests. "
+        "Installed there: Python's own modules, and sortedcontainers with "
+    ) in said
+
+
+@needs_sandbox
 @pytest.mark.parametrize(
     ("rows", "code", "said"), [((RIGHT,), 0, "1 of 1"), ((WRONG,), 1, "0 of 1")]
 )

@@ -28,7 +28,7 @@ PROGRAM = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--config-path")).partition("=")[2])
 told = {"arguments": sys.argv[1:], "log": os.environ["VERL_FILE_LOGGER_PATH"]}
-step = {"gdpo/format/mean": 0.25 * len(sys.argv[-1])}
+step = {"gdpo/format/mean": 0.25 * len(sys.argv[-1]), "response_length/max": 7}
 pathlib.Path(told["log"]).write_text(json.dumps({"step": 2, "data": step}) + "\\n")
 for step in (2, 10):
     saved = folder.parent / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
@@ -108,6 +108,8 @@ def test_a_finished_run_has_its_model_and_a_readme(planned, install):
     assert "- verl\n" in text
     assert f"gdpo launch verl {run.path}" in text
     assert "| format | 0 to 1 | 1 | 5.500 | 5.500 |" in text
+    (row,) = run.read_metrics()
+    assert (row["step"], row["completions/max_length"], row["rewards/format/mean"]) == (2, 7, 5.5)
     assert "model.safetensors" in [upload.path for upload in uploads(run)]
 
 

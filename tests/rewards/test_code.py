@@ -68,6 +68,57 @@ def test_code_is_the_last_python_block_or_the_last_block_or_all(completion, prog
     assert extract_code(completion) == program
 
 
+WHOLE = "import math\n\n@cached\ndef f(x):\n    return x\n"
+CUT = "def g(x):\n    return ("
+
+
+@pytest.mark.parametrize(
+    ("block", "program"),
+    [
+        (f"{WHOLE}\nassert f(1) ==", WHOLE),
+        (f"{WHOLE}\nassert f(1) == 1\nassert f(", f"{WHOLE}\nassert f(1) == 1"),
+        (f"{WHOLE}\nassert f(\n    1,\n# two\n    2", WHOLE),
+        (f"{WHOLE}\ndef test():\n    assert f(1) == 1\n    assert f(2", WHOLE),
+        (f'{WHOLE}\nprint("""\nso\nit\nis', WHOLE),
+        (f"{WHOLE}\ntry:\n    f(1)\nexcept ValueError:\n    print(", f"{WHOLE}"),
+        (f"{WHOLE}\n@cached\n{CUT}", WHOLE),
+        (
+            f"class A:\n    def f(self):\n        return 1\n{CUT}",
+            "class A:\n    def f(self):\n        return 1",
+        ),
+        (f"{WHOLE}\nif f(1):", WHOLE),
+        # Nothing whole is defined: the program is what it is.
+        (CUT, CUT),
+        (f"import math\n{CUT}", f"import math\n{CUT}"),
+        (f"class A:\n    a = 1\n\n    {CUT}", f"class A:\n    a = 1\n\n    {CUT}"),
+        ("n = 1\nprint(n\n", "n = 1\nprint(n\n"),
+    ],
+)
+def test_a_program_that_is_cut_within_later_code_keeps_what_stands_whole_before_it(block, program):
+    found = extract_code(f"So:\n```python\n{block}")
+    assert found.rstrip("\n") == program.rstrip("\n")
+    assert extract_code(f"So:\n```\n{block}") == found
+    closed = f"So:\n```python\n{block}\n```"
+    assert extract_code(closed) == block
+
+
+def test_tests_that_are_cut_in_a_block_of_their_own_leave_the_program_before_them():
+    tests = "Tests:\n```python\nassert f(1) == 1\nassert f("
+    assert extract_code(f"```python\n{WHOLE}```\n{tests}") == WHOLE.rstrip("\n")
+    assert extract_code(f"```python\n{WHOLE}```\n{tests}2)").startswith("assert f(1)")
+    assert extract_code(tests) == "assert f(1) == 1\nassert f("
+
+
+@needs_sandbox
+def test_a_whole_function_before_a_cut_end_passes_and_a_cut_one_is_a_bug():
+    right = "def add(a, b):\n    return a + b\n"
+    scores = {
+        text: [r.function(f"```python\n{text}", {"tests": ADD}) for r in REWARDS]
+        for text in (f"{right}assert add(1", f"{right}    retu", "def add(a, b):\n    return (a")
+    }
+    assert list(scores.values()) == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
+
+
 @given(st.text(st.characters(exclude_categories=())))
 def test_code_is_taken_as_it_is_written(text):
     lines = text.replace("\r", "").split("\n")
@@ -89,13 +140,17 @@ def test_code_is_a_part_of_the_text_whatever_the_text(text):
 
 @pytest.mark.parametrize(
     "piece",
-    ["```", "`", " ", "\n", "```\n", "```python\n", "~~~ \n", "\t```\n", "``` `\n", "```  a"],
+    [
+        *("```", "`", " ", "\n", "```\n", "```python\n", "~~~ \n", "\t```\n", "``` `\n", "```  a"),
+        *("@a\n", "f(\n", "a\n", "try:\n a\n", "-", "not ", "a\\\n", "'", "{1:", "1+", "\0"),
+    ],
 )
 def test_code_is_found_in_linear_time(piece):
     text = piece * (100_000 // len(piece))
     start = time.process_time()
     extract_code(text + "`")
     extract_code(" " * 50_000 + text)
+    extract_code(f"```python\ndef f(): 1\n{text[:99_000]}")
     assert time.process_time() - start < 5  # a quarter of what a quadratic one takes
 
 

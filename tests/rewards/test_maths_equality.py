@@ -16,6 +16,14 @@ def verdict(answer, gold):
 # One line each: the row's answer, then the model's.
 
 RIGHT = r"""
+-1./3 | -1/3
+-1/3 | -1./3
+-1./3 | -0.333333
+-3./2 | -1.5
+0.5 | \frac{1.}{2}
+30000 | 3.\times 10^{4}
+\frac{4}{3} | 1.\overline{3}
+\frac{5}{3} | 1.(6)
 0.5 | 50\%
 50\% | 0.5
 50\% | 50
@@ -92,6 +100,9 @@ x > 3 | 3 < x
 """
 
 WRONG = r"""
+-1./3 | 1/3
+-1./3 | -1.3
+\frac{1.5}{3} | \frac{15}{3}
 50\% | 0.05
 \frac{1}{3} | 0.33
 3\frac{1}{2} | \frac{3}{2}

@@ -8,7 +8,7 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
-from gdpo.sandbox import Calls, Limits, Sandbox, describe_backends
+from gdpo.sandbox import Asserts, Calls, Limits, Sandbox, describe_backends
 
 pytestmark = needs_sandbox
 
@@ -45,6 +45,27 @@ def f():
 """
     with Sandbox(workers=1, backend=name) as sandbox:
         assert sandbox.run(source, ONE).pass_all
+
+
+@pytest.mark.parametrize("name", [*sorted(describe_backends()), "unsafe"])
+def test_programs_and_tests_import_sortedcontainers_and_no_other_package(name):
+    if describe_backends().get(name, "works") != "works":
+        pytest.skip(describe_backends()[name])
+    pytest.importorskip("sortedcontainers")
+    source = """
+import sys
+from sortedcontainers import SortedList
+def f():
+    try:
+        import hypothesis
+    except ImportError:
+        return [*SortedList([2, 1]), len([p for p in sys.path if p.endswith("packages")])]
+"""
+    tests = Calls("f", (((), [1, 2, 1]),))
+    setup = Asserts(("assert f() == [1, 2, 1]",), setup="from sortedcontainers import SortedDict")
+    box = {"unsafe": True} if name == "unsafe" else {"backend": name}
+    with Sandbox(workers=1, **box) as sandbox:
+        assert [sandbox.run(source, each).message for each in (tests, setup)] == ["", ""]
 
 
 def test_without_a_box_there_is_a_warning_and_limits_all_the_same(caplog):

@@ -1,11 +1,18 @@
+import hashlib
 from time import process_time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gdpo.errors import DataError
 from gdpo.tasks import TASKS
+from gdpo.tasks.gsm8k import flexible_reward
+from gdpo.testing import check_reward
 
 TASK = TASKS["gsm8k"]
+PUBLISHED = "052b47a0924f5f31d900e0397857996b1c0b58b6fefff62bc14dad1f5e66f390"
+"""SYSTEM_PROMPT of trl-GDPO/open-r1/src/open_r1/gsm8k.py in NVlabs/GDPO, b080e63, 22 Nov 2026."""
 
 
 def scored(name, completion, gold="72"):
@@ -228,3 +235,62 @@ def test_a_row_gives_the_question_and_the_number_after_the_hashes():
 def test_a_row_that_cannot_be_used_names_its_column(row, message):
     with pytest.raises(DataError, match=message):
         TASK.read_row(row)
+
+
+def flexible(completion, gold="72"):
+    return flexible_reward.function(completion, {"answer": gold})
+
+
+def test_the_flexible_measure_keeps_the_contract_of_a_reward_and_trains_nothing():
+    check_reward(flexible_reward)
+    assert TASK.reward("flexible") is None
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        answered("72"),
+        "<think>so</think>\n<answer>She has 72 eggs.</answer> Check: 70 + 3",
+        "So the answer is \\boxed{72}.\n\nThat is 12 of each of 6 kinds.",
+        r"\boxed{70} and then \boxed{\$72\text{ per day}}",
+        "#### 72",
+        "60 + 12 = **72**.",
+        "60+12=72",
+        "it takes $72.00 a day",
+        "- 72",
+    ],
+)
+def test_an_answer_in_another_form_is_right_by_the_flexible_measure_alone(completion):
+    assert flexible(completion) == 1
+    assert flexible(completion, "73") == 0
+
+
+@pytest.mark.parametrize("number", ["2,125", "2{,}125", r"2\,125", "2125.0", "$2,125", r"\$2125"])
+def test_the_flexible_measure_reads_numbers_as_people_and_latex_write_them(number):
+    assert flexible(f"That makes {number}.", "2,125") == 1
+    assert flexible(f"That makes -{number}.", "-2125") == 1
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}", "72", "7", ",", " "]
+        )
+    ).map("".join)
+)
+def test_what_is_correct_is_right_by_the_flexible_measure_too(completion):
+    assert flexible(completion) >= scored("correctness", completion)
+
+
+def test_the_compatible_task_asks_as_the_published_code_does():
+    row = {"question": "1+1?", "answer": "#### 2"}
+    ours, published = (
+        TASKS[name].read_row(row).prompt[0]["content"] for name in ("gsm8k", "gsm8k_compatible")
+    )
+    assert published.startswith(
+        "\nYou are a helpful AI assistant.\n\nFor every request, you should"
+    )
+    assert "provide the fianl answer in integer format.\n" in published
+    assert published.endswith("4. The final answer can only be an integer.\n")
+    assert hashlib.sha256(published.encode()).hexdigest() == PUBLISHED
+    assert ours != published

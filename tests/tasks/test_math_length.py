@@ -1,11 +1,14 @@
 """Maths with a length limit: rows of every published shape, and what is asked."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 from gdpo.errors import DataError
+from gdpo.evaluation import BENCHMARKS, Source, find_benchmark
+from gdpo.evaluation._benchmarks import problems
 from gdpo.tasks import TASKS
 
 TASK = TASKS["math_length"]
@@ -75,3 +78,19 @@ def test_other_tasks_do_not_load_what_it_needs():
         "assert not {'sympy', 'math_verify'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_of_amc_22_and_23_have_a_number_as_their_answer(tmp_path):
+    rows = [
+        {"id": 0, "problem": "$m+n$?", "answer": 142.0, "url": "2022_AMC_12A_Problems/Problem_1"},
+        {"id": 1, "problem": "$k$?", "answer": -4.0, "url": "2023_AMC_12A_Problems/Problem_1"},
+    ]
+    file = tmp_path / "amc.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    samples = problems(find_benchmark("amc22_23", str(file)), None)
+    score = TASK.reward("correctness").function
+    written = [r"\boxed{142}", r"\boxed{-4}"]
+    right = [score(text, s.reference) for text, s in zip(written, samples, strict=True)]
+    wrong = [score(r"\boxed{14.2}", s.reference) for s in samples]
+    assert (right, wrong) == ([1, 1], [0, 0])
+    assert BENCHMARKS["amc22_23"].source == Source("AI-MO/aimo-validation-amc", "", "train")

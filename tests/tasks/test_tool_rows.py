@@ -298,3 +298,110 @@ def test_every_row_of_seal_tools_is_read_and_its_answer_gets_the_maximum():
         assert values == [1, 3]
         assert sample.asked == (row["query"].strip(),)
     assert len(rows) == 700
+
+
+HAMMER_CALLS = [{"name": "add", "arguments": {"a": 1}}]
+HAMMER_HEAD = f"""\
+[BEGIN OF TASK INSTRUCTION]
+You are a tool calling assistant.
+[END OF TASK INSTRUCTION]
+
+[BEGIN OF AVAILABLE TOOLS]
+{json.dumps([{**TOOL, "return": {"sum": {"type": "int"}}}])}
+[END OF AVAILABLE TOOLS]
+
+[BEGIN OF FORMAT INSTRUCTION]
+The output is JSON.
+[END OF FORMAT INSTRUCTION]
+
+"""
+HAMMER = {
+    "instruction": f"{HAMMER_HEAD}[BEGIN OF QUERY]\nUser: Add one.\nGenerate API Request:\n\n"
+    "[END OF QUERY]\n\n",
+    "input": "",
+    "output": f"```\n{json.dumps(HAMMER_CALLS)}\n```",
+}
+HAMMER_TURNS = [
+    ("user", "Add one."),
+    ("agent", "To what?"),
+    ("user", "You know."),
+    ("assistant", '```[{"name": "look", "arguments": {}}]```'),
+    ("tool", "{'one': 1}"),
+]
+HAMMER_2_1 = {
+    **HAMMER,
+    "instruction": f"<|im_start|>user\n{HAMMER_HEAD}<|im_end|>\n"
+    + "".join(f"<|im_start|>{who}\n{said}<|im_end|>\n" for who, said in HAMMER_TURNS),
+}
+HAMMER_ORIGINAL = {
+    "query": [{"role": who, "content": said} for who, said in HAMMER_TURNS],
+    "tools": [TOOL],
+    "answers": HAMMER_CALLS,
+}
+HAMMER_SEAL = {
+    "query": "Add one.",
+    "tools": [{**TOOL, "required": ["a"]}],
+    "answers": [{"tool": "add", "parameters": {"a": 1}}],
+}
+HAMMER_DIALOGUE = """\
+**Dialogue Records History**
+<user> Add one. </user>
+
+<think> What is needed for an answer is at hand. </think>
+<response> To what? </response>
+
+<user> You know. </user>
+
+<think> The tools and what they need are at hand. </think>
+<tool_call>
+{"name": "look", "parameters": {}}
+</tool_call>
+<obs> {'one': 1} </obs>"""
+
+
+@pytest.mark.parametrize("row", [HAMMER, HAMMER_2_1, HAMMER_ORIGINAL, HAMMER_SEAL])
+def test_hammers_layouts_become_toolrls_prompt_and_gold_text(row):
+    sample = TASK.read_row(row)
+    system, user = (message["content"] for message in sample.prompt)
+    assert "1. Name: add\nDescription: Adds.\nParameters: {" in system
+    assert "You are a tool calling assistant" not in system + user
+    assert '{"name": "add", "parameters": {"a": 1}}\n</tool_call>' in sample.reference["output"]
+    assert all(
+        r.function(sample.reference["output"], sample.reference) == r.high for r in TASK.rewards
+    )
+
+
+@pytest.mark.parametrize("row", [HAMMER_2_1, HAMMER_ORIGINAL])
+def test_who_said_what_in_hammers_dialogues_stays_apart(row):
+    assert TASK.read_row(row).prompt[1]["content"] == HAMMER_DIALOGUE
+
+
+def test_hammers_query_in_one_text_is_a_turn_of_the_user():
+    assert TASK.read_row(HAMMER).asked == ("User: Add one.",)
+
+
+def test_no_call_in_hammers_rows_is_a_response():
+    sample = TASK.read_row({**HAMMER, "output": "```\n[]\n```"})
+    assert "<response> None of the tools can do that. </response>" in sample.reference["output"]
+
+
+def test_needed_parameters_are_told_where_hammer_lists_them():
+    system = TASK.read_row(HAMMER_SEAL).prompt[0]["content"]
+    assert '"required": ["a"]}' in system
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"instruction": "Add one."}, "'input' is empty, and 'instruction' is not Hammer's prompt"),
+        ({"instruction": HAMMER_HEAD}, "column 'instruction' asks nothing"),
+        ({"output": "```\nadd(1)\n```"}, "column 'output' is no JSON"),
+        (
+            {"instruction": HAMMER["instruction"].replace("[{", "[", 1)},
+            "column 'instruction' is no JSON",
+        ),
+    ],
+)
+def test_what_is_wrong_in_hammers_rows_is_named(changed, said):
+    with pytest.raises(DataError, match=said.replace("[", r"\[")):
+        TASK.read_row({**HAMMER, **changed})

@@ -26,6 +26,7 @@ from gdpo.evaluation import (
     read_results,
     responder_of,
     results_table,
+    unscorable_lines,
 )
 from gdpo.training import RunDirectory
 
@@ -72,6 +73,8 @@ def sanity_lines(found: Sanity) -> list[Text]:
     told = f"{found.benchmark}: own answers right: {right:,} of {found.answered:,}"
     if found.unanswered:
         told += f" ({found.unanswered:,} more bring none)"
+    for name, count in found.applies.items():
+        told += f", {name} applies to {count:,}"
     told += f"; empty responses wrong: {found.problems - len(found.lucky):,} of {found.problems:,}"
     mark = ("✓ ", "green") if found.sane else ("✗ ", "bold red")
     lines = [Text.assemble(mark, told)]
@@ -177,8 +180,8 @@ def run_evaluation(
     if output is None and server is None and readme.is_file():
         add_to_readme(readme, results, settings)
     console.print(results_table(results))
-    for line in bfcl_lines(results):
-        console.print(line)
+    for line in (*unscorable_lines(results), *bfcl_lines(results)):
+        console.print(line, soft_wrap=True)
     if compared is not None and baseline is not None:
         console.print(differences_table(results, compared, str(baseline)))
     console.print(f"responses and results: {folder}", markup=False, soft_wrap=True)

@@ -36,11 +36,11 @@ def evaluate(
         model: A run directory, a folder, a name on the Hub or smollm2-135m; with --server, what the
             server calls it. `gold` answers with the rows' own answers, and must score 1; `empty`
             with nothing.
-        benchmarks: Names with commas: gsm8k, math500, aime24, amc23, minerva, olympiad, humaneval,
-            humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces, taco,
-            tool_calling, bfcl_simple_python and the other categories of BFCL, those of several
-            turns too (bfcl: all of them), bfcl_toolrl_simple_python and so on as the paper's
-            authors asked (bfcl_toolrl: all of them); or a task, with --data.
+        benchmarks: Names with commas: gsm8k, math500, aime24, amc23, amc22_23, minerva, olympiad,
+            humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces,
+            taco, tool_calling, bfcl_simple_python and the other categories of BFCL, those of
+            several turns too (bfcl: all of them), bfcl_toolrl_simple_python and so on as the
+            paper's authors asked (bfcl_toolrl: all of them); or a task, with --data.
         data: NAME=FILE: rows of a benchmark from a file instead of the Hub; may be repeated.
         samples: Responses to each problem; more than one needs a temperature.
         temperature: 0: the likeliest token each time. The paper's maths: 0.6, with --top-p 0.95.

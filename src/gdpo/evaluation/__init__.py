@@ -33,7 +33,12 @@ from gdpo.evaluation._push import (
 from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
 from gdpo.evaluation._sanity import Sanity, sanity
 from gdpo.evaluation._server import Server
-from gdpo.evaluation._tables import bfcl_lines, differences_table, results_table
+from gdpo.evaluation._tables import (
+    bfcl_lines,
+    differences_table,
+    results_table,
+    unscorable_lines,
+)
 from gdpo.evaluation._who import folder_of, responder_of, weights_of
 
 __all__ = [
@@ -75,6 +80,7 @@ __all__ = [
     "rewards_of",
     "sanity",
     "share",
+    "unscorable_lines",
     "uploads",
     "weights_of",
 ]

@@ -42,6 +42,8 @@ class Benchmark:
     """What is asked next, where an answer is a conversation."""
     keep: Callable[[Row], bool] | None = None
     """Which rows of its source are meant; None: all."""
+    also: Callable[[], tuple[Reward, ...]] = tuple
+    """What is measured beside the task's rewards, and rewarded nowhere."""
 
 
 def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
@@ -55,6 +57,18 @@ EURUS = ("PRIME-RL/Eurus-2-RL-Data", "", "validation")
 def _of_origin(name: str, row: Row) -> bool:
     """Rows of Eurus-2-RL are of the origin that they name; rows that name none are kept."""
     return row.get("data_source", name) == name
+
+
+def _all_inputs(row: Row) -> bool:
+    from gdpo.tasks.coding._plus import runs_all_inputs
+
+    return runs_all_inputs(row)
+
+
+def _gsm8k_flexible() -> tuple[Reward, ...]:
+    from gdpo.tasks.gsm8k import flexible_reward
+
+    return (flexible_reward,)
 
 
 def _humaneval() -> Path | None:
@@ -81,16 +95,17 @@ def _bfcl(handler: Handler) -> Iterator[Benchmark]:
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        _of("gsm8k", "gsm8k", "openai/gsm8k", "main"),
+        _of("gsm8k", "gsm8k", "openai/gsm8k", "main", also=_gsm8k_flexible),
         _of("math500", "math_length", "HuggingFaceH4/MATH-500", ""),
         _of("aime24", "math_length", "HuggingFaceH4/aime_2024", "", "train"),
         _of("amc23", "math_length", "math-ai/amc23", ""),
+        _of("amc22_23", "math_length", "AI-MO/aimo-validation-amc", "", "train"),
         _of("minerva", "math_length", "math-ai/minervamath", ""),
         _of("olympiad", "math_length", "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"),
         _of("humaneval", "coding", "openai/openai_humaneval", "", file=_humaneval),
-        _of("humaneval_plus", "coding", "evalplus/humanevalplus", ""),
+        _of("humaneval_plus", "coding", "evalplus/humanevalplus", "", keep=_all_inputs),
         _of("mbpp", "coding", "google-research-datasets/mbpp", "full"),
-        _of("mbpp_plus", "coding", "evalplus/mbppplus", ""),
+        _of("mbpp_plus", "coding", "evalplus/mbppplus", "", keep=_all_inputs),
         _of("leetcode", "coding", "newfacade/LeetCodeDataset", ""),
         *(
             _of(name, "coding", *EURUS, keep=partial(_of_origin, name))
@@ -123,6 +138,7 @@ _MEASURES = {
     "length": ("too long", True),
     "no_bug": ("bug", True),
     "correctness": ("correct", False),
+    "flexible": ("correct, flexible", False),
     "pass_all": ("all tests", False),
     "pass_rate": ("tests passed", False),
 }
@@ -155,13 +171,14 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """What judges the answers: the task's rewards, with this token limit, and all tests passed.
+    """What judges the answers: rewards of task and benchmark, this token limit, all tests passed.
 
     Args:
         benchmark: Whose task is meant.
         limit: Tokens above which a response is too long.
     """
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
+    rewards += benchmark.also()
     if any(reward.name == "pass_rate" for reward in rewards):
         from gdpo.rewards.code import pass_all
 

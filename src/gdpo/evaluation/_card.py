@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gdpo._files import write_whole
 from gdpo.evaluation._evaluation import Result, Settings
+from gdpo.evaluation._tables import unscorable_lines
 
 HEADING = "## Evaluation"
 
@@ -30,13 +31,14 @@ def _section(results: Sequence[Result], settings: Settings) -> str:
         for result in results
         for name, estimate in result.estimates.items()
     )
+    notes = "".join(f"\n{line}.\n" for line in unscorable_lines(results))
     return f"""{drawn.samples} response(s) to each problem, temperature {drawn.temperature:g}, top-p {drawn.top_p:g}, up to
 {drawn.max_tokens:,} tokens, seed {drawn.seed}, by {settings.engine}; more than {settings.token_limit:,} tokens are too long. Intervals of 95 %, over problems.
 
 | benchmark | problems | measure | mean | 95 % interval |
 |---|---|---|---|---|
 {rows}
-"""  # noqa: E501  lines of Markdown
+{notes}"""  # noqa: E501  lines of Markdown
 
 
 def _number(value: float) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,8 @@ class Result:
     """The mean over the samples of each problem, by measure; NaN: does not apply."""
     identities: list[str]
     """Of each problem, twelve hex digits of what is asked and wanted: by it models are paired."""
+    unscorable: dict[str, list[int]]
+    """Problems, numbered from 1, that no response can pass, by measure: they count as wrong."""
 
 
 def evaluate(
@@ -216,7 +218,10 @@ def _evaluate_one(
             part.file.with_name(ANSWERED).unlink(missing_ok=True)
             teller.end()
     return result_of(
-        benchmark.name, rewards, [r for part in parts for r in read_rollouts(part.file)]
+        benchmark.name,
+        rewards,
+        [r for part in parts for r in read_rollouts(part.file)],
+        judge_every_row=benchmark.task().judges_every_row,
     )
 
 
@@ -331,24 +336,49 @@ def _rollouts(
     ]
 
 
-def result_of(benchmark: str, rewards: Sequence[Reward], rollouts: Sequence[Rollout]) -> Result:
+def result_of(
+    benchmark: str,
+    rewards: Sequence[Reward],
+    rollouts: Sequence[Rollout],
+    *,
+    judge_every_row: Sequence[str] = (),
+) -> Result:
     """The estimates that recorded responses give.
+
+    A problem to which a reward does not apply is left out of that reward's mean, except where the
+    reward must apply to every row: there it counts as wrong.
 
     Args:
         benchmark: Its name.
         rewards: What judged them.
         rollouts: Of all problems.
+        judge_every_row: Names of rewards that must apply to every row (`Task.judges_every_row`).
+
+    Raises:
+        ConfigError: Other rewards judged them.
     """
+    if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
+        raise ConfigError(
+            f"the responses to {benchmark} that are recorded were judged by other rewards than "
+            f"{', '.join(reward.name for reward in rewards)}. Name another folder: --output"
+        )
     by_problem: dict[int, list[Rollout]] = {}
     for rollout in rollouts:
         by_problem.setdefault(rollout.group_id, []).append(rollout)
     of_problems: dict[str, list[float]] = {}
     estimates: dict[str, Estimate] = {}
+    unscorable: dict[str, list[int]] = {}
     by_name = {reward.name: reward for reward in rewards}
     for measure in measures(rewards):
         reward = by_name[measure.reward]
         low, high = reward.low, reward.high
         means = [_mean([r.rewards[reward.name] for r in group]) for group in by_problem.values()]
+        missing = [
+            number + 1 for number, mean in zip(by_problem, means, strict=True) if isnan(mean)
+        ]
+        if missing and reward.name in judge_every_row:
+            unscorable[measure.name] = missing
+            means = [low if isnan(mean) else mean for mean in means]
         if measure.inverted:
             means = [(high - mean) / (high - low) for mean in means]
             low, high = 0.0, 1.0
@@ -358,7 +388,9 @@ def result_of(benchmark: str, rewards: Sequence[Reward], rollouts: Sequence[Roll
     identities = [
         _identity(group[0].prompt, group[0].extra["reference"]) for group in by_problem.values()
     ]
-    return Result(benchmark, len(by_problem), samples, estimates, of_problems, identities)
+    return Result(
+        benchmark, len(by_problem), samples, estimates, of_problems, identities, unscorable
+    )
 
 
 def _mean(values: Sequence[float | None]) -> float:
@@ -380,6 +412,7 @@ def _from_plain(plain: dict[str, Any]) -> Result:
             for name, values in plain["of_problems"].items()
         },
         identities=plain["identities"],
+        unscorable=plain["unscorable"],
     )
 
 

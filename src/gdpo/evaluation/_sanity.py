@@ -19,7 +19,7 @@ from gdpo.rollouts import Rollout, read_rollouts
 TOLERATED = 0.05
 """Share of rows whose own answer may fall short: published data are not without mistakes."""
 
-_DECIDING = ("correctness", "pass_all", "pass_rate")
+_DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
 """What an empty response must not get; a format or the absence of bugs may come with it."""
 
 _SILENCE = "irrelevance"
@@ -45,6 +45,10 @@ class Sanity:
     """Problems whose own answer is not fully right, and why."""
     lucky: tuple[str, ...]
     """Problems on which an empty response is not fully wrong, and what it got."""
+    applies: dict[str, int]
+    """Rewards that leave out some of the problems that bring an answer: to how many they apply."""
+    unjudged: bool = False
+    """Whether what decides applies to no problem."""
 
     @property
     def answered(self) -> int:
@@ -53,8 +57,9 @@ class Sanity:
 
     @property
     def sane(self) -> bool:
-        """Whether at least 19 in 20 answers are fully right, and no empty response is."""
-        return len(self.exceptions) <= TOLERATED * self.answered and not self.lucky
+        """Whether 19 in 20 answers are fully right, no empty response is, and some are judged."""
+        right = len(self.exceptions) <= TOLERATED * self.answered
+        return right and not self.lucky and not self.unjudged
 
 
 def sanity(
@@ -62,9 +67,10 @@ def sanity(
 ) -> Sanity:
     """Evaluate a benchmark's own answers, and an empty response to each problem.
 
-    A problem's own answer must get the maximum of every reward of the text; a reward that does not
-    apply to it is an exception, too. An empty response must get the minimum of what decides
-    (correctness, passed tests), except where no call is what is wanted.
+    A problem's own answer must get the maximum of every reward of the text that applies to it. One
+    that must apply to every row (`Task.judges_every_row`) and does not is an exception, too; of the
+    others it is counted to how many answers they apply. An empty response must get the minimum of
+    what decides (correctness, passed tests), except where no call is what is wanted.
 
     Args:
         benchmark: Which.
@@ -80,12 +86,20 @@ def sanity(
     tried = [rollout for rollout in gold if rollout.completion]
     deciding = [r for r in rewards if r.name in _DECIDING] or rewards[:1]
     silent = _SILENCE in benchmark.name
+    every_row = benchmark.task().judges_every_row
+    applies = {r.name: sum(each.rewards[r.name] is not None for each in tried) for r in rewards}
     return Sanity(
         benchmark=benchmark.name,
         problems=len(gold),
         unanswered=len(bare),
-        exceptions=tuple(_short(tried, rewards)),
+        exceptions=tuple(_short(tried, rewards, every_row)),
         lucky=() if silent else tuple(_lucky(empty, deciding)),
+        applies={
+            name: count
+            for name, count in applies.items()
+            if count < len(tried) and name not in every_row
+        },
+        unjudged=bool(tried) and not any(applies[r.name] for r in deciding),
     )
 
 
@@ -98,13 +112,15 @@ def _answered(who: str, benchmark: Benchmark, rows: int | None, told: SanityTold
         return [rollout for file in files for rollout in read_rollouts(file)]
 
 
-def _short(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> Iterator[str]:
+def _short(
+    rollouts: Sequence[Rollout], rewards: Sequence[Reward], every_row: Sequence[str]
+) -> Iterator[str]:
     for rollout in rollouts:
         got = {r.name: (rollout.rewards[r.name], r.high) for r in rewards}
         told = [
             f"{name} does not apply" if value is None else f"{name} {value:.3g} of {high:g}"
             for name, (value, high) in got.items()
-            if value != high
+            if value != high and (value is not None or name in every_row)
         ]
         if told:
             yield f"problem {rollout.group_id + 1}: {', '.join(told)}{_why(rollout)}"

@@ -1,7 +1,8 @@
 """Results as tables for a terminal."""
 
 from collections.abc import Sequence
-from math import isnan
+from math import isnan, nan
+from statistics import fmean
 
 from rich.table import Column, Table
 
@@ -11,17 +12,52 @@ from gdpo.evaluation._bfcl import VERSIONS, bfcl_averages
 from gdpo.evaluation._evaluation import Result
 from gdpo.evaluation._intervals import Estimate, difference
 
+_SHOWN = 20
+"""Numbers of problems that a sentence names."""
+
 
 def results_table(results: Sequence[Result]) -> Table:
-    """One line per measure: mean and 95 % interval."""
+    """One line per measure: mean and 95 % interval, and of how many problems if not of all."""
     name = Column("benchmark", overflow="fold")
     table = Table(name, "problems", "samples", "measure", "mean", "95 % interval")
     for result in results:
         for i, (name, estimate) in enumerate(result.estimates.items()):
-            first = (result.benchmark, f"{estimate.problems:,}", str(result.samples))
-            table.add_row(*(first if i == 0 else ("", "", "")), name, *_shown(estimate))
+            benchmark, samples = (result.benchmark, str(result.samples)) if i == 0 else ("", "")
+            count = _count(estimate, result, first=i == 0)
+            table.add_row(benchmark, count, samples, name, *_shown(estimate))
         table.add_section()
     return table
+
+
+def _count(estimate: Estimate, result: Result, *, first: bool) -> str:
+    """How many problems a measure is a mean of, where that is not all of them."""
+    if estimate.problems != result.problems:
+        return f"{estimate.problems:,} of {result.problems:,}"
+    return f"{result.problems:,}" if first else ""
+
+
+def unscorable_lines(results: Sequence[Result]) -> list[str]:
+    """One sentence for each measure that no response to some problems can pass."""
+    return [
+        f"{result.benchmark}: no response to {len(numbers):,} of {result.problems:,} problems can "
+        f"be judged {measure}, and they count as wrong ({_numbers(numbers)}). Of the others the "
+        f"mean is {_mean_of_others(result.of_problems[measure], numbers):.3f}"
+        for result in results
+        for measure, numbers in result.unscorable.items()
+    ]
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(f"{number:,}" for number in numbers[:_SHOWN])
+    more = len(numbers) - _SHOWN
+    name = "problem" if len(numbers) == 1 else "problems"
+    return f"{name} {shown}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def _mean_of_others(values: Sequence[float], numbers: Sequence[int]) -> float:
+    out = set(numbers)
+    kept = [value for number, value in enumerate(values, 1) if number not in out]
+    return fmean(kept) if kept else nan
 
 
 def bfcl_lines(results: Sequence[Result]) -> list[str]:

@@ -1,11 +1,11 @@
-"""What a run of verl gets at its end: `model/` and README.md, as `gdpo train` leaves them."""
+"""What a run of verl gets at its end: model, numbers and README, as `gdpo train` leaves them."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gdpo._files import write_whole
+from gdpo._files import to_json, write_whole
 from gdpo.launch._verl import VerlFiles
 from gdpo.training import Recipe
 from gdpo.training._environment import now
@@ -18,9 +18,16 @@ _SAVED = "global_step_*/actor/huggingface"
 
 _WEIGHTS = "*.safetensors"
 
+_SAME = {
+    "actor/loss": "loss",
+    "response_length/mean": "completions/mean_length",
+    "response_length/max": "completions/max_length",
+}
+"""Names of one number: verl's, and TRL's."""
+
 
 def finish(recipe: Recipe, files: VerlFiles) -> str:
-    """Put the model that verl saved last and a README into the run.
+    """Put the model that verl saved last, what it logged and a README into the run.
 
     Returns:
         What was done, as the end of a sentence.
@@ -33,11 +40,11 @@ def finish(recipe: Recipe, files: VerlFiles) -> str:
         return f"finished; verl saved no model that transformers reads beneath {run.checkpoints}"
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
+    rows = list(_rows(files.metrics))
+    write_whole(run.metrics, "\n".join(to_json(row) for row in rows))
     facts = {"finished": now(), "steps": _step(last)}
     rewards = find_rewards(recipe, find_task(recipe))
-    changes = reward_changes(
-        list(_rows(files.metrics)), rewards, [entry.weight for entry in recipe.rewards]
-    )
+    changes = reward_changes(rows, rewards, [entry.weight for entry in recipe.rewards])
     environment = run.read_environment() | facts
     text = readme(recipe, environment, changes, steps=_step(last), has_curves=False)
     write_whole(run.readme, text)
@@ -55,10 +62,12 @@ def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
     lines = (line for file in (*files, metrics) for line in file.read_text("utf-8").splitlines())
     for line in lines:
-        logged: dict[str, Any] = json.loads(line).get("data", {})
+        told: dict[str, Any] = json.loads(line)
+        logged: dict[str, Any] = told.get("data", {})
         means = {
             f"rewards/{name.removeprefix('gdpo/')}": value
             for name, value in logged.items()
             if name.startswith("gdpo/") and name.endswith("/mean")
         }
-        yield {"loss": None, **means}
+        rest = {ours: logged[name] for name, ours in _SAME.items() if name in logged}
+        yield {"step": told.get("step"), "loss": None, **rest, **means}

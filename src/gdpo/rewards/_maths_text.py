@@ -59,6 +59,8 @@ _NOTATION = (
         re.compile(rf"(?<![_^0-9./])([0-9]+){SPACE}+([0-9]+)\s*/\s*([0-9]+)(?![0-9./])"),
         r"\1\\frac{\2}{\3}",
     ),
+    # 1./3: a bare point after a whole number within a formula
+    (re.compile(r"(?<![0-9.,])([0-9]+)\.(?=\s*(?:[-+*/)}]|\\(?:times|cdot)(?![a-zA-Z])))"), r"\1"),
     # 2.5e-3 and 1e3; 2e-3 is Euler's number twice, less 3
     (
         re.compile(

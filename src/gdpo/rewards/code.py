@@ -33,13 +33,15 @@ References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Section 4.3.
 """
 
+import ast
 import os
 from hashlib import blake2b
 from threading import Lock
+from typing import TypeAlias
 
 from gdpo.rewards._code_tests import LONGEST, limits_from_reference, tests_from_reference
 from gdpo.rewards._reward import Example, Reference, Reward
-from gdpo.sandbox import Verdict, default_sandbox, find_backend
+from gdpo.sandbox import Verdict, default_sandbox, find_backend, parse_program
 
 __all__ = [
     "LONGEST",
@@ -61,6 +63,14 @@ _KEPT = 4096
 _SEARCHED = 100_000
 """Characters at the end of an answer in which its program is looked for."""
 
+_TRIES = 8
+"""Beginnings of an unfinished program that are parsed; each takes time linear in its length."""
+
+_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+_NO_STATEMENT = " \t\r\f#)]}"
+"""What a line begins with that begins no statement."""
+
 _PYTHON = ("python", "python3", "py")
 _MARKS = ("```", "~~~")
 
@@ -78,6 +88,11 @@ def extract_code(completion: str) -> str:
     line are no fence. What stands before the first `</think>` is no part of the answer, of which
     the last 100,000 characters are looked at.
 
+    A block that is never closed, and is no Python because it ends within something, loses that
+    unfinished end, from the line without indentation that begins it: a function that stands whole
+    before tests that were cut is the program. Where nothing whole is defined before the end, an
+    earlier block of Python is the program; where there is none, the block stays as it is.
+
     Args:
         completion: Any text; the time is linear in its length.
 
@@ -87,18 +102,56 @@ def extract_code(completion: str) -> str:
     """
     _, closed, rest = completion.partition("</think>")
     answer = (rest if closed else completion)[-_SEARCHED:]
-    any_block = python_block = None
-    for language, lines in _blocks(answer.split("\n")):
-        block = "\n".join(lines)
-        if block.strip():
-            any_block = block
-            python_block = block if language in _PYTHON else python_block
-    return next((b for b in (python_block, any_block) if b is not None), answer)
+    blocks, cut = _blocks(answer.split("\n"))
+    held = [block for block in blocks if any(line.strip() for line in block[1])]
+    if cut and held and held[-1] is blocks[-1]:
+        held[-1:] = _of_cut(*held[-1], alone=not any(name in _PYTHON for name, _ in held[:-1]))
+    python = [lines for name, lines in held if name in _PYTHON]
+    chosen = [*(lines for _, lines in held), *python][-1:]
+    return "\n".join(chosen[0]) if chosen else answer
 
 
-def _blocks(lines: list[str]) -> list[tuple[str, list[str]]]:
-    """Language and lines of every fenced block."""
-    blocks: list[tuple[str, list[str]]] = []
+_Block: TypeAlias = tuple[str, list[str]]
+"""Language and lines."""
+
+
+def _of_cut(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
+    """What a block that is never closed holds: nothing where a whole program stands before it."""
+    finished = _finished(lines) if language in (*_PYTHON, "") else None
+    if finished is not None:
+        return [(language, finished)]
+    return [(language, lines)] if alone else []
+
+
+def _finished(lines: list[str]) -> list[str] | None:
+    """The lines if they are Python, or else those before an unfinished end that define something.
+
+    None where nothing is finished.
+    """
+    kept = len(lines)
+    for _ in range(_TRIES):
+        try:
+            tree = parse_program("\n".join(lines[:kept]))
+        except SyntaxError as error:
+            # Nothing that holds the line of the mistake parses.
+            kept = _statement_before(lines, min(error.lineno or kept, kept))
+        except (ValueError, RecursionError, MemoryError):
+            return None
+        else:
+            defines = any(isinstance(node, _DEFINITION) for node in tree.body)
+            return lines[:kept] if defines or kept == len(lines) else None
+    return None
+
+
+def _statement_before(lines: list[str], end: int) -> int:
+    """How many lines stand before the last of the first `end` lines that is not indented."""
+    starts = (i for i in range(end - 1, -1, -1) if lines[i][:1].strip(_NO_STATEMENT))
+    return next(starts, 0)
+
+
+def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
+    """Language and lines of every fenced block, and whether the last one is never closed."""
+    blocks: list[_Block] = []
     fence, indent = "", 0
     for line in lines:
         bare = line.strip()
@@ -112,7 +165,7 @@ def _blocks(lines: list[str]) -> list[tuple[str, list[str]]]:
         else:
             # The blanks in the width of the fence's indentation; anything else there stays.
             blocks[-1][1].append(line[:indent].lstrip(" \t") + line[indent:])
-    return blocks
+    return blocks, bool(fence)
 
 
 def _opening(bare: str) -> str:

@@ -2,6 +2,7 @@
 
 from gdpo.sandbox._backends import describe_backends, find_backend
 from gdpo.sandbox._limits import Limits
+from gdpo.sandbox._plan import parse_program
 from gdpo.sandbox._sandbox import Sandbox, default_sandbox
 from gdpo.sandbox._tests import Asserts, Calls, Check, Stdio, Tests
 from gdpo.sandbox._verdict import Bug, Outcome, SandboxError, Verdict
@@ -21,4 +22,5 @@ __all__ = [
     "default_sandbox",
     "describe_backends",
     "find_backend",
+    "parse_program",
 ]

@@ -1,5 +1,6 @@
-"""What the base interpreter needs of the file system, found by asking it."""
+"""What the base interpreter needs of the file system, found by asking it, and what is added."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -30,6 +31,10 @@ print(json.dumps({
 
 _OTHERS = ("site-packages", "dist-packages")
 """Folders in which packages lie: some of those carry the answers to published tests."""
+
+PACKAGES = ("sortedcontainers",)
+"""Packages that programs may import where this environment has them. They are Python without
+extensions, and rows of LeetCodeDataset import them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,16 @@ def base_interpreter() -> Interpreter:
     folders = _outermost([*found["stdlib"], *libraries])
     hidden = [str(h) for folder in folders for h in _package_folders(Path(folder))]
     return Interpreter(executable, folders, tuple(hidden), tuple(libraries))
+
+
+def packages() -> dict[str, str]:
+    """The folders of the packages that programs may import, by name: those that are installed."""
+    specs = ((name, importlib.util.find_spec(name)) for name in PACKAGES)
+    return {
+        name: spec.submodule_search_locations[0]
+        for name, spec in specs
+        if spec and spec.submodule_search_locations
+    }
 
 
 def _outermost(folders: list[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gdpo.sandbox._cgroup import in_group, new_group, remove_group
-from gdpo.sandbox._interpreter import base_interpreter
+from gdpo.sandbox._interpreter import base_interpreter, packages
 
 _CODE = Path(__file__).parent / "_box"
 _TMP_MB = 64
@@ -55,13 +55,14 @@ def bubblewrap(binary: str) -> Launch:
         # Not read-only, which would make them no devices: a program may not change their modes.
         *_each("--dev-bind", *((device, device) for device in _DEVICES)),
         *_each("--ro-bind", (python.executable, python.executable), (str(_CODE), "/sandbox/_box")),
+        *_each("--ro-bind", *((at, f"/sandbox/packages/{n}") for n, at in packages().items())),
         *(("--ro-bind", _TIME_ZONES, _TIME_ZONES) if Path(_TIME_ZONES).is_dir() else ()),
         "--size", str(_TMP_MB << 20), "--tmpfs", "/tmp",
         # The locks of `multiprocessing`, which a pool of threads has too, are files there.
         "--symlink", "/tmp", "/dev/shm",
         "--remount-ro", "/", "--chdir", "/",
     ]  # fmt: skip
-    command = (binary, *options, *_server("/sandbox"))
+    command = (binary, *options, *_server("/sandbox", "/sandbox/packages"))
     group = new_group(_THREADS)
     if group is None:
         return Launch(command, {}, "/tmp", _THREADS)
@@ -85,10 +86,20 @@ def _system_folders() -> list[str]:
 
 def plain() -> Launch:
     """No box at all: the program's limits and its system calls are the only walls."""
-    folder = tempfile.mkdtemp(prefix="gdpo-unsafe-")
-    return Launch(
-        _server(str(_CODE.parent)), _environment(), folder, None, tidy=partial(_remove, folder)
-    )
+    folder = Path(tempfile.mkdtemp(prefix="gdpo-unsafe-"))
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    command = _server(str(_CODE.parent), _copied_packages(folder))
+    return Launch(command, _environment(), str(scratch), None, tidy=partial(_remove, str(folder)))
+
+
+def _copied_packages(folder: Path) -> str:
+    """A folder with the packages that programs may import, and nothing else."""
+    place = folder / "packages"
+    place.mkdir()
+    for name, at in packages().items():
+        shutil.copytree(at, place / name)
+    return str(place)
 
 
 def sandlock() -> Launch:
@@ -106,7 +117,7 @@ def sandlock() -> Launch:
     readable = [*python.folders, *_SYSTEM_LIBRARIES, _TIME_ZONES, *_DEVICES]
     readable += [python.executable, str(folder)]
     order = {
-        "command": _server(str(code)),
+        "command": _server(str(code), _copied_packages(folder)),
         "environment": _environment(),
         "readable": [*filter(os.path.exists, readable), str(_CODE)],
         "writable": ["/dev/null"],
@@ -155,10 +166,10 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _server(folder: str) -> tuple[str, ...]:
+def _server(folder: str, packages: str) -> tuple[str, ...]:
     start = (
         f"import sys; sys.path.insert(0, {folder!r}); from _box import _main; "
-        f"sys.path.remove({folder!r}); _main.main()"
+        f"sys.path.remove({folder!r}); sys.path.append({packages!r}); _main.main()"
     )
     flags = ("-s", "-S", "-P", "-B", "-X", "utf8", "-W", "ignore")
     return (base_interpreter().executable, *flags, "-c", start)

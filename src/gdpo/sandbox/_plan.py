@@ -9,6 +9,7 @@ import builtins
 import marshal
 import os
 import symtable
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -71,6 +72,19 @@ and around a small tuple or list the message has a record and a pointer to it.""
 _parsing = Lock()
 """CPython before 3.12.2 counts the depth of what it parses for all threads together (its issue
 106905), and now and then fails when two of them parse."""
+
+
+def parse_program(source: str) -> ast.Module:
+    """Parse what may be Python, one thread at a time, without its warnings.
+
+    Raises:
+        SyntaxError: It is none, or not whole.
+        ValueError: It holds a zero character.
+        RecursionError: It is nested too deeply; MemoryError likewise.
+    """
+    with _parsing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def _parse_afresh() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.sandbox._backends import find_backend, launcher
+from gdpo.sandbox._interpreter import PACKAGES
 from gdpo.sandbox._launch import plain
 from gdpo.sandbox._limits import Limits
 from gdpo.sandbox._plan import fits, plan
@@ -137,7 +138,7 @@ class Sandbox:
             else:
                 pool.replace(worker)
         if "bad" in answer:
-            raise DataError(f"{answer['bad']}: no program can pass such tests; correct them")
+            raise DataError(_told_of_tests(answer["bad"]))
         return _verdict(answer, total)
 
     def _start(self) -> None:
@@ -153,6 +154,14 @@ class Sandbox:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._pool.forget()
+
+
+def _told_of_tests(fault: str) -> str:
+    told = f"{fault}: no program can pass such tests"
+    if "ModuleNotFoundError" not in fault:
+        return f"{told}; correct them"
+    others = ", ".join(PACKAGES)
+    return f"{told}. Installed there: Python's own modules, and {others} with gdpo[code]"
 
 
 def _verdict(answer: dict[str, Any], total: int) -> Verdict:

@@ -46,6 +46,10 @@ class Task:
     bad_completion: str
     """A completion that gets less than the maximum of at least one reward, whatever the
     reference."""
+    judges_every_row: tuple[str, ...] = ()
+    """Names of rewards that must apply to every row. Where one does not, no response to the row can
+    be right: an evaluation names the row and counts it as wrong. Rewards that are not named here
+    may leave rows out, as calls of tools do where a response is wanted."""
 
     def reward(self, name: str) -> Reward | None:
         """The reward of this name, or None."""

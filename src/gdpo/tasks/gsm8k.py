@@ -29,14 +29,19 @@ NVlabs/GDPO) in the following; `gsm8k_compatible` gives its numbers to the last 
    between them, empty fields pass, an `<answer>` named in the thinking gives 0, and so does a space
    before or after.
 4. A row without "####" is a DataError. Published: it can never be answered correctly.
-5. The system prompt says the same in other words.
+5. The system prompt says the same in other words; `gsm8k_compatible` has the published one, to the
+   letter (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
+
+As a benchmark GSM8K has one measure more, which trains nothing: **flexible** (`flexible_reward`).
 """
 
 import re
 from decimal import Decimal
+from functools import partial
 
 from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
+from gdpo.rewards.maths import boxed
 from gdpo.tasks._columns import text_at
 from gdpo.tasks._task import Row, Sample, Task
 from gdpo.tasks._thinking import holds_something, split_thinking
@@ -51,11 +56,40 @@ Write exactly this:
 
 The reasoning always goes inside <think>, and the answer always follows it inside <answer>."""
 
+_PUBLISHED_SYSTEM = """
+You are a helpful AI assistant.
+
+For every request, you should carefully think through the math problem step by step, then provide \
+the fianl answer in integer format.
+
+Steps for Each Request:
+1. Think: Provide detailed, step-by-step reasoning, calculations, or derivations.
+2. Produce Final Answer: After step-by-step reasoning, output the final answer in integer format.
+
+Output Format:
+<think>Your thoughts and reasoning</think>
+<answer>Final answer in integer format</answer>
+
+Important Notes:
+1. You must include your reasoning steps inside <think>.
+2. You must always output the Final Answer within <answer> after the reasoning steps is done.
+3. You should consistently work through the solution step by step before giving the final answer.
+4. The final answer can only be an integer.
+"""
+
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _INTEGER = re.compile(rf"[+\-−–]?{_DIGITS}")
 _NUMBER = re.compile(
     rf"(?P<sign>[+\-−–]?)\s*[$€£]?\s*(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)\s*[%$€£]?\.?"
 )
+_NUMBER_IN_TEXT = re.compile(
+    rf"(?<![0-9])(?:(?<![\w)\]}}])(?P<sign>[\-−–]))?(?:\\?[$€£])?"
+    rf"(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
+)
+_THIN_SPACE = re.compile(r"\\[,!;]")
+_SEARCHED = 100_000
+"""Characters at the end of a completion in which the flexible measure looks for an answer."""
+
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
 
@@ -112,7 +146,30 @@ def _compatible_format(completion: str, _reference: Reference) -> float:
     return float(once and _COMPATIBLE_FORMAT.fullmatch(completion) is not None)
 
 
-def _read_row(row: Row) -> Sample:
+def _flexible(completion: str, reference: Reference) -> float:
+    """1 if the answer is right, or the last number where it is looked for is the row's, else 0."""
+    if _correctness(completion, reference):
+        return 1.0
+    _, thought, rest = completion.partition("</think>")
+    said = (rest if thought else completion)[-_SEARCHED:]
+    tagged = _answer(said) if "<answer>" in said else ""
+    numbers = (_last_number(place) for place in (tagged, boxed(said) or "", said))
+    number = next((number for number in numbers if number is not None), None)
+    return float(number is not None and number == _number(reference["answer"]))
+
+
+def _last_number(text: str) -> Decimal | None:
+    """The last number in a text, as people and LaTeX write numbers."""
+    found = None
+    for match in _NUMBER_IN_TEXT.finditer(_THIN_SPACE.sub("", text.replace("{,}", ","))):
+        found = match
+    if found is None:
+        return None
+    sign = "-" if found["sign"] else ""
+    return Decimal(sign + found["digits"].replace(",", ""))
+
+
+def _read_row(row: Row, *, system: str = _SYSTEM) -> Sample:
     answer = text_at(row, "answer")
     gold = answer.partition("####")[2].partition("####")[0].strip()
     if not gold:
@@ -121,7 +178,7 @@ def _read_row(row: Row) -> Sample:
             f"it ends in {answer[-40:]!r}"
         )
     prompt = [
-        {"role": "system", "content": _SYSTEM},
+        {"role": "system", "content": system},
         {"role": "user", "content": text_at(row, "question")},
     ]
     return Sample(prompt, {"answer": gold}, answer=gold)
@@ -186,6 +243,32 @@ format_reward = Reward(
 )
 """Binary. What the answer says is not its concern."""
 
+flexible_reward = Reward(
+    name="flexible",
+    function=_flexible,
+    low=0.0,
+    high=1.0,
+    examples=(
+        Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+        Example("<answer>72 eggs</answer>", _72, 1.0),
+        Example("<answer></answer> so it is 72", _72, 1.0),
+        Example(r"That is \boxed{\$2{,}125}, of which she keeps 3.", _COMMA, 1.0),
+        Example("60 + 12 = 72. She has **72** eggs.", _72, 1.0),
+        Example("<answer>71</answer>, or 72", _72, 0.0),  # what stands first in this list counts
+        Example(r"72, or \boxed{71}", _72, 0.0),
+        Example("72 eggs in 3 boxes", _72, 0.0),  # the last number
+        Example("<think>72</think>", _72, 0.0),
+        Example("- 72 eggs", _72, 1.0),
+        Example("60, 72", _72, 1.0),
+        Example("it is -72", _72, 0.0),
+        Example("seventy-two", _72, 0.0),
+    ),
+)
+"""Binary: a measure of the benchmark, and no reward of a recipe. The last number counts, whatever
+stands around it (of 144/2 it is 2): of the last `<answer>` if it holds one, else of the last box,
+else of the text after the thinking. What correctness takes is right here, too. In lm-eval the
+filter flexible-extract of `gsm8k` takes the last number of the text always."""
+
 TASK = Task(
     name="gsm8k",
     columns=(("question", "answer"),),
@@ -199,7 +282,7 @@ TASK = Task(
 COMPATIBLE = Task(
     name="gsm8k_compatible",
     columns=TASK.columns,
-    read_row=_read_row,
+    read_row=partial(_read_row, system=_PUBLISHED_SYSTEM),
     rewards=(
         Reward(
             name="correctness",
@@ -240,4 +323,4 @@ COMPATIBLE = Task(
     gold_completion=_gold_completion,
     bad_completion=TASK.bad_completion,
 )
-"""GSM8K with the published numbers."""
+"""GSM8K with the published prompt and numbers."""

@@ -19,7 +19,8 @@ a `solution` that holds the answer in its last box; `question` with `answer` is 
 answer stands after "####", and `question` with a list `final_answer` is OlympiadBench's, whose
 answers are joined by commas: their order does not matter. Its `unit` and `error` (a tolerance, in
 a few rows) are not looked at. Where the answer is missing (MATH has four such rows), or math-verify
-cannot read it, correctness does not apply; `gdpo check` counts them.
+cannot read it, correctness does not apply: `gdpo check` counts these rows, and an evaluation names
+them and counts them as wrong.
 
 The prompt is the problem and DeepSeek-R1's request for a box, and no system message: that is how
 the models of the paper's runs were made to be asked.
@@ -97,5 +98,6 @@ TASK = Task(
     rewards=(maths_answer("boxed"), token_limit(4000)),
     gold_completion=_gold_completion,
     bad_completion="I would rather not say.",
+    judges_every_row=("correctness",),
 )
 """Maths with a length limit."""

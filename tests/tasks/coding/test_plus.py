@@ -142,6 +142,34 @@ def test_rows_of_a_release_file_are_refused_because_their_test_is_humaneval_s(co
         TASK.read_row({**row, column: [[1]]})
 
 
+HUMANEVAL = {**HALVED, "test": "def check(candidate):\n    assert candidate(1) == 0.5\n"}
+MBPP = {"text": "Halve.", "test_list": ["assert half(1) == 0.5"], "code": "half = lambda x: x / 2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "said"),
+    [
+        ("humaneval_plus", HUMANEVAL, "is not EvalPlus's"),
+        ("humaneval_plus", {**HUMANEVAL, "base_input": [[1]]}, "is of a release file"),
+        ("mbpp_plus", MBPP, "is not EvalPlus's"),
+        ("mbpp_plus", {"prompt": "Halve.", "plus_input": [[1]]}, "is of a release file"),
+    ],
+)
+def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row))
+    with pytest.raises(DataError, match=said):
+        problems(find_benchmark(name, str(file)), None)
+
+
+def test_evalplus_rows_are_read_under_its_name_with_numpy_or_without(tmp_path):
+    test = "def check(candidate):\n    for i, (inp, exp) in enumerate(zip(inputs, results)):\n"
+    rows = [HALVED, {**HALVED, "test": f"{test}        assert candidate(*inp) == exp\n"}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert len(problems(find_benchmark("humaneval_plus", str(file)), None)) == 2
+
+
 @pytest.mark.parametrize(
     ("test", "message"),
     [

@@ -48,6 +48,9 @@ and those of 130 and 139 take 4 to 6 seconds of processor time on a busy machine
 
 _RELEASE = ("base_input", "plus_input")
 
+_ALL_INPUTS = "zip(inputs, results)"
+"""In a program of EvalPlus that needs no numpy, as that of HumanEval/32."""
+
 
 def is_plus(row: Row) -> bool:
     """Whether the column `test` of a row is one of EvalPlus's programs, which import numpy.
@@ -59,11 +62,27 @@ def is_plus(row: Row) -> bool:
     if given:
         raise DataError(
             f"column {given[0]!r} is of a release file of EvalPlus, whose inputs are not read: "
-            f"its column 'test' holds the few asserts of HumanEval alone. Take the rows whose "
-            f"'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus on the Hub, or "
-            f"HumanEvalPlus-OriginFmt.jsonl.gz of the same release"
+            f"its column 'test', if there is one, holds the few asserts of HumanEval alone. Take "
+            f"the rows whose 'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus "
+            f"on the Hub, or …-OriginFmt.jsonl.gz of the same release"
         )
     return isinstance(row.get("test"), str) and _NUMPY.search(row["test"]) is not None
+
+
+def runs_all_inputs(row: Row) -> bool:
+    """Whether a row's tests are EvalPlus's: True, or an error.
+
+    Raises:
+        DataError: They are those of HumanEval or MBPP, with which a score would mean another thing.
+    """
+    if is_plus(row) or _ALL_INPUTS in str(row.get("test")):
+        return True
+    raise DataError(
+        "a row's column 'test' is not EvalPlus's, which runs all inputs: these rows are "
+        "HumanEval's or MBPP's, whose benchmarks are humaneval and mbpp. Take "
+        "evalplus/humanevalplus or evalplus/mbppplus on the Hub, or …-OriginFmt.jsonl.gz of "
+        "EvalPlus's releases"
+    )
 
 
 def plus_check(code: str) -> str:

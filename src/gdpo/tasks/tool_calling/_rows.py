@@ -5,7 +5,8 @@
 | ToolRL, supervised (`rlla_sft.json`) | `instruction`, `input`, `output` |
 | ToolRL, training (`rlla_4k`) | `prompt` (messages), `reward_model.ground_truth` |
 | API-Bank in ToolRL's prompt | `system`, `user`, `answer` (a list, or as a Python literal) |
-| xLAM and Hammer | `query`, `tools`, `answers` (JSON) |
+| xLAM, and Hammer's originals | `query` (text or messages), `tools`, `answers` (JSON or lists) |
+| Hammer's own prompt | `instruction` (everything), `input` (empty), `output` (calls as JSON) |
 | ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
 | Seal-Tools, its files for fine-tuning | `conversations` (`from`: human, gpt; `value`) |
 
@@ -13,13 +14,17 @@ Of ToolACE's conversations the last turn of the assistant is learned, be it call
 comes before is the dialogue: so ToolRL did it. The functions are those of the system text, and what
 else it says is left out, because ToolRL's prompt has its own.
 
+Of Hammer's own prompt (2.0 and 2.1, as in its files for training and tests) the tools and the
+dialogue are read, and its instructions left out. In 2.1 the turns of a dialogue stand apart; in 2.0
+it is one text, and one turn of the user here.
+
 In Seal-Tools a value may be `API_call_3`, which means what an earlier call gave back: the prompt
 says how these names go, and each tool's description names what it gives back.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from gdpo.errors import DataError
@@ -40,6 +45,14 @@ _RESPONSES = (
     "and so on. A parameter may have such a name as its value."
 )
 """Seal-Tools' convention, which its rows explain to the model as well."""
+
+_HAMMER_TOOLS = re.compile(
+    r"\[BEGIN OF AVAILABLE TOOLS\](.*?)\[END OF AVAILABLE TOOLS\]", re.DOTALL
+)
+_HAMMER_QUERY = re.compile(r"\[BEGIN OF QUERY\](.*)\[END OF QUERY\]", re.DOTALL)
+_HAMMER_TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
+_HAMMER_REQUEST = "Generate API Request:"
+"""What API-Bank's rows end in."""
 
 _FUNCTIONS = re.compile(r"\[\s*[{\]]")
 _MOST_LISTS = 8
@@ -71,8 +84,11 @@ def gold_completion(reference: Reference) -> str:
 
 
 def _supervised(row: Row) -> tuple[list[Message], str, str]:
+    instruction, given = text_at(row, "instruction"), row.get("input")
+    if given is None or given == "":
+        return _hammer(instruction, text_at(row, "output"))
     return (
-        _asked(text_at(row, "instruction"), text_at(row, "input")),
+        _asked(instruction, text_at(row, "input")),
         text_at(row, "output"),
         "output",
     )
@@ -92,10 +108,69 @@ def _api_bank(row: Row) -> tuple[list[Message], str, str]:
 
 
 def _xlam(row: Row) -> tuple[list[Message], str, str]:
-    tools, answers = _json_at(row, "tools"), _json_at(row, "answers")
-    asked = [{"role": "user", "content": text_at(row, "query")}]
-    calls = _calls(answers, "answers", "arguments")
-    return tool_prompt(_objects(tools, "tools"), asked), _written(calls), "answers"
+    tools, answers = _json_at(row, "tools"), _objects(_json_at(row, "answers"), "answers")
+    if isinstance(row["query"], list):
+        turns = [
+            (str(turn.get("role")), str(turn.get("content")))
+            for turn in _objects(row["query"], "query")
+        ]
+    else:
+        turns = [("user", text_at(row, "query"))]
+    # Hammer's rows of Seal-Tools have other names for the two.
+    named = ("parameters", "tool") if answers and "tool" in answers[0] else ("arguments", "name")
+    calls = _calls(answers, "answers", *named)
+    prompt = tool_prompt(
+        [_hammer_tool(tool) for tool in _objects(tools, "tools")], _hammer_dialogue(turns, "query")
+    )
+    return prompt, _written(calls), "answers"
+
+
+def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
+    """Hammer's own prompt, which holds everything, and calls as JSON in a fence."""
+    listed = _HAMMER_TOOLS.search(instruction)
+    if listed is None:
+        raise DataError(
+            "column 'input' is empty, and 'instruction' is not Hammer's prompt, which holds all: "
+            "[BEGIN OF AVAILABLE TOOLS] … [END OF AVAILABLE TOOLS]"
+        )
+    tools = _objects(_json(listed[1], "instruction"), "instruction")
+    turns = _hammer_turns(instruction)
+    if not turns:
+        raise DataError("column 'instruction' asks nothing: no text in [BEGIN OF QUERY], no turn")
+    prompt = tool_prompt(
+        [_hammer_tool(tool) for tool in tools], _hammer_dialogue(turns, "instruction")
+    )
+    calls = _calls(_json(output.strip().strip("`"), "output"), "output", "arguments")
+    return prompt, _written(calls), "output"
+
+
+def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
+    """Who said what: one text in version 2.0; in 2.1 turns as Qwen has them, after the first."""
+    if whole := _HAMMER_QUERY.search(instruction):
+        return [("user", whole[1])] if whole[1].strip() else []
+    return [(turn[1], turn[2]) for turn in _HAMMER_TURN.finditer(instruction)][1:]
+
+
+def _hammer_dialogue(turns: Sequence[tuple[str, str]], place: str) -> list[Message]:
+    """A dialogue in ToolRL's format: `assistant` called tools, `agent` spoke to the user."""
+    dialogue: list[Message] = []
+    for who, said in turns:
+        text = said.strip().removesuffix(_HAMMER_REQUEST).strip()
+        if who == "agent":
+            text = write_completion(_THINKING_OF_ANSWER, response=text)
+        elif who == "assistant":
+            calls = _calls(_json(text.strip("`"), place), place, "arguments")
+            text = write_completion(_THINKING, calls)
+        dialogue.append({"role": "assistant" if who == "agent" else who, "content": text})
+    return dialogue
+
+
+def _hammer_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool whose needed parameters are listed beside them has them in its parameters."""
+    if tool.get("required") is None:
+        return tool
+    inside = {"properties": tool.get("parameters"), "required": tool["required"]}
+    return {**tool, "parameters": inside}
 
 
 def _toolace(row: Row) -> tuple[list[Message], str, str]:
@@ -234,9 +309,11 @@ def _objects(value: Any, column: str) -> list[Mapping[str, Any]]:
 
 def _json_at(row: Row, column: str) -> Any:
     value = row.get(column)
-    if not isinstance(value, str):
-        return value
+    return _json(value, column) if isinstance(value, str) else value
+
+
+def _json(text: str, column: str) -> Any:
     try:
-        return json.loads(value)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"column {column!r} is no JSON: {error}") from error
