@@ -14,6 +14,7 @@ _PACKAGES = (
     "torch",
     "transformers",
     "trl",
+    "verl",
     "peft",
     "accelerate",
     "datasets",
