@@ -46,7 +46,7 @@ def test_an_arm_that_ends_higher_with_every_seed_is_told_with_its_interval():
     assert d.p_time == pytest.approx(1 / 126)
     assert not found.exploratory
     assert found.question == (
-        "Does gdpo do better than grpo on tool_calling: does format end higher, or come to 80 % of "
+        "Does gdpo do better than grpo on tool_calling: does format end higher, or reach 80 % of "
         "its range sooner?"
     )
     assert found.answer == (

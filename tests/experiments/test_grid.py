@@ -245,7 +245,7 @@ def test_what_a_comparison_can_decide_is_told_before_it_is_trained(recipe, tmp_p
     assert told.startswith(f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 arms")
     assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in told
     assert "2 arms against gdpo in vowels and format: 2 comparisons." in told
-    assert "format is gated or made otherwise than in gdpo in 2 arms" in told
+    assert "format has another gate or other options than in gdpo in 2 arms" in told
     assert "With 5 seeds a p-value can be 0.016 at the least" in told
     few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
     assert described(few, jobs=2)[-1].endswith("no difference can be told. --seeds 5 could.")

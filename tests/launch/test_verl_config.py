@@ -198,7 +198,7 @@ def test_a_field_of_verl_in_the_recipe_goes_where_it_says(planned):
         ("trainer.importance_sampling_level=sequence", "only token"),
         ("trainer.use_cpu=true", "use_cpu = True has no counterpart in verl, only False"),
         ("trainer.lr_scheduler_kwargs={}", "lr_scheduler_kwargs has no counterpart"),
-        ("batch.rollouts_per_step=2", "verl deals in whole groups, and 2 rollouts per step"),
+        ("batch.rollouts_per_step=2", "verl trains on whole groups, and 2 rollouts per step"),
         ("trainer.num_generations=4", "is not set here: it is `batch.samples` of the recipe"),
         ("data.max_prompt_length=null", "verl needs to know how long a prompt may be"),
         ("trainer={num_train_epochs: 1.5, lr_scheduler_type: constant}", "whole epochs, not 1.5"),

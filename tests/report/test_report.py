@@ -230,10 +230,10 @@ def test_what_is_not_compared_is_said(tmp_path):
     runs = [unrecorded(arm, seed, tmp_path) for arm in ("grpo", "gdpo") for seed in range(5)]
     experiment = replace(experiment_of(tmp_path, runs), unlike=frozenset({("gdpo", "format")}))
     comparison = analyse(experiment)
-    assert "gated or made otherwise than in grpo" in made(tmp_path, comparison)[0]
+    assert "another gate or other options than in grpo" in made(tmp_path, comparison)[0]
     console = Console(file=io.StringIO(), width=100)
     console.print(summary(comparison))
-    assert "–: gated or made otherwise than in grpo; not compared" in console.file.getvalue()
+    assert "–: another gate or other options than in grpo; not compared" in console.file.getvalue()
 
 
 def test_runs_without_rollouts_say_so(tmp_path):

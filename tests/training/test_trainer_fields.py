@@ -105,6 +105,13 @@ def test_processes_that_would_tear_groups_apart_are_refused_where_groups_are_fil
         split_batch(recipe, 4)
 
 
+def test_a_loss_over_the_tokens_of_a_forward_pass_keeps_its_size(recipe_file):
+    recipe = load_recipe(recipe_file, ["trainer.loss_type=bnpo"])
+    assert split_batch(recipe, 2).micro_batch == split_batch(recipe, 1).micro_batch == 4
+    with pytest.raises(ConfigError, match=r"in forward passes of 4 .*bnpo.* equally: 1, 2 can"):
+        split_batch(recipe, 4)
+
+
 def test_a_forward_pass_is_as_large_as_allowed_and_divides_the_share(recipe_file):
     def split(micro, processes):
         recipe = load_recipe(recipe_file, ["batch.prompts=9", f"batch.micro_batch={micro}"])

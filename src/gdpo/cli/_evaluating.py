@@ -153,7 +153,7 @@ def run_evaluation(
     folder = output or folder_of(settings.model)
     compared = read_results(baseline) if baseline else None
     if deadline is not None and server is None:
-        raise ConfigError("--deadline is the patience with a server: it needs --server")
+        raise ConfigError("--deadline is for a server: add --server URL, or leave --deadline out")
     asked = server and Server(
         server,
         settings.model,

@@ -31,7 +31,7 @@ def verl(
         overrides: Fields of verl's own configuration, after `--`, as in
             `-- actor_rollout_ref.actor.strategy=fsdp2`.
         nodes: Of the Ray cluster.
-        gpus: Of each node. All of them share the recipe's batch; a number that cannot share it
+        gpus: GPUs of each node. All of them share the recipe's batch; a number that cannot share it
             equally is refused.
         set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
         resume: Continue an interrupted run from verl's last checkpoint.

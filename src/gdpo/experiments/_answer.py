@@ -20,7 +20,7 @@ def question(experiment: Experiment) -> str:
     singular = len(rewards) == 1
     return (
         f"{does} {listed(others)} do better than {first} on {experiment.name}: "
-        f"{'does' if singular else 'do'} {listed(rewards)} end higher, or come to "
+        f"{'does' if singular else 'do'} {listed(rewards)} end higher, or reach "
         f"{_percent(experiment.reach)} of {'its' if singular else 'their'} range sooner?"
     )
 

@@ -68,7 +68,7 @@ class Experiment:
     reach: float
     """Share of a reward's range whose first crossing is timed."""
     unlike: frozenset[tuple[str, str]] = frozenset()
-    """Arms and rewards that are gated or made otherwise than in the first arm: their means are of
+    """Arms and rewards with another gate or other options than in the first arm: their means are of
     something else, and are not compared."""
 
     def runs_of(self, arm: str) -> tuple[Run, ...]:

@@ -73,7 +73,7 @@ def permutation_test(
 
 
 def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
-    """The floor of the permutation test of so many runs of two arms, one or more each.
+    """Return the minimum attainable p of the permutation test, for these numbers of runs.
 
     Example:
         >>> round(least_p(5, 5), 4)

@@ -56,8 +56,8 @@ def _decidable(grid: Grid) -> list[str]:
         f"{listed(grid.rewards)}: {_count(count, 'comparison')}."
     ]
     told += [
-        f"{name} is gated or made otherwise than in {first} in {_count(otherwise, 'arm')}: there "
-        "it is another quantity, and is not compared."
+        f"{name} has another gate or other options than in {first} in {_count(otherwise, 'arm')}: "
+        "there it is another quantity, and is not compared."
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))
     ]
@@ -69,7 +69,7 @@ def _power(seeds: int, count: int) -> str:
     least = min(1.0, least_p(seeds, seeds) * count)
     could = f"With {_count(seeds, 'seed')} a p-value can be {least:.2g} at the least, corrected"
     if seeds >= FEWEST_SEEDS and least < ALPHA:
-        return f"{could}: a difference can be told where it is clear."
+        return f"{could}: a clear difference can be found."
     enough = (n for n in range(FEWEST_SEEDS, _MOST_SEEDS) if least_p(n, n) * count < ALPHA)
     return f"{could}: no difference can be told. --seeds {next(enough, _MOST_SEEDS)} could."
 

@@ -251,7 +251,7 @@ def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float]
 def unlike(
     arms: Sequence[str], names: Sequence[str], recipes: Mapping[str, Recipe]
 ) -> frozenset[tuple[str, str]]:
-    """Arms and rewards that are gated or made otherwise than in the first arm.
+    """Arms and rewards with another gate or other options than in the first arm.
 
     Args:
         arms: All; the first is what the others are compared with.

@@ -56,8 +56,9 @@ def plan(recipe: Recipe, machines: Machines) -> Batches:
     batch = recipe.batch
     if batch.per_step % batch.samples:
         raise ConfigError(
-            f"{recipe.place('batch', 'rollouts_per_step')}: verl deals in whole groups, and "
-            f"{batch.per_step} rollouts per step are no multiple of batch.samples = {batch.samples}"
+            f"{recipe.place('batch', 'rollouts_per_step')}: verl trains on whole groups, and "
+            f"{batch.per_step} rollouts per step are no multiple of batch.samples: set a multiple "
+            f"of {batch.samples}"
         )
     return Batches(
         prompts=batch.prompts,

@@ -89,8 +89,8 @@ def _reading(comparison: Comparison) -> str:
         text += "; with fewer than 5 seeds a final has no interval"
     if comparison.experiment.unlike:
         text += (
-            f"; –: gated or made otherwise than in {html(comparison.experiment.arms[0])}, so that "
-            "it is another quantity and is not compared"
+            f"; –: another gate or other options than in {html(comparison.experiment.arms[0])}, so "
+            "that it is another quantity and is not compared"
         )
     if not comparison.differences:
         return f"{text}."

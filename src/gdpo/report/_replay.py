@@ -45,7 +45,7 @@ class Replay:
     """All that was recorded and looked at."""
 
     estimators: tuple[str, ...]
-    """Those of the arms, with their options, each once; of a single one, GRPO or GDPO beside it. An
+    """Of the arms, each set of options once; GRPO or GDPO beside a single one. An
     arm's name stands for the estimator with the arm's options, where there are several."""
     steps: tuple[Replayed, ...]
     """Run by run."""

@@ -19,7 +19,7 @@ def summary(comparison: Comparison) -> RenderableType:
     parts.append(_table(comparison))
     if comparison.experiment.unlike:
         first = visible(comparison.experiment.arms[0])
-        parts.append(Text(f"–: gated or made otherwise than in {first}; not compared", "dim"))
+        parts.append(Text(f"–: another gate or other options than in {first}; not compared", "dim"))
     failed = [run for run in comparison.experiment.runs if run.state == "failed"]
     for run in failed[:3]:
         why = run.why.strip().splitlines()

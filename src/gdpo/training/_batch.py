@@ -32,22 +32,25 @@ def split_batch(recipe: Recipe, processes: int) -> Split:
     The forward pass is the largest that `batch.micro_batch` allows and that divides the share.
 
     Raises:
-        ConfigError: The processes cannot share it equally, or groups would not stay whole where
-            `trainer.filter_groups` needs them whole.
+        ConfigError: The processes cannot share it equally; groups would not stay whole where
+            `trainer.filter_groups` needs them whole; or the loss is a mean over the tokens of a
+            forward pass (`bnpo`), which would become smaller.
     """
     batch = recipe.batch
     if not _can_share(recipe, processes):
         what = f"the {batch.per_step:,} rollouts of an optimizer step"
         if _keeps_groups_whole(recipe):
             what += f", and the {batch.prompts:,} prompts of a generation (trainer.filter_groups),"
+        if recipe.trainer.get("loss_type") == "bnpo":
+            what += f" in forward passes of {_micro_batch(recipe, 1)} (trainer.loss_type bnpo)"
         raise ConfigError(
             f"{recipe.place('batch')}: {processes} processes cannot share {what} equally: "
-            f"{', '.join(map(str, sharing(recipe)))} can. Another batch is another experiment: "
-            "--set batch.rollouts_per_step=…"
+            f"{', '.join(map(str, sharing(recipe)))} can. Use one of these, or "
+            "change the batch, and with it the experiment: --set batch.rollouts_per_step=…"
         )
-    share = batch.per_step // processes
-    micro = max(n for n in range(1, min(batch.micro_batch, share) + 1) if share % n == 0)
-    return Split(micro, share // micro, batch.rollouts // processes // micro)
+    micro = _micro_batch(recipe, processes)
+    share, generated = batch.per_step // processes, batch.rollouts // processes
+    return Split(micro, share // micro, generated // micro)
 
 
 def sharing(recipe: Recipe) -> list[int]:
@@ -58,7 +61,17 @@ def sharing(recipe: Recipe) -> list[int]:
 def _can_share(recipe: Recipe, processes: int) -> bool:
     if _keeps_groups_whole(recipe) and recipe.batch.prompts % processes:
         return False
-    return recipe.batch.per_step % processes == 0
+    if recipe.batch.per_step % processes:
+        return False
+    # This loss is a mean over the tokens of a forward pass, so that the pass is part of it.
+    return recipe.trainer.get("loss_type") != "bnpo" or (
+        _micro_batch(recipe, processes) == _micro_batch(recipe, 1)
+    )
+
+
+def _micro_batch(recipe: Recipe, processes: int) -> int:
+    share = recipe.batch.per_step // processes
+    return max(n for n in range(1, min(recipe.batch.micro_batch, share) + 1) if share % n == 0)
 
 
 def _keeps_groups_whole(recipe: Recipe) -> bool:

@@ -1,4 +1,4 @@
-"""The launcher of a training (`accelerate launch`, torchrun): what it tells, and its death."""
+"""The launcher of a training (`accelerate launch`, torchrun): its processes, and its end."""
 
 import os
 import socket

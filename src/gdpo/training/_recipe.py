@@ -98,7 +98,8 @@ class BatchConfig(Config):
     """Rollouts that one optimizer step learns from; all of the generation if left out."""
     micro_batch: PositiveInt = 8
     """At most so many rollouts in one forward pass on one device: what fits its memory. It changes
-    no result beyond rounding."""
+    no result beyond rounding, except with `trainer.loss_type: bnpo`, TRL's mean over the tokens of
+    a forward pass."""
 
     @property
     def rollouts(self) -> int:

@@ -57,7 +57,7 @@ ONE_GROUP = (
     "the batch holds one group only, so that the batch step of GDPO divides by this group's own "
     "standard deviation and undoes what GDPO adds between groups. Let more prompts share a "
     "generation batch: raise per_device_train_batch_size, gradient_accumulation_steps or "
-    "steps_per_generation (generation batch = num_generations here)"
+    "steps_per_generation (generation batch = num_generations here); in a recipe, batch.prompts"
 )
 
 
