@@ -42,7 +42,7 @@ def test_the_papers_average_is_v3s_plain_mean_of_three():
 
 
 def result(benchmark, mean):
-    return Result(benchmark, 10, 1, {"correct": Estimate(mean, 0.0, 1.0, 10)}, {}, [])
+    return Result(benchmark, 10, 1, {"correct": Estimate(mean, 0.0, 1.0, 10)}, {}, [], {})
 
 
 def test_each_printed_line_names_who_asked_and_whose_average_it_is():

@@ -219,6 +219,14 @@ def test_the_varied_arms_of_a_comparison_go_on_and_others_join_them(recipe, tmp_
     assert read_experiment(folder).lengths("gdpo", "max").shape == (1, 2)
 
 
+def test_arms_that_differ_in_spelling_or_for_another_engine_only_are_refused(recipe, tmp_path):
+    said = recipe.batch.model_copy(update={"rollouts_per_step": recipe.batch.rollouts})
+    for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
+        variants = {"a": recipe, "b": recipe.model_copy(update=other)}
+        with pytest.raises(ConfigError, match="would be the same training"):
+            make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8, variants=variants)
+
+
 def test_arms_that_would_be_the_same_or_reward_something_else_are_refused(recipe, tmp_path):
     folder = tmp_path / "compare"
     options = {

@@ -185,6 +185,21 @@ def test_a_field_of_verl_in_the_recipe_goes_where_it_says(planned):
     assert at(config, "trainer.v1.mode") == "x"
     with pytest.raises(ConfigError, match="goes through 'logger', which holds"):
         planned("verl={trainer.logger.x: 1}")
+    with pytest.raises(ConfigError, match="'trainer' holds fields: set one of"):
+        planned("verl={trainer: 1}")
+
+
+def test_a_nested_field_of_verl_leaves_its_neighbours_as_they_are(planned):
+    before = planned().config
+    after = planned(f"verl.{ROLLOUT}.gpu_memory_utilization=0.4").config
+    at(before, ROLLOUT)["gpu_memory_utilization"] = 0.4
+    assert after == before
+
+
+def test_a_field_of_verl_that_contradicts_the_recipe_is_told(planned):
+    (note,) = planned("verl={data.train_batch_size: 8}").notes
+    assert note == "data.train_batch_size=8 goes before what the recipe says"
+    assert planned(f"verl={{{ACTOR}.kl_loss_type: mse}}").notes == ()
 
 
 @pytest.mark.parametrize(

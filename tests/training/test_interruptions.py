@@ -145,8 +145,8 @@ def test_a_reward_that_fails_costs_its_step_only(breaking, caplog):
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5, 6])
 def test_a_run_resumes_exactly_within_a_generation_that_serves_several_steps(recipe_file, step):
-    """Generations serve two steps, then one at the end of an epoch of 5 whose last is cut."""
-    several = ["trainer.steps_per_generation=3", "trainer.save_total_limit=10"]
+    """A generation serves six steps: three, and once more."""
+    several = ["batch.prompts=3", "batch.rollouts_per_step=4", "trainer.save_total_limit=10"]
     recipe = load_recipe(recipe_file, [*several, "trainer.num_iterations=2", "trainer.max_steps=8"])
     run = train(recipe).run
     whole = repeatable(run)

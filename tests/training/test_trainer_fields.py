@@ -90,6 +90,13 @@ def test_an_evaluation_of_parts_of_groups_says_what_to_change(build, rows):
         build(data, "trainer.per_device_eval_batch_size=3")
 
 
+@pytest.mark.parametrize("samples", [3, 4, 16])
+def test_an_evaluation_holds_whole_groups_where_nothing_is_said(build, rows, samples):
+    data = f"eval_data={{source: {rows}}}"
+    config = build(data, f"batch.samples={samples}")
+    assert config.per_device_eval_batch_size % samples == 0
+
+
 def test_processes_that_cannot_share_a_batch_are_told_which_can(build, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(

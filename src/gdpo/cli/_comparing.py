@@ -32,6 +32,7 @@ from gdpo.training import load_recipe
 from gdpo.training._preflight import prepare
 from gdpo.training._recipe import Recipe
 from gdpo.training._resolve import resolve
+from gdpo.training._trainer_fields import check_fields
 
 _PREFLIGHT_ROWS = 64
 
@@ -73,6 +74,8 @@ def compare_recipe(
         },
         retry_failed=retry_failed and not dry_run,
     )
+    for cell in grid.cells:
+        check_fields(cell.recipe)
     jobs = jobs or _jobs()
     if dry_run:
         for line in described(grid, jobs=jobs):

@@ -260,7 +260,7 @@ def _check_arms(arms: Mapping[str, Resolved]) -> None:
     first = next(iter(arms))
     rewards = [reward.name for reward in arms[first].rewards]
     for arm, found in arms.items():
-        digest = found.recipe.model_copy(update={"name": "run"}).digest
+        digest = _what_trains(found.recipe).digest
         if (other := seen.setdefault(digest, arm)) != arm:
             raise ConfigError(f"{other!r} and {arm!r} would be the same training: leave one out")
         if (other := folders.setdefault(run_name(arm, 0), arm)) != arm:
@@ -270,6 +270,19 @@ def _check_arms(arms: Mapping[str, Resolved]) -> None:
                 f"{first!r} rewards {', '.join(rewards)}, and {arm!r} {', '.join(names)}: what is "
                 "compared must be rewarded in all arms; one with weight 0 is logged all the same"
             )
+
+
+def _what_trains(recipe: Recipe) -> Recipe:
+    """The recipe without what changes no training of TRL's."""
+    per_step = {"rollouts_per_step": recipe.batch.per_step}
+    return recipe.model_copy(
+        update={
+            "name": "run",
+            "verl": {},
+            "save_minutes": 1.0,
+            "batch": recipe.batch.model_copy(update=per_step),
+        }
+    )
 
 
 def _varied(shared: Recipe, arms: Iterable[Recipe]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from gdpo.launch._machines import Machines
 from gdpo.launch._rows import write_rows
 from gdpo.launch._trainer import check_fields
 from gdpo.launch._trl_defaults import field
-from gdpo.launch._verl import VerlFiles, verl_config
+from gdpo.launch._verl import VerlFiles, own_fields, verl_config, with_fields
 from gdpo.tasks import Sample
 from gdpo.training import (
     SMOLLM2,
@@ -121,7 +121,10 @@ def plan_verl(
     notes = check_fields(recipe)
     batches = plan(recipe, machines)
     config = verl_config(recipe, batches, machines)
-    notes += [f"{each} goes before what the recipe says" for each in _taken(overrides, config)]
+    own = own_fields(recipe)
+    given = [*(f"{path}={value}" for path, value in own.items()), *overrides]
+    notes += [f"{each} goes before what the recipe says" for each in _taken(given, config)]
+    config = with_fields(config, own, place=recipe.place("verl"))
     return Launch(recipe, machines, batches, config, tuple(overrides), tuple(notes))
 
 
@@ -243,7 +246,7 @@ def _keep_earlier(files: VerlFiles) -> None:
 
 
 def _taken(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    """Overrides of what the recipe decides."""
+    """Return the overrides of what the recipe decides."""
     found: list[str] = []
     for override in overrides:
         value: Any = config

@@ -167,7 +167,6 @@ def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
         "entropy_coeff": field(recipe, "entropy_coef"),
         "use_kl_loss": beta > 0,
         "kl_loss_coef": beta,
-        "kl_loss_type": "low_var_kl",
         "data_loader_seed": field(recipe, "seed"),
         "optim": _optimizer(recipe, batches),
         # The last is the model as transformers reads it: `gdpo evaluate` and `gdpo push` take it.

@@ -1,7 +1,8 @@
 """verl's configuration of a recipe: what Hydra merges over verl's own `ppo_trainer`."""
 
+import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from math import isfinite
@@ -73,13 +74,12 @@ def verl_config(recipe: Recipe, batches: Batches, machines: Machines) -> dict[st
         machines: What it runs on.
 
     Raises:
-        ConfigError: The recipe does not say how long a prompt may be, or a path under `verl:` leads
-            nowhere.
+        ConfigError: The recipe does not say how long a prompt may be.
     """
     longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
     files = VerlFiles(RunDirectory(recipe.run_dir))
     rewards = find_rewards(recipe, find_task(recipe))
-    config: dict[str, Any] = {
+    return {
         "hydra": {
             "searchpath": ["pkg://verl.trainer.config"],
             "run": {"dir": str(files.folder / "hydra")},
@@ -97,20 +97,43 @@ def verl_config(recipe: Recipe, batches: Batches, machines: Machines) -> dict[st
         "trainer": _trainer(recipe, files, machines) | length(recipe, batches),
         **_modules(recipe),
     }
-    for path, value in recipe.verl.items():
-        _put(config, path, value, recipe.place("verl", path))
+
+
+def own_fields(recipe: Recipe) -> dict[str, Any]:
+    """The fields under `verl:` of a recipe by their whole path, however they are nested there."""
+    return dict(_flat(recipe.verl, ""))
+
+
+def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in fields.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def with_fields(
+    config: Mapping[str, Any], fields: Mapping[str, Any], *, place: str
+) -> dict[str, Any]:
+    """A configuration with further fields, by their paths.
+
+    Raises:
+        ConfigError: A path goes through what is no mapping.
+    """
+    config = copy.deepcopy(dict(config))
+    for path, value in fields.items():
+        inside, (*keys, last) = config, path.split(".")
+        for key in keys:
+            inner = inside.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{place}: {path!r} goes through {key!r}, which holds {inner!r}")
+            inside = cast("dict[str, Any]", inner)
+        if isinstance(inside.get(last), dict):
+            raise ConfigError(
+                f"{place}: {path!r} holds fields: set one of {', '.join(inside[last])}"
+            )
+        inside[last] = value
     return config
-
-
-def _put(config: dict[str, Any], path: str, value: Any, place: str) -> None:
-    """Set what a path of keys leads to."""
-    *keys, last = path.split(".")
-    for key in keys:
-        inner = config.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{place}: {path!r} goes through {key!r}, which holds {inner!r}")
-        config = cast("dict[str, Any]", inner)
-    config[last] = value
 
 
 def _longest_prompt(recipe: Recipe) -> int:

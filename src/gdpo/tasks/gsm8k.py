@@ -80,7 +80,7 @@ Important Notes:
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _INTEGER = re.compile(rf"[+\-−–]?{_DIGITS}")
 _NUMBER = re.compile(
-    rf"(?P<sign>[+\-−–]?)\s*[$€£]?\s*(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)\s*[%$€£]?\.?"
+    rf"(?P<sign>[+\-−–]?)\s*+[$€£]?\s*+(?P<digits>{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)\s*[%$€£]?\.?"
 )
 _NUMBER_IN_TEXT = re.compile(
     rf"(?<![0-9])(?:(?<![\w)\]}}])(?P<sign>[\-−–]))?(?:\\?[$€£])?"

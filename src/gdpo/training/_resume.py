@@ -86,7 +86,7 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
         if key in before and before[key] != facts[key]:
             raise ConfigError(
                 f"{run.path} was started with {name} = {before[key]}, now it is {facts[key]}: its "
-                f"batches would differ. {remedy} ({before.get('command')})"
+                f"steps would differ. {remedy} ({before.get('command')})"
             )
 
 

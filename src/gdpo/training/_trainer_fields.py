@@ -1,6 +1,7 @@
 """The recipe's `trainer:`, checked against TRL's configuration and turned into it."""
 
 import dataclasses
+import math
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -38,6 +39,7 @@ ELSEWHERE: Mapping[str, str] = {
     "deviation, grpo_no_std does not",
     "num_generations": "it is `batch.samples` of the recipe",
     "generation_batch_size": "it is `batch.prompts` × `batch.samples` of the recipe",
+    "max_prompt_length": "it is `data.max_prompt_length` of the recipe",
     "per_device_train_batch_size": _SHARED,
     "gradient_accumulation_steps": _SHARED,
     "steps_per_generation": _SHARED,
@@ -78,6 +80,9 @@ _DIVIDE = (
     " An evaluation holds whole groups: make trainer.per_device_eval_batch_size × processes a "
     "multiple of batch.samples, or set trainer.num_generations_eval"
 )
+
+_EVALUATED = 8
+"""Rollouts that a process evaluates together: TRL's default."""
 
 _SOME_STEPS = 1000
 """Length of a run whose length is not known yet: it is decided by the number of its rows."""
@@ -278,8 +283,16 @@ def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
         "save_total_limit": 2,
         "disable_tqdm": True,
         "eval_strategy": "no" if recipe.eval_data is None else "steps",
+        "per_device_eval_batch_size": _evaluated_together(recipe, fields),
     }
     return defaults | _device_defaults(fields)
+
+
+def _evaluated_together(recipe: Recipe, fields: Mapping[str, Any]) -> int:
+    """Return about 8 rollouts for each process, so that all of them hold whole groups."""
+    samples = fields.get("num_generations_eval") or recipe.batch.samples
+    least = samples // math.gcd(samples, processes())
+    return least * max(1, _EVALUATED // least)
 
 
 def _device_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
