@@ -5,7 +5,8 @@ from tests.evaluation.conftest import written
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.cli import main
-from gdpo.evaluation import find_benchmark, sanity
+from gdpo.cli._evaluating import sanity_lines
+from gdpo.evaluation import Sanity, find_benchmark, sanity
 
 
 def program(code, test="assert f(1) == 2"):
@@ -23,6 +24,14 @@ def test_answers_that_are_right(gsm8k_file):
     found = sanity(find_benchmark("gsm8k", gsm8k_file), rows=5)
     assert (found.problems, found.answered, found.exceptions, found.lucky) == (5, 5, (), ())
     assert found.sane
+
+
+def test_where_silence_is_right_nobody_says_that_it_is_wrong():
+    of_calls, of_none = (
+        Sanity(name, 9, 0, (), (), {}) for name in ("bfcl_simple_python", "bfcl_irrelevance")
+    )
+    assert sanity_lines(of_calls)[0].plain.endswith("empty responses wrong: 9 of 9")
+    assert sanity_lines(of_none)[0].plain.endswith("empty responses right: no call is wanted")
 
 
 @needs_sandbox

@@ -75,7 +75,8 @@ def sanity_lines(found: Sanity) -> list[Text]:
         told += f" ({found.unanswered:,} more bring none)"
     for name, count in found.applies.items():
         told += f", {name} applies to {count:,}"
-    told += f"; empty responses wrong: {found.problems - len(found.lucky):,} of {found.problems:,}"
+    wrong = f"wrong: {found.problems - len(found.lucky):,} of {found.problems:,}"
+    told += f"; empty responses {'right: no call is wanted' if found.wants_silence else wrong}"
     mark = ("✓ ", "green") if found.sane else ("✗ ", "bold red")
     lines = [Text.assemble(mark, told)]
     return lines + [

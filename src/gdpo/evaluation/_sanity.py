@@ -56,6 +56,11 @@ class Sanity:
         return self.problems - self.unanswered
 
     @property
+    def wants_silence(self) -> bool:
+        """Whether an empty response is right, so that none is tried."""
+        return _SILENCE in self.benchmark
+
+    @property
     def sane(self) -> bool:
         """Whether 19 in 20 answers are fully right, no empty response is, and some are judged."""
         right = len(self.exceptions) <= TOLERATED * self.answered
