@@ -177,7 +177,7 @@ def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypa
         (("--benchmarks", "gsm8k", "--samples", "4"), "--samples above 1 needs a --temperature"),
         (("--benchmarks", "gsm8k", "--top-p", "0"), "--top-p must be above 0"),
         (("--benchmarks", "gsm8k", "--baseline", "no"), "no holds no results.json"),
-        (("--benchmarks", "gsm8k", "--deadline", "9"), "--deadline is the patience with a server"),
+        (("--benchmarks", "gsm8k", "--deadline", "9"), "--deadline is for a server: add --server"),
     ],
 )
 def test_evaluate_tells_what_is_wrong_before_it_begins(gdpo_says, arguments, message):
