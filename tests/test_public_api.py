@@ -54,5 +54,5 @@ def test_every_error_is_a_gdpo_error_and_one_of_pythons_own():
     message = str(gdpo.MissingExtraError("matplotlib", "plots", "to draw"))
     assert message == (
         "matplotlib is needed to draw, and it is not installed. "
-        "Install it with: pip install 'gdpo[plots]', or from a clone: pip install '.[plots]'"
+        "Install it with: pip install '.[plots]', in a clone of gdpo"
     )

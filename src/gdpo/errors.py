@@ -40,7 +40,7 @@ class MissingExtraError(GdpoError, ImportError):
     """
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
-        how = f"pip install 'gdpo[{extra}]', or from a clone: pip install '.[{extra}]'"
+        how = f"pip install '.[{extra}]', in a clone of gdpo"
         super().__init__(
             f"{package} is needed {purpose}, and it is not installed"
             + (f". Install it with: {how}" if extra else "")

@@ -51,7 +51,6 @@ def f():
 def test_programs_and_tests_import_sortedcontainers_and_no_other_package(name):
     if describe_backends().get(name, "works") != "works":
         pytest.skip(describe_backends()[name])
-    pytest.importorskip("sortedcontainers")
     source = """
 import sys
 from sortedcontainers import SortedList
@@ -88,4 +87,4 @@ def test_without_any_backend_the_error_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert "apt-get install bubblewrap" in done.stdout, done.stderr
-    assert "gdpo[code]" in done.stdout
+    assert "pip install '.[code]'" in done.stdout

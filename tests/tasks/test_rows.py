@@ -254,7 +254,7 @@ def test_where_the_hub_cannot_be_reached_it_is_asked_once_and_the_cache_is_taken
 
 def test_without_the_datasets_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'gdpo\[train\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[train\]'"):
         load_rows("openai/gsm8k")
 
 

@@ -4,10 +4,11 @@ import json
 import re
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from transformers import Qwen3Config
+from trl import GRPOConfig
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
 from gdpo.rewards import Reward, Scorer
@@ -23,7 +24,7 @@ from gdpo.training._models import (
 )
 from gdpo.training._resolve import find_task
 from gdpo.training._reward_checks import RewardFinding, check_rewards
-from gdpo.training._vllm_memory import vllm_memory
+from gdpo.training._vllm_memory import TRL_DEFAULTS, shares_gpu_with_vllm, vllm_memory
 
 
 def told(findings, verdict=None) -> str:
@@ -359,7 +360,7 @@ def test_without_the_extra_it_is_named(recipe, monkeypatch, module):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     package = module.partition(".")[0]
-    with pytest.raises(MissingExtraError, match=rf"^{package} is needed .*gdpo\[train\]"):
+    with pytest.raises(MissingExtraError, match=rf"^{package} is needed .*'\.\[train\]'"):
         train(recipe)
 
 
@@ -393,7 +394,7 @@ def test_a_model_of_the_hub_needs_the_extra(recipe_file, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtraError, match=r"gdpo\[train\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[train\]'"):
         locate_model(load_recipe(recipe_file, ["model=Qwen/Qwen2.5-1.5B-Instruct"]))
 
 
@@ -486,3 +487,15 @@ def test_a_rollout_that_does_not_fit_vllms_memory_is_refused(tmp_path, recipe_fi
     limited = ["data.max_prompt_length=1024", "trainer.max_completion_length=8000"]
     text = vllm_memory(model, load_recipe(recipe_file, [*limited, "trainer.use_vllm=true"]))
     assert "1.24 GiB of keys and values for a rollout of 9,024 tokens" in text
+
+
+def test_a_vllm_server_has_gpus_of_its_own_so_that_its_memory_is_not_judged(recipe_file):
+    use = "trainer.use_vllm=true"
+    assert shares_gpu_with_vllm(load_recipe(recipe_file, [use]))
+    assert not shares_gpu_with_vllm(load_recipe(recipe_file, [use, "trainer.vllm_mode=server"]))
+    assert not shares_gpu_with_vllm(load_recipe(recipe_file))
+
+
+def test_what_is_taken_for_trls_defaults_of_vllm_are_trls_defaults():
+    theirs = {field.name: field.default for field in fields(GRPOConfig)}
+    assert {name: theirs[name] for name in TRL_DEFAULTS} == TRL_DEFAULTS

@@ -170,7 +170,7 @@ def test_curves_are_drawn_whole(tmp_path):
 
 def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"gdpo\[plots\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[plots\]'"):
         draw_curves(tmp_path / "curves.png", "tiny", [], [])
 
 

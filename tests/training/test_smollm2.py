@@ -46,5 +46,5 @@ def test_it_is_converted_once_into_a_model_that_loads_saves_and_writes(
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("gdpo.training._smollm2.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"gdpo\[smollm2\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[smollm2\]'"):
         locate_smollm2()

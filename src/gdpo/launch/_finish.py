@@ -33,6 +33,8 @@ def finish(recipe: Recipe, files: VerlFiles) -> str:
         What was done, as the end of a sentence.
     """
     run = files.run
+    rows = list(_rows(files.metrics))
+    write_whole(run.metrics, "\n".join(to_json(row) for row in rows))
     saved = [folder for folder in run.checkpoints.glob(_SAVED) if any(folder.glob(_WEIGHTS))]
     last = max(saved, key=_step, default=None)
     if last is None:
@@ -40,8 +42,6 @@ def finish(recipe: Recipe, files: VerlFiles) -> str:
         return f"finished; verl saved no model that transformers reads beneath {run.checkpoints}"
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
-    rows = list(_rows(files.metrics))
-    write_whole(run.metrics, "\n".join(to_json(row) for row in rows))
     facts = {"finished": now(), "steps": _step(last)}
     rewards = find_rewards(recipe, find_task(recipe))
     changes = reward_changes(rows, rewards, [entry.weight for entry in recipe.rewards])
@@ -60,14 +60,14 @@ def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
     """Yield what verl logged of each step, resumptions included, under the names that TRL has."""
     earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
-    lines = (line for file in (*files, metrics) for line in file.read_text("utf-8").splitlines())
-    for line in lines:
-        told: dict[str, Any] = json.loads(line)
-        logged: dict[str, Any] = told.get("data", {})
+    there = (file for file in (*files, metrics) if file.is_file())
+    for line in (line for file in there for line in file.read_text("utf-8").splitlines()):
+        row: dict[str, Any] = json.loads(line)
+        logged: dict[str, Any] = row.get("data", {})
         means = {
             f"rewards/{name.removeprefix('gdpo/')}": value
             for name, value in logged.items()
             if name.startswith("gdpo/") and name.endswith("/mean")
         }
         rest = {ours: logged[name] for name, ours in _SAME.items() if name in logged}
-        yield {"step": told.get("step"), "loss": None, **rest, **means}
+        yield {"step": row.get("step"), "loss": None, **rest, **means}

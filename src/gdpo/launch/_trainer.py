@@ -9,6 +9,7 @@ from gdpo.errors import ConfigError
 from gdpo.launch._batches import Batches
 from gdpo.launch._trl_defaults import DEFAULTS, field
 from gdpo.training import Recipe
+from gdpo.training._batch import filters_groups
 from gdpo.training._trainer_fields import ELSEWHERE, out_of_range
 
 _AGGREGATION: Mapping[str, str] = {
@@ -97,11 +98,6 @@ def check_fields(recipe: Recipe) -> list[str]:
             raise ConfigError(f"{place}: trainer.{name}{wrong}")
     _check_choices(recipe)
     return [_FILTERED] if filters_groups(recipe) else []
-
-
-def filters_groups(recipe: Recipe) -> bool:
-    """Whether groups that teach nothing are replaced."""
-    return field_or(recipe, "filter_groups", "off") != "off"
 
 
 def _wrong(name: str, value: Any) -> str | None:

@@ -15,10 +15,11 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.verl import NAME, PATH, PREFIX, SCORE, TOKENS_MANAGER, compute_score
 from gdpo.launch._batches import Batches
 from gdpo.launch._machines import Machines
-from gdpo.launch._trainer import actor, filters_groups, length, rollout
+from gdpo.launch._trainer import actor, length, rollout
 from gdpo.launch._trl_defaults import field
 from gdpo.rewards import Reward, declared_ranges
 from gdpo.training import SMOLLM2, Recipe, RunDirectory
+from gdpo.training._batch import filters_groups
 from gdpo.training._resolve import find_rewards, find_task, gates_of
 from gdpo.training._smollm2 import converted_folder
 
@@ -100,7 +101,7 @@ def verl_config(recipe: Recipe, batches: Batches, machines: Machines) -> dict[st
 
 
 def own_fields(recipe: Recipe) -> dict[str, Any]:
-    """The fields under `verl:` of a recipe by their whole path, however they are nested there."""
+    """Return the fields under `verl:` of a recipe by their whole paths, nested or not."""
     return dict(_flat(recipe.verl, ""))
 
 
@@ -115,10 +116,10 @@ def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def with_fields(
     config: Mapping[str, Any], fields: Mapping[str, Any], *, place: str
 ) -> dict[str, Any]:
-    """A configuration with further fields, by their paths.
+    """Return a configuration with further fields, which go by their paths.
 
     Raises:
-        ConfigError: A path goes through what is no mapping.
+        ConfigError: A path goes through what is no mapping, or stands for a whole mapping.
     """
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():

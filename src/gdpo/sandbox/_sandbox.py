@@ -161,7 +161,7 @@ def _told_of_tests(fault: str) -> str:
     if "ModuleNotFoundError" not in fault:
         return f"{told}; correct them"
     others = ", ".join(PACKAGES)
-    return f"{told}. Installed there: Python's own modules, and {others} with gdpo[code]"
+    return f"{told}. Installed there: Python's own modules, and {others} with the extra code"
 
 
 def _verdict(answer: dict[str, Any], total: int) -> Verdict:

@@ -39,7 +39,7 @@ def split_batch(recipe: Recipe, processes: int) -> Split:
     batch = recipe.batch
     if not _can_share(recipe, processes):
         what = f"the {batch.per_step:,} rollouts of an optimizer step"
-        if _keeps_groups_whole(recipe):
+        if filters_groups(recipe):
             what += f", and the {batch.prompts:,} prompts of a generation (trainer.filter_groups),"
         if recipe.trainer.get("loss_type") == "bnpo":
             what += f" in forward passes of {_micro_batch(recipe, 1)} (trainer.loss_type bnpo)"
@@ -59,7 +59,7 @@ def sharing(recipe: Recipe) -> list[int]:
 
 
 def _can_share(recipe: Recipe, processes: int) -> bool:
-    if _keeps_groups_whole(recipe) and recipe.batch.prompts % processes:
+    if filters_groups(recipe) and recipe.batch.prompts % processes:
         return False
     if recipe.batch.per_step % processes:
         return False
@@ -74,7 +74,8 @@ def _micro_batch(recipe: Recipe, processes: int) -> int:
     return max(n for n in range(1, min(recipe.batch.micro_batch, share) + 1) if share % n == 0)
 
 
-def _keeps_groups_whole(recipe: Recipe) -> bool:
+def filters_groups(recipe: Recipe) -> bool:
+    """Whether groups that teach nothing are replaced; then a process needs whole groups."""
     return recipe.trainer.get("filter_groups", "off") != "off"
 
 

@@ -34,7 +34,7 @@ from gdpo.training._reward_checks import check_rewards
 from gdpo.training._run_directory import RunDirectory, refuse_runs_dir
 from gdpo.training._smollm2 import SMOLLM2
 from gdpo.training._trainer_fields import build_config
-from gdpo.training._vllm_memory import vllm_memory
+from gdpo.training._vllm_memory import shares_gpu_with_vllm, vllm_memory
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
@@ -159,7 +159,7 @@ class _Inspection:
         )
         if model is not None and tokenizer is not None and samples is not None:
             self._attempt(lambda: self._measure_prompts(model, tokenizer, samples, config))
-        if model is not None and recipe.trainer.get("use_vllm"):
+        if model is not None and shares_gpu_with_vllm(recipe):
             self._attempt(lambda: self._fine(vllm_memory(model, recipe)))
         if samples is None or config is None or batches is None or model is None:
             return None
