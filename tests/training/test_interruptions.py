@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
@@ -209,6 +210,28 @@ def test_a_handler_of_the_users_own_is_called_before_there_is_a_run():
     assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
+@pytest.mark.parametrize("world_size", ["1", "2"])
+@pytest.mark.parametrize("ending", ["stop", "error", "end"])
+def test_the_signal_of_the_launcher_does_not_end_a_process_that_says_what_it_saved(
+    world_size, ending, monkeypatch
+):
+    """torchrun sends SIGTERM to the main process as soon as another one has ended."""
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+    before = signal.getsignal(signal.SIGTERM)
+    request = StopRequest(begun=True, may_give_up=False)
+    try:
+        with suppress(ZeroDivisionError), stop_on_signal(request):
+            if ending == "stop":
+                os.kill(os.getpid(), signal.SIGINT)
+            if ending == "error":
+                raise ZeroDivisionError
+        ignored = world_size == "2" and ending != "end"
+        assert signal.getsignal(signal.SIGTERM) == (signal.SIG_IGN if ignored else before)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_peers_are_told_of_a_stop():
     waits = "import signal; print(flush=True); signal.pause()"
     with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as peer:
@@ -250,7 +273,7 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
     plan(stopped.run_dir, 2, INTERRUPT, rank=1)  # the main process is told, and saves alone
     code, told = two_processes(stopped, tmp_path)
     assert code != 0
-    assert told.count("2 of 5 steps are done and saved") == 1
+    assert told.count("2 of 5 steps are done and saved") == 1, told
     assert "gdpo/" not in told, "there is no traceback"
 
     plan(stopped.run_dir, 3, "os.kill(os.getpid(), signal.SIGKILL)", rank=1)

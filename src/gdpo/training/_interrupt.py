@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
+from gdpo.training._launcher import processes
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SAME_PRESS_S = 1.0
@@ -85,6 +87,10 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
     ignored stays ignored, but SIGTERM. Outside the main thread signals cannot be caught, so there
     the request is never set.
 
+    A launcher sends SIGTERM to all processes as soon as one has ended. So where one of several
+    processes ends before its last step, SIGTERM stays ignored after the context: the main process
+    has yet to say what it saved, and the launcher kills what does not end.
+
     Args:
         request: Hears the signals.
     """
@@ -107,8 +113,13 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
     caught = [n for n in _SIGNALS if n == signal.SIGTERM or before[n] is not signal.SIG_IGN]
     for number in caught:
         signal.signal(number, handle)
+    done = False
     try:
         yield
+        done = not request.requested
     finally:
+        after = dict(before)
+        if request.begun and not done and processes() > 1:
+            after[signal.SIGTERM] = signal.SIG_IGN
         for number in caught:
-            signal.signal(number, before[number])
+            signal.signal(number, after[number])
