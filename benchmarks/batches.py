@@ -9,8 +9,9 @@ or the prompts of a mini-batch (verl), with "=" where the batch is that of one G
 
 from gdpo.errors import ConfigError
 from gdpo.launch import Machines, plan_verl
-from gdpo.training import load_recipe, shipped_recipe, shipped_recipes
-from gdpo.training._batch import split_batch
+from gdpo.recipes.batches import split_batch
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.shipped import shipped_recipe, shipped_recipes
 
 GPUS = (1, 2, 4, 6, 8, 16)
 ROWS = {"gsm8k": 7473, "tool_calling": 3920, "tool_calling_3b": 3920}

@@ -23,10 +23,11 @@ from transformers import PrinterCallback, TrainerCallback
 from gdpo.demo._policy import PolicySettings, make_policy
 from gdpo.demo._tools import tool_rows
 from gdpo.integrations.trl import GDPOTrainer
-from gdpo.training import SMOLLM2, BatchConfig, DataConfig, Recipe, RewardConfig, convert_smollm2
+from gdpo.recipes.models import SMOLLM2, convert_smollm2
+from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
+from gdpo.recipes.resolve import resolve
 from gdpo.training._loop import _dataset
 from gdpo.training._preflight import prepare
-from gdpo.training._resolve import resolve
 
 DEMO = "demo"
 MB = 2**20

@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
+from gdpo.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.tasks import TASKS, load_rows
-from gdpo.training import SMOLLM2, convert_smollm2
 
 
 def worked(row):

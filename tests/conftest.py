@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gdpo.training import Recipe, load_recipe
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.recipe import Recipe
 
 settings.register_profile(
     "ci",

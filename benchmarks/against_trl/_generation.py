@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl._generation import complete, fast_rollouts
-from gdpo.training._smollm2 import convert_smollm2
+from gdpo.recipes.models import convert_smollm2
 
 PROMPTS, PROMPT_LENGTH = 8, 47
 

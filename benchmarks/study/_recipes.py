@@ -9,7 +9,7 @@ from benchmarks.study._maths import TOKEN_LIMIT, Careless, story_rows
 from gdpo.demo._policy import PolicySettings, make_policy
 from gdpo.demo._texts import Carelessness
 from gdpo.demo._tools import tool_rows
-from gdpo.training import BatchConfig, DataConfig, Recipe, RewardConfig
+from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 
 PROMPTS = 16
 """Per step."""

@@ -15,8 +15,9 @@ from rich.console import Console
 from gdpo.cli import main
 from gdpo.demo import DemoSettings, PolicySettings, run_demo
 from gdpo.errors import ConfigError
+from gdpo.recipes.read import load_recipe
 from gdpo.rollouts import read_rollouts, rollout_file
-from gdpo.training import RunDirectory, load_recipe
+from gdpo.runs.directory import RunDirectory
 
 POLICY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 SHORT = DemoSettings(steps=2, prompts=4, samples=2, policy=POLICY)

@@ -8,8 +8,10 @@ import pytest
 
 from gdpo.evaluation import BENCHMARKS, GROUPS, find_benchmark, overlap_findings
 from gdpo.evaluation._benchmarks import problems
+from gdpo.recipes.data import Rows, read_data
+from gdpo.recipes.recipe import DataConfig
 from gdpo.tasks import TASKS, load_rows
-from gdpo.training import DataConfig, Rows, Verdict, read_data
+from gdpo.training import Verdict
 
 DATA = os.environ.get("GDPO_DATA")
 SINGLE = ("bfcl_simple_python", "bfcl_live_multiple")

@@ -16,8 +16,9 @@ import yaml
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.evaluation import uploads
-from gdpo.training import DataConfig, Recipe, RewardConfig, RunDirectory
-from gdpo.training._summary import readme
+from gdpo.recipes.recipe import DataConfig, Recipe, RewardConfig
+from gdpo.runs.directory import RunDirectory
+from gdpo.runs.summary import readme
 
 RECIPE = Recipe(
     task="gsm8k",

@@ -11,9 +11,9 @@ from examples.estimator_plots import advantages, main, measure, situations, tabl
 
 from gdpo.advantages import ESTIMATORS, AdvantageRule, weights_by_name
 from gdpo.errors import ConfigError
+from gdpo.recipes.read import load_recipe
 from gdpo.rewards import Gate, check_gates
-from gdpo.training import load_recipe
-from gdpo.training._noise import quiet
+from gdpo.training._quiet import quiet
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "estimators").glob("*.md"))

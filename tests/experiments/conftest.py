@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gdpo.experiments import estimator_of, run_name
-from gdpo.training import DataConfig, Recipe
+from gdpo.recipes.recipe import DataConfig, Recipe
 
 
 def write_run(

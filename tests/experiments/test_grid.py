@@ -17,8 +17,7 @@ from gdpo.experiments import Training, make_grid, read_experiment, run_grid
 from gdpo.experiments._grid import _free, _slots
 from gdpo.experiments._orphans import noted
 from gdpo.experiments._plan_told import described
-from gdpo.training import DataConfig, Recipe
-from gdpo.training._recipe import GateConfig
+from gdpo.recipes.recipe import DataConfig, GateConfig, Recipe
 
 REWARDS = """
 from gdpo import Reward
@@ -314,7 +313,7 @@ def test_a_comparison_that_was_killed_before_its_plan_takes_its_folder_again(rec
 HOLDER = """
 import sys
 from pathlib import Path
-from gdpo.training._lock import lock
+from gdpo.runs.lock import lock
 lock(Path(sys.argv[1]))
 print(flush=True)
 sys.stdin.read()

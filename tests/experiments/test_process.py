@@ -9,7 +9,8 @@ import pytest
 from tests.experiments.conftest import write_run
 
 from gdpo.experiments import Training, describe_ending, signals_held, stop_trainings
-from gdpo.training import RunDirectory, read_recipe
+from gdpo.recipes.read import read_recipe
+from gdpo.runs.directory import RunDirectory
 
 SLOW = """
 import signal, sys

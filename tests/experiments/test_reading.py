@@ -13,7 +13,7 @@ from tests.experiments.conftest import DECLARED, write_run
 from gdpo.errors import ConfigError, DataError
 from gdpo.experiments import Plan, analyse, read_experiment, read_plan, run_name
 from gdpo.experiments._reading import failure_file
-from gdpo.training._lock import is_locked, lock, unlock
+from gdpo.runs.lock import is_locked, lock, unlock
 
 
 def test_a_folder_of_runs_is_an_experiment(two_arms):

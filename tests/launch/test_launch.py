@@ -19,8 +19,9 @@ import yaml
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.evaluation._push import uploads
 from gdpo.launch import Machines, launch_verl, plan_verl
-from gdpo.training import load_recipe, train
-from gdpo.training._lock import is_locked
+from gdpo.recipes.read import load_recipe
+from gdpo.runs.lock import is_locked
+from gdpo.training import train
 
 FOR_VERL = ("trainer.lr_scheduler_type=constant", "data.max_prompt_length=900")
 

@@ -7,9 +7,11 @@ import torch
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl._estimator import Carried, carrying, compute_advantages
 from gdpo.launch import Machines, plan_verl
+from gdpo.recipes.data import read_data
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.resolve import find_task
 from gdpo.rollouts import read_rollouts
-from gdpo.training import load_recipe, read_data, train
-from gdpo.training._resolve import find_task
+from gdpo.training import train
 
 VARIANTS = {
     "gdpo": [],

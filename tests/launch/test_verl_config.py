@@ -13,8 +13,9 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.verl._settings import read_settings
 from gdpo.launch import Machines, plan_verl
 from gdpo.launch._trl_defaults import DEFAULTS
-from gdpo.training import load_recipe, shipped_recipe, shipped_recipes
-from gdpo.training._yaml import read_yaml
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.shipped import shipped_recipe, shipped_recipes
+from gdpo.recipes.yaml import read_yaml
 
 ONE = Machines(1, 1)
 

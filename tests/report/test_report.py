@@ -19,11 +19,11 @@ from tests.report.runs import REWARDS, experiment_of, record, trained, two_arms,
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
 from gdpo.experiments import Measured, analyse
+from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.report import summary, write_report
 from gdpo.report._figures import lengths
 from gdpo.report._replay import agreements, replay
 from gdpo.rollouts import read_rollouts, reward_arrays
-from gdpo.training import DataConfig, Recipe
 
 VOID = {"meta", "br", "input", "path", "circle"}
 

@@ -11,20 +11,24 @@ from transformers import Qwen3Config
 from trl import GRPOConfig
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError, RewardError
-from gdpo.rewards import Reward, Scorer
-from gdpo.rewards.length import token_limit
-from gdpo.tasks import TASKS, Sample, Task
-from gdpo.training import Verdict, _reward_checks, check, load_recipe, read_data, train
-from gdpo.training._models import (
+from gdpo.recipes.data import read_data
+from gdpo.recipes.models import (
+    TRL_DEFAULTS,
     LocatedModel,
     context_length,
     load_tokenizer,
     locate_model,
     prompt_lengths,
+    shares_gpu_with_vllm,
+    vllm_memory,
 )
-from gdpo.training._resolve import find_task
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.resolve import find_task
+from gdpo.rewards import Reward, Scorer
+from gdpo.rewards.length import token_limit
+from gdpo.tasks import TASKS, Sample, Task
+from gdpo.training import Verdict, _reward_checks, check, train
 from gdpo.training._reward_checks import RewardFinding, check_rewards
-from gdpo.training._vllm_memory import TRL_DEFAULTS, shares_gpu_with_vllm, vllm_memory
 
 
 def told(findings, verdict=None) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gdpo.training._checkpoints import (
+from gdpo.runs.checkpoints import (
     Checkpoint,
     checkpoints,
     complete,

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from gdpo.cli import main
-from gdpo.training import RunDirectory, load_recipe
+from gdpo.recipes.read import load_recipe
+from gdpo.runs.directory import RunDirectory
 
 
 @pytest.fixture

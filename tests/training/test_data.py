@@ -5,8 +5,11 @@ import json
 import pytest
 
 from gdpo.errors import ConfigError, DataError
+from gdpo.recipes.data import read_data
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.recipe import DataConfig
 from gdpo.tasks import TASKS
-from gdpo.training import DataConfig, Finding, Verdict, check, load_recipe, read_data, train
+from gdpo.training import Finding, Verdict, check, train
 
 TASK = TASKS["gsm8k"]
 LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"

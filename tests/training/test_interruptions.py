@@ -12,7 +12,9 @@ from tests.training.conftest import assert_equal_runs, forget_checkpoints_after,
 
 from gdpo.errors import RewardError
 from gdpo.integrations.trl._resumable import ResumableTrainer
-from gdpo.training import RunDirectory, load_recipe, train
+from gdpo.recipes.read import load_recipe
+from gdpo.runs.directory import RunDirectory
+from gdpo.training import train
 from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
 
 BREAKS = """

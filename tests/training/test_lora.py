@@ -12,7 +12,8 @@ from tests.training.conftest import forget_checkpoints_after
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import Sampling, Settings, evaluate, find_benchmark, responder_of
-from gdpo.training import check, load_recipe, train
+from gdpo.recipes.read import load_recipe
+from gdpo.training import check, train
 
 LORA = ["lora.r=4", "lora.alpha=8"]
 ADAPTER = "adapter_model.safetensors"

@@ -7,10 +7,9 @@ from rich.console import Console
 
 from gdpo.errors import MissingExtraError
 from gdpo.rewards import Reward
-from gdpo.training._curves import draw_curves
-from gdpo.training._noise import quiet
-from gdpo.training._progress import RunView, dashboard, duration, one_line, show, trend
-from gdpo.training._summary import reward_changes, summary_table
+from gdpo.runs.summary import draw_curves, duration, reward_changes, summary_table
+from gdpo.training._progress import RunView, dashboard, one_line, show, trend
+from gdpo.training._quiet import quiet
 
 REWARDS = [
     Reward("format", lambda completion, reference: 0.0, low=0, high=1),

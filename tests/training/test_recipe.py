@@ -4,10 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from gdpo.errors import ConfigError
+from gdpo.recipes.read import load_recipe, read_recipe
+from gdpo.recipes.recipe import DataConfig, Recipe, differences
+from gdpo.recipes.resolve import find_rewards
 from gdpo.tasks import TASKS
-from gdpo.training import DataConfig, Recipe, load_recipe, read_recipe
-from gdpo.training._recipe import differences
-from gdpo.training._resolve import find_rewards
 
 MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 

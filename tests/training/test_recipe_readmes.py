@@ -12,10 +12,10 @@ from gdpo.cli._app import app
 from gdpo.cli._evaluating import the_benchmarks
 from gdpo.errors import ConfigError
 from gdpo.evaluation import Sampling, check_sampling
-from gdpo.training import load_recipe
-from gdpo.training._noise import quiet
-from gdpo.training._resolve import resolve
-from gdpo.training._trainer_fields import build_config
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.resolve import resolve
+from gdpo.recipes.trainer_fields import build_config
+from gdpo.training._quiet import quiet
 
 ROOT = Path(__file__).parents[2]
 READMES = sorted((ROOT / "recipes").glob("**/README.md"))

@@ -7,11 +7,12 @@ import os
 import numpy as np
 import pytest
 
+from gdpo._files import cache_folder, cached
 from gdpo.errors import ConfigError
-from gdpo.training import Verdict, check, load_recipe, train
-from gdpo.training._cache import cache_folder, cached
-from gdpo.training._checkpoints import complete
-from gdpo.training._run_directory import RunDirectory, create_run, to_json, write_whole
+from gdpo.recipes.read import load_recipe
+from gdpo.runs.checkpoints import complete
+from gdpo.runs.directory import RunDirectory, create_run, to_json, write_whole
+from gdpo.training import Verdict, check, train
 
 
 @pytest.fixture

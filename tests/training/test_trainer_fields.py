@@ -5,11 +5,11 @@ from importlib.util import find_spec
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.training import load_recipe
-from gdpo.training._batch import Split, default_save_steps, plan_batches, split_batch
-from gdpo.training._noise import quiet
-from gdpo.training._resolve import resolve
-from gdpo.training._trainer_fields import build_config
+from gdpo.recipes.batches import Split, default_save_steps, plan_batches, split_batch
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.resolve import resolve
+from gdpo.recipes.trainer_fields import build_config
+from gdpo.training._quiet import quiet
 
 
 @pytest.fixture

@@ -27,12 +27,12 @@ from gdpo.experiments import (
 from gdpo.experiments._plan_told import described
 from gdpo.experiments._varied import read_variants
 from gdpo.experiments.toys import suite, table
+from gdpo.recipes.read import load_recipe
+from gdpo.recipes.recipe import Recipe
+from gdpo.recipes.resolve import resolve
+from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
-from gdpo.training import load_recipe
 from gdpo.training._preflight import prepare
-from gdpo.training._recipe import Recipe
-from gdpo.training._resolve import resolve
-from gdpo.training._trainer_fields import check_fields
 
 _PREFLIGHT_ROWS = 64
 

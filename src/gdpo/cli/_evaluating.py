@@ -28,7 +28,7 @@ from gdpo.evaluation import (
     results_table,
     unscorable_lines,
 )
-from gdpo.training import RunDirectory
+from gdpo.runs.directory import RunDirectory
 
 
 def files_of(given: Sequence[str]) -> Mapping[str, str]:

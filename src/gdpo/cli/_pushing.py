@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from gdpo.evaluation import check_push, check_repository, push, uploads
-from gdpo.training import RunDirectory
+from gdpo.runs.directory import RunDirectory
 
 
 def push_run(

@@ -37,7 +37,7 @@ def _set(name: str, options: list[str]) -> str:
     """How a recipe's key of this name is set, where the verb takes a recipe."""
     if "set" not in options:
         return ""
-    from gdpo.training._read_recipe import recipe_key
+    from gdpo.recipes.read import recipe_key
 
     key = recipe_key(name.replace("-", "_"))
     return f"--set {key}=..." if key else ""

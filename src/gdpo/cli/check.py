@@ -53,7 +53,8 @@ def check(
 
     from gdpo.cli._evaluating import the_benchmarks
     from gdpo.evaluation import overlap_findings
-    from gdpo.training import Verdict, read_recipe
+    from gdpo.recipes.read import read_recipe
+    from gdpo.training import Verdict
     from gdpo.training import check as check_recipe
 
     console = Console(highlight=False)

@@ -64,7 +64,7 @@ def evaluate(
     from gdpo.cli._evaluating import files_of, names_of, run_evaluation
     from gdpo.cli._pushing import push_run
     from gdpo.evaluation import Sampling, Settings, check_push, weights_of
-    from gdpo.training import RunDirectory
+    from gdpo.runs.directory import RunDirectory
 
     settings = Settings(
         model=model,

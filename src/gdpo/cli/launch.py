@@ -41,7 +41,7 @@ def verl(
     from rich.console import Console
 
     from gdpo.launch import Machines, launch_verl, plan_verl
-    from gdpo.training import load_recipe
+    from gdpo.recipes.read import load_recipe
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
     planned = plan_verl(

@@ -13,7 +13,8 @@ def list_recipes() -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from gdpo.training import read_recipe, shipped_recipes
+    from gdpo.recipes.read import read_recipe
+    from gdpo.recipes.shipped import shipped_recipes
 
     table = Table("recipe", "model", "rewards", "advantage")
     for name, folder in shipped_recipes().items():
@@ -39,7 +40,7 @@ def show(name: str, /) -> int:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from gdpo.training import shipped_recipe
+    from gdpo.recipes.shipped import shipped_recipe
 
     folder = shipped_recipe(name)
     console = Console(highlight=False)
@@ -60,7 +61,7 @@ def copy(name: str, folder: Path | None = None, /) -> int:
     """
     from rich.console import Console
 
-    from gdpo.training import copy_recipe
+    from gdpo.recipes.shipped import copy_recipe
 
     copied = copy_recipe(name, folder or Path(name))
     console = Console(highlight=False)

@@ -40,8 +40,10 @@ def train(
 
     from gdpo.errors import ConfigError
     from gdpo.experiments import analyse, read_experiment
+    from gdpo.recipes.read import read_recipe
     from gdpo.report import write_report
-    from gdpo.training import leave_processes, read_recipe, summary_table
+    from gdpo.runs.summary import summary_table
+    from gdpo.training import leave_processes
     from gdpo.training import train as run_training
 
     if from_scratch and not resume:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gdpo.experiments import Training, describe_ending, signals_held, start_training, stop_trainings
-from gdpo.training import Recipe
+from gdpo.recipes.recipe import Recipe
 
 ARMS = ("grpo", "gdpo")
 """Estimators that are compared, in the order in which they are shown."""

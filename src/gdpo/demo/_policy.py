@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from gdpo._files import cache_folder, cached
 from gdpo.demo import _tokenizer
 from gdpo.demo._texts import Carelessness, Example, Texts
 from gdpo.demo._tokenizer import build_tokenizer
-from gdpo.training import cache_folder, cached
 
 Tokens: TypeAlias = list[int]
 

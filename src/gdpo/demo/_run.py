@@ -21,9 +21,10 @@ from gdpo.demo._report import ONE_SEED, Curve, curves, last_answers, report_tabl
 from gdpo.demo._tools import tool_rows
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.experiments import Training, analyse, read_experiment, terminable
+from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe
 from gdpo.report import write_report
+from gdpo.runs.directory import RunDirectory
 from gdpo.tasks import resolve_task
-from gdpo.training import BatchConfig, DataConfig, Recipe, RunDirectory
 
 _TASK = "tool_calling"
 _DEFAULT_FOLDER = Path("runs") / "demo"

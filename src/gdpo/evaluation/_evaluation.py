@@ -21,8 +21,8 @@ from gdpo.evaluation._intervals import Estimate, share
 from gdpo.evaluation._responders import Responder, Sampling
 from gdpo.rewards import Reward, Scorer
 from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
+from gdpo.runs.lock import alone
 from gdpo.tasks import Sample
-from gdpo.training._lock import alone
 
 logger = logging.getLogger(__name__)
 

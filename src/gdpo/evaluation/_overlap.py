@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from gdpo.errors import GdpoError
 from gdpo.evaluation._benchmarks import BENCHMARKS, GROUPS, Benchmark, problems
+from gdpo.recipes.data import Rows
 from gdpo.tasks import Sample, Task, overlaps
 from gdpo.tasks.tool_calling._prompt import user_turns
-from gdpo.training import Finding, Rows, Verdict
+from gdpo.training import Finding, Verdict
 
 _NAMED = 5
 """Rows that a finding names, at most."""

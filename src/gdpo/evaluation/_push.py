@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError
-from gdpo.training import RunDirectory
+from gdpo.runs.directory import RunDirectory
 
 _TEXTS = (".md", ".yaml", ".json", ".jsonl", ".txt", ".jinja")
 _SECRET = re.compile(r"\bhf_[A-Za-z0-9]{16,}|\b(?:hub_)?token:\s*(?!null\b|~|\s)\S", re.ASCII)

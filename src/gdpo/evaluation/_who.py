@@ -12,8 +12,9 @@ from gdpo.evaluation._benchmarks import Benchmark
 from gdpo.evaluation._responders import LocalModel, Responder, Sampling, Written
 from gdpo.evaluation._server import Server
 from gdpo.evaluation._vllm import VllmModel, check_vllm
-from gdpo.training import DataConfig, Recipe, RunDirectory
-from gdpo.training._models import load_tokenizer, locate_model, make_ready
+from gdpo.recipes.models import load_tokenizer, locate_model, make_ready
+from gdpo.recipes.recipe import DataConfig, Recipe
+from gdpo.runs.directory import RunDirectory
 
 _SAMPLED = 1 << 20
 """Bytes of the start and of the end of a file that its digest looks at."""

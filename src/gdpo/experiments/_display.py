@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo.experiments._grid import Cell, Grid
-from gdpo.training import RunDirectory
-from gdpo.training._progress import duration, number
+from gdpo.runs.directory import RunDirectory
+from gdpo.runs.summary import duration, number
 
 _RECENT = 5
 """Steps whose mean is shown."""

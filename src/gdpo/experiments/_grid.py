@@ -31,10 +31,10 @@ from gdpo.experiments._reading import (
     run_name,
 )
 from gdpo.experiments._varied import arm_name, estimator_of
-from gdpo.training import Recipe, RunDirectory
-from gdpo.training._lock import alone
-from gdpo.training._recipe import differences
-from gdpo.training._resolve import Resolved, resolve
+from gdpo.recipes.recipe import Recipe, differences
+from gdpo.recipes.resolve import Resolved, resolve
+from gdpo.runs.directory import RunDirectory
+from gdpo.runs.lock import alone
 
 _POLL_S = 0.5
 _LEFT_OVERS = (".*.partial", f"{LOGS}/.*.partial")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdpo.training import RunDirectory
-from gdpo.training._lock import is_held, is_locked
+from gdpo.runs.directory import RunDirectory
+from gdpo.runs.lock import is_held, is_locked
 
 _POLL_S = 0.1
 

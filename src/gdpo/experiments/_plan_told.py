@@ -7,7 +7,7 @@ from gdpo.experiments._comparison import FEWEST_SEEDS
 from gdpo.experiments._grid import Cell, Grid
 from gdpo.experiments._permutation import least_p
 from gdpo.experiments._reading import run_name, unlike
-from gdpo.training._recipe import RewardConfig
+from gdpo.recipes.recipe import RewardConfig
 
 _MOST_SEEDS = 100
 """Up to which a number is looked for that could tell a difference."""

@@ -14,7 +14,8 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from gdpo._files import write_whole
-from gdpo.training import Recipe, RunDirectory
+from gdpo.recipes.recipe import Recipe
+from gdpo.runs.directory import RunDirectory
 
 _COMMAND = (sys.executable, "-m", "gdpo", "train", "--no-report")
 

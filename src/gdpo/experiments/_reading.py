@@ -17,9 +17,10 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.experiments._experiment import Experiment, Measured, Run, State
 from gdpo.experiments._threshold import REACHED
 from gdpo.experiments._varied import arm_name, in_words
-from gdpo.training import Recipe, RunDirectory, read_recipe
-from gdpo.training._lock import is_locked
-from gdpo.training._recipe import differences
+from gdpo.recipes.read import read_recipe
+from gdpo.recipes.recipe import Recipe, differences
+from gdpo.runs.directory import RunDirectory
+from gdpo.runs.lock import is_locked
 
 _Curve: TypeAlias = Float[np.ndarray, " step"]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from gdpo.errors import ConfigError
-from gdpo.training._recipe import GateConfig
-from gdpo.training._yaml import spell_number, split_values
+from gdpo.recipes.recipe import GateConfig
+from gdpo.recipes.yaml import spell_number, split_values
 
 _OWN_OPTIONS = {
     "advantage": "estimators go by --arms",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gdpo.errors import ConfigError
 from gdpo.launch._machines import Machines
 from gdpo.launch._trl_defaults import field
-from gdpo.training import Recipe
-from gdpo.training._batch import split_batch
+from gdpo.recipes.batches import split_batch
+from gdpo.recipes.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 from gdpo._files import to_json, write_whole
 from gdpo.launch._verl import VerlFiles
-from gdpo.training import Recipe
-from gdpo.training._environment import now
+from gdpo.recipes.recipe import Recipe
+from gdpo.recipes.resolve import find_rewards, find_task
+from gdpo.runs.environment import now
+from gdpo.runs.summary import readme, reward_changes
 from gdpo.training._finish import model_being_made
-from gdpo.training._resolve import find_rewards, find_task
-from gdpo.training._summary import readme, reward_changes
 
 _SAVED = "global_step_*/actor/huggingface"
 """Where verl puts the model as transformers reads it, beneath the checkpoints."""

@@ -19,22 +19,16 @@ from gdpo.launch._rows import write_rows
 from gdpo.launch._trainer import check_fields
 from gdpo.launch._trl_defaults import field
 from gdpo.launch._verl import VerlFiles, own_fields, verl_config, with_fields
+from gdpo.recipes.data import digest_of, read_data
+from gdpo.recipes.models import SMOLLM2, convert_smollm2
+from gdpo.recipes.recipe import DataConfig, Recipe
+from gdpo.recipes.resolve import describe, find_rewards, find_task
+from gdpo.recipes.yaml import dump_yaml
+from gdpo.runs.directory import RunDirectory, create_run, refuse_existing
+from gdpo.runs.environment import describe_environment
+from gdpo.runs.lock import lock, lock_descriptor, unlock
+from gdpo.runs.resume import find_run, refuse_other_circumstances
 from gdpo.tasks import Sample
-from gdpo.training import (
-    SMOLLM2,
-    DataConfig,
-    Recipe,
-    RunDirectory,
-    convert_smollm2,
-    read_data,
-)
-from gdpo.training._data import digest_of
-from gdpo.training._environment import describe_environment
-from gdpo.training._lock import lock, lock_descriptor, unlock
-from gdpo.training._resolve import describe, find_rewards, find_task
-from gdpo.training._resume import find_run, refuse_other_circumstances
-from gdpo.training._run_directory import create_run, refuse_existing
-from gdpo.training._yaml import dump_yaml
 
 _HEADER = "# What `gdpo launch verl` made of recipe.yaml beside this folder. Change the recipe.\n"
 

@@ -8,9 +8,9 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
 from gdpo.launch._batches import Batches
 from gdpo.launch._trl_defaults import DEFAULTS, field
-from gdpo.training import Recipe
-from gdpo.training._batch import filters_groups
-from gdpo.training._trainer_fields import ELSEWHERE, out_of_range
+from gdpo.recipes.batches import filters_groups
+from gdpo.recipes.recipe import Recipe
+from gdpo.recipes.trainer_fields import ELSEWHERE, out_of_range
 
 _AGGREGATION: Mapping[str, str] = {
     "dapo": "token-mean",

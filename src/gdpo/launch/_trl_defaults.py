@@ -7,7 +7,7 @@ have TRL. A test compares them with TRL's own.
 from collections.abc import Mapping
 from typing import Any
 
-from gdpo.training import Recipe
+from gdpo.recipes.recipe import Recipe
 
 DEFAULTS: Mapping[str, Any] = {
     "num_iterations": 1,

@@ -17,11 +17,12 @@ from gdpo.launch._batches import Batches
 from gdpo.launch._machines import Machines
 from gdpo.launch._trainer import actor, length, rollout
 from gdpo.launch._trl_defaults import field
+from gdpo.recipes.batches import filters_groups
+from gdpo.recipes.models import SMOLLM2, converted_folder
+from gdpo.recipes.recipe import Recipe
+from gdpo.recipes.resolve import find_rewards, find_task, gates_of
 from gdpo.rewards import Reward, declared_ranges
-from gdpo.training import SMOLLM2, Recipe, RunDirectory
-from gdpo.training._batch import filters_groups
-from gdpo.training._resolve import find_rewards, find_task, gates_of
-from gdpo.training._smollm2 import converted_folder
+from gdpo.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from gdpo.errors import DataError
 from gdpo.rollouts import Rollout, read_rollouts
-from gdpo.training import RunDirectory
+from gdpo.runs.directory import RunDirectory
 
 _COLUMNS = ["step", "group_id", "rewards", "weights", "advantage", "num_tokens", "trained"]
 

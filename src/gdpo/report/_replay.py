@@ -15,8 +15,9 @@ from gdpo.advantages import ESTIMATORS, AdvantageRule
 from gdpo.analysis import Tally, call_rule, disagreement, make_rule
 from gdpo.errors import GdpoError
 from gdpo.experiments import Experiment, Run, estimator_of
+from gdpo.recipes.read import read_recipe
 from gdpo.report._record import Step, evenly, read_step, step_files
-from gdpo.training import RunDirectory, read_recipe
+from gdpo.runs.directory import RunDirectory
 
 _STEPS = 200
 """Of each run, at most; of longer runs so many are looked at, evenly."""

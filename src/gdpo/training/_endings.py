@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from gdpo._files import is_full
 from gdpo.errors import DataError, GdpoError
-from gdpo.training._checkpoints import Checkpoint, is_complete
-from gdpo.training._disk import has_no_room, megabytes
+from gdpo.runs.checkpoints import Checkpoint, has_no_room, is_complete, megabytes
+from gdpo.runs.directory import RunDirectory
+from gdpo.runs.resume import resume_command
 from gdpo.training._loop import Loop
-from gdpo.training._resume import resume_command
-from gdpo.training._run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl._resumable import ResumableTrainer

@@ -11,16 +11,14 @@ from typing import Any
 from gdpo._files import write_whole
 from gdpo.diagnostics import Diagnosis, Severity, diagnose
 from gdpo.errors import MissingExtraError
+from gdpo.recipes.recipe import Recipe
 from gdpo.rewards import declared_ranges
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
-from gdpo.training._checkpoints import LIST, Checkpoint, best_checkpoint
-from gdpo.training._curves import draw_curves
-from gdpo.training._environment import now
-from gdpo.training._lora import ADAPTER, merge_adapter
+from gdpo.runs.checkpoints import LIST, Checkpoint, best_checkpoint
+from gdpo.runs.directory import RunDirectory
+from gdpo.runs.environment import now
+from gdpo.runs.summary import RewardChange, draw_curves, number, readme, reward_changes
 from gdpo.training._preflight import Job
-from gdpo.training._progress import number
-from gdpo.training._run_directory import RunDirectory
-from gdpo.training._summary import RewardChange, readme, reward_changes
 
 _NO_SIGNAL = (
     "nothing was learned: in every step, all samples of every group were rewarded alike. Take a "
@@ -155,3 +153,33 @@ def _best_or(last: Checkpoint, job: Job) -> Path:
     # Only the name counts: the run may have been moved since the path was noted.
     best = last.path.parent / Path(best_checkpoint(last.path) or last.path).name
     return best if best.is_dir() else last.path
+
+
+ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "adapter_config.json")
+"""Files of an adapter in a checkpoint."""
+
+
+_OF_TRAINING = ("device_map", "quantization_config")
+"""Ways of loading a model that are for training it alone: it is merged on the CPU, whole."""
+
+
+def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:
+    """Save the model that an adapter makes of its base, in the type in which it was trained.
+
+    Args:
+        recipe: Says how the base was loaded.
+        base: What `from_pretrained` takes.
+        adapter: The folder of a checkpoint.
+        folder: Where the model's files go.
+    """
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    given = recipe.trainer.get("model_init_kwargs") or {}
+    options = {key: value for key, value in given.items() if key not in _OF_TRAINING}
+    if recipe.trainer.get("trust_remote_code"):
+        options["trust_remote_code"] = True
+    # TRL's own default where a recipe names no type.
+    model: Any = AutoModelForCausalLM.from_pretrained(base, **{"dtype": "float32", **options})
+    merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    merged.save_pretrained(folder)

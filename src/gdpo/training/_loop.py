@@ -8,19 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gdpo.recipes.recipe import LoraSettings
+from gdpo.runs.checkpoints import Checkpoint, best_checkpoint, complete, is_complete, keep_newest
+from gdpo.runs.directory import OTHERS, RunDirectory
 from gdpo.tasks import Sample
-from gdpo.training._checkpoints import (
-    Checkpoint,
-    best_checkpoint,
-    complete,
-    is_complete,
-    keep_newest,
-)
 from gdpo.training._interrupt import StopRequest
-from gdpo.training._lora import peft_config
 from gdpo.training._preflight import Job
 from gdpo.training._progress import Display, RunView
-from gdpo.training._run_directory import OTHERS, RunDirectory
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -201,3 +195,19 @@ def _dataset(samples: Sequence[Sample]) -> "Dataset":
         }
 
     return Dataset.from_dict({"row": list(range(len(samples)))}).with_transform(rows)
+
+
+def peft_config(lora: LoraSettings | None) -> Any:
+    """What TRL takes as `peft_config`; None for None."""
+    if lora is None:
+        return None
+    from peft import LoraConfig
+
+    modules = lora.target_modules
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=modules if isinstance(modules, str) else list(modules),
+        task_type="CAUSAL_LM",
+    )

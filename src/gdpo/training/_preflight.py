@@ -11,30 +11,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gdpo.errors import ConfigError, DataError, GdpoError
-from gdpo.rewards import Gate, Reward
-from gdpo.tasks import Sample, Task
-from gdpo.training._batch import BatchPlan, plan_batches, sharing
-from gdpo.training._data import Rows, read_data
-from gdpo.training._lora import check_lora
-from gdpo.training._models import (
+from gdpo.recipes.batches import BatchPlan, plan_batches, sharing
+from gdpo.recipes.data import Rows, read_data
+from gdpo.recipes.models import (
     PROMPTS_MEASURED,
+    SMOLLM2,
     LocatedModel,
     Tokenizer,
+    check_lora,
     context_length,
     load_tokenizer,
     locate_model,
     longest_prompt,
     make_ready,
     prompt_lengths,
+    shares_gpu_with_vllm,
+    vllm_memory,
 )
-from gdpo.training._noise import quiet
-from gdpo.training._recipe import DataConfig, Recipe
-from gdpo.training._resolve import Resolved, resolve, scorer_of
+from gdpo.recipes.recipe import DataConfig, Recipe
+from gdpo.recipes.resolve import Resolved, resolve, scorer_of
+from gdpo.recipes.trainer_fields import build_config
+from gdpo.rewards import Gate, Reward
+from gdpo.runs.directory import RunDirectory, refuse_runs_dir
+from gdpo.tasks import Sample, Task
+from gdpo.training._quiet import quiet
 from gdpo.training._reward_checks import check_rewards
-from gdpo.training._run_directory import RunDirectory, refuse_runs_dir
-from gdpo.training._smollm2 import SMOLLM2
-from gdpo.training._trainer_fields import build_config
-from gdpo.training._vllm_memory import shares_gpu_with_vllm, vllm_memory
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig

@@ -1,9 +1,8 @@
 """What a run shows while it trains: a bar and one line per reward, or lines of plain text."""
 
-import math
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +14,8 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from gdpo.runs.summary import duration, number
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 24
@@ -144,28 +145,6 @@ def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
     low, high = min(means), max(means)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
-
-
-def number(row: Mapping[str, Any], key: str) -> float | None:
-    """A finite figure of a metrics row, or None."""
-    value = row.get(key)
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> [duration(s) for s in (9, 95, 4000)]
-    ['9 s', '1:35 min', '1:06 h']
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
 
 
 def _bar(view: RunView) -> RenderableType:

@@ -13,24 +13,22 @@ from rich.console import Console
 
 from gdpo._files import is_full, to_json, write_whole
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.training._batch import default_save_steps
-from gdpo.training._checkpoints import Checkpoint, newest_whole, size_of
-from gdpo.training._data import digest_of
-from gdpo.training._disk import estimate_checkpoint, refuse_small_disk
-from gdpo.training._endings import disk_full, failed, stopped, stopped_again
-from gdpo.training._environment import describe_environment
-from gdpo.training._finish import changes_so_far, finish_run
-from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
-from gdpo.training._launcher import ending_with_the_launcher
-from gdpo.training._lock import lock, unlock
-from gdpo.training._loop import Loop, make_trainer
-from gdpo.training._models import load_tokenizer, make_ready
-from gdpo.training._noise import quiet
-from gdpo.training._preflight import Job, prepare
-from gdpo.training._progress import RunView, duration, show
-from gdpo.training._recipe import Recipe
-from gdpo.training._resolve import describe, resolve
-from gdpo.training._resume import (
+from gdpo.recipes.batches import default_save_steps
+from gdpo.recipes.data import digest_of
+from gdpo.recipes.models import load_tokenizer, make_ready
+from gdpo.recipes.recipe import Recipe
+from gdpo.recipes.resolve import describe, resolve
+from gdpo.runs.checkpoints import (
+    Checkpoint,
+    estimate_checkpoint,
+    newest_whole,
+    refuse_small_disk,
+    size_of,
+)
+from gdpo.runs.directory import RunDirectory, create_run, refuse_existing
+from gdpo.runs.environment import describe_environment
+from gdpo.runs.lock import lock, unlock
+from gdpo.runs.resume import (
     changed_versions,
     find_run,
     missing_records,
@@ -38,8 +36,14 @@ from gdpo.training._resume import (
     refuse_without_checkpoint,
     resume_command,
 )
-from gdpo.training._run_directory import RunDirectory, create_run, refuse_existing
-from gdpo.training._summary import RewardChange
+from gdpo.runs.summary import RewardChange, duration
+from gdpo.training._endings import disk_full, failed, stopped, stopped_again
+from gdpo.training._finish import changes_so_far, finish_run
+from gdpo.training._interrupt import Stopped, StopRequest, ending_with_the_launcher, stop_on_signal
+from gdpo.training._loop import Loop, make_trainer
+from gdpo.training._preflight import Job, prepare
+from gdpo.training._progress import RunView, show
+from gdpo.training._quiet import quiet
 
 if TYPE_CHECKING:
     from accelerate import PartialState

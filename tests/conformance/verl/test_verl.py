@@ -15,8 +15,8 @@ import pytest
 from tests.conformance.others.known_rollouts import record
 from tests.conformance.others.reading_back import TOLD, differences
 
+from gdpo.recipes.shipped import shipped_recipes
 from gdpo.rollouts.readers import read_rollout_files
-from gdpo.training import shipped_recipes
 
 needed = [name for name in ("verl", "transfer_queue", "ray") if find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(needed), reason=f"not installed: {', '.join(needed)}")

@@ -1,11 +1,12 @@
 """The arithmetic of a run: how many prompts, groups, rollouts and steps it makes."""
 
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdpo.errors import ConfigError
-from gdpo.training._recipe import Recipe
+from gdpo.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
@@ -172,3 +173,8 @@ def _count(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def processes() -> int:
+    """Return how many processes train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -8,6 +8,7 @@ from typing import Any
 from gdpo._naming import find
 from gdpo.advantages import AdvantageRule, resolve_estimator
 from gdpo.errors import ConfigError, GdpoError
+from gdpo.recipes.recipe import Recipe, RewardConfig
 from gdpo.rewards import (
     BUILT_IN,
     Gate,
@@ -20,7 +21,6 @@ from gdpo.rewards import (
 )
 from gdpo.rewards._declared import describe_rewards
 from gdpo.tasks import Task, resolve_task
-from gdpo.training._recipe import Recipe, RewardConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdpo._naming import did_you_mean, nearest
 from gdpo.errors import ConfigError, GdpoError, MissingExtraError
-from gdpo.training._batch import split_batch
-from gdpo.training._launcher import processes
-from gdpo.training._recipe import Recipe
-from gdpo.training._resolve import Resolved
-from gdpo.training._vllm_memory import longest_rollout
+from gdpo.recipes.batches import processes, split_batch
+from gdpo.recipes.models import longest_rollout
+from gdpo.recipes.recipe import Recipe
+from gdpo.recipes.resolve import Resolved
 
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig

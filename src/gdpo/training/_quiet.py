@@ -1,4 +1,4 @@
-"""Keeps the libraries beneath quiet, so that what a run says can be read."""
+"""TODO."""
 
 import logging
 import os

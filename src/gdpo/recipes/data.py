@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gdpo.recipes.recipe import DataConfig
 from gdpo.tasks import Sample, Task, load_samples, near_duplicates
-from gdpo.training._recipe import DataConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gdpo.errors import ConfigError
-from gdpo.training._checkpoints import Checkpoint
-from gdpo.training._read_recipe import read_recipe
-from gdpo.training._recipe import Recipe, differences
-from gdpo.training._run_directory import RunDirectory, free_name
+from gdpo.recipes.read import read_recipe
+from gdpo.recipes.recipe import Recipe, differences
+from gdpo.runs.checkpoints import Checkpoint
+from gdpo.runs.directory import RunDirectory, free_name
 
 MAY_CHANGE = (
     "trainer.max_steps",

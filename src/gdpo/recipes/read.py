@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gdpo._naming import did_you_mean, nearest
 from gdpo.errors import ConfigError
-from gdpo.training._recipe import (
+from gdpo.recipes.recipe import (
     ENVIRONMENT_FILE,
     RECIPE_FILE,
     RUN_NAME,
@@ -24,15 +24,8 @@ from gdpo.training._recipe import (
     Recipe,
     RewardConfig,
 )
-from gdpo.training._resolve import find_rewards, find_task, resolve
-from gdpo.training._yaml import (
-    Document,
-    KeyPath,
-    dotted,
-    override,
-    override_place,
-    read_yaml,
-)
+from gdpo.recipes.resolve import find_rewards, find_task, resolve
+from gdpo.recipes.yaml import Document, KeyPath, dotted, override, override_place, read_yaml
 
 _YAML = (".yaml", ".yml")
 """What a recipe's name ends in."""
@@ -112,7 +105,7 @@ def recipe_key(name: str) -> str | None:
 
     `max_steps` means `trainer.max_steps`. It imports TRL, to know its fields.
     """
-    from gdpo.training._trainer_fields import trainer_keys
+    from gdpo.recipes.trainer_fields import trainer_keys
 
     parts = {
         "trainer": trainer_keys(),

@@ -6,7 +6,7 @@ from pathlib import Path
 import gdpo
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.training._recipe import RECIPE_FILE
+from gdpo.recipes.recipe import RECIPE_FILE
 
 _PACKAGE = Path(gdpo.__file__).parent
 _FOLDERS = (_PACKAGE / "_recipes", _PACKAGE.parents[1] / "recipes")

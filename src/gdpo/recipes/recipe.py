@@ -21,12 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from gdpo.training._yaml import (
-    KeyPath,
-    dotted,
-    dump_yaml,
-    nearest_place,
-)
+from gdpo.recipes.yaml import KeyPath, dotted, dump_yaml, nearest_place
 
 RECIPE_FILE = "recipe.yaml"
 """What the file is called in a folder that holds a recipe, a run directory included."""

