@@ -180,7 +180,7 @@ def test_all_chunks_are_scored(tmp_path):
     [
         ("gsm9k", "did you mean 'gsm8k'"),
         (f"{__name__}:nothing", "is a int; to score anew takes a task"),
-        ("token_limit", "is called without arguments.*missing 1 required"),
+        ("token_limit", r"does not take the options {}: missing"),
     ],
 )
 def test_what_cannot_score_is_refused(name, message):

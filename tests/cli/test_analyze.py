@@ -452,7 +452,7 @@ def test_what_makes_rewards_may_fail_in_any_way(gdpo_says, judges, tmp_path):
     path = written.verl(tmp_path / "run")
     code, _, err = gdpo_says("analyze", path, "--rescore", f"{judges}:factory")
     assert code == 2
-    assert "that fails (SystemExit: 3): name a module:attribute that holds one" in err
+    assert "failed with SystemExit: 3" in err
 
 
 @pytest.mark.parametrize(

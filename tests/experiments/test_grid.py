@@ -491,7 +491,7 @@ def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):
 import signal
 from pathlib import Path
 from gdpo.experiments import make_grid, run_grid
-from gdpo.training import load_recipe
+from gdpo.recipes import load_recipe
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})
 grid = make_grid(recipe, ["gdpo"], [1], Path({str(tmp_path / "compare")!r}), reach=0.8)

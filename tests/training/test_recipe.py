@@ -4,10 +4,14 @@ import pytest
 from pydantic import ValidationError
 
 from gdpo.errors import ConfigError
+from gdpo.experiments import make_grid
+from gdpo.launch import Machines, plan_verl
 from gdpo.recipes.read import load_recipe, read_recipe
 from gdpo.recipes.recipe import DataConfig, Recipe, differences
-from gdpo.recipes.resolve import find_rewards
+from gdpo.recipes.resolve import find_rewards, resolve
 from gdpo.tasks import TASKS
+from gdpo.training._preflight import prepare
+from gdpo.training._quiet import quiet
 
 MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 
@@ -319,6 +323,34 @@ def plain(own_rewards, tmp_path) -> None:
 
 def with_reward(load, entry):
     return load(MINIMAL + f"rewards: [{entry}]\n")
+
+
+def test_a_function_that_makes_a_reward_is_called_once_until_training_begins(
+    recipe_file, own_rewards, tmp_path
+):
+    """It may load a tokenizer, or open a client; and gates go by what it made."""
+    calls = tmp_path / "own" / "calls.txt"
+    (tmp_path / "own" / "counted.py").write_text(
+        "from pathlib import Path\n"
+        "from gdpo import Reward\n"
+        "def short():\n"
+        f"    calls = Path({str(calls)!r})\n"
+        "    calls.write_text(calls.read_text() + 'x')\n"
+        "    return Reward('short', lambda tokens, reference: 1.0, low=0, high=1, of='tokens')\n"
+    )
+    calls.write_text("")
+    counted = [
+        "trainer.lr_scheduler_type=constant",
+        f"rewards=[{{name: 'counted:short'}}, {{name: '{own_rewards}:vowels'}}]",
+        "data.max_prompt_length=1000",
+    ]
+    resolved = resolve(read_recipe(recipe_file, counted))
+    with quiet():
+        prepare(resolved, rows=2)
+    launch = plan_verl(resolved, Machines(1, 1))
+    grid = make_grid(resolved, ["grpo", "gdpo"], [1, 2], tmp_path / "compare", reach=0.8)
+    assert calls.read_text() == "x"
+    assert {cell.resolved.rewards for cell in grid.cells} == {launch.resolved.rewards}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
+from gdpo.rewards.named import make
 from gdpo.rollouts.readers import Rescored, Written
 from gdpo.tasks import TASKS, Task
 
@@ -182,7 +183,7 @@ def _found(name: str) -> tuple[Task | None, list[Reward]]:
     if isinstance(found, Task):
         return found, list(found.rewards)
     if isinstance(found, Callable) and not isinstance(found, Reward):
-        found = _made(name, found)
+        found = make(repr(name), found, {})
     if isinstance(found, Task):
         return found, list(found.rewards)
     rewards = [found] if isinstance(found, Reward) else found
@@ -192,16 +193,3 @@ def _found(name: str) -> tuple[Task | None, list[Reward]]:
             "list of them"
         )
     return None, list(cast("Sequence[Reward]", rewards))
-
-
-def _made(name: str, function: Any) -> Any:
-    try:
-        return function()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{name!r} is called without arguments, to make a gdpo.Reward or a list of them, and "
-            f"that fails ({type(error).__name__}: {error}): name a module:attribute that holds "
-            "one. A reward function of TRL or verl is none: "
-            'gdpo.Reward("name", function, low=0.0, high=1.0) makes one of '
-            "function(completion, reference)"
-        ) from error

@@ -27,9 +27,8 @@ from gdpo.experiments import (
 from gdpo.experiments._plan_told import described
 from gdpo.experiments._varied import read_variants
 from gdpo.experiments.toys import suite, table
-from gdpo.recipes.read import load_recipe
-from gdpo.recipes.recipe import Recipe
-from gdpo.recipes.resolve import resolve
+from gdpo.recipes.read import read_recipe
+from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
 from gdpo.training._preflight import prepare
@@ -60,16 +59,17 @@ def compare_recipe(
     Raises:
         ConfigError: An argument is wrong; before anything is trained.
     """
-    recipe = load_recipe(path, overrides)
+    shared = resolve(read_recipe(path, overrides))
+    recipe = shared.recipe
     folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
     grid = make_grid(
-        recipe,
+        shared,
         _names(arms),
         _seeds(seeds),
         folder,
         reach=REACHED if reach is None else reach,
         variants={
-            name: load_recipe(path, [*overrides, *values])
+            name: resolve(read_recipe(path, [*overrides, *values]))
             for name, values in read_variants(vary).items()
         },
         retry_failed=retry_failed and not dry_run,
@@ -82,7 +82,7 @@ def compare_recipe(
             _say(console, line)
         return 0
     left = grid.open()
-    steps = _total_steps(left[0].recipe) if left else 0
+    steps = _total_steps(left[0].resolved) if left else 0
     try:
         with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
             run_grid(grid, jobs=jobs, told=told, say=partial(_say, console))
@@ -199,9 +199,9 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def _total_steps(recipe: Recipe) -> int:
+def _total_steps(resolved: Resolved) -> int:
     """Of a run, once data, rewards, trainer and model were checked."""
-    return prepare(resolve(recipe), rows=_PREFLIGHT_ROWS).batches.total_steps
+    return prepare(resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
 
 
 def _plain(name: str) -> str:

@@ -41,11 +41,11 @@ def verl(
     from rich.console import Console
 
     from gdpo.launch import Machines, launch_verl, plan_verl
-    from gdpo.recipes.read import load_recipe
+    from gdpo.recipes.read import read_recipe
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
     planned = plan_verl(
-        load_recipe(recipe, set or (), resume=resume),
+        read_recipe(recipe, set or (), resume=resume),
         Machines(nodes, gpus),
         overrides=overrides,
     )

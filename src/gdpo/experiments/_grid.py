@@ -51,7 +51,7 @@ class Cell:
     arm: str
     """Its estimator, and behind it the values that are its own."""
     seed: int
-    recipe: Recipe
+    resolved: Resolved
     failure: Path
     """Where it is kept that it failed."""
     training: Training | Orphan | None = None
@@ -64,6 +64,11 @@ class Cell:
     """When this call started to train it; seconds of the monotonic clock."""
     steps_before: int = 0
     """Done when it began."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of `resolved`."""
+        return self.resolved.recipe
 
     @property
     def run(self) -> RunDirectory:
@@ -135,13 +140,13 @@ class Grid:
 
 
 def make_grid(
-    recipe: Recipe,
+    recipe: Recipe | Resolved,
     arms: Sequence[str],
     seeds: Sequence[int],
     folder: Path,
     *,
     reach: float,
-    variants: Mapping[str, Recipe] | None = None,
+    variants: Mapping[str, Recipe | Resolved] | None = None,
     retry_failed: bool = False,
 ) -> Grid:
     """The cells of a comparison. Seeds and arms may be added to one; nothing is written yet.
@@ -168,31 +173,30 @@ def make_grid(
             else.
     """
     _check(arms, seeds, reach)
+    shared = resolve(recipe)
+    of_variant = {name: resolve(each) for name, each in (variants or {"": shared}).items()}
     named = {
         arm_name(estimator, variant): varied
         for estimator in arms
-        for variant, varied in (variants or {"": recipe}).items()
+        for variant, varied in of_variant.items()
     }
     found = {
-        (arm, seed): resolve(_recipe_of(varied, arm, seed, folder))
+        (arm, seed): varied.under(_recipe_of(varied.recipe, arm, seed, folder))
         for arm, varied in named.items()
         for seed in seeds
     }
     of_one_seed = {arm: found[arm, seeds[0]] for arm in named}
     _check_arms(of_one_seed)
-    shared = resolve(recipe).recipe
-    varied = _varied(shared, [each.recipe for each in of_one_seed.values()])
-    plan = Plan(shared.to_yaml(), tuple(named), tuple(seeds), reach, varied)
+    varied = _varied(shared.recipe, [each.recipe for each in of_one_seed.values()])
+    plan = Plan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
     plan = _joined(folder, plan)
     cells = [
-        Cell(arm, seed, one.recipe, failure_file(folder, arm, seed))
-        for (arm, seed), one in found.items()
+        Cell(arm, seed, one, failure_file(folder, arm, seed)) for (arm, seed), one in found.items()
     ]
     if retry_failed:
         for cell in cells:
             cell.failure.unlink(missing_ok=True)
-    rewards = next(iter(found.values())).rewards
-    return Grid(folder, plan, cells, tuple(reward.name for reward in rewards))
+    return Grid(folder, plan, cells, next(iter(found.values())).names)
 
 
 def run_grid(

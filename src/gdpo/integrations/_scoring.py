@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import (
-    BUILT_IN,
-    Gate,
     Reward,
     Scorer,
     apply_gates,
@@ -20,6 +17,7 @@ from gdpo.rewards import (
     declared_ranges,
 )
 from gdpo.rewards._declared import describe_rewards
+from gdpo.rewards.named import find_reward, read_gates
 from gdpo.tasks import resolve_task, without_arrays
 
 _AT_ONCE = 8
@@ -48,7 +46,7 @@ class Judge:
         self.names = tuple(reward.name for reward in rewards)
         self.of_tokens = next((r.name for r in rewards if r.of == "tokens"), None)
         """The first reward that judges the number of tokens; None if none does."""
-        self._gates = _gates(given.pop("gates", None))
+        self._gates = read_gates(given.pop("gates", None))
         check_gates(self.names, self._gates)
         low, high = declared_ranges(rewards, gated=self._gates)
         self.declared = describe_rewards(self.names, low, high, self._gates)
@@ -117,33 +115,4 @@ def _reward(entry: Any, of_task: Mapping[str, Reward]) -> Reward:
     name, options = fields.pop("name", None), fields.pop("options", {})
     if fields or not isinstance(name, str):
         raise ConfigError(f"rewards holds {entry!r}: write a name, or {{name: ..., options: {{}}}}")
-    place = BUILT_IN.get(name, name) if name not in of_task else name
-    reward = find(place, dict.fromkeys(BUILT_IN) | dict(of_task), "reward")
-    if callable(reward) and not isinstance(reward, Reward):
-        reward = _made(name, reward, options)
-    elif options:
-        raise ConfigError(f"reward {name!r} takes no options: it is made already")
-    if not isinstance(reward, Reward):
-        raise ConfigError(
-            f"reward {name!r} is of type {type(reward).__name__}; it must be a gdpo.Reward or a "
-            "function that returns one"
-        )
-    return reward
-
-
-def _made(name: str, function: Any, options: Mapping[str, Any]) -> Any:
-    try:
-        return function(**options)
-    except TypeError as error:
-        raise ConfigError(
-            f"reward {name!r} cannot be made with the options {dict(options)}: {error}"
-        ) from error
-
-
-def _gates(gates: Any) -> dict[str, Gate]:
-    try:
-        return {name: Gate(**fields) for name, fields in (gates or {}).items()}
-    except (TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"gates must be like {{length: {{on: correct, at_least: 1}}}}, got {gates!r}"
-        ) from error
+    return find_reward(name, options, of_task)

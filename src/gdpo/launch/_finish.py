@@ -7,8 +7,7 @@ from typing import Any
 
 from gdpo._files import to_json, write_whole
 from gdpo.launch._verl import VerlFiles
-from gdpo.recipes.recipe import Recipe
-from gdpo.recipes.resolve import find_rewards, find_task
+from gdpo.recipes.resolve import Resolved
 from gdpo.runs.environment import now
 from gdpo.runs.summary import readme, reward_changes
 from gdpo.training._finish import model_being_made
@@ -26,7 +25,7 @@ _SAME = {
 """Names of one number: verl's, and TRL's."""
 
 
-def finish(recipe: Recipe, files: VerlFiles) -> str:
+def finish(resolved: Resolved, files: VerlFiles) -> str:
     """Put the model that verl saved last, what it logged and a README into the run.
 
     Returns:
@@ -43,10 +42,9 @@ def finish(recipe: Recipe, files: VerlFiles) -> str:
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
     facts = {"finished": now(), "steps": _step(last)}
-    rewards = find_rewards(recipe, find_task(recipe))
-    changes = reward_changes(rows, rewards, [entry.weight for entry in recipe.rewards])
+    changes = reward_changes(rows, resolved.rewards, resolved.weights)
     environment = run.read_environment() | facts
-    text = readme(recipe, environment, changes, steps=_step(last), has_curves=False)
+    text = readme(resolved.recipe, environment, changes, steps=_step(last), has_curves=False)
     write_whole(run.readme, text)
     run.update_environment(**facts)  # last: it says that every file is there
     return f"finished; {run.model} is the model of step {_step(last):,}"

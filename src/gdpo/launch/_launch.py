@@ -22,7 +22,7 @@ from gdpo.launch._verl import VerlFiles, own_fields, verl_config, with_fields
 from gdpo.recipes.data import digest_of, read_data
 from gdpo.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.recipes.recipe import DataConfig, Recipe
-from gdpo.recipes.resolve import describe, find_rewards, find_task
+from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.yaml import dump_yaml
 from gdpo.runs.directory import RunDirectory, create_run, refuse_existing
 from gdpo.runs.environment import describe_environment
@@ -37,7 +37,7 @@ _HEADER = "# What `gdpo launch verl` made of recipe.yaml beside this folder. Cha
 class Launch:
     """A run of verl that is worked out, and not begun."""
 
-    recipe: Recipe
+    resolved: Resolved
     machines: Machines
     batches: Batches
     config: dict[str, Any]
@@ -46,6 +46,11 @@ class Launch:
     """Of the user's own, for Hydra."""
     notes: tuple[str, ...]
     """Where verl differs."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of `resolved`."""
+        return self.resolved.recipe
 
     @property
     def files(self) -> VerlFiles:
@@ -88,7 +93,7 @@ class Launch:
 
 
 def plan_verl(
-    recipe: Recipe,
+    recipe: Recipe | Resolved,
     machines: Machines,
     *,
     overrides: Sequence[str] = (),
@@ -96,13 +101,15 @@ def plan_verl(
     """Work out a run of verl. Nothing is read, written or started; verl need not be there.
 
     Args:
-        recipe: Resolved, as `load_recipe` gives it.
+        recipe: What to train.
         machines: What it runs on. They share the recipe's batch.
         overrides: `key=value` of verl's own configuration, which go before what the recipe says.
 
     Raises:
         ConfigError: Something in the recipe has no counterpart in verl.
     """
+    resolved = resolve(recipe)
+    recipe = resolved.recipe
     if recipe.lora is not None and recipe.lora.dropout:
         raise ConfigError(
             f"{recipe.place('lora', 'dropout')}: verl's LoRA has no dropout: set lora.dropout to 0"
@@ -114,12 +121,12 @@ def plan_verl(
         )
     notes = check_fields(recipe)
     batches = plan(recipe, machines)
-    config = verl_config(recipe, batches, machines)
+    config = verl_config(resolved, batches, machines)
     own = own_fields(recipe)
     given = [*(f"{path}={value}" for path, value in own.items()), *overrides]
     notes += [f"{each} goes before what the recipe says" for each in _taken(given, config)]
     config = with_fields(config, own, place=recipe.place("verl"))
-    return Launch(recipe, machines, batches, config, tuple(overrides), tuple(notes))
+    return Launch(resolved, machines, batches, config, tuple(overrides), tuple(notes))
 
 
 def launch_verl(
@@ -167,7 +174,7 @@ def launch_verl(
         )
         run.update_environment(verl_exit_code=code)
         if code == 0:
-            told(f"{run.path}: {finish(recipe, launch.files)}")
+            told(f"{run.path}: {finish(launch.resolved, launch.files)}")
         return code
     finally:
         unlock(recipe.run_dir)
@@ -188,7 +195,7 @@ def _check_verl() -> None:
 
 
 def _rows(launch: Launch, data: DataConfig, told: Callable[[str], None]) -> Sequence[Sample]:
-    rows = read_data(find_task(launch.recipe), data)
+    rows = read_data(launch.resolved.task, data)
     if rows.left_out:
         told(rows.left_out)
     return rows.samples
@@ -204,7 +211,7 @@ def _opened(launch: Launch, rows: Sequence[Sample], *, resume: bool) -> RunDirec
         "data_digest": digest_of(rows),
         "recipe_digest": recipe.digest,
     }
-    declared = {"rewards": describe(recipe, find_rewards(recipe, find_task(recipe)))}
+    declared = {"rewards": launch.resolved.described()}
     if not resume:
         run = create_run(recipe, facts | declared)
         lock(run.path)
@@ -219,7 +226,7 @@ def _opened(launch: Launch, rows: Sequence[Sample], *, resume: bool) -> RunDirec
 
 
 def _write(launch: Launch, rows: Sequence[Sample], eval_rows: Sequence[Sample] | None) -> None:
-    files, task = launch.files, find_task(launch.recipe).name
+    files, task = launch.files, launch.resolved.task.name
     files.folder.mkdir(exist_ok=True)
     _keep_earlier(files)
     write_rows(files.train, rows, task)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl import NAME, PATH, PREFIX, SCORE, TOKENS_MANAGER, compute_score
 from gdpo.launch._batches import Batches
@@ -20,8 +19,7 @@ from gdpo.launch._trl_defaults import field
 from gdpo.recipes.batches import filters_groups
 from gdpo.recipes.models import SMOLLM2, converted_folder
 from gdpo.recipes.recipe import Recipe
-from gdpo.recipes.resolve import find_rewards, find_task, gates_of
-from gdpo.rewards import Reward, declared_ranges
+from gdpo.recipes.resolve import Resolved
 from gdpo.runs.directory import RunDirectory
 
 
@@ -67,28 +65,28 @@ class VerlFiles:
         return self.folder / "metrics.jsonl"
 
 
-def verl_config(recipe: Recipe, batches: Batches, machines: Machines) -> dict[str, Any]:
+def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
     """The configuration, as a YAML file holds it.
 
     Args:
-        recipe: Resolved, its `trainer:` checked.
+        resolved: The recipe, its `trainer:` checked.
         batches: Of the recipe on these machines.
         machines: What it runs on.
 
     Raises:
         ConfigError: The recipe does not say how long a prompt may be.
     """
+    recipe = resolved.recipe
     longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
     files = VerlFiles(RunDirectory(recipe.run_dir))
-    rewards = find_rewards(recipe, find_task(recipe))
     return {
         "hydra": {
             "searchpath": ["pkg://verl.trainer.config"],
             "run": {"dir": str(files.folder / "hydra")},
         },
         "defaults": ["ppo_trainer", "_self_"],
-        "algorithm": _algorithm(recipe, rewards),
-        "reward": _reward(recipe, rewards),
+        "algorithm": _algorithm(resolved),
+        "reward": _reward(resolved),
         "data": _data(recipe, files, batches),
         "actor_rollout_ref": {
             "model": _model(recipe),
@@ -148,39 +146,39 @@ def _longest_prompt(recipe: Recipe) -> int:
     return recipe.data.max_prompt_length
 
 
-def _algorithm(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
+def _algorithm(resolved: Resolved) -> dict[str, Any]:
+    recipe = resolved.recipe
     ours = NAME if recipe.advantage == NAME else f"{PREFIX}{recipe.advantage}"
-    options = {**recipe.advantage_options, **_ranges(recipe, rewards)}
+    options = {**recipe.advantage_options, **_ranges(resolved)}
     return {
         "adv_estimator": ours,
         "use_kl_in_reward": False,
-        "gdpo_reward_keys": [reward.name for reward in rewards],
-        "gdpo_reward_weights": [entry.weight for entry in recipe.rewards],
+        "gdpo_reward_keys": list(resolved.names),
+        "gdpo_reward_weights": list(resolved.weights),
         **({"gdpo_options": options} if options else {}),
         # The weighted sum, which compute_score returns beside the rewards.
         **({"filter_groups": {"enable": True, "metric": SCORE}} if filters_groups(recipe) else {}),
     }
 
 
-def _ranges(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
+def _ranges(resolved: Resolved) -> dict[str, Any]:
     """Declared ranges, which verl does not know, for estimators that need them."""
-    wanted = signature(resolve_estimator(recipe.advantage)).parameters
-    ends = zip(("low", "high"), declared_ranges(rewards, gates_of(recipe, rewards)), strict=True)
+    wanted = signature(resolved.rule.estimator).parameters
     ranges: dict[str, Any] = {}
-    for key, values in ends:
-        given: Any = recipe.advantage_options.get(key, {})
+    for key, values in zip(("low", "high"), resolved.ranges, strict=True):
+        given: Any = resolved.recipe.advantage_options.get(key, {})
         if key in wanted and isinstance(given, Mapping):
-            named = {r.name: v for r, v in zip(rewards, values, strict=True) if isfinite(v)}
+            named = {n: v for n, v in zip(resolved.names, values, strict=True) if isfinite(v)}
             ranges[key] = {**named, **cast("Mapping[str, Any]", given)}
     return ranges
 
 
-def _reward(recipe: Recipe, rewards: tuple[Reward, ...]) -> dict[str, Any]:
-    gates = gates_of(recipe, rewards)
+def _reward(resolved: Resolved) -> dict[str, Any]:
+    recipe, gates = resolved.recipe, resolved.gates
     kwargs: dict[str, Any] = {
         "task": recipe.task,
         "rewards": [_entry(entry.name, entry.options) for entry in recipe.rewards],
-        "weights": [entry.weight for entry in recipe.rewards],
+        "weights": list(resolved.weights),
         **recipe.scorer,
     }
     if gates:

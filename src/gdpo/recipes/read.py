@@ -51,8 +51,8 @@ _WANTED = {
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
     """Read a recipe and check all of it that needs neither data nor a model.
 
-    Functions that make rewards are called here, and again by `train` and `check`, which resolve
-    the recipe that they are given. `read_recipe` calls none.
+    Functions that make rewards are called here, and again by `train` and `check`. Where that is
+    once too often, give them `resolve(read_recipe(path))` of `gdpo.recipes`.
 
     Args:
         path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).

@@ -174,7 +174,7 @@ def _default_name(so_far: dict[str, Any]) -> str:
 
 
 class Recipe(Config):
-    """One training run. `gdpo.training.load_recipe` reads it from a file."""
+    """One training run. `gdpo.recipes.load_recipe` reads it from a file."""
 
     task: str
     """A task of gdpo (`tool_calling`, `gsm8k`), or `module:attribute` of a `gdpo.tasks.Task`."""

@@ -1,13 +1,11 @@
 """Finds what a recipe names: its task, estimator, rewards, gates and the options of each."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import signature
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gdpo._naming import find
 from gdpo.advantages import AdvantageRule, resolve_estimator
-from gdpo.errors import ConfigError, GdpoError
+from gdpo.errors import ConfigError
 from gdpo.recipes.recipe import Recipe, RewardConfig
 from gdpo.rewards import (
     BUILT_IN,
@@ -20,6 +18,7 @@ from gdpo.rewards import (
     declared_ranges,
 )
 from gdpo.rewards._declared import describe_rewards
+from gdpo.rewards.named import find_reward
 from gdpo.tasks import Task, resolve_task
 
 
@@ -34,14 +33,60 @@ class Resolved:
     """In the recipe's order."""
     gates: Mapping[str, Gate]
     """By the name of the gated reward."""
+    rule: AdvantageRule
+    """The estimator with its options."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rewards, as logs have them."""
+        return tuple(reward.name for reward in self.rewards)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Weights of the rewards, in the recipe's order."""
+        return tuple(entry.weight for entry in self.recipe.rewards)
+
+    @property
+    def ranges(self) -> tuple[list[float], list[float]]:
+        """Lowest and highest value of each reward; a gated one's hold the 0 of a closed gate."""
+        return declared_ranges(self.rewards, gated=self.gates)
+
+    def under(self, recipe: Recipe) -> "Resolved":
+        """Return the same rewards under a recipe of other settings that names the same ones.
+
+        Raises:
+            ConfigError: An option of its estimator is wrong.
+        """
+        return replace(self, recipe=recipe, rule=_rule(recipe, self.rewards, self.gates))
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Return the ranges and gates of the rewards, as a run keeps them."""
+        low, high = self.ranges
+        return describe_rewards(self.names, low, high, self.gates)
+
+    def scorer(self, *, on_error: OnError | None = None) -> Scorer:
+        """Return the scorer that the recipe describes. It starts nothing before it scores.
+
+        Args:
+            on_error: Instead of the recipe's.
+
+        Raises:
+            ConfigError: An option of it is wrong.
+        """
+        return _scorer(self.recipe, self.rewards, on_error)
 
 
-def resolve(recipe: Recipe) -> Resolved:
+def resolve(recipe: Recipe | Resolved) -> Resolved:
     """Find the task, the estimator and the rewards of a recipe, and check the options of each.
+
+    Args:
+        recipe: What is resolved already is returned as it is.
 
     Raises:
         ConfigError: One of them does not exist, or two rewards share a name.
     """
+    if isinstance(recipe, Resolved):
+        return recipe
     task = find_task(recipe)
     try:
         resolve_estimator(recipe.advantage)
@@ -50,25 +95,13 @@ def resolve(recipe: Recipe) -> Resolved:
     written_out = recipe.rewards or tuple(RewardConfig(name=r.name) for r in task.rewards)
     recipe = recipe.model_copy(update={"rewards": written_out})
     rewards = find_rewards(recipe, task)
-    _check_gates(recipe, rewards)
-    _check_options(recipe, rewards)
-    scorer_of(recipe, rewards)
-    return Resolved(recipe, task, rewards, gates_of(recipe, rewards))
+    gates = _gates(recipe, task, rewards)
+    rule = _rule(recipe, rewards, gates)
+    _scorer(recipe, rewards)
+    return Resolved(recipe, task, rewards, gates, rule)
 
 
-def scorer_of(
-    recipe: Recipe, rewards: Sequence[Reward], *, on_error: OnError | None = None
-) -> Scorer:
-    """The scorer that the recipe describes. It starts nothing before it scores.
-
-    Args:
-        recipe: Whose `scorer` is meant.
-        rewards: What the recipe rewards.
-        on_error: Instead of the recipe's.
-
-    Raises:
-        ConfigError: An option of it is wrong.
-    """
+def _scorer(recipe: Recipe, rewards: Sequence[Reward], on_error: OnError | None = None) -> Scorer:
     instead = {} if on_error is None else {"on_error": on_error}
     try:
         return Scorer.from_options(rewards, {**recipe.scorer, **instead})
@@ -77,56 +110,39 @@ def scorer_of(
         raise ConfigError(f"{recipe.place('scorer', *named[:1])}: {error}") from error
 
 
-def gates_of(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, Gate]:
-    """The gates of the recipe, by the name of the gated reward."""
-    pairs = zip(recipe.rewards, rewards, strict=True)
-    gated = ((reward.name, entry.gate) for entry, reward in pairs if entry.gate is not None)
-    return {name: Gate(gate.on, gate.at_least) for name, gate in gated}
-
-
-def describe(recipe: Recipe, rewards: Sequence[Reward]) -> dict[str, dict[str, Any]]:
-    """Return the ranges and gates of the rewards, as a run keeps them."""
-    gates = gates_of(recipe, rewards)
+def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) -> AdvantageRule:
     low, high = declared_ranges(rewards, gated=gates)
-    return describe_rewards([reward.name for reward in rewards], low, high, gates)
-
-
-def _check_options(recipe: Recipe, rewards: Sequence[Reward]) -> None:
-    low, high = declared_ranges(rewards, gated=gates_of(recipe, rewards))
+    names = [reward.name for reward in rewards]
     try:
-        AdvantageRule(
-            recipe.advantage,
-            [reward.name for reward in rewards],
-            recipe.advantage_options,
-            low=low,
-            high=high,
-        )
+        return AdvantageRule(recipe.advantage, names, recipe.advantage_options, low=low, high=high)
     except ConfigError as error:
-        raise ConfigError(f"{_place_of(recipe, str(error))}: {error}") from error
+        # Where the option was given that the message is about, or all of them.
+        named = [name for name in recipe.advantage_options if name in str(error)]
+        place = recipe.place("advantage_options", *named[:1])
+        raise ConfigError(f"{place}: {error}") from error
 
 
-def _place_of(recipe: Recipe, message: str) -> str:
-    """Where the option was given that the message is about, or all of them."""
-    named = [name for name in recipe.advantage_options if name in message]
-    return recipe.place("advantage_options", *named[:1])
-
-
-def _check_gates(recipe: Recipe, rewards: Sequence[Reward]) -> None:
+def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, Gate]:
     by_name = {reward.name: reward for reward in rewards}
+    gates: dict[str, Gate] = {}
     for i, (entry, reward) in enumerate(zip(recipe.rewards, rewards, strict=True)):
         if entry.gate is None:
             continue
         try:
-            _refuse_unlisted_gate(recipe, rewards, reward.name, entry.gate.on)
+            _refuse_unlisted_gate(recipe, task, rewards, reward.name, entry.gate.on)
             gate = Gate(entry.gate.on, entry.gate.at_least)
             check_gates(list(by_name), {reward.name: gate})
             _refuse_constant_gate(gate, by_name[gate.on])
+            gates[reward.name] = gate
         except ConfigError as error:
             place = recipe.place("rewards", i, "gate", "on")
             raise ConfigError(f"{place}: {error}") from error
+    return gates
 
 
-def _refuse_unlisted_gate(recipe: Recipe, rewards: Sequence[Reward], gated: str, on: str) -> None:
+def _refuse_unlisted_gate(
+    recipe: Recipe, task: Task, rewards: Sequence[Reward], gated: str, on: str
+) -> None:
     """A gate goes by the names of what the recipe rewards, as logs have them."""
     names = [reward.name for reward in rewards]
     if on in names:
@@ -137,7 +153,7 @@ def _refuse_unlisted_gate(recipe: Recipe, rewards: Sequence[Reward], gated: str,
                 f"the gate of {gated!r} names {on!r}, which is called {reward.name!r} here: write "
                 f"`on: {reward.name}`"
             )
-    if ":" in on or on in BUILT_IN or find_task(recipe).reward(on) is not None:
+    if ":" in on or on in BUILT_IN or task.reward(on) is not None:
         raise ConfigError(
             f"the gate of {gated!r} names {on!r}, which this recipe does not reward; list it, with "
             f"weight 0 if it should only gate: {{name: {on}, weight: 0}}. Rewarded: "
@@ -168,77 +184,13 @@ def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
     Raises:
         ConfigError: One does not exist, is no `Reward`, or two share a name.
     """
+    of_task = {reward.name: reward for reward in task.rewards}
     found: list[Reward] = []
     for i, entry in enumerate(recipe.rewards):
         place = recipe.place("rewards", i, "name")
         try:
-            found.append(_find_reward(entry, task))
+            found.append(find_reward(entry.name, entry.options, of_task))
             check_distinct([reward.name for reward in found])
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from error
     return tuple(found)
-
-
-def _find_reward(entry: RewardConfig, task: Task) -> Reward:
-    name = entry.name
-    of_task = {reward.name: reward for reward in task.rewards}
-    if name in BUILT_IN and name not in of_task:
-        reward = find(BUILT_IN[name], {}, "reward")
-    else:
-        reward = find(name, dict.fromkeys(BUILT_IN) | of_task, "reward")
-    if callable(reward) and not isinstance(reward, Reward):
-        reward = _made(name, reward, entry.options)
-    elif entry.options:
-        raise ConfigError(f"reward {name!r} takes no options: it is made already")
-    if not isinstance(reward, Reward):
-        raise ConfigError(
-            f"reward {name!r} is of type {type(reward).__name__}; it must be a gdpo.Reward, as in: "
-            f"mine = Reward('mine', function, low=0, high=1), or a function that returns one"
-        )
-    return reward
-
-
-def _made(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Reward:
-    """What a function makes of the options of a reward."""
-    if not options and _scores(function):
-        raise ConfigError(f"reward {name!r} {_PLAIN}")
-    try:
-        signature(function).bind(**options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"reward {name!r}: it must be a gdpo.Reward, or a function that returns one; "
-            f"{getattr(function, '__name__', 'this one')}{signature(function)} does not take the "
-            f"options {dict(options)}: {error}"
-        ) from error
-    try:
-        made = function(**options)
-    except GdpoError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"reward {name!r}: making it with the options {dict(options)} failed with "
-            f"{type(error).__name__}: {error}. If the function scores completions itself, it "
-            f"{_PLAIN}"
-        ) from error
-    if not isinstance(made, Reward):
-        raise ConfigError(
-            f"reward {name!r} gave something of type {type(made).__name__}, and it must be a "
-            "function that returns a gdpo.Reward. If the function scores completions itself, it "
-            f"{_PLAIN}"
-        )
-    return made
-
-
-_PLAIN = (
-    "is a plain function. Wrap it: `Reward('name', function, low=0, high=1)`, where "
-    "function(completion, reference) scores one completion"
-)
-
-
-def _scores(function: Callable[..., Any]) -> bool:
-    """Whether a function, by what its arguments are called, scores completions itself."""
-    try:
-        arguments = signature(function).parameters
-    except (TypeError, ValueError):  # some of C's have no signature to look at
-        return False
-    return not arguments.keys().isdisjoint({"completion", "completions", "reference"})

@@ -12,7 +12,6 @@ from gdpo._files import write_whole
 from gdpo.diagnostics import Diagnosis, Severity, diagnose
 from gdpo.errors import MissingExtraError
 from gdpo.recipes.recipe import Recipe
-from gdpo.rewards import declared_ranges
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file
 from gdpo.runs.checkpoints import LIST, Checkpoint, best_checkpoint
 from gdpo.runs.directory import RunDirectory
@@ -80,7 +79,7 @@ def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | Non
     if not rollouts:
         return None
     arrays = reward_arrays(rollouts)
-    low, high = declared_ranges(job.rewards, gated=job.gates)
+    low, high = job.resolved.ranges
     return diagnose(
         arrays.rewards,
         arrays.weights,
@@ -100,8 +99,7 @@ def _has_signal(row: Mapping[str, Any]) -> bool:
 
 def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
     """How each reward moved over the steps that were logged."""
-    weights = [entry.weight for entry in job.recipe.rewards]
-    return reward_changes(run.read_metrics(), job.rewards, weights)
+    return reward_changes(run.read_metrics(), job.resolved.rewards, job.resolved.weights)
 
 
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:

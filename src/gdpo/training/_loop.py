@@ -124,7 +124,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     config.save_total_limit = None  # older checkpoints go when the new one is complete, not before
     trainer = SameOrderTrainer(
         model=job.model.source,
-        reward_funcs=list(job.rewards),
+        reward_funcs=list(job.resolved.rewards),
         args=config,
         train_dataset=_dataset(job.samples),
         eval_dataset=None if job.eval_samples is None else _dataset(job.eval_samples),

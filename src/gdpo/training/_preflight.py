@@ -3,7 +3,7 @@
 It is what `gdpo check` shows, and what `train` does first.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
@@ -29,9 +29,8 @@ from gdpo.recipes.models import (
     vllm_memory,
 )
 from gdpo.recipes.recipe import DataConfig, Recipe
-from gdpo.recipes.resolve import Resolved, resolve, scorer_of
+from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import build_config
-from gdpo.rewards import Gate, Reward
 from gdpo.runs.directory import RunDirectory, refuse_runs_dir
 from gdpo.tasks import Sample, Task
 from gdpo.training._quiet import quiet
@@ -64,9 +63,7 @@ class Finding:
 class Job:
     """Everything that training needs, checked; only the model is not loaded yet."""
 
-    recipe: Recipe
-    rewards: tuple[Reward, ...]
-    gates: Mapping[str, Gate]
+    resolved: Resolved
     samples: Sequence[Sample]
     eval_samples: Sequence[Sample] | None
     config: "GDPOConfig"
@@ -77,13 +74,18 @@ class Job:
     left_out: str | None = None
     """What was left out of the training data, in words."""
 
+    @property
+    def recipe(self) -> Recipe:
+        """Of `resolved`."""
+        return self.resolved.recipe
+
 
 RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[Finding]]
 """Looks at the rows that are trained on."""
 
 
 def check(
-    recipe: Recipe, *, rows: int | None = None, also: RowCheck | None = None
+    recipe: Recipe | Resolved, *, rows: int | None = None, also: RowCheck | None = None
 ) -> list[Finding]:
     """Check data, rewards, trainer, batches and model; no mistake in these hides another.
 
@@ -133,7 +135,7 @@ class _Inspection:
         self.findings: list[Finding] = []
 
     def run(self) -> Job | None:
-        recipe, task, rewards = self.recipe, self.resolved.task, self.resolved.rewards
+        recipe, task = self.recipe, self.resolved.task
         self._describe_recipe()
         self._attempt(self._describe_lora)
         self._attempt(self._find_place)
@@ -152,7 +154,7 @@ class _Inspection:
             self.findings += self._attempt(lambda: self._look(task, loaded)) or ()
         for some in (samples, eval_samples):
             if some is not None:
-                self._check_rewards(task, rewards, some)
+                self._check_rewards(task, some)
         batches = (
             None
             if samples is None or config is None
@@ -165,9 +167,7 @@ class _Inspection:
         if samples is None or config is None or batches is None or model is None:
             return None
         return Job(
-            recipe,
-            rewards,
-            self.resolved.gates,
+            self.resolved,
             samples,
             eval_samples,
             config,
@@ -238,10 +238,8 @@ class _Inspection:
         assert self.also is not None, "there is something to look with"
         return list(self.also(task, rows))
 
-    def _check_rewards(
-        self, task: Task, rewards: Sequence[Reward], samples: Sequence[Sample]
-    ) -> None:
-        with scorer_of(self.recipe, rewards, on_error="missing") as scorer:
+    def _check_rewards(self, task: Task, samples: Sequence[Sample]) -> None:
+        with self.resolved.scorer(on_error="missing") as scorer:
             for finding in check_rewards(task, scorer, samples[: self.rows]):
                 if finding.mistake is None:
                     self._tell(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)

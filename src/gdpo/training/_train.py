@@ -17,7 +17,7 @@ from gdpo.recipes.batches import default_save_steps
 from gdpo.recipes.data import digest_of
 from gdpo.recipes.models import load_tokenizer, make_ready
 from gdpo.recipes.recipe import Recipe
-from gdpo.recipes.resolve import describe, resolve
+from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.runs.checkpoints import (
     Checkpoint,
     estimate_checkpoint,
@@ -107,7 +107,7 @@ class RunResult:
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | Resolved,
     *,
     resume: bool = False,
     from_scratch: bool = False,
@@ -122,7 +122,8 @@ def train(
     this, and the main one writes.
 
     Args:
-        recipe: What to train; `read_recipe` reads it from a file.
+        recipe: What to train; `read_recipe` reads it from a file. One that is resolved already is
+            not resolved again, so that the functions that make its rewards are called once.
         resume: Continue the run of this recipe from its newest whole checkpoint.
         from_scratch: With `resume`: where no checkpoint is whole, set aside what the run logged,
             and begin again with its first step. Otherwise such a run is refused.
@@ -145,7 +146,8 @@ def train(
         except GdpoError:
             raise
         except OSError as error:
-            run = RunDirectory(recipe.run_dir)
+            bare = recipe.recipe if isinstance(recipe, Resolved) else recipe
+            run = RunDirectory(bare.run_dir)
             if is_full(error) and run.exists:
                 raise disk_full(run) from error
             raise
@@ -158,7 +160,7 @@ def train(
 
 
 def _train_recipe(
-    recipe: Recipe,
+    recipe: Recipe | Resolved,
     stop: StopRequest,
     console: Console | None,
     *,
@@ -211,7 +213,7 @@ def _open(job: Job, *, resume: bool, from_scratch: bool) -> Opened:
         "rows_left_out": job.left_out,
         "recipe_digest": job.recipe.digest,
     }
-    declared = {"rewards": describe(job.recipe, job.rewards)}
+    declared = {"rewards": job.resolved.described()}
     if resume:
         run = RunDirectory(job.recipe.run_dir)
         lock(run.path)
@@ -356,7 +358,7 @@ def _peers() -> list[int]:
 
 
 def _view(job: Job, run: RunDirectory) -> RunView:
-    entries = zip(job.rewards, job.recipe.rewards, strict=True)
+    entries = zip(job.resolved.rewards, job.recipe.rewards, strict=True)
     return RunView(
         name=job.recipe.name,
         rewards=[(reward.name, entry.weight) for reward, entry in entries],

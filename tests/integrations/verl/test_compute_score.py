@@ -117,7 +117,7 @@ def test_wrong_arguments_are_errors_with_a_remedy():
         of("said", worker=2)
     with pytest.raises(ConfigError, match="gates must be like"):
         of("said", gates={"said": {"when": "said"}})
-    with pytest.raises(ConfigError, match="cannot be made with the options"):
+    with pytest.raises(ConfigError, match="does not take the options"):
         of({"name": HERE + "bounded", "options": {"most": 2}})
     with pytest.raises(ConfigError, match="takes no options"):
         of({"name": HERE + "said", "options": {"limit": 2}})

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from trl.trainer.utils import get_callable_name, get_config_model_id, is_async_callable
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards import Gate, Reward, Scorer, Scores, check_distinct
+from gdpo.rewards import Reward, Scorer, Scores, check_distinct
 
 RewardFunction: TypeAlias = Callable[..., Any]
 """`(prompts, completions, completion_ids, **columns) -> list[float | None]`, possibly async: TRL's
@@ -86,21 +86,6 @@ def _is_transformed(dataset: Any) -> bool:
 def reward_names(functions: Sequence[Any]) -> list[str]:
     """The names that TRL gives to reward functions and reward models."""
     return [_name(function) for function in functions]
-
-
-def as_gates(gates: Mapping[str, Any] | None) -> dict[str, Gate]:
-    """Gates as a configuration holds them: by reward name, each with `on` and `at_least`.
-
-    Raises:
-        ConfigError: One of them holds something else.
-    """
-    try:
-        return {name: Gate(**fields) for name, fields in (gates or {}).items()}
-    except (TypeError, AttributeError) as error:
-        raise ConfigError(
-            "gates must be like {'length': {'on': 'correctness', 'at_least': 1}}, "
-            f"got {gates!r}"
-        ) from error
 
 
 def _name(reward: Any) -> str:

@@ -33,7 +33,6 @@ from gdpo.integrations.trl._logprobs import CompletionOnlyHead
 from gdpo.integrations.trl._memory import bound_memory
 from gdpo.integrations.trl._packing import PackedMicroBatches
 from gdpo.integrations.trl._rewards import (
-    as_gates,
     as_reward_functions,
     as_sequence,
     check_names,
@@ -49,6 +48,7 @@ from gdpo.rewards import (
     declared_ranges,
 )
 from gdpo.rewards._declared import describe_rewards
+from gdpo.rewards.named import read_gates
 from gdpo.rollouts._record import Declared
 
 logger = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         """The estimator with its options and gates, which go by name; nothing is loaded yet."""
         options: Any = args.advantage_options
         gates: Any = args.gates
-        self._gates = as_gates(gates)
+        self._gates = read_gates(gates)
         check_gates(names, self._gates)
         low, high = declared_ranges(rewards, gated=self._gates)
         self._rule = AdvantageRule(args.advantage, names, options, low=low, high=high)
