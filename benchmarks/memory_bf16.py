@@ -125,7 +125,7 @@ def main():
             model=job.model.source,
             reward_funcs=list(job.rewards),
             args=job.config,
-            train_dataset=_dataset(job.samples),
+            train_dataset=_dataset(job.problems),
             processing_class=job.tokenizer,
         )
         trainer.add_callback(Watch())  # the last one: it sees what the others leave

@@ -16,7 +16,7 @@ import random
 import resource
 import time
 
-from gdpo.tasks import Sample, near_duplicates
+from gdpo.tasks import Problem, near_duplicates
 
 KINDS = ("different", "templates", "one template")
 
@@ -44,7 +44,7 @@ def texts(kind: str, rows: int) -> list[list[str]]:
 
 def measure(kind: str, rows: int) -> str:
     made = [" ".join(text) for text in texts(kind, rows)]
-    samples = [Sample([{"role": "user", "content": text}], {}) for text in made]
+    samples = [Problem([{"role": "user", "content": text}], {}) for text in made]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
     found = sum(other is not None for other in near_duplicates(samples))

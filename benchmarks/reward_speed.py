@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from gdpo.rewards import Scorer
-from gdpo.tasks import TASKS, load_samples
+from gdpo.tasks import TASKS, load_problems
 
 ROWS = {"tool_calling": "tools/rlla_sft.json.gz", "gsm8k": "gsm8k/train.jsonl.gz"}
 
@@ -37,7 +37,7 @@ def seconds(run, rounds):
 
 def answers(task, rows):
     """Right and damaged answers, and what they are judged against."""
-    samples, rng = load_samples(task, str(rows), limit=2000), random.Random(0)
+    samples, rng = load_problems(task, str(rows), limit=2000), random.Random(0)
     golds = [task.gold_completion(sample.reference) for sample in samples]
     texts = [*golds, *(damaged(gold, rng) for gold in golds)]
     return texts, [sample.reference for sample in samples] * 2

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdpo.demo._texts import Example
-from gdpo.tasks import TASKS, Sample
+from gdpo.tasks import TASKS, Problem
 
 NAMES = ("Ann", "Bob", "Eve", "Max")
 THINGS = ("apples", "coins", "books", "eggs")
@@ -109,7 +109,7 @@ def story_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
     return [{"question": s.question, "answer": f"#### {s.answer}"} for s in stories]
 
 
-def _read_row(row: Any) -> Sample:
+def _read_row(row: Any) -> Problem:
     """GSM8K's reference, and the question alone: its system message is too long for the policy."""
     return replace(TASKS["gsm8k"].read_row(row), prompt=_prompt(row["question"]))
 

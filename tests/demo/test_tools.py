@@ -6,7 +6,7 @@ import pytest
 from gdpo.demo._texts import Carelessness, careless_answer
 from gdpo.demo._tools import CATALOGUE, OFFERED, draw_problem, tool_rows
 from gdpo.rewards import score
-from gdpo.tasks import TASKS, load_samples
+from gdpo.tasks import TASKS, load_problems
 
 TASK = TASKS["tool_calling"]
 
@@ -24,7 +24,7 @@ def test_fewer_rows_are_the_first_of_more():
 def test_every_gold_answer_gets_the_maximum_of_every_reward(task, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in tool_rows(2000, seed=0)))
-    samples = load_samples(TASKS[task], str(file))
+    samples = load_problems(TASKS[task], str(file))
     golds = [TASKS[task].gold_completion(sample.reference) for sample in samples]
     found = score(TASKS[task].rewards, golds, [sample.reference for sample in samples])
     assert not found.failures

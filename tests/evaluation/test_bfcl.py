@@ -8,7 +8,7 @@ import pytest
 
 from gdpo.evaluation._bfcl import (
     CATEGORIES,
-    bfcl_samples,
+    bfcl_problems,
     bfcl_task,
 )
 from gdpo.evaluation._bfcl_handlers import HANDLERS, OURS, TOOLRL
@@ -46,7 +46,7 @@ def _package():
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_the_leaderboards_own_answers_are_right_and_no_answer_is_not(category, handler):
     task = bfcl_task(category, handler=handler)
-    samples = bfcl_samples(category, None, handler=handler)
+    samples = bfcl_problems(category, None, handler=handler)
     golds = [task.gold_completion(sample.reference) for sample in samples]
     scores = [
         [reward.function(gold, sample.reference) for reward in task.rewards]
@@ -62,7 +62,7 @@ def test_the_leaderboards_own_answers_are_right_and_no_answer_is_not(category, h
 
 
 def judged(call, category="simple_python"):
-    sample = bfcl_samples(category, 1)[0]
+    sample = bfcl_problems(category, 1)[0]
     completion = TURN.format(call if isinstance(call, str) else json.dumps(call))
     return bfcl_task(category).reward("correctness").function(completion, sample.reference)
 
@@ -96,10 +96,10 @@ def test_two_calls_where_one_is_wanted_are_wrong():
 
 
 def test_values_of_java_are_asked_for_in_the_leaderboards_words():
-    prompt = bfcl_samples("simple_java", 1)[0].prompt[0]["content"]
+    prompt = bfcl_problems("simple_java", 1)[0].prompt[0]["content"]
     assert "This parameter can be of any type of Java object in string representation." in prompt
     assert "Note that the provided function is in Java 8 SDK syntax." in prompt
-    prompts = "".join(sample.prompt[0]["content"] for sample in bfcl_samples("simple_java", None))
+    prompts = "".join(sample.prompt[0]["content"] for sample in bfcl_problems("simple_java", None))
     assert (
         "This is Java Array type parameter in string representation. The list elements are of type "
         "String; they are not in string representation."
@@ -107,14 +107,14 @@ def test_values_of_java_are_asked_for_in_the_leaderboards_words():
 
 
 def test_the_rows_that_want_no_call_and_those_that_want_any_are_all_there():
-    numbers = {c: len(bfcl_samples(c, None)) for c in ("live_irrelevance", "live_relevance")}
+    numbers = {c: len(bfcl_problems(c, None)) for c in ("live_irrelevance", "live_relevance")}
     assert numbers == {"live_irrelevance": 884, "live_relevance": 16}
 
 
 def rated(category, text, handler):
     task, [sample] = (
         bfcl_task(category, handler=handler),
-        bfcl_samples(category, 1, handler=handler),
+        bfcl_problems(category, 1, handler=handler),
     )
     return task.reward("correctness").function(text, sample.reference)
 
@@ -135,7 +135,7 @@ def test_where_any_call_is_wanted_any_is_right(handler):
 
 
 def test_toolrls_prompt_has_parameters_alone_and_no_word_of_the_rows_system_message():
-    [ours, theirs] = [bfcl_samples("live_simple", None, handler=each) for each in HANDLERS]
+    [ours, theirs] = [bfcl_problems("live_simple", None, handler=each) for each in HANDLERS]
     turns = [[s.prompt[1]["content"].count("<user>") for s in of] for of in (ours, theirs)]
     assert set(turns[0]) == {1, 2}
     assert set(turns[1]) == {1}
@@ -158,7 +158,7 @@ def test_rows_of_v3_are_read_where_its_package_is_installed(tmp_path, monkeypatc
     (folder / "BFCL_v3_java.json").write_text(json.dumps(answer))
     here = {"bfcl_eval": SimpleNamespace(submodule_search_locations=[tmp_path]), "tree_sitter": 1}
     monkeypatch.setattr("gdpo.evaluation._bfcl.find_spec", here.get)
-    task, [sample] = bfcl_task("simple_java"), bfcl_samples("simple_java", None)
+    task, [sample] = bfcl_task("simple_java"), bfcl_problems("simple_java", None)
     assert "is in Java 8 SDK syntax." in sample.prompt[0]["content"]
     assert "Queue.push" in task.gold_completion(sample.reference)
 

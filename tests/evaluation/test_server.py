@@ -14,9 +14,9 @@ from gdpo.errors import ConfigError
 from gdpo.evaluation import Sampling, Server, ServerError
 from gdpo.evaluation._answered import ANSWERED
 from gdpo.evaluation._side_by_side import side_by_side
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
-PROBLEMS = [Sample([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]
+PROBLEMS = [Problem([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]
 
 
 class Handler(BaseHTTPRequestHandler):

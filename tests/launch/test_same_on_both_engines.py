@@ -58,7 +58,7 @@ def columns(config, rollouts, references):
 def test_recorded_completions_get_the_advantages_that_they_were_trained_with(recipe):
     run = train(recipe).run
     config = plan_verl(recipe, Machines(1, 1)).config
-    samples = read_data(find_task(recipe), recipe.data).samples
+    samples = read_data(find_task(recipe), recipe.data).problems
     references = {sample.prompt[-1]["content"]: sample.reference for sample in samples}
     for file in sorted(run.rollouts.glob("*.parquet")):
         rollouts = read_rollouts(file)

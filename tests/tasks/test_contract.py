@@ -9,7 +9,7 @@ import pytest
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import Scorer
-from gdpo.tasks import TASKS, load_rows, load_samples, resolve_task
+from gdpo.tasks import TASKS, load_problems, load_rows, resolve_task
 from gdpo.testing import check_reward
 
 DATA = os.environ.get("GDPO_DATA")
@@ -87,7 +87,7 @@ def scores_of(task, samples, completions):
 )
 def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, path, rows):
     task = TASKS[name]
-    samples = load_samples(task, real(path), limit=rows + 1 if rows > 100 else rows)
+    samples = load_problems(task, real(path), limit=rows + 1 if rows > 100 else rows)
     values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
     assert len(samples) == rows
     high = np.array([reward.high for reward in task.rewards])
@@ -102,7 +102,7 @@ def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, p
 )
 def test_the_bad_completion_misses_a_maximum_for_every_row(name, path):
     task = TASKS[name]
-    samples = load_samples(task, real(path))
+    samples = load_problems(task, real(path))
     values = scores_of(task, samples, [task.bad_completion] * len(samples))
     high = np.array([reward.high for reward in task.rewards])
     assert np.all((values < high).any(axis=1))
@@ -111,7 +111,7 @@ def test_the_bad_completion_misses_a_maximum_for_every_row(name, path):
 @needs_data
 def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply():
     task = TASKS["tool_calling"]
-    samples = load_samples(task, real(TOOLS))
+    samples = load_problems(task, real(TOOLS))
     golds = [task.gold_completion(s.reference) for s in samples]
     values = scores_of(task, samples, golds)
     silent = ["<tool_call>\n" not in gold for gold in golds]
@@ -122,7 +122,7 @@ def test_gold_texts_without_a_call_are_those_where_correctness_does_not_apply():
 @needs_data
 def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more():
     task = TASKS["tool_calling_compatible"]
-    samples = load_samples(task, real(TOOLS))
+    samples = load_problems(task, real(TOOLS))
     values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
     named = ["<tool_call>" in s.reference["output"].split("</think>")[0] for s in samples]
     talk = ["<tool_call>" not in s.reference["output"] for s in samples]
@@ -136,7 +136,7 @@ def test_gold_texts_that_the_published_rewards_fail_are_these_and_no_more():
 @needs_data
 def test_gold_answers_that_the_published_integer_reward_fails_hold_a_comma_or_a_sign():
     task = TASKS["gsm8k_compatible"]
-    samples = load_samples(task, real(MATHS))
+    samples = load_problems(task, real(MATHS))
     values = scores_of(task, samples, [task.gold_completion(s.reference) for s in samples])
     written = ["," in s.reference["answer"] or "-" in s.reference["answer"] for s in samples]
     assert np.all(values[:, [0, 2]] == 1)
@@ -184,7 +184,7 @@ def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
         f"{json.dumps(good)}\n\n{json.dumps({'questions': '1?', 'answer': '#### 1'})}\n"
     )
     with pytest.raises(DataError) as caught:
-        load_samples(TASKS["gsm8k"], path)
+        load_problems(TASKS["gsm8k"], path)
     message = str(caught.value)
     assert f"{path}, line 3" in message
     assert "needs column 'question'" in message
@@ -197,18 +197,18 @@ def test_a_row_of_neither_shape_is_told_what_it_lacks_of_the_nearer_one(tmp_path
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([{"instruction": "a", "input": "b", "outputs": "c"}]))
     with pytest.raises(DataError, match=r"row 1: task 'tool_calling' needs column 'output',"):
-        load_samples(TASKS["tool_calling"], path)
+        load_problems(TASKS["tool_calling"], path)
 
 
 def test_a_wrong_value_is_named_by_row_and_column(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([{"question": "1?", "answer": 1}]))
     with pytest.raises(DataError, match=r"row 1: column 'answer' must hold text, got int 1"):
-        load_samples(TASKS["gsm8k"], path)
+        load_problems(TASKS["gsm8k"], path)
 
 
 def test_samples_obey_the_limit(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "1+1?", "answer": "so #### 2"}\n' * 3 + "{broken\n")
-    samples = load_samples(TASKS["gsm8k"], path, limit=2)
+    samples = load_problems(TASKS["gsm8k"], path, limit=2)
     assert [s.reference for s in samples] == [{"answer": "2"}] * 2

@@ -1,12 +1,12 @@
 """Rows that repeat others, and rows that give a test away."""
 
-from gdpo.tasks import Sample, near_duplicates, overlaps
+from gdpo.tasks import Problem, near_duplicates, overlaps
 
 QUESTION = "How many eggs do the ducks of Janet lay in a week of seven days?"
 
 
 def sample(*turns, answer=None):
-    return Sample([{"role": "user", "content": turn} for turn in turns], {}, answer=answer)
+    return Problem([{"role": "user", "content": turn} for turn in turns], {}, answer=answer)
 
 
 def test_the_first_of_several_alike_is_kept():
@@ -26,7 +26,7 @@ def test_what_the_user_said_before_counts():
 
 def test_what_the_task_says_was_asked_counts_instead_of_its_prompt():
     prompt = [{"role": "user", "content": f"Think hard, and write nothing else. {QUESTION}"}]
-    rows = [sample(QUESTION), Sample(prompt, {}), Sample(prompt, {}, asked=(QUESTION,))]
+    rows = [sample(QUESTION), Problem(prompt, {}), Problem(prompt, {}, asked=(QUESTION,))]
     assert near_duplicates(rows) == [None, None, 0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
-from gdpo.tasks import TASKS, load_rows, load_samples
+from gdpo.tasks import TASKS, load_problems, load_rows
 from gdpo.tasks._rows import _hub_rows, _is_file
 
 ROWS = [{"a": 1, "b": ["x"]}, {"a": None, "b": ["ü", {"c": 2}]}, {"a": 3.5, "b": []}]
@@ -262,4 +262,4 @@ def test_half_a_character_is_refused_with_its_line(tmp_path):
     rows = [{"question": "1+1?", "answer": "#### 2"}, {"question": "\ud800", "answer": "#### 2"}]
     path = write(tmp_path / "r.jsonl", rows)
     with pytest.raises(DataError, match=r"line 2: .*half a character"):
-        load_samples(TASKS["gsm8k"], path)
+        load_problems(TASKS["gsm8k"], path)

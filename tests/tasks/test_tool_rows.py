@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from gdpo.errors import DataError
-from gdpo.tasks import TASKS, load_rows, load_samples
+from gdpo.tasks import TASKS, load_problems, load_rows
 
 TASK = TASKS["tool_calling"]
 DATA = os.environ.get("GDPO_DATA")
@@ -253,7 +253,7 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
     rows = [XLAM, TOOLACE, seal(), with_answer("[f("), {"text": "a"}, *[seal(calls="[")] * 5]
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(DataError) as caught:
-        load_samples(TASK, path)
+        load_problems(TASK, path)
     message = str(caught.value)
     assert message.startswith(f"{path}: 7 of 10 rows cannot be used:")
     assert "line 4: column 'conversations[1].value': the call does not end" in message
@@ -262,7 +262,7 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
     assert "line 9: " not in message
     assert message.endswith("and 2 more")
     path.write_text("\n".join(map(json.dumps, rows[:3])))
-    assert len(load_samples(TASK, path)) == 3
+    assert len(load_problems(TASK, path)) == 3
 
 
 @pytest.mark.parametrize("row", [TOOLACE, seal()])
@@ -270,12 +270,12 @@ def test_a_truncated_file_of_rows_names_the_line(tmp_path, row):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(row)}\n{json.dumps(row)[:-20]}")
     with pytest.raises(DataError, match="line 2 is no JSON"):
-        load_samples(TASK, path)
+        load_problems(TASK, path)
 
 
 @pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
 def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum():
-    samples = load_samples(TASK, Path(DATA) / "tools" / "api_bank_level1.json.gz")
+    samples = load_problems(TASK, Path(DATA) / "tools" / "api_bank_level1.json.gz")
     assert len(samples) == 399
     for sample in samples:
         gold = TASK.gold_completion(sample.reference)

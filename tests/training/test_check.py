@@ -26,7 +26,7 @@ from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import find_task
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
-from gdpo.tasks import TASKS, Sample, Task
+from gdpo.tasks import TASKS, Problem, Task
 from gdpo.training import Verdict, _reward_checks, check, train
 from gdpo.training._reward_checks import RewardFinding, check_rewards
 
@@ -95,14 +95,14 @@ def task_with(reward: Reward, bad: str = "bad") -> Task:
     return Task(
         name="own",
         columns=(("question",),),
-        read_row=lambda row: Sample([], {"answer": row["question"]}),
+        read_row=lambda row: Problem([], {"answer": row["question"]}),
         rewards=(reward,),
         gold_completion=lambda reference: reference["answer"],
         bad_completion=bad,
     )
 
 
-SAMPLES = [Sample([], {"answer": "right"}), Sample([], {"answer": "wrong in the data"})]
+SAMPLES = [Problem([], {"answer": "right"}), Problem([], {"answer": "wrong in the data"})]
 
 
 def test_a_gold_answer_that_falls_short_names_its_row():
@@ -123,7 +123,7 @@ def test_one_gold_answer_in_twenty_may_fall_short_and_is_named():
 
 def test_where_no_gold_answer_is_enough_the_first_is_shown_with_its_score():
     reward = Reward("boxed", lambda completion, _: 0.25 * ("boxed" not in completion), 0, 1)
-    finding, *_ = check_rewards(TASKS["gsm8k"], Scorer([reward]), [Sample([], {"answer": "4"})])
+    finding, *_ = check_rewards(TASKS["gsm8k"], Scorer([reward]), [Problem([], {"answer": "4"})])
     assert finding.doubtful
     assert "maximum on 0 of 1 gold answers. The first, '" in finding.text
     assert "gets 0.25: does the reward look for the answer where the task writes it" in finding.text
@@ -171,7 +171,7 @@ def test_a_reward_that_is_healthy_and_takes_long_is_told_with_its_rows(monkeypat
         return 1.0
 
     reward, shown = Reward("long", long, 0, 1), []
-    rows = [Sample([], {"answer": name}) for name in ("first", "second", "third", "fourth")]
+    rows = [Problem([], {"answer": name}) for name in ("first", "second", "third", "fourth")]
     with Scorer([reward], progress=lambda *counts: shown.append(counts)) as scorer:
         list(check_rewards(task_with(reward), scorer, rows))
     (told,) = caplog.messages
@@ -191,7 +191,7 @@ def test_a_reward_that_applies_to_no_row_is_asked_about_its_return():
 
 def test_rows_without_a_gold_answer_are_counted():
     reward = Reward("exact", lambda completion, _: float(completion == "right"), low=0, high=1)
-    nothing = Sample([], {"answer": None})
+    nothing = Problem([], {"answer": None})
     finding, *_ = check_rewards(task_with(reward), Scorer([reward]), [SAMPLES[0], nothing])
     assert "maximum on 1 of 1 gold answers (1 of 2 rows bring none)" in finding.text
     assert not finding.doubtful
@@ -220,7 +220,7 @@ def test_a_reward_that_does_not_apply_everywhere_says_where():
 def test_a_task_that_cannot_write_a_gold_answer_names_the_row():
     reward = TASKS["gsm8k"].rewards[0]
     task = task_with(reward)
-    finding, *_ = check_rewards(task, Scorer([reward]), [Sample([], {})])
+    finding, *_ = check_rewards(task, Scorer([reward]), [Problem([], {})])
     assert "cannot write the gold answer of row 1: KeyError" in str(finding.mistake)
 
 
@@ -441,7 +441,7 @@ def test_a_judge_is_asked_about_a_few_rows_only():
         return 1.0
 
     reward = Reward("judge", judge, 0, 1)
-    samples = [Sample([], {"answer": str(i)}) for i in range(50)]
+    samples = [Problem([], {"answer": str(i)}) for i in range(50)]
     with Scorer([reward]) as scorer:
         finding, *_ = check_rewards(TASKS["gsm8k"], scorer, samples)
     assert "maximum on 2 of 2 gold answers" in finding.text
@@ -467,7 +467,7 @@ def test_a_limit_that_leaves_no_row_says_how_long_prompts_are(recipe_file):
 def prompt_lengths_of(recipe_file):
     recipe = load_recipe(recipe_file)
     tokenizer = load_tokenizer(locate_model(recipe), recipe)
-    return prompt_lengths(tokenizer, read_data(find_task(recipe), recipe.data).samples, recipe)
+    return prompt_lengths(tokenizer, read_data(find_task(recipe), recipe.data).problems, recipe)
 
 
 def test_a_rollout_that_does_not_fit_vllms_memory_is_refused(tmp_path, recipe_file):

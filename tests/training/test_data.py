@@ -30,7 +30,7 @@ def two(tmp_path):
 
 def test_rows_of_several_sources_come_in_order_without_those_that_repeat(two):
     rows = read_data(TASK, DataConfig(source=tuple(two)))
-    assert [sample.prompt[1]["content"][:14] for sample in rows.samples] == [
+    assert [sample.prompt[1]["content"][:14] for sample in rows.problems] == [
         "Weng earns 12 ",
         "What is 1 + 1?",
         "What is 2 + 2?",
@@ -50,7 +50,7 @@ def test_near_duplicates_are_left_out_of_several_sources_or_where_asked_for(
 ):
     source = two[1] if sources == 1 else tuple(two)
     data = DataConfig(source=source, near_duplicates=asked_for)
-    assert len(read_data(TASK, data).samples) == rows
+    assert len(read_data(TASK, data).problems) == rows
 
 
 def test_the_limit_counts_for_each_source(two):

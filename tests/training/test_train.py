@@ -372,7 +372,7 @@ def test_references_reach_the_rewards_as_they_are(recipe_file, tmp_path, monkeyp
     own.write_text(
         """
 from gdpo import Reward
-from gdpo.tasks import Sample, Task
+from gdpo.tasks import Problem, Task
 
 seen = []
 
@@ -383,7 +383,7 @@ def judge(completion, reference):
 TASK = Task(
     name="own",
     columns=(("question",),),
-    read_row=lambda row: Sample([{"role": "user", "content": row["question"]}],
+    read_row=lambda row: Problem([{"role": "user", "content": row["question"]}],
                                 {"arguments": {row["question"]: 1}}),
     rewards=(Reward("judge", judge, low=0, high=1),),
     gold_completion=lambda reference: "123456",

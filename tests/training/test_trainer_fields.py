@@ -179,7 +179,7 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
             model=str(tiny_policy),
             reward_funcs=list(job.rewards),
             args=job.config,
-            train_dataset=_dataset(job.samples),
+            train_dataset=_dataset(job.problems),
             processing_class=job.tokenizer,
         )
         values = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())

@@ -9,13 +9,13 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
-from gdpo.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_samples, bfcl_task
+from gdpo.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_problems, bfcl_task
 from gdpo.evaluation._bfcl_handlers import HANDLERS, Handler
 from gdpo.evaluation._bfcl_multi_turn import go_on, multi_turn_samples, multi_turn_task
 from gdpo.evaluation._conversation import GoOn
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
-from gdpo.tasks import Row, Sample, Task, load_samples, resolve_task
+from gdpo.tasks import Problem, Row, Task, load_problems, resolve_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Benchmark:
     source: Source | None
     file: Callable[[], Path | None] = lambda: None
     """A file that an installed package carries."""
-    read: Callable[[int | None], list[Sample]] | None = None
+    read: Callable[[int | None], list[Problem]] | None = None
     """Reads the rows, all or the first so many, where that takes more than a file."""
     go_on: GoOn | None = None
     """What is asked next, where an answer is a conversation."""
@@ -81,7 +81,7 @@ def _bfcl(handler: Handler) -> Iterator[Benchmark]:
     for category in (*CATEGORIES, *MULTI_TURN):
         turns = category in MULTI_TURN
         task, samples = (
-            (multi_turn_task, multi_turn_samples) if turns else (bfcl_task, bfcl_samples)
+            (multi_turn_task, multi_turn_samples) if turns else (bfcl_task, bfcl_problems)
         )
         yield Benchmark(
             f"{handler.name}_{category}",
@@ -186,7 +186,7 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
     return (*rewards, token_limit(limit))
 
 
-def problems(benchmark: Benchmark, rows: int | None) -> list[Sample]:
+def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
     """The prompts and references of a benchmark.
 
     Args:
@@ -200,11 +200,11 @@ def problems(benchmark: Benchmark, rows: int | None) -> list[Sample]:
         return benchmark.read(rows)
     task, source, here = benchmark.task(), benchmark.source, benchmark.file()
     if here is not None and here.is_file():
-        return load_samples(task, here, limit=rows)
+        return load_problems(task, here, limit=rows)
     assert source is not None, "without a way to read them, rows have a source"
     subset, split = source.subset or None, source.split
     try:
-        return load_samples(
+        return load_problems(
             task, source.name, subset=subset, split=split, limit=rows, keep=benchmark.keep
         )
     except DataError as error:

@@ -43,7 +43,7 @@ from typing import Any, cast
 from gdpo.errors import MissingExtraError
 from gdpo.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.rewards import Example, Reference, Reward
-from gdpo.tasks import Row, Sample, Task
+from gdpo.tasks import Problem, Row, Task
 from gdpo.tasks.tool_calling import format_reward, write_completion
 
 SIMPLE = ("simple_python", "simple_java", "simple_javascript")
@@ -76,7 +76,7 @@ _MODEL = "gdpo"
 """What the checker is told that the model is called."""
 
 
-def bfcl_samples(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Sample]:
+def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
     """The rows of a category with their answers.
 
     Args:
@@ -128,7 +128,7 @@ def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
     )
 
 
-def _read_row(row: Row, handler: Handler) -> Sample:
+def _read_row(row: Row, handler: Handler) -> Problem:
     language = next((name for name in _LANGUAGES if name in row["id"]), "python")
     reference = {
         "function": json.dumps(row["function"]),
@@ -137,7 +137,7 @@ def _read_row(row: Row, handler: Handler) -> Sample:
         "language": language,
     }
     shown = [documented(function, language) for function in row["function"]]
-    return Sample(handler.ask(shown, row["question"][0]), reference)
+    return Problem(handler.ask(shown, row["question"][0]), reference)
 
 
 def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:

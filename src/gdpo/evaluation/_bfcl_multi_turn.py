@@ -25,7 +25,7 @@ from gdpo.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.evaluation._bfcl_tools import fresh_tools, run_tools, written
 from gdpo.evaluation._conversation import Talk, messages_of
 from gdpo.rewards import Reference, Reward
-from gdpo.tasks import Row, Sample, Task
+from gdpo.tasks import Problem, Row, Task
 from gdpo.tasks.tool_calling import format_reward, write_completion
 from gdpo.tasks.tool_calling._parsing import parse
 
@@ -49,7 +49,7 @@ _DOCUMENTS = {
 
 def multi_turn_samples(
     category: str, limit: int | None, *, handler: Handler = OURS
-) -> list[Sample]:
+) -> list[Problem]:
     """The rows of a category; each prompt is that of the first turn.
 
     Args:
@@ -96,7 +96,7 @@ def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
     )
 
 
-def go_on(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Sample | None]:
+def go_on(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Problem | None]:
     """The next prompt of each conversation, once the tools have answered."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]
@@ -104,7 +104,7 @@ def go_on(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Sample | No
     return [_ask(*each, handler) for each in zip(talks, turns, answered, strict=True)]
 
 
-def _read_row(row: Row, handler: Handler) -> Sample:
+def _read_row(row: Row, handler: Handler) -> Problem:
     entry = {key: row[key] for key in ("id", "initial_config", "involved_classes")}
     entry["missed_function"] = row.get("missed_function", {})
     reference = {
@@ -113,7 +113,7 @@ def _read_row(row: Row, handler: Handler) -> Sample:
         "answer": json.dumps(row["ground_truth"]),
     }
     dialogue = _dialogue(entry, row["question"], [[]], [], handler)
-    return Sample(handler.ask_in_turns(_listed(entry, 0, handler), dialogue), reference)
+    return Problem(handler.ask_in_turns(_listed(entry, 0, handler), dialogue), reference)
 
 
 def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[str]]:
@@ -149,7 +149,7 @@ def _decoded(
 
 def _ask(
     talk: Talk, turns: list[list[str]], answers: Sequence[Sequence[str]], handler: Handler
-) -> Sample | None:
+) -> Problem | None:
     reference = talk.problem.reference
     questions = json.loads(reference["questions"])
     if len(turns) > len(questions) or len(turns[-1]) > MOST_STEPS:
@@ -157,7 +157,7 @@ def _ask(
     entry, turn = json.loads(reference["entry"]), len(turns) - 1
     dialogue = _dialogue(entry, questions, turns, answers, handler)
     place = {**reference, "turn": turn, "step": len(turns[-1])}
-    return Sample(handler.ask_in_turns(_listed(entry, turn, handler), dialogue), place)
+    return Problem(handler.ask_in_turns(_listed(entry, turn, handler), dialogue), place)
 
 
 def _dialogue(

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gdpo.evaluation._responders import Heard, Responder, Response, nobody
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
 
 @dataclass(slots=True)
 class Talk:
     """One conversation."""
 
-    problem: Sample
+    problem: Problem
     answers: list[Response] = field(default_factory=list[Response])
     """What the model said, message by message."""
-    asked: Sample | None = None
+    asked: Problem | None = None
     """What was asked last."""
 
 
-GoOn: TypeAlias = Callable[[Sequence[Talk]], list[Sample | None]]
+GoOn: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
 """The next thing to ask in each conversation; None: it is over."""
 
 
@@ -37,7 +37,7 @@ class Conversations:
     go_on: GoOn
 
     def respond(
-        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
     ) -> list[list[Response]]:
         """The conversations about each problem, all of them side by side."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]

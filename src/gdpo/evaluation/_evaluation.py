@@ -22,7 +22,7 @@ from gdpo.evaluation._responders import Responder, Sampling
 from gdpo.rewards import Reward, Scorer
 from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
 from gdpo.runs.lock import alone
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -115,15 +115,15 @@ def evaluate(
     """
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
     rows = {
-        benchmark.name: _digest(_identity(s.prompt, s.reference) for s in samples)
-        for benchmark, samples in work
+        benchmark.name: _digest(_identity(p.prompt, p.reference) for p in problems)
+        for benchmark, problems in work
     }
     settled = _settled(folder, settings, rows)
     with alone(folder, doing="evaluates into", left_overs=_LEFT_OVERS):
         write_whole(folder / "settings.json", to_json(settled, indent=2))
         results = [
-            _evaluate_one(settings, benchmark, samples, responder, folder, told)
-            for benchmark, samples in work
+            _evaluate_one(settings, benchmark, problems, responder, folder, told)
+            for benchmark, problems in work
         ]
         write_whole(folder / "results.json", to_json([asdict(r) for r in results], indent=2))
     return results
@@ -199,16 +199,16 @@ def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[
 def _evaluate_one(
     settings: Settings,
     benchmark: Benchmark,
-    samples: Sequence[Sample],
+    problems: Sequence[Problem],
     responder: Callable[[Benchmark], Responder],
     folder: Path,
     told: Told,
 ) -> Result:
     rewards = rewards_of(benchmark, settings.token_limit)
-    parts = list(_parts(folder / benchmark.name, samples))
+    parts = list(_parts(folder / benchmark.name, problems))
     left = [part for part in parts if not _is_kept(part.file)]
-    done = len(samples) - sum(len(part.problems) for part in left)
-    teller = _Teller(told, Progress(benchmark.name, len(samples), done))
+    done = len(problems) - sum(len(part.problems) for part in left)
+    teller = _Teller(told, Progress(benchmark.name, len(problems), done))
     answering: Responder | None = None
     with Scorer(rewards, on_error="worst", progress=teller.scored) as scorer:
         for part in left:
@@ -249,14 +249,14 @@ class _Part:
     """Problems that are answered, scored and kept together."""
 
     start: int
-    problems: Sequence[Sample]
+    problems: Sequence[Problem]
     file: Path
 
 
-def _parts(folder: Path, samples: Sequence[Sample]) -> Iterator[_Part]:
-    for start in range(0, len(samples), PART):
+def _parts(folder: Path, problems: Sequence[Problem]) -> Iterator[_Part]:
+    for start in range(0, len(problems), PART):
         file = folder / f"problems_{start:06d}.parquet"
-        yield _Part(start, samples[start : start + PART], file)
+        yield _Part(start, problems[start : start + PART], file)
 
 
 class _Teller:
@@ -298,13 +298,13 @@ def _rollouts(
     )
     numbered = enumerate(zip(part.problems, answered, strict=True), part.start)
     pairs = [
-        (number, sample_id, sample, response)
-        for number, (sample, responses) in numbered
+        (number, sample_id, problem, response)
+        for number, (problem, responses) in numbered
         for sample_id, response in enumerate(responses)
     ]
     scores = scorer.score(
         [response.text for *_, response in pairs],
-        [sample.reference for *_, sample, _ in pairs],
+        [problem.reference for *_, problem, _ in pairs],
         num_tokens=[response.num_tokens for *_, response in pairs],
     )
     names = [reward.name for reward in scorer.rewards]
@@ -315,7 +315,7 @@ def _rollouts(
             step=1,
             group_id=number,
             sample_id=sample_id,
-            prompt=sample.prompt,
+            prompt=problem.prompt,
             completion=response.shown or response.text,
             rewards={
                 name: None if np.isnan(value) else value
@@ -326,11 +326,11 @@ def _rollouts(
             num_tokens=response.num_tokens,
             finish_reason=response.finish_reason,
             extra={
-                "reference": dict(sample.reference),
+                "reference": dict(problem.reference),
                 "failed": {name: failed[i, name] for name in names if (i, name) in failed},
             },
         )
-        for i, ((number, sample_id, sample, response), values) in enumerate(
+        for i, ((number, sample_id, problem, response), values) in enumerate(
             zip(pairs, scores.values.tolist(), strict=True)
         )
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gdpo.errors import GdpoError
 from gdpo.evaluation._benchmarks import BENCHMARKS, GROUPS, Benchmark, problems
 from gdpo.recipes.data import Rows
-from gdpo.tasks import Sample, Task, overlaps
+from gdpo.tasks import Problem, Task, overlaps
 from gdpo.tasks.tool_calling._prompt import user_turns
 from gdpo.training import Finding, Verdict
 
@@ -39,7 +39,7 @@ def overlap_findings(
         rows: What it is trained on.
         benchmarks: Compare with these. None: with those at hand, as far as they are installed.
     """
-    tests: list[Sample] = []
+    tests: list[Problem] = []
     places: list[str] = []
     findings: list[Finding] = []
     for benchmark in benchmarks_at_hand(task) if benchmarks is None else benchmarks:
@@ -56,8 +56,8 @@ def overlap_findings(
     return [*findings, _compared(rows, tests, places)] if tests else findings
 
 
-def _compared(rows: Rows, tests: Sequence[Sample], places: Sequence[str]) -> Finding:
-    like = overlaps(rows.samples, tests)
+def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Finding:
+    like = overlaps(rows.problems, tests)
     given = [(rows.places[i], places[j]) for i, j in enumerate(like) if j is not None]
     names = list(dict.fromkeys(place.rpartition(" ")[2] for place in places))
     asked = f"{len(tests):,} test questions of {_shortened(names)}"
@@ -78,7 +78,7 @@ def _shortened(names: Sequence[str]) -> str:
     return f"{', '.join(names[:2])} and {len(names) - 2} more benchmarks"
 
 
-def _asked(test: Sample) -> Sample:
+def _asked(test: Problem) -> Problem:
     """A benchmark's problem with what its user said: the prompts of BFCL are ToolRL's text."""
     if test.asked:
         return test

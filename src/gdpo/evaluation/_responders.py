@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from gdpo.errors import ConfigError
-from gdpo.tasks import Message, Sample, Task
+from gdpo.tasks import Message, Problem, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Responder(Protocol):
     """Answers problems."""
 
     def respond(
-        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
     ) -> list[list[Response]]:
         """So many responses to each problem; the same ones for the same seed where possible."""
         ...
@@ -65,7 +65,7 @@ class Written:
 
     def respond(
         self,
-        problems: Sequence[Sample],
+        problems: Sequence[Problem],
         seed: int,  # noqa: ARG002
         samples: int,
         heard: Heard = nobody,
@@ -107,7 +107,7 @@ class LocalModel:
         self._fast = model_not_covered(loaded) is None
 
     def respond(
-        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
     ) -> list[list[Response]]:
         """The responses to each problem."""
         import torch
@@ -120,7 +120,7 @@ class LocalModel:
             heard(min(size, len(problems) - start) * samples)
         return answered
 
-    def _together(self, problems: Sequence[Sample], samples: int) -> list[list[Response]]:
+    def _together(self, problems: Sequence[Problem], samples: int) -> list[list[Response]]:
         import torch
 
         read = self._tokenizer.apply_chat_template(

@@ -32,7 +32,7 @@ from gdpo.evaluation._chat_answer import (
 )
 from gdpo.evaluation._responders import Heard, Response, Sampling, nobody
 from gdpo.evaluation._side_by_side import side_by_side
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class Server:
         return self.deadline or max(_SHORTEST_DEADLINE, self.sampling.max_tokens / SLOWEST)
 
     def respond(
-        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
     ) -> list[list[Response]]:
         """The responses to each problem, each asked for by itself.
 
@@ -120,7 +120,7 @@ class Server:
         )
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
-    def _request(self, problem: Sample, seed: int) -> Mapping[str, Any]:
+    def _request(self, problem: Problem, seed: int) -> Mapping[str, Any]:
         drawn = self.sampling
         return {
             "model": self.model,

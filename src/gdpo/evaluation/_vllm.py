@@ -13,7 +13,7 @@ from typing import Any
 
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.evaluation._responders import Heard, Response, Sampling, nobody
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
 _SHOWN = 300
 """Characters of vLLM's error that a message shows."""
@@ -59,7 +59,7 @@ class VllmModel:
         self._sampling = sampling
 
     def respond(
-        self, problems: Sequence[Sample], seed: int, samples: int, heard: Heard = nobody
+        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
     ) -> list[list[Response]]:
         """The responses to each problem; vLLM batches them."""
         drawn = self._sampling

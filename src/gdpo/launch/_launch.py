@@ -28,7 +28,7 @@ from gdpo.runs.directory import RunDirectory, create_run, refuse_existing
 from gdpo.runs.environment import describe_environment
 from gdpo.runs.lock import lock, lock_descriptor, unlock
 from gdpo.runs.resume import find_run, refuse_other_circumstances
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
 _HEADER = "# What `gdpo launch verl` made of recipe.yaml beside this folder. Change the recipe.\n"
 
@@ -194,14 +194,14 @@ def _check_verl() -> None:
         )
 
 
-def _rows(launch: Launch, data: DataConfig, told: Callable[[str], None]) -> Sequence[Sample]:
+def _rows(launch: Launch, data: DataConfig, told: Callable[[str], None]) -> Sequence[Problem]:
     rows = read_data(launch.resolved.task, data)
     if rows.left_out:
         told(rows.left_out)
-    return rows.samples
+    return rows.problems
 
 
-def _opened(launch: Launch, rows: Sequence[Sample], *, resume: bool) -> RunDirectory:
+def _opened(launch: Launch, rows: Sequence[Problem], *, resume: bool) -> RunDirectory:
     """The run's directory, locked."""
     recipe, processes = launch.recipe, launch.machines.processes
     facts = {
@@ -225,7 +225,7 @@ def _opened(launch: Launch, rows: Sequence[Sample], *, resume: bool) -> RunDirec
     return run
 
 
-def _write(launch: Launch, rows: Sequence[Sample], eval_rows: Sequence[Sample] | None) -> None:
+def _write(launch: Launch, rows: Sequence[Problem], eval_rows: Sequence[Problem] | None) -> None:
     files, task = launch.files, launch.resolved.task.name
     files.folder.mkdir(exist_ok=True)
     _keep_earlier(files)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
 _SCHEMA = pa.schema(
     {
@@ -19,7 +19,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_rows(file: Path, samples: Sequence[Sample], task: str) -> None:
+def write_rows(file: Path, problems: Sequence[Problem], task: str) -> None:
     """Write prompts and references, whole or not at all.
 
     The reference is JSON, as `compute_score` takes it: a parquet column would give every row the
@@ -27,17 +27,17 @@ def write_rows(file: Path, samples: Sequence[Sample], task: str) -> None:
 
     Args:
         file: Where to.
-        samples: Of the recipe's data.
+        problems: Of the recipe's data.
         task: Its name, which verl keeps as `data_source`.
     """
     rows = [
         {
             "data_source": task,
-            "prompt": [{"role": m["role"], "content": m["content"]} for m in sample.prompt],
-            "reward_model": {"style": "rule", "ground_truth": json.dumps(sample.reference)},
+            "prompt": [{"role": m["role"], "content": m["content"]} for m in problem.prompt],
+            "reward_model": {"style": "rule", "ground_truth": json.dumps(problem.reference)},
             "extra_info": {"index": index},
         }
-        for index, sample in enumerate(samples)
+        for index, problem in enumerate(problems)
     ]
     partial = file.with_suffix(".partial")
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), partial)

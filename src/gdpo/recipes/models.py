@@ -15,7 +15,7 @@ from gdpo._files import cache_folder, cached
 from gdpo._naming import nearest
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.recipes.recipe import DataConfig, Recipe
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 from gdpo.tasks._hub import from_cache_alone, why_unreachable
 
 Tokenizer: TypeAlias = Any
@@ -133,39 +133,39 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
     return tokenizer
 
 
-def prompt_lengths(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Recipe) -> list[int]:
+def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> list[int]:
     """Tokens of each of these prompts, as the model will see them.
 
     Raises:
         ConfigError: The chat template refuses one of them.
     """
-    return [_prompt_length(tokenizer, sample, i, recipe) for i, sample in enumerate(samples, 1)]
+    return [_prompt_length(tokenizer, problem, i, recipe) for i, problem in enumerate(problems, 1)]
 
 
-def longest_prompt(tokenizer: Tokenizer, samples: Sequence[Sample], recipe: Recipe) -> int:
+def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
     """Tokens of the longest of these prompts, as the model will see them.
 
     Raises:
         ConfigError: The chat template refuses one of them: some allow no system message.
     """
-    rows = enumerate(samples, 1)
+    rows = enumerate(problems, 1)
     longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
-    return max(_prompt_length(tokenizer, sample, row, recipe) for row, sample in longest)
+    return max(_prompt_length(tokenizer, problem, row, recipe) for row, problem in longest)
 
 
-def _characters(sample: Sample) -> int:
-    return sum(len(str(message.get("content"))) for message in sample.prompt)
+def _characters(problem: Problem) -> int:
+    return sum(len(str(message.get("content"))) for message in problem.prompt)
 
 
-def _prompt_length(tokenizer: Tokenizer, sample: Sample, row: int, recipe: Recipe) -> int:
+def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Recipe) -> int:
     from jinja2 import TemplateError
 
     try:
         tokens: Any = tokenizer.apply_chat_template(
-            sample.prompt, add_generation_prompt=True, tokenize=True, return_dict=False
+            problem.prompt, add_generation_prompt=True, tokenize=True, return_dict=False
         )
     except (TemplateError, TypeError, ValueError) as error:
-        roles = ", ".join(str(message.get("role")) for message in sample.prompt)
+        roles = ", ".join(str(message.get("role")) for message in problem.prompt)
         raise ConfigError(
             f"{recipe.place('model')}: the chat template of {recipe.model!r} refuses the prompt of "
             f"row {row} (messages: {roles}): {error}. Take another model, or change "

@@ -3,17 +3,17 @@
 from gdpo.tasks._columns import without_arrays
 from gdpo.tasks._duplicates import near_duplicates, overlaps
 from gdpo.tasks._registry import TASKS, resolve_task
-from gdpo.tasks._rows import load_rows, load_samples
-from gdpo.tasks._task import Message, Row, Sample, Task
+from gdpo.tasks._rows import load_problems, load_rows
+from gdpo.tasks._task import Message, Problem, Row, Task
 
 __all__ = [
     "TASKS",
     "Message",
+    "Problem",
     "Row",
-    "Sample",
     "Task",
+    "load_problems",
     "load_rows",
-    "load_samples",
     "near_duplicates",
     "overlaps",
     "resolve_task",

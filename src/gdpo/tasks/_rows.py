@@ -13,7 +13,7 @@ from typing import Any, TextIO, TypeAlias, cast
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.tasks._columns import describe
 from gdpo.tasks._hub import from_cache_alone, why_unreachable
-from gdpo.tasks._task import Row, Sample, Task
+from gdpo.tasks._task import Problem, Row, Task
 
 _Placed: TypeAlias = tuple[str, dict[str, Any]]
 """A row, and the words that say where it stands: `rows.jsonl, line 3`."""
@@ -47,7 +47,7 @@ def load_rows(
     return [row for _, row in _placed_rows(source, subset=subset, split=split, limit=limit)]
 
 
-def load_samples(
+def load_problems(
     task: Task,
     source: str | Path,
     *,
@@ -55,7 +55,7 @@ def load_samples(
     split: str = "train",
     limit: int | None = None,
     keep: Callable[[Row], bool] | None = None,
-) -> list[Sample]:
+) -> list[Problem]:
     """The rows of a file or of a dataset on the Hub, as a task reads them.
 
     Args:
@@ -73,16 +73,16 @@ def load_samples(
         MissingExtraError: A dataset of the Hub is named, and `datasets` is not installed.
     """
     rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)
-    samples: list[Sample] = []
+    problems: list[Problem] = []
     mistakes: list[DataError] = []
     for place, row in rows:
         try:
-            samples.append(_sample(task, place, row))
+            problems.append(_problem(task, place, row))
         except DataError as error:
             mistakes.append(error)
     if mistakes:
         raise _all_of(mistakes, source, len(rows)) from mistakes[0]
-    return samples
+    return problems
 
 
 def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> DataError:
@@ -94,21 +94,21 @@ def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> Dat
     return DataError(f"{source}: {len(mistakes):,} of {rows:,} rows cannot be used:{named}{more}")
 
 
-def _sample(task: Task, place: str, row: dict[str, Any]) -> Sample:
+def _problem(task: Task, place: str, row: dict[str, Any]) -> Problem:
     if not any(all(column in row for column in columns) for columns in task.columns):
         raise DataError(f"{place}: {_lacking(task, row)}")
     try:
-        sample = task.read_row(row)
-        _check_unicode(sample)
+        problem = task.read_row(row)
+        _check_unicode(problem)
     except DataError as error:
         raise DataError(f"{place}: {error}") from error
-    return sample
+    return problem
 
 
-def _check_unicode(sample: Sample) -> None:
+def _check_unicode(problem: Problem) -> None:
     """JSON can hold half a character (a lone surrogate), which no tokenizer and no file takes."""
     try:
-        json.dumps([sample.prompt, dict(sample.reference)], ensure_ascii=False).encode()
+        json.dumps([problem.prompt, dict(problem.reference)], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise DataError(

@@ -14,13 +14,13 @@ Message: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Problem:
     """What training needs of one row."""
 
     prompt: list[Message]
     """Chat messages; the policy's own chat template turns them into text."""
     reference: Reference
-    """What the rewards judge a completion against. Every sample of a task has the same keys."""
+    """What the rewards judge a completion against. Every problem of a task has the same keys."""
     asked: tuple[str, ...] = ()
     """What the user said, turn by turn, without the task's own words around it; by it rows are
     compared with each other. Empty: the user messages of the prompt."""
@@ -36,7 +36,7 @@ class Task:
     name: str
     columns: tuple[tuple[str, ...], ...]
     """Sets of columns that a row may have; one whole set must be there. More columns do no harm."""
-    read_row: Callable[[Row], Sample]
+    read_row: Callable[[Row], Problem]
     """Raises DataError, naming the column, where a value of the row cannot be used."""
     rewards: tuple[Reward, ...]
     """In the order of the reward array."""

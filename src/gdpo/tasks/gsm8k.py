@@ -43,7 +43,7 @@ from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.maths import boxed
 from gdpo.tasks._columns import text_at
-from gdpo.tasks._task import Row, Sample, Task
+from gdpo.tasks._task import Problem, Row, Task
 from gdpo.tasks._thinking import holds_something, split_thinking
 
 _SYSTEM = """\
@@ -169,7 +169,7 @@ def _last_number(text: str) -> Decimal | None:
     return Decimal(sign + found["digits"].replace(",", ""))
 
 
-def _read_row(row: Row, *, system: str = _SYSTEM) -> Sample:
+def _read_row(row: Row, *, system: str = _SYSTEM) -> Problem:
     answer = text_at(row, "answer")
     gold = answer.partition("####")[2].partition("####")[0].strip()
     if not gold:
@@ -181,7 +181,7 @@ def _read_row(row: Row, *, system: str = _SYSTEM) -> Sample:
         {"role": "system", "content": system},
         {"role": "user", "content": text_at(row, "question")},
     ]
-    return Sample(prompt, {"answer": gold}, answer=gold)
+    return Problem(prompt, {"answer": gold}, answer=gold)
 
 
 def _gold_completion(reference: Reference) -> str:

@@ -39,16 +39,16 @@ from gdpo.rewards import Reference
 from gdpo.rewards.length import token_limit
 from gdpo.rewards.maths import boxed, maths_answer
 from gdpo.tasks._columns import describe, text_at
-from gdpo.tasks._task import Row, Sample, Task
+from gdpo.tasks._task import Problem, Row, Task
 
 _REQUEST = r"Please reason step by step, and put your final answer within \boxed{}."
 
 
-def _read_row(row: Row) -> Sample:
+def _read_row(row: Row) -> Problem:
     column = "problem" if row.get("problem") is not None else "question"
     problem, answer = text_at(row, column).strip(), _answer(row)
     prompt = [{"role": "user", "content": f"{problem}\n\n{_REQUEST}"}]
-    return Sample(prompt, {"answer": answer}, (problem,), answer)
+    return Problem(prompt, {"answer": answer}, (problem,), answer)
 
 
 def _answer(row: Row) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gdpo.recipes.recipe import LoraSettings
 from gdpo.runs.checkpoints import Checkpoint, best_checkpoint, complete, is_complete, keep_newest
 from gdpo.runs.directory import OTHERS, RunDirectory
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 from gdpo.training._interrupt import StopRequest
 from gdpo.training._preflight import Job
 from gdpo.training._progress import Display, RunView
@@ -126,8 +126,8 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         model=job.model.source,
         reward_funcs=list(job.resolved.rewards),
         args=config,
-        train_dataset=_dataset(job.samples),
-        eval_dataset=None if job.eval_samples is None else _dataset(job.eval_samples),
+        train_dataset=_dataset(job.problems),
+        eval_dataset=None if job.eval_problems is None else _dataset(job.eval_problems),
         processing_class=job.tokenizer,
         peft_config=peft_config(job.recipe.lora),
     )
@@ -178,23 +178,23 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
     return LoopCallback()
 
 
-def _dataset(samples: Sequence[Sample]) -> "Dataset":
-    """The samples as TRL takes them, without a detour through Arrow.
+def _dataset(problems: Sequence[Problem]) -> "Dataset":
+    """The problems as TRL takes them, without a detour through Arrow.
 
     Arrow gives every row of a column the same keys; references whose values are objects (the
     arguments of a tool call) would come back with the keys of all other rows. So the dataset holds
-    row numbers, and gives out the samples.
+    row numbers, and gives out the problems.
     """
     from datasets import Dataset
 
     def rows(batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        chosen = [samples[i] for i in batch["row"]]
+        chosen = [problems[i] for i in batch["row"]]
         return {
-            "prompt": [sample.prompt for sample in chosen],
-            "reference": [sample.reference for sample in chosen],
+            "prompt": [problem.prompt for problem in chosen],
+            "reference": [problem.reference for problem in chosen],
         }
 
-    return Dataset.from_dict({"row": list(range(len(samples)))}).with_transform(rows)
+    return Dataset.from_dict({"row": list(range(len(problems)))}).with_transform(rows)
 
 
 def peft_config(lora: LoraSettings | None) -> Any:

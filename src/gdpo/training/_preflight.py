@@ -32,7 +32,7 @@ from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import build_config
 from gdpo.runs.directory import RunDirectory, refuse_runs_dir
-from gdpo.tasks import Sample, Task
+from gdpo.tasks import Problem, Task
 from gdpo.training._quiet import quiet
 from gdpo.training._reward_checks import check_rewards
 
@@ -64,8 +64,8 @@ class Job:
     """Everything that training needs, checked; only the model is not loaded yet."""
 
     resolved: Resolved
-    samples: Sequence[Sample]
-    eval_samples: Sequence[Sample] | None
+    problems: Sequence[Problem]
+    eval_problems: Sequence[Problem] | None
     config: "GDPOConfig"
     batches: BatchPlan
     model: LocatedModel
@@ -143,33 +143,33 @@ class _Inspection:
         model = self._attempt(self._locate)
         tokenizer = None if model is None else self._attempt(lambda: self._tokenizer(model))
         loaded = self._attempt(lambda: self._load(task, recipe.data, "data", tokenizer))
-        samples = None if loaded is None else loaded.samples
+        problems = None if loaded is None else loaded.problems
         eval_data = recipe.eval_data
-        eval_samples = (
+        eval_problems = (
             None
             if eval_data is None
-            else self._attempt(lambda: self._load(task, eval_data, "eval_data", tokenizer).samples)
+            else self._attempt(lambda: self._load(task, eval_data, "eval_data", tokenizer).problems)
         )
         if loaded is not None and self.also is not None:
             self.findings += self._attempt(lambda: self._look(task, loaded)) or ()
-        for some in (samples, eval_samples):
+        for some in (problems, eval_problems):
             if some is not None:
                 self._check_rewards(task, some)
         batches = (
             None
-            if samples is None or config is None
-            else self._attempt(lambda: self._batches(config, len(samples)))
+            if problems is None or config is None
+            else self._attempt(lambda: self._batches(config, len(problems)))
         )
-        if model is not None and tokenizer is not None and samples is not None:
-            self._attempt(lambda: self._measure_prompts(model, tokenizer, samples, config))
+        if model is not None and tokenizer is not None and problems is not None:
+            self._attempt(lambda: self._measure_prompts(model, tokenizer, problems, config))
         if model is not None and shares_gpu_with_vllm(recipe):
             self._attempt(lambda: self._fine(vllm_memory(model, recipe)))
-        if samples is None or config is None or batches is None or model is None:
+        if problems is None or config is None or batches is None or model is None:
             return None
         return Job(
             self.resolved,
-            samples,
-            eval_samples,
+            problems,
+            eval_problems,
             config,
             batches,
             model,
@@ -219,9 +219,9 @@ class _Inspection:
         except DataError as error:
             raise DataError(f"{self.recipe.place(key, 'source')}: {error}") from error
         if data.max_prompt_length is not None and tokenizer is not None:
-            lengths = prompt_lengths(tokenizer, rows.samples, self.recipe)
+            lengths = prompt_lengths(tokenizer, rows.problems, self.recipe)
             rows = rows.no_longer_than(data.max_prompt_length, lengths)
-            if not rows.samples:
+            if not rows.problems:
                 raise DataError(
                     f"{self.recipe.place(key, 'max_prompt_length')}: no prompt has at most "
                     f"{data.max_prompt_length:,} tokens; the shortest has {min(lengths):,}"
@@ -238,9 +238,9 @@ class _Inspection:
         assert self.also is not None, "there is something to look with"
         return list(self.also(task, rows))
 
-    def _check_rewards(self, task: Task, samples: Sequence[Sample]) -> None:
+    def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
         with self.resolved.scorer(on_error="missing") as scorer:
-            for finding in check_rewards(task, scorer, samples[: self.rows]):
+            for finding in check_rewards(task, scorer, problems[: self.rows]):
                 if finding.mistake is None:
                     self._tell(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
                 elif self.stop_at_first:
@@ -287,11 +287,11 @@ class _Inspection:
         self,
         model: LocatedModel,
         tokenizer: Tokenizer,
-        samples: Sequence[Sample],
+        problems: Sequence[Problem],
         config: "GDPOConfig | None",
     ) -> None:
         """Raise unless the longest prompt and response fit the model's context."""
-        longest = longest_prompt(tokenizer, samples, self.recipe)
+        longest = longest_prompt(tokenizer, problems, self.recipe)
         if config is None or config.max_completion_length is None:
             return
         completion = config.max_completion_length
@@ -299,8 +299,8 @@ class _Inspection:
         needed = longest + completion
         measured = f" (of the {PROMPTS_MEASURED:,} with the most characters)"
         arithmetic = (
-            f"the longest of {len(samples):,} prompts"
-            f"{measured if len(samples) > PROMPTS_MEASURED else ''} has {longest:,} tokens, with "
+            f"the longest of {len(problems):,} prompts"
+            f"{measured if len(problems) > PROMPTS_MEASURED else ''} has {longest:,} tokens, with "
             f"{completion:,} of completion {needed:,}"
         )
         if limit is not None and needed > limit:

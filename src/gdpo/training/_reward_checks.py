@@ -9,7 +9,7 @@ from math import isnan
 
 from gdpo.errors import GdpoError, RewardError
 from gdpo.rewards import Reward, Scorer, Scores
-from gdpo.tasks import Sample, Task
+from gdpo.tasks import Problem, Task
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,9 @@ class RewardFinding:
     mistake: GdpoError | None = None
 
 
-def check_rewards(task: Task, scorer: Scorer, samples: Sequence[Sample]) -> Iterator[RewardFinding]:
+def check_rewards(
+    task: Task, scorer: Scorer, problems: Sequence[Problem]
+) -> Iterator[RewardFinding]:
     """What the rewards need, then one finding per reward, then one about the bad answer.
 
     A reward of the task must reach its maximum on the gold answer of the rows that it applies to:
@@ -59,7 +61,7 @@ def check_rewards(task: Task, scorer: Scorer, samples: Sequence[Sample]) -> Iter
     Args:
         task: Knows the gold answers and a bad one.
         scorer: Runs what the recipe rewards; failures are missing values to it.
-        samples: The rows to try.
+        problems: The rows to try.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
@@ -72,13 +74,13 @@ def check_rewards(task: Task, scorer: Scorer, samples: Sequence[Sample]) -> Iter
         if reward.name not in missing:
             try:
                 with _named_if_long(reward, scorer):
-                    finding = _check_one(task, reward, scorer, samples)
+                    finding = _check_one(task, reward, scorer, problems)
                 yield finding
             except RewardError as error:
                 yield RewardFinding(str(error), mistake=error)
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
-        yield _check_bad_answer(task, own, scorer, samples)
+        yield _check_bad_answer(task, own, scorer, problems)
 
 
 @contextmanager
@@ -112,13 +114,13 @@ def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
 
 
 def _check_one(
-    task: Task, reward: Reward, scorer: Scorer, samples: Sequence[Sample]
+    task: Task, reward: Reward, scorer: Scorer, problems: Sequence[Problem]
 ) -> RewardFinding:
     if reward.of == "tokens":
-        return _check_counts(reward, scorer, samples)
+        return _check_counts(reward, scorer, problems)
     if reward.asks_elsewhere:
-        samples = samples[:_ASKED_ROWS]
-    golds = [(n, s, _gold(task, s, n)) for n, s in enumerate(samples, 1)]
+        problems = problems[:_ASKED_ROWS]
+    golds = [(n, s, _gold(task, s, n)) for n, s in enumerate(problems, 1)]
     known = [(n, s, gold) for n, s, gold in golds if gold is not None]
     scores = scorer.score(
         [gold for *_, gold in known], [s.reference for _, s, _ in known], only=[reward]
@@ -133,11 +135,11 @@ def _check_one(
     ]
     if len(short) > _TOLERATED * len(known):
         _refuse_short(reward, short)
-    odd = [(n, s, t) for n, s in enumerate(samples[:_ODD_ROWS], 1) for t in _texts(task)]
+    odd = [(n, s, t) for n, s in enumerate(problems[:_ODD_ROWS], 1) for t in _texts(task)]
     scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
-    return _told(reward, tried, len(samples), [n for n, *_ in short])
+    return _told(reward, tried, len(problems), [n for n, *_ in short])
 
 
 def _told(
@@ -174,11 +176,11 @@ def _never(tried: Sequence[tuple[str, float]]) -> str:
     )
 
 
-def _check_counts(reward: Reward, scorer: Scorer, samples: Sequence[Sample]) -> RewardFinding:
-    tried = [(sample, count) for sample in samples[:_ODD_ROWS] for count in _ODD_COUNTS]
+def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -> RewardFinding:
+    tried = [(problem, count) for problem in problems[:_ODD_ROWS] for count in _ODD_COUNTS]
     scores = scorer.score(
         [""] * len(tried),
-        [sample.reference for sample, _ in tried],
+        [problem.reference for problem, _ in tried],
         num_tokens=[count for _, count in tried],
         only=[reward],
     )
@@ -194,11 +196,11 @@ def _check_counts(reward: Reward, scorer: Scorer, samples: Sequence[Sample]) -> 
 
 
 def _check_bad_answer(
-    task: Task, rewards: Sequence[Reward], scorer: Scorer, samples: Sequence[Sample]
+    task: Task, rewards: Sequence[Reward], scorer: Scorer, problems: Sequence[Problem]
 ) -> RewardFinding:
     judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
-    bad = [task.bad_completion] * len(samples)
-    values = scorer.score(bad, [sample.reference for sample in samples], only=judged).values
+    bad = [task.bad_completion] * len(problems)
+    values = scorer.score(bad, [problem.reference for problem in problems], only=judged).values
     for number, row in enumerate(values.tolist(), 1):
         pairs = [(r, v) for r, v in zip(judged, row, strict=True) if not isnan(v)]
         if pairs and all(value == reward.high for reward, value in pairs):
@@ -238,9 +240,9 @@ def _texts(task: Task) -> tuple[str, ...]:
     return (*_ODD, task.bad_completion)
 
 
-def _gold(task: Task, sample: Sample, number: int) -> str | None:
+def _gold(task: Task, problem: Problem, number: int) -> str | None:
     try:
-        return task.gold_completion(sample.reference)
+        return task.gold_completion(problem.reference)
     except Exception as error:
         raise RewardError(
             f"task {task.name!r} cannot write the gold answer of row {number}: "

@@ -209,7 +209,7 @@ def _open(job: Job, *, resume: bool, from_scratch: bool) -> Opened:
         **describe_environment(job.batches.processes, job.config.seed),
         "engine": "trl",
         "rows": job.batches.rows,
-        "data_digest": digest_of(job.samples),
+        "data_digest": digest_of(job.problems),
         "rows_left_out": job.left_out,
         "recipe_digest": job.recipe.digest,
     }

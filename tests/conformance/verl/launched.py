@@ -24,7 +24,7 @@ from gdpo.launch import Machines, plan_verl
 from gdpo.launch._rows import write_rows
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.shipped import shipped_recipes
-from gdpo.tasks import Sample
+from gdpo.tasks import Problem
 
 ONE_GPU = Machines(1, 1)
 
@@ -60,7 +60,7 @@ def rows(config, folder):
     file = Path(folder, "rows.parquet")
     references = [{"answer": "1", "tests": ["a", "b"]}, {"answer": "2", "tests": []}]
     message = {"role": "user", "content": "how many"}
-    write_rows(file, [Sample([message], each) for each in references], "gsm8k")
+    write_rows(file, [Problem([message], each) for each in references], "gsm8k")
     words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=words,

@@ -8,7 +8,7 @@ from typing import Any, cast
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
 from gdpo.tasks._columns import describe, messages_at, text_at, without_arrays
-from gdpo.tasks._task import Message, Row, Sample
+from gdpo.tasks._task import Message, Problem, Row
 from gdpo.tasks.coding._plus import PLUS_LIMITS, is_plus, mbpp_plus_tests
 from gdpo.tasks.coding._rows import (
     TestsOfRow,
@@ -115,7 +115,7 @@ _SHAPES = (
 COLUMNS = tuple(shape.columns for shape in _SHAPES)
 
 
-def read_row(row: Row) -> Sample:
+def read_row(row: Row) -> Problem:
     """A prompt, the tests, and a program that should pass them, if the row has one.
 
     Raises:
@@ -128,7 +128,7 @@ def read_row(row: Row) -> Sample:
         raise DataError(f"the row's solution must be text, got {describe(solution)}")
     limits = PLUS_LIMITS if is_plus(row) else None
     reference = {"tests": shape.tests(row), "limits": limits, "solution": solution}
-    return Sample(_prompt(row, shape), reference)
+    return Problem(_prompt(row, shape), reference)
 
 
 def gold_completion(reference: Reference) -> str | None:

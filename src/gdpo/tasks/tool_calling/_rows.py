@@ -30,7 +30,7 @@ from typing import Any, cast
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
 from gdpo.tasks._columns import describe, mapping_of, messages_at, text_at, without_arrays
-from gdpo.tasks._task import Message, Row, Sample
+from gdpo.tasks._task import Message, Problem, Row
 from gdpo.tasks._thinking import split_thinking
 from gdpo.tasks.tool_calling._correctness import gold_calls
 from gdpo.tasks.tool_calling._literals import read_calls, read_literal, starts_calls
@@ -59,7 +59,7 @@ _MOST_LISTS = 8
 """Places of a system text where a list of functions may begin."""
 
 
-def read_row(row: Row) -> Sample:
+def read_row(row: Row) -> Problem:
     """A prompt and a gold text; by the first shape whose columns the row has.
 
     Raises:
@@ -75,7 +75,7 @@ def read_row(row: Row) -> Sample:
     written = sorted(json.dumps([c.name, dict(c.parameters)], sort_keys=True) for c in calls)
     answer = "\n".join(written) or split_thinking(output)[1]
     asked = tuple(turn for turn in user_turns(prompt[-1]["content"]) if turn != _RESPONSES)
-    return Sample(prompt, {"output": output}, asked, answer)
+    return Problem(prompt, {"output": output}, asked, answer)
 
 
 def gold_completion(reference: Reference) -> str:
