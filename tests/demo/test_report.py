@@ -4,9 +4,8 @@ import pytest
 from rich.console import Console
 
 from gdpo.demo import Curve
-from gdpo.demo._display import ArmView, arms_display, trend
-from gdpo.demo._picture import draw_picture
-from gdpo.demo._report import report_table
+from gdpo.demo._report import draw_picture, report_table
+from gdpo.demo._run import ArmView, arms_display, trend
 from gdpo.tasks import TASKS
 
 

@@ -7,16 +7,15 @@ import pytest
 
 from gdpo.evaluation import Response
 from gdpo.evaluation._bfcl import MULTI_TURN
-from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL
+from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL, fresh_tools, play, run_tools, written
 from gdpo.evaluation._bfcl_multi_turn import (
     MOST_STEPS,
+    Conversations,
     go_on,
     multi_turn_samples,
     multi_turn_task,
     split_turns,
 )
-from gdpo.evaluation._bfcl_tools import fresh_tools, play, run_tools, written
-from gdpo.evaluation._conversation import Conversations
 from gdpo.evaluation._responders import Written
 from gdpo.tasks.tool_calling import write_completion
 from gdpo.tasks.tool_calling._parsing import parse

@@ -25,8 +25,8 @@ from gdpo.evaluation import (
     responder_of,
     weights_of,
 )
-from gdpo.evaluation._answered import ANSWERED, Answered
 from gdpo.evaluation._responders import LocalModel
+from gdpo.evaluation._server import ANSWERED, Answered
 from gdpo.integrations.trl._memory import KERNELS
 from gdpo.rollouts import read_rollouts
 

@@ -12,8 +12,8 @@ import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import Sampling, Server, ServerError
-from gdpo.evaluation._answered import ANSWERED
-from gdpo.evaluation._side_by_side import side_by_side
+from gdpo.evaluation._server import ANSWERED
+from gdpo.evaluation._tables import side_by_side
 from gdpo.tasks import Problem
 
 PROBLEMS = [Problem([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]

@@ -24,8 +24,7 @@ from gdpo.experiments import (
     read_experiment,
     run_grid,
 )
-from gdpo.experiments._plan_told import described
-from gdpo.experiments._varied import read_variants
+from gdpo.experiments._grid import described, read_variants
 from gdpo.experiments.toys import suite, table
 from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve

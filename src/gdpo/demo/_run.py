@@ -3,28 +3,189 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from gdpo.demo._arms import ARMS, side_by_side
-from gdpo.demo._display import ArmView, arms_display, warm_start_bar
-from gdpo.demo._picture import draw_picture
 from gdpo.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
-from gdpo.demo._report import ONE_SEED, Curve, curves, last_answers, report_table
+from gdpo.demo._report import ONE_SEED, Curve, curves, draw_picture, last_answers, report_table
 from gdpo.demo._tools import tool_rows
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.experiments import Training, analyse, read_experiment, terminable
+from gdpo.experiments import (
+    Training,
+    analyse,
+    describe_ending,
+    read_experiment,
+    signals_held,
+    start_training,
+    stop_trainings,
+    terminable,
+)
 from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe
 from gdpo.report import write_report
+from gdpo.rewards import Reward
 from gdpo.runs.directory import RunDirectory
 from gdpo.tasks import resolve_task
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+_TREND_WIDTH = 20
+
+
+_EVERY = 10
+"""A console that is no terminal gets a line per arm every so many steps."""
+
+
+@dataclass(slots=True)
+class ArmView:
+    """What is shown of an arm."""
+
+    name: str
+    total_steps: int
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+    def means(self, reward: Reward) -> list[float]:
+        """The mean reward of each step."""
+        return [row[f"rewards/{reward.name}/mean"] for row in self.rows]
+
+
+@contextmanager
+def warm_start_bar(console: Console, total: int) -> Generator[Callable[[int], None]]:
+    """A bar for the supervised phase; yields what is told how many steps are done."""
+    columns = (
+        TextColumn("warm start"),
+        BarColumn(bar_width=40),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+@contextmanager
+def arms_display(
+    console: Console, views: Sequence[ArmView], rewards: Sequence[Reward]
+) -> Generator[Callable[[], None]]:
+    """Show the arms while the context lasts; yields what is called after the views have changed."""
+    if not console.is_terminal:
+        shown = dict.fromkeys((view.name for view in views), 0)
+        yield lambda: _print_lines(console, views, rewards, shown)
+        return
+    started = time.monotonic()
+    with Live(
+        console=console,
+        get_renderable=lambda: _dashboard(views, rewards, time.monotonic() - started),
+        refresh_per_second=4,
+    ) as live:
+        yield live.refresh
+
+
+def _dashboard(
+    views: Sequence[ArmView], rewards: Sequence[Reward], seconds: float
+) -> RenderableType:
+    bars = Table.grid(padding=(0, 1))
+    for view in views:
+        bars.add_row(
+            Text(view.name.upper(), style="bold"),
+            ProgressBar(total=view.total_steps, completed=view.step, width=40),
+            f"step {view.step} of {view.total_steps}" if view.rows else "starting …",
+        )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("mean reward", style="cyan")
+    for view in views:
+        table.add_column(view.name.upper(), justify="right")
+        table.add_column("", width=_TREND_WIDTH)
+    for reward in rewards:
+        cells = [cell for view in views for cell in _cells(view, reward)]
+        table.add_row(f"{reward.name} ({reward.low:g} to {reward.high:g})", *cells)
+    return Group(bars, table, Text(f"{seconds:.0f} s", style="dim"))
+
+
+def _cells(view: ArmView, reward: Reward) -> tuple[str, str]:
+    means = view.means(reward)
+    return (f"{means[-1]:.2f}" if means else "–", trend(means, reward.low, reward.high))
+
+
+def trend(values: Sequence[float], low: float, high: float, width: int = _TREND_WIDTH) -> str:
+    """A line of blocks, the newest value at the right, on a scale from `low` to `high`.
+
+    >>> trend([0.0, 0.5, 1.0, 1.0], 0.0, 1.0, width=2)
+    '▃█'
+    """
+    width = min(width, len(values))
+    edges = [round(i * len(values) / width) for i in range(width + 1)] if width else []
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    top = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[round((mean - low) / (high - low) * top)] for mean in means)
+
+
+def _print_lines(
+    console: Console, views: Sequence[ArmView], rewards: Sequence[Reward], shown: dict[str, int]
+) -> None:
+    for view in views:
+        due = view.step - view.step % _EVERY if view.step < view.total_steps else view.step
+        if due > shown[view.name]:
+            shown[view.name] = due
+            console.print(Text(_line(view, view.rows[due - 1], rewards)), soft_wrap=True)
+
+
+def _line(view: ArmView, row: Mapping[str, Any], rewards: Sequence[Reward]) -> str:
+    means = ", ".join(f"{r.name} {row[f'rewards/{r.name}/mean']:.2f}" for r in rewards)
+    return f"{view.name.upper()} step {row['step']} of {view.total_steps}: {means}"
+
+
+ARMS = ("grpo", "gdpo")
+"""Estimators that are compared, in the order in which they are shown."""
+
+
+@contextmanager
+def side_by_side(
+    recipes: Sequence[Recipe], folder: Path, say: Callable[[str], None]
+) -> Generator[tuple[list[Training], Callable[[], None]]]:
+    """Start an arm per recipe; whatever ends the context has those that still run save and end.
+
+    Args:
+        recipes: What the arms train.
+        folder: Where their recipes and logs are written, named after them.
+        say: Called with what the user should read while an arm saves, and with what became of it.
+
+    Yields:
+        The arms, and what to call now and then: it raises if a signal asked to stop.
+    """
+    with signals_held() as unwind:
+        arms: list[Training] = []
+        try:
+            for recipe in recipes:  # a started one must be known at once
+                arms.append(start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"}))  # noqa: PERF401
+            yield arms, unwind
+        finally:
+            _stop([arm for arm in arms if arm.running], say)
+
+
+def _stop(arms: Sequence[Training], say: Callable[[str], None]) -> None:
+    killed = stop_trainings(arms, say)
+    for arm in arms:
+        say(f"{arm.name}: {describe_ending(arm.run, killed=arm in killed)}")
+
 
 _TASK = "tool_calling"
 _DEFAULT_FOLDER = Path("runs") / "demo"

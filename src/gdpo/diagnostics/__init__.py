@@ -2,10 +2,9 @@
 
 from gdpo.diagnostics._diagnose import Bounds, diagnose
 from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
-from gdpo.diagnostics._finding import Finding, Kind, Severity
+from gdpo.diagnostics._findings import Finding, Kind, Severity, Thresholds
 from gdpo.diagnostics._groups import dead_groups, group_std, silent_groups
 from gdpo.diagnostics._influence import Influence, pooled
-from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.diagnostics._watch import LASTING, FindingHistory, HeldFinding, Span, Watch
 
 __all__ = [

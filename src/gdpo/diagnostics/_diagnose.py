@@ -33,7 +33,7 @@ from gdpo.advantages.stages import (
 )
 from gdpo.diagnostics import _measures as measures
 from gdpo.diagnostics._diagnosis import Diagnosis, Matrix, RewardDiagnosis
-from gdpo.diagnostics._findings import findings_of
+from gdpo.diagnostics._findings import Thresholds, findings_of
 from gdpo.diagnostics._groups import (
     below_resolution,
     dead_share,
@@ -42,7 +42,6 @@ from gdpo.diagnostics._groups import (
     where_it_applies,
 )
 from gdpo.diagnostics._influence import Influence, influence_of
-from gdpo.diagnostics._thresholds import Thresholds
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None

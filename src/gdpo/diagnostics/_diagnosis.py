@@ -1,12 +1,63 @@
 """The result of `diagnose`: what each reward does in a batch, and what the batch does with them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from math import isfinite, nan
+from textwrap import wrap
 from typing import Any, TypeAlias
 
-from gdpo.diagnostics._finding import Finding, Severity
+from gdpo.diagnostics._findings import Finding, Severity
 from gdpo.diagnostics._influence import Influence
+
+_SMALL, _EXACT = 0.02, 5e-4
+"""Shares that are given as an upper bound, and margins that are left out."""
+
+
+def percent(share: float) -> str:
+    """A share in percent; what is neither nothing nor everything is not rounded to it.
+
+    >>> percent(0.5), percent(0.004), percent(0.00029), percent(0.0), percent(0.9996), percent(1.0)
+    ('50 %', '0.4 %', '0.029 %', '0 %', '99.9 %', '100 %')
+    """
+    hundredths = 100 * share
+    if 0 < hundredths < 1:
+        return f"{hundredths:.2g} %"
+    if 99 < hundredths < 100:
+        return f"{min(hundredths, 99.9):.1f} %"
+    return f"{hundredths:.0f} %"
+
+
+def times(ratio: float) -> str:
+    """A ratio for a sentence.
+
+    >>> times(8.3), times(1.62), times(1234.0), times(123456.0)
+    ('8 times', '1.6 times', '1234 times', '1.2e+05 times')
+    """
+    digits = f"{ratio:.1f}" if ratio < 3 else f"{ratio:.0f}" if ratio < 1e4 else f"{ratio:.1e}"
+    return f"{digits} times"
+
+
+def interval(share: float, margin: float) -> str:
+    """Return a share with the half-width of its interval; what is nearly 0 is an upper bound.
+
+    >>> interval(0.4812, 0.031), interval(-0.12, 0.03), interval(0.0025, 0.02), interval(1.0, 0.0)
+    ('48 % ± 3', '−12 % ± 3', 'under 2 %', '100 %')
+
+    Without a margin (NaN) there is nothing to compute it from.
+
+    >>> interval(0.4812, float("nan")), interval(0.005, 0.08), interval(float("nan"), 0.1)
+    ('48 %', 'under 8 %', '–')
+    """
+    if share != share:
+        return "–"
+    if abs(share) < _SMALL and margin == margin:
+        return f"under {max(100 * _SMALL, 100 * (abs(share) + margin)):.0f} %"
+    sign = "−" if share < 0 else ""
+    if margin != margin or margin < _EXACT:
+        return f"{sign}{percent(abs(share))}"
+    digits = 0 if margin >= 0.01 else 1
+    return f"{sign}{100 * abs(share):.{digits}f} % ± {100 * margin:.{digits}f}"
+
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 """Rows of one number per reward."""
@@ -139,8 +190,6 @@ class Diagnosis:
 
     def summary(self) -> str:
         """A table of the rewards, the batch and the findings, for a terminal; about 20 lines."""
-        from gdpo.diagnostics._summary import summary  # it needs this class
-
         return summary(self)
 
     def __str__(self) -> str:
@@ -155,3 +204,115 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     return value if not isinstance(value, float) or isfinite(value) else None
+
+
+_LINES = 20
+"""What fits on a screen beside something else."""
+
+
+_WIDTH = 100
+
+
+_HEADINGS = (
+    "reward",
+    "weight",
+    "mean",
+    "std",
+    "zero-variance",
+    "weight share",
+    "influence share",
+)
+
+
+_MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
+
+
+_UNKNOWN = "–"
+
+
+def summary(diagnosis: Diagnosis) -> str:
+    """The rewards as a table, the batch in two lines, and the findings, worst first.
+
+    Findings that do not fit into about 20 lines are counted; the first two are always shown.
+    """
+    head = [
+        f"{diagnosis.estimator or 'advantages'} on {diagnosis.prompts} x {diagnosis.samples} "
+        f"rollouts (prompts x samples)",
+        *_table([_HEADINGS, *map(_cells, diagnosis.rewards)]),
+        *_batch(diagnosis),
+    ]
+    return "\n".join([*head, *_findings(diagnosis.findings, _LINES - len(head))])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under each other: names to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _cells(reward: RewardDiagnosis) -> tuple[str, ...]:
+    return (
+        reward.name,
+        f"{reward.weight:g}",
+        _figure(reward.mean),
+        _figure(reward.live_std),
+        _share(reward.dead_groups),
+        _share(reward.weight_share),
+        _interval(reward),
+    )
+
+
+def _batch(d: Diagnosis) -> Iterator[str]:
+    groups = f"groups without signal {percent(d.silent_groups)}"
+    if d.conflict is None or d.chance_conflict is None:
+        yield groups
+    else:
+        yield (
+            f"{groups}; rollouts pulled both ways {percent(d.conflict)} "
+            f"({percent(d.chance_conflict)} by chance)"
+        )
+    if d.live_rms is not None and d.distinct is not None and d.distinct_grpo is not None:
+        yield (
+            f"advantages: rms {d.live_rms:.3g} where there is signal, largest {d.largest:.3g}; "
+            f"different in a group {d.distinct:.3g} (grpo {d.distinct_grpo:.3g})"
+        )
+
+
+def _findings(findings: Sequence[Finding], room: int) -> Iterator[str]:
+    if not findings:
+        yield "nothing found"
+        return
+    for index, finding in enumerate(findings):
+        lines = _lines(finding)
+        last = index == len(findings) - 1
+        if index >= 2 and len(lines) + (not last) > room:
+            yield f"... and {len(findings) - index} more, in .findings"
+            return
+        room -= len(lines)
+        yield from lines
+
+
+def _lines(finding: Finding) -> list[str]:
+    return [
+        *wrap(f"{_MARKS[finding.severity]} {finding.message}", _WIDTH, subsequent_indent="  "),
+        *wrap(f"→ {finding.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    "),
+    ]
+
+
+def _interval(reward: RewardDiagnosis) -> str:
+    values = reward.influence_share, reward.influence_margin
+    return interval(*(nan if value is None else value for value in values))
+
+
+def _share(value: float | None) -> str:
+    return _UNKNOWN if value is None else percent(value)
+
+
+def _figure(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.3g}"

@@ -13,11 +13,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
-from gdpo.diagnostics._finding import Finding, Kind, Severity
-from gdpo.diagnostics._findings import in_order
+from gdpo.diagnostics._findings import (
+    Finding,
+    Kind,
+    Severity,
+    Thresholds,
+    in_order,
+    influence_findings,
+)
 from gdpo.diagnostics._influence import Influence, Window, pooled
-from gdpo.diagnostics._influence_findings import influence_findings
-from gdpo.diagnostics._thresholds import Thresholds
 
 LASTING = 5
 """Steps in a row for which a finding of single batches has to hold."""

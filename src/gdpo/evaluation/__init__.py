@@ -10,8 +10,6 @@ from gdpo.evaluation._benchmarks import (
     measures,
     rewards_of,
 )
-from gdpo.evaluation._card import add_to_readme
-from gdpo.evaluation._chat_answer import ServerError
 from gdpo.evaluation._evaluation import (
     Progress,
     Result,
@@ -25,21 +23,29 @@ from gdpo.evaluation._overlap import benchmarks_at_hand, overlap_findings
 from gdpo.evaluation._push import (
     HubError,
     Upload,
+    add_to_readme,
     check_push,
     check_repository,
     push,
     uploads,
 )
-from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
+from gdpo.evaluation._responders import (
+    Responder,
+    Response,
+    Sampling,
+    check_sampling,
+    folder_of,
+    responder_of,
+    weights_of,
+)
 from gdpo.evaluation._sanity import Sanity, sanity
-from gdpo.evaluation._server import Server
+from gdpo.evaluation._server import Server, ServerError
 from gdpo.evaluation._tables import (
     bfcl_lines,
     differences_table,
     results_table,
     unscorable_lines,
 )
-from gdpo.evaluation._who import folder_of, responder_of, weights_of
 
 __all__ = [
     "BENCHMARKS",

@@ -11,8 +11,7 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_problems, bfcl_task
 from gdpo.evaluation._bfcl_handlers import HANDLERS, Handler
-from gdpo.evaluation._bfcl_multi_turn import go_on, multi_turn_samples, multi_turn_task
-from gdpo.evaluation._conversation import GoOn
+from gdpo.evaluation._bfcl_multi_turn import GoOn, go_on, multi_turn_samples, multi_turn_task
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import Problem, Row, Task, load_problems, resolve_task

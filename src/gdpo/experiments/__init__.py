@@ -3,8 +3,7 @@
 from gdpo.experiments._analysis import analyse
 from gdpo.experiments._comparison import Comparison, Difference, Interval, Outcome, Survival
 from gdpo.experiments._display import grid_display
-from gdpo.experiments._experiment import Experiment, Measured, Run
-from gdpo.experiments._grid import Cell, Grid, make_grid, run_grid
+from gdpo.experiments._grid import Cell, Grid, estimator_of, make_grid, run_grid
 from gdpo.experiments._permutation import PValue, holm, permutation_test
 from gdpo.experiments._process import (
     Training,
@@ -14,7 +13,16 @@ from gdpo.experiments._process import (
     stop_trainings,
     terminable,
 )
-from gdpo.experiments._reading import LOGS, Plan, read_experiment, read_plan, run_name
+from gdpo.experiments._reading import (
+    LOGS,
+    Experiment,
+    Measured,
+    Plan,
+    Run,
+    read_experiment,
+    read_plan,
+    run_name,
+)
 from gdpo.experiments._robust import (
     bootstrap,
     expanded_level,
@@ -32,7 +40,6 @@ from gdpo.experiments._threshold import (
     start,
     tenth,
 )
-from gdpo.experiments._varied import estimator_of
 
 __all__ = [
     "LOGS",

@@ -6,7 +6,6 @@ from math import nan
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.experiments._answer import answer, question
 from gdpo.experiments._comparison import (
     FEWEST_SEEDS,
     Comparison,
@@ -14,9 +13,11 @@ from gdpo.experiments._comparison import (
     Interval,
     Outcome,
     Survival,
+    answer,
+    question,
 )
-from gdpo.experiments._experiment import OPEN, Experiment, Measured, Run
 from gdpo.experiments._permutation import holm, permutation_test
+from gdpo.experiments._reading import OPEN, Experiment, Measured, Run
 from gdpo.experiments._robust import (
     bootstrap,
     expanded_level,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from pathlib import Path
 
 import yaml
@@ -14,13 +14,20 @@ import yaml
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.experiments._orphans import NOTE, Orphan, find_orphan, forget_ended, noted, wait_for_end
+from gdpo.experiments._comparison import ALPHA, FEWEST_SEEDS, listed
+from gdpo.experiments._permutation import least_p
 from gdpo.experiments._process import (
+    NOTE,
+    Orphan,
     Training,
     describe_ending,
+    find_orphan,
+    forget_ended,
+    noted,
     signals_held,
     start_training,
     stop_trainings,
+    wait_for_end,
 )
 from gdpo.experiments._reading import (
     LOGS,
@@ -29,12 +36,78 @@ from gdpo.experiments._reading import (
     may_differ,
     read_plan,
     run_name,
+    unlike,
 )
-from gdpo.experiments._varied import arm_name, estimator_of
-from gdpo.recipes.recipe import Recipe, differences
+from gdpo.recipes.recipe import GateConfig, Recipe, RewardConfig, differences
 from gdpo.recipes.resolve import Resolved, resolve
+from gdpo.recipes.yaml import spell_number, split_values
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import alone
+
+_OWN_OPTIONS = {
+    "advantage": "estimators go by --arms",
+    "trainer.seed": "seeds go by --seeds",
+    "name": "each run has a name of its own",
+    "runs_dir": "the folder goes by --output",
+}
+"""Keys that are not varied by `--vary`, and why."""
+
+
+def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Every combination of the values of some keys, as `--set` takes them, by its name.
+
+    Args:
+        vary: `a.b=1,0.5`, the values being YAML with commas between.
+
+    Raises:
+        ConfigError: There is no `=`, no value, no YAML, a value twice, a key twice, or a key that
+            an option of its own varies.
+
+    Example:
+        >>> list(read_variants(["lora.r=8,16", "trainer.beta=0.0"]))
+        ['lora.r=8 trainer.beta=0', 'lora.r=16 trainer.beta=0']
+    """
+    keys = [text.partition("=")[0].strip() for text in vary]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ConfigError(f"--vary names {', '.join(twice)} twice: give all its values in one")
+    each = [_assignments(text) for text in vary]
+    return {" ".join(map(_briefly, chosen)): chosen for chosen in product(*each)}
+
+
+def _briefly(assignment: str) -> str:
+    """A reward's name says that it is one; its number does not."""
+    rest = assignment.removeprefix("rewards.")
+    return assignment if rest[:1].isdigit() else rest
+
+
+def arm_name(estimator: str, variant: str) -> str:
+    """What an arm is called: its estimator, and its variant where there is one."""
+    return f"{estimator} {variant}".rstrip()
+
+
+def in_words(value: float | GateConfig | None) -> str:
+    """A weight or a gate as `--vary` takes it."""
+    if isinstance(value, GateConfig):
+        return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
+    return "null" if value is None else spell_number(value)
+
+
+def estimator_of(arm: str) -> str:
+    """The estimator of an arm of this name."""
+    return arm.partition(" ")[0]
+
+
+def _assignments(text: str) -> tuple[str, ...]:
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not (key and equals and values):
+        raise ConfigError(f"--vary {text}: write it as key=value,value, as in lora.r=8,16")
+    if key in _OWN_OPTIONS:
+        raise ConfigError(f"--vary {text}: {_OWN_OPTIONS[key]}")
+    written = split_values(values, f"--vary {text}")
+    if twice := sorted({value for value in written if written.count(value) > 1}):
+        raise ConfigError(f"--vary {text} names {', '.join(twice)} twice")
+    return tuple(f"{key}={value}" for value in written)
+
 
 _POLL_S = 0.5
 _LEFT_OVERS = (".*.partial", f"{LOGS}/.*.partial")
@@ -452,3 +525,72 @@ def _ending(cell: Cell, *, killed: bool) -> str:
     if isinstance(training, Training) and training.failed and not (killed or training.interrupted):
         return f"failed while it stopped ({training.why().splitlines()[-1]}); {ending}"
     return ending
+
+
+_MOST_SEEDS = 100
+"""Up to which a number is looked for that could tell a difference."""
+
+
+def described(grid: Grid, *, jobs: int) -> list[str]:
+    """Sentences about the runs of a grid, an arm in each, and about what they can decide.
+
+    Args:
+        grid: Nothing of it need be there yet.
+        jobs: Runs at a time.
+    """
+    arms = list(dict.fromkeys(cell.arm for cell in grid.cells))
+    seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
+    left = len(grid.open())
+    return [
+        f"{_count(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
+        f"time: {_count(len(arms), 'arm')} with {_count(len(seeds), 'seed')} "
+        f"({', '.join(map(str, seeds))})",
+        *(_arm(grid, [cell for cell in grid.cells if cell.arm == arm]) for arm in arms),
+        *_decidable(grid),
+    ]
+
+
+def _arm(grid: Grid, cells: Sequence[Cell]) -> str:
+    entries = zip(grid.rewards, cells[0].recipe.rewards, strict=True)
+    rewards = ", ".join(f"{name} × {entry.weight:g}{_gate(entry)}" for name, entry in entries)
+    done = sum(cell.done for cell in cells)
+    folder = run_name(cells[0].arm, cells[0].seed) + ", …" * (len(cells) > 1)
+    return f"  {cells[0].arm}: {rewards}; {done} of {len(cells)} done; {folder}"
+
+
+def _gate(entry: RewardConfig) -> str:
+    return "" if entry.gate is None else f" where {entry.gate.on} ≥ {entry.gate.at_least:g}"
+
+
+def _decidable(grid: Grid) -> list[str]:
+    """How many comparisons there are, and how many seeds they need."""
+    first, *others = grid.plan.arms
+    if not others:
+        return [f"One arm: there is nothing to compare {first} with."]
+    apart = unlike(grid.plan.arms, grid.rewards, {cell.arm: cell.recipe for cell in grid.cells})
+    count, seeds = len(others) * len(grid.rewards) - len(apart), len(grid.plan.seeds)
+    told = [
+        f"What it can decide: {_count(len(others), 'arm')} against {first} in "
+        f"{listed(grid.rewards)}: {_count(count, 'comparison')}."
+    ]
+    told += [
+        f"{name} has another gate or other options than in {first} in {_count(otherwise, 'arm')}: "
+        "there it is another quantity, and is not compared."
+        for name in grid.rewards
+        if (otherwise := sum(reward == name for _, reward in apart))
+    ]
+    return [*told, _power(seeds, count)] if count else told
+
+
+def _power(seeds: int, count: int) -> str:
+    """Whether so many seeds could tell a difference at all."""
+    least = min(1.0, least_p(seeds, seeds) * count)
+    could = f"With {_count(seeds, 'seed')} a p-value can be {least:.2g} at the least, corrected"
+    if seeds >= FEWEST_SEEDS and least < ALPHA:
+        return f"{could}: a clear difference can be found."
+    enough = (n for n in range(FEWEST_SEEDS, _MOST_SEEDS) if least_p(n, n) * count < ALPHA)
+    return f"{could}: no difference can be told. --seeds {next(enough, _MOST_SEEDS)} could."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

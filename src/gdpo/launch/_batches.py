@@ -7,10 +7,28 @@ import math
 from dataclasses import dataclass
 
 from gdpo.errors import ConfigError
-from gdpo.launch._machines import Machines
-from gdpo.launch._trl_defaults import field
+from gdpo.launch._trainer import field
 from gdpo.recipes.batches import split_batch
 from gdpo.recipes.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Nodes of a cluster, each with as many GPUs."""
+
+    nodes: int
+    gpus: int
+    """Of each node."""
+
+    def __post_init__(self) -> None:
+        for option, count in (("--nodes", self.nodes), ("--gpus", self.gpus)):
+            if count < 1:
+                raise ConfigError(f"{option} must be 1 or more, got {count}")
+
+    @property
+    def processes(self) -> int:
+        """One for each GPU."""
+        return self.nodes * self.gpus
 
 
 @dataclass(frozen=True, slots=True)

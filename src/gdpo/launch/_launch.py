@@ -1,5 +1,6 @@
 """Writes what verl needs into a run directory, and runs it."""
 
+import json
 import os
 import shlex
 import signal
@@ -8,16 +9,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gdpo._files import write_whole
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.launch._batches import Batches, plan
+from gdpo.launch._batches import Batches, Machines, plan
 from gdpo.launch._finish import finish
-from gdpo.launch._machines import Machines
-from gdpo.launch._rows import write_rows
-from gdpo.launch._trainer import check_fields
-from gdpo.launch._trl_defaults import field
+from gdpo.launch._trainer import check_fields, field
 from gdpo.launch._verl import VerlFiles, own_fields, verl_config, with_fields
 from gdpo.recipes.data import digest_of, read_data
 from gdpo.recipes.models import SMOLLM2, convert_smollm2
@@ -29,6 +31,41 @@ from gdpo.runs.environment import describe_environment
 from gdpo.runs.lock import lock, lock_descriptor, unlock
 from gdpo.runs.resume import find_run, refuse_other_circumstances
 from gdpo.tasks import Problem
+
+_SCHEMA = pa.schema(
+    {
+        "data_source": pa.string(),
+        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+        "extra_info": pa.struct({"index": pa.int64()}),
+    }
+)
+
+
+def write_rows(file: Path, problems: Sequence[Problem], task: str) -> None:
+    """Write prompts and references, whole or not at all.
+
+    The reference is JSON, as `compute_score` takes it: a parquet column would give every row the
+    fields of all others.
+
+    Args:
+        file: Where to.
+        problems: Of the recipe's data.
+        task: Its name, which verl keeps as `data_source`.
+    """
+    rows = [
+        {
+            "data_source": task,
+            "prompt": [{"role": m["role"], "content": m["content"]} for m in problem.prompt],
+            "reward_model": {"style": "rule", "ground_truth": json.dumps(problem.reference)},
+            "extra_info": {"index": index},
+        }
+        for index, problem in enumerate(problems)
+    ]
+    partial = file.with_suffix(".partial")
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), partial)
+    partial.replace(file)
+
 
 _HEADER = "# What `gdpo launch verl` made of recipe.yaml beside this folder. Change the recipe.\n"
 

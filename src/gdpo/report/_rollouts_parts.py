@@ -8,7 +8,7 @@ import numpy as np
 
 from gdpo.analysis import Analysis, LengthBins, Replayed, RewardOverall, RunAnalysis
 from gdpo.diagnostics import HeldFinding, Severity
-from gdpo.diagnostics._text import interval, percent
+from gdpo.diagnostics._diagnosis import interval, percent
 from gdpo.report._charts import COLOURS, Chart, Line, Points
 from gdpo.report._figures import binned, running_mean, smoothing
 from gdpo.report._head import table

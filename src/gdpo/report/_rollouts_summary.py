@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gdpo.analysis import Analysis, Replayed, RewardOverall, RunAnalysis
 from gdpo.diagnostics import HeldFinding, Severity
-from gdpo.diagnostics._text import interval, percent
+from gdpo.diagnostics._diagnosis import interval, percent
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers._formats import WORDLESS

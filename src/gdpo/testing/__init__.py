@@ -18,8 +18,7 @@ In a test of your own, each is one line; it says nothing where the contract is k
     >>> test_my_estimator_keeps_its_contract()
 """
 
-from gdpo.testing._estimators import check_estimator
+from gdpo.testing._estimators import Claims, check_estimator
 from gdpo.testing._rewards import check_reward, hostile_texts
-from gdpo.testing._subject import Claims
 
 __all__ = ["Claims", "check_estimator", "check_reward", "hostile_texts"]

@@ -21,7 +21,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
 from gdpo.integrations.verl._settings import read_settings
 from gdpo.launch import Machines, plan_verl
-from gdpo.launch._rows import write_rows
+from gdpo.launch._launch import write_rows
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.shipped import shipped_recipes
 from gdpo.tasks import Problem

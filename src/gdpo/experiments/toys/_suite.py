@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments._experiment import Experiment, Run
+from gdpo.experiments._reading import Experiment, Run
 from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
 from gdpo.experiments.toys._toy import Toy
 from gdpo.experiments.toys._toys import TOYS

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import inf
 
-from gdpo.experiments._experiment import Experiment, Measured
+from gdpo.experiments._reading import Experiment, Measured
 from gdpo.experiments._threshold import first_reached
 
 

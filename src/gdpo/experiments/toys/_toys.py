@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gdpo.experiments._experiment import Measured
+from gdpo.experiments._reading import Measured
 from gdpo.experiments.toys._toy import Choice, Reward, Toy, earned_by
 
 
