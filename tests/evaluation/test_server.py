@@ -12,8 +12,7 @@ import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.evaluation import Sampling, Server, ServerError
-from gdpo.evaluation._server import ANSWERED
-from gdpo.evaluation._tables import side_by_side
+from gdpo.evaluation._server import ANSWERED, side_by_side
 from gdpo.tasks import Problem
 
 PROBLEMS = [Problem([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]

@@ -21,8 +21,7 @@ from tests.integrations.generating import (
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
-from gdpo.integrations.trl._generation_cache import RoomyLayer
-from gdpo.integrations.trl._generation_coverage import COVERED_SETTINGS
+from gdpo.integrations.trl._generation import COVERED_SETTINGS, RoomyLayer
 
 
 @pytest.mark.parametrize("seed", range(3))

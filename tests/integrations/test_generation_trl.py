@@ -26,8 +26,7 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._generation import complete, fast_rollouts
-from gdpo.integrations.trl._generation_coverage import model_not_covered
+from gdpo.integrations.trl._generation import complete, fast_rollouts, model_not_covered
 from gdpo.rollouts import read_rollouts
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

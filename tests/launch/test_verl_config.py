@@ -12,7 +12,7 @@ from trl import GRPOConfig
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl._settings import read_settings
 from gdpo.launch import Machines, plan_verl
-from gdpo.launch._trainer import DEFAULTS
+from gdpo.launch._trl_defaults import DEFAULTS
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.shipped import shipped_recipe, shipped_recipes
 from gdpo.recipes.yaml import read_yaml

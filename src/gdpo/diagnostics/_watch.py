@@ -12,15 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._diagnosis import Diagnosis, RewardDiagnosis
-from gdpo.diagnostics._findings import (
-    Finding,
-    Kind,
-    Severity,
-    Thresholds,
-    in_order,
-    influence_findings,
-)
+from gdpo.diagnostics._diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Severity
+from gdpo.diagnostics._findings import Thresholds, in_order, influence_findings
 from gdpo.diagnostics._influence import Influence, Window, pooled
 
 LASTING = 5

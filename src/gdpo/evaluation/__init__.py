@@ -19,6 +19,7 @@ from gdpo.evaluation._evaluation import (
     result_of,
 )
 from gdpo.evaluation._intervals import Estimate, difference, share
+from gdpo.evaluation._named import folder_of, responder_of, weights_of
 from gdpo.evaluation._overlap import benchmarks_at_hand, overlap_findings
 from gdpo.evaluation._push import (
     HubError,
@@ -29,15 +30,7 @@ from gdpo.evaluation._push import (
     push,
     uploads,
 )
-from gdpo.evaluation._responders import (
-    Responder,
-    Response,
-    Sampling,
-    check_sampling,
-    folder_of,
-    responder_of,
-    weights_of,
-)
+from gdpo.evaluation._responders import Responder, Response, Sampling, check_sampling
 from gdpo.evaluation._sanity import Sanity, sanity
 from gdpo.evaluation._server import Server, ServerError
 from gdpo.evaluation._tables import (

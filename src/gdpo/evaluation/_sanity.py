@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from gdpo.evaluation._benchmarks import Benchmark, rewards_of
 from gdpo.evaluation._evaluation import Progress, Settings, evaluate
-from gdpo.evaluation._responders import Sampling, responder_of
+from gdpo.evaluation._named import responder_of
+from gdpo.evaluation._responders import Sampling
 from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts
 

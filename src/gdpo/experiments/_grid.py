@@ -32,15 +32,16 @@ from gdpo.experiments._process import (
 from gdpo.experiments._reading import (
     LOGS,
     Plan,
+    arm_name,
     failure_file,
     may_differ,
     read_plan,
     run_name,
     unlike,
 )
-from gdpo.recipes.recipe import GateConfig, Recipe, RewardConfig, differences
+from gdpo.recipes.recipe import Recipe, RewardConfig, differences
 from gdpo.recipes.resolve import Resolved, resolve
-from gdpo.recipes.yaml import spell_number, split_values
+from gdpo.recipes.yaml import split_values
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import alone
 
@@ -78,18 +79,6 @@ def _briefly(assignment: str) -> str:
     """A reward's name says that it is one; its number does not."""
     rest = assignment.removeprefix("rewards.")
     return assignment if rest[:1].isdigit() else rest
-
-
-def arm_name(estimator: str, variant: str) -> str:
-    """What an arm is called: its estimator, and its variant where there is one."""
-    return f"{estimator} {variant}".rstrip()
-
-
-def in_words(value: float | GateConfig | None) -> str:
-    """A weight or a gate as `--vary` takes it."""
-    if isinstance(value, GateConfig):
-        return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
-    return "null" if value is None else spell_number(value)
 
 
 def estimator_of(arm: str) -> str:

@@ -14,12 +14,25 @@ from jaxtyping import Float
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError, DataError
-from gdpo.experiments._grid import arm_name, in_words
 from gdpo.experiments._threshold import REACHED
 from gdpo.recipes.read import read_recipe
-from gdpo.recipes.recipe import Recipe, differences
+from gdpo.recipes.recipe import GateConfig, Recipe, differences
+from gdpo.recipes.yaml import spell_number
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import is_locked
+
+
+def arm_name(estimator: str, variant: str) -> str:
+    """What an arm is called: its estimator, and its variant where there is one."""
+    return f"{estimator} {variant}".rstrip()
+
+
+def in_words(value: float | GateConfig | None) -> str:
+    """A weight or a gate as `--vary` takes it."""
+    if isinstance(value, GateConfig):
+        return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
+    return "null" if value is None else spell_number(value)
+
 
 State: TypeAlias = Literal["waiting", "running", "interrupted", "finished", "failed"]
 

@@ -1,14 +1,19 @@
 """Rewards, a task and gates, as a framework's configuration names them, ready to score."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError, DataError
+from gdpo.integrations._rows import Groups
+from gdpo.integrations._settings import Settings
 from gdpo.rewards import (
     Reward,
     Scorer,
@@ -16,9 +21,43 @@ from gdpo.rewards import (
     check_gates,
     declared_ranges,
 )
-from gdpo.rewards._declared import describe_rewards
+from gdpo.rewards._gating import describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
 from gdpo.tasks import resolve_task, without_arrays
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A batch whose advantages have been computed."""
+
+    settings: Settings
+    groups: Groups
+    advantages: Float[np.ndarray, "prompt sample"]
+
+    def metrics(self, watch: Watch) -> dict[str, float]:
+        """`gdpo/<reward>/...` for each reward, `gdpo/...` for the batch.
+
+        These are `Diagnosis.metrics()` and the numbers of the estimator's state if it has one.
+        Influence shares are over the last groups. Warnings that last are logged, each once.
+        """
+        diagnosis = watch.update(self._diagnosis())
+        for finding in watch.due:
+            logger.warning("%s: %s", finding.message, finding.remedy)
+        rule = self.settings.rule
+        metrics = {**diagnosis.metrics(), **rule.metrics(self.settings.names)}
+        return {f"gdpo/{key.partition('/')[2]}": value for key, value in metrics.items()}
+
+    def _diagnosis(self) -> Diagnosis:
+        return diagnose(
+            self.groups.rewards,
+            self.settings.rule.weights_in_force(self.settings.weights),
+            self.settings.names,
+            estimator=self.settings.rule.name,
+            advantages=self.advantages,
+        )
+
 
 _AT_ONCE = 8
 """Batches that one process scores at a time; frameworks run several such processes."""

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from gdpo.errors import ConfigError
-from gdpo.launch._trainer import field
+from gdpo.launch._trl_defaults import field
 from gdpo.recipes.batches import split_batch
 from gdpo.recipes.recipe import Recipe
 

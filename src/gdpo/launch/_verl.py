@@ -13,7 +13,8 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
 from gdpo.integrations.verl import NAME, PATH, PREFIX, SCORE, TOKENS_MANAGER, compute_score
 from gdpo.launch._batches import Batches, Machines
-from gdpo.launch._trainer import actor, field, length, rollout
+from gdpo.launch._trainer import actor, length, rollout
+from gdpo.launch._trl_defaults import field
 from gdpo.recipes.batches import filters_groups
 from gdpo.recipes.models import SMOLLM2, converted_folder
 from gdpo.recipes.recipe import Recipe

@@ -28,8 +28,7 @@ from sympy import (
     gamma,
 )
 
-from gdpo.rewards._maths_equality import PERCENT, Either, same
-from gdpo.rewards._maths_text import clean, without_label
+from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
 from gdpo.rewards._reward import Reference
 
 # It warns that it has no time-out; the scorer has one.

@@ -1,9 +1,8 @@
 """Tasks: how rows of a dataset become prompts, references and rewards."""
 
-from gdpo.tasks._columns import without_arrays
-from gdpo.tasks._duplicates import near_duplicates, overlaps
+from gdpo.tasks._likeness import near_duplicates, overlaps
 from gdpo.tasks._registry import TASKS, resolve_task
-from gdpo.tasks._rows import load_problems, load_rows
+from gdpo.tasks._rows import load_problems, load_rows, without_arrays
 from gdpo.tasks._task import Message, Problem, Row, Task
 
 __all__ = [

@@ -2,18 +2,151 @@
 
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, cast
 
+import numpy as np
+
 from gdpo.errors import ConfigError, DataError, MissingExtraError
-from gdpo.tasks._columns import describe
-from gdpo.tasks._hub import from_cache_alone, why_unreachable
 from gdpo.tasks._task import Problem, Row, Task
+
+_ROLES = ("system", "user", "assistant")
+
+
+_SHOWN = 60
+"""Characters of a wrong value that a message shows."""
+
+
+def without_arrays(value: Any) -> Any:
+    """Return a row or a value of one as JSON has it: a data frame makes arrays of lists.
+
+    Raises:
+        DataError: It is nested too deeply.
+    """
+    try:
+        return _without_arrays(value)
+    except RecursionError as error:
+        raise DataError("a row is nested too deeply to be read") from error
+
+
+def _without_arrays(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[Any, Any]", value)
+        return {str(key): _without_arrays(item) for key, item in mapping.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_without_arrays(item) for item in cast("Sequence[Any]", value)]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def text_at(row: Mapping[str, Any], *path: str) -> str:
+    """The text in a column, or deeper inside it.
+
+    Args:
+        row: A row that has the column.
+        path: The column, then the keys below it.
+
+    Raises:
+        DataError: A key is missing, or what is there is no text or only whitespace.
+    """
+    place = ".".join(path)
+    value: Any = row
+    for key in path:
+        value = mapping_of(value, place).get(key)
+    if not isinstance(value, str):
+        raise DataError(f"column {place!r} must hold text, got {describe(value)}")
+    if not value.strip():
+        raise DataError(f"column {place!r} is empty; it must hold text")
+    return value
+
+
+def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
+    """The chat messages in a column.
+
+    Raises:
+        DataError: It holds no list of messages, or one has no role or content.
+    """
+    value = row.get(column)
+    if not isinstance(value, list) or not value:
+        raise DataError(
+            f"column {column!r} must hold a list of messages with role and content, "
+            f"got {describe(value)}"
+        )
+    return [_message(item, f"{column}[{i}]") for i, item in enumerate(cast("list[Any]", value))]
+
+
+def _message(value: Any, place: str) -> dict[str, str]:
+    fields = mapping_of(value, place)
+    role, content = fields.get("role"), fields.get("content")
+    if role not in _ROLES:
+        raise DataError(
+            f"column '{place}.role' must be one of {', '.join(_ROLES)}, got {describe(role)}"
+        )
+    if not isinstance(content, str):
+        raise DataError(f"column '{place}.content' must hold text, got {describe(content)}")
+    return {"role": role, "content": content}
+
+
+def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
+    """The value as an object, or a DataError that names the column."""
+    if not isinstance(value, Mapping):
+        raise DataError(f"column {place!r} must lie in an object, got {describe(value)}")
+    return cast("Mapping[str, Any]", value)
+
+
+def describe(value: Any) -> str:
+    """What a value is, for a message: nothing, or its type and its beginning."""
+    if value is None:
+        return "nothing"
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}"
+
+
+_TIMEOUT_S = 10
+
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
+    """What kept the Hub from answering a question; None: it answered.
+
+    Args:
+        name: A repository's. Of what can be none, nothing is asked.
+        file: One that it may hold.
+        kind: `model` or `dataset`.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if not _NAME.fullmatch(name):
+        return None
+    try:
+        get_hf_file_metadata(hf_hub_url(name, file, repo_type=kind), timeout=_TIMEOUT_S)
+    except HfHubHTTPError:  # an answer, too: there is no such file, or nobody is logged in
+        return None
+    except Exception as error:  # noqa: BLE001 (libraries of the network, each with errors of its own)
+        return error
+    return None
+
+
+@contextmanager
+def from_cache_alone() -> Generator[None]:
+    """Let the libraries of the Hub take what is kept here, without tries to reach it."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
 
 _Placed: TypeAlias = tuple[str, dict[str, Any]]
 """A row, and the words that say where it stands: `rows.jsonl, line 3`."""

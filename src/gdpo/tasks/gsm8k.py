@@ -42,7 +42,7 @@ from functools import partial
 from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.maths import boxed
-from gdpo.tasks._columns import text_at
+from gdpo.tasks._rows import text_at
 from gdpo.tasks._task import Problem, Row, Task
 from gdpo.tasks._thinking import holds_something, split_thinking
 

@@ -8,7 +8,7 @@ from tests.integrations.nemo_rl.recorded import Grpo, Master, adv_estimator, mas
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
-from gdpo.integrations._names import is_ours
+from gdpo.integrations._rows import is_ours
 from gdpo.integrations.nemo_rl import estimator_names
 from gdpo.integrations.nemo_rl._settings import check_run, read_settings
 

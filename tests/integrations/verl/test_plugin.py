@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdpo.integrations.verl import KNOWN, _plugin
-from gdpo.integrations.verl._imports import when_imported
+from gdpo.integrations.verl._plugin import when_imported
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """verl's names of rows."""
 
-from gdpo.integrations.verl._rows import last_outputs
+from gdpo.integrations.verl._estimator import last_outputs
 
 
 def test_the_last_output_is_the_one_with_the_highest_number():

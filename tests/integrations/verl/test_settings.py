@@ -5,7 +5,7 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
-from gdpo.integrations._names import is_ours
+from gdpo.integrations._rows import is_ours
 from gdpo.integrations.verl import estimator_names
 from gdpo.integrations.verl._settings import check_record, read_settings
 

@@ -5,7 +5,7 @@ from tests.rollouts.readers import written
 from tests.rollouts.readers.test_bad_input import read
 from tests.rollouts.readers.test_odd_values import notices
 
-from gdpo.integrations.verl._rows import last_outputs
+from gdpo.integrations.verl._estimator import last_outputs
 from gdpo.rollouts.readers import _of_records, read_texts
 from gdpo.rollouts.readers._outputs import APART, OTHER
 

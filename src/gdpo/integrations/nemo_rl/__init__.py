@@ -3,7 +3,7 @@
 And any reward, task or gate as its environment `gdpo`.
 """
 
-from gdpo.integrations._names import NAME, PREFIX, estimator_names
+from gdpo.integrations._rows import NAME, PREFIX, estimator_names
 from gdpo.integrations.nemo_rl._install import install
 from gdpo.integrations.nemo_rl._settings import ENVIRONMENT
 

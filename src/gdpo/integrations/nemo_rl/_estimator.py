@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gdpo.diagnostics import Watch
-from gdpo.integrations._metrics import Computed
 from gdpo.integrations._rows import advantages_of, as_groups, reward_columns
+from gdpo.integrations._scoring import Computed
 from gdpo.integrations.nemo_rl._settings import PLACE, read_settings
 
 COMPONENT = "reward/"

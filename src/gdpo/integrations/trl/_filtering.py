@@ -35,7 +35,7 @@ from gdpo.integrations.trl._groups import (
     replace_dead,
     which_vary,
 )
-from gdpo.integrations.trl._micro_batches import loss_mask
+from gdpo.integrations.trl._packing import loss_mask
 
 
 class FilteredGroups(GRPOTrainer):

@@ -6,16 +6,371 @@ transformers' own. Tokenization stays TRL's.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from accelerate.utils import is_peft_model
+from torch import nn
+from transformers import GenerationMixin
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from trl.extras.profiling import profiling_context
 from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad
 
-from gdpo.integrations.trl._generation_coverage import generated_by_other, not_covered
-from gdpo.integrations.trl._generation_loop import sample_rows
+ROW_BY_ROW = (DynamicLayer, DynamicSlidingWindowLayer)
+"""Cache layers whose rows can be repeated and left out without an effect on the others."""
+
+
+COVERED_SETTINGS = frozenset(
+    {
+        "max_length",
+        "max_new_tokens",
+        "min_length",
+        "min_new_tokens",
+        "do_sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "top_h",
+        "typical_p",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "repetition_penalty",
+        "no_repeat_ngram_size",
+        "bad_words_ids",
+        "sequence_bias",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "forced_eos_token_id",
+        "exponential_decay_length_penalty",
+        "remove_invalid_values",
+        "renormalize_logits",
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+    }
+)
+"""Fields of `GenerationConfig` with which the loop does what `generate` does; each is tested."""
+
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        # Compilation is for static caches.
+        "disable_compile",
+        "compile_config",
+        "max_cache_len",
+        # Beams.
+        "early_stopping",
+        "length_penalty",
+        "num_beam_groups",
+        "diversity_penalty",
+        # Assistant models: TRL passes none.
+        "num_assistant_tokens",
+        "num_assistant_tokens_schedule",
+        "assistant_confidence_threshold",
+        "max_matching_ngram_size",
+        "assistant_lookbehind",
+        "target_lookbehind",
+        "assistant_ensemble_weight",
+        "speculation_type",
+        "decoder_start_token_id",
+        "transformers_version",
+        "_from_model_config",
+    }
+)
+
+
+_OFF: dict[str, tuple[Any, ...]] = {
+    "use_cache": (True,),
+    "cache_implementation": ("dynamic",),
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "encoder_repetition_penalty": (1.0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "guidance_scale": (1,),
+    "penalty_alpha": (0,),
+}
+"""Values, beside None and False, that are the same as not setting the field."""
+
+
+def generated_by_other(trainer: Any) -> str | None:
+    """What generates instead, where the user has chosen something else than `generate`."""
+    if trainer.rollout_func is not None:
+        return "the trainer has a rollout_func"
+    if trainer.use_vllm:
+        return "use_vllm is set"
+    if trainer.use_transformers_continuous_batching:
+        return "use_transformers_continuous_batching is set"
+    if trainer.tools or trainer.environment_factories is not None:
+        return "completions call tools"
+    trls: Any = GRPOTrainer
+    if type(trainer)._generate_single_turn is not trls._generate_single_turn:
+        return f"{type(trainer).__name__} generates in a way of its own"
+    return None
+
+
+def not_covered(trainer: Any) -> str | None:
+    """Why the loop cannot generate for this trainer; None if it can."""
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return "under DeepSpeed and FSDP all processes must take the same number of steps"
+    if trainer._is_vlm:
+        return "prompts may hold images"
+    if trainer.args.neftune_noise_alpha is not None:
+        return "neftune_noise_alpha is set, and the rows of a prompt would share its noise"
+    more = set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}
+    if more:
+        return f"the tokenizer makes more than ids: {', '.join(sorted(more))}"
+    model = trainer.model
+    if is_peft_model(model):
+        if model.active_peft_config.is_prompt_learning:
+            return "the adapter is a learnt prompt, which changes how a cache begins"
+        model = model.get_base_model()
+    return model_not_covered(model) or _setting_not_covered(
+        trainer.generation_config, model.generation_config
+    )
+
+
+def model_not_covered(model: Any) -> str | None:
+    """What in a model of transformers the loop does not know; None if it knows all of it."""
+    name, config = type(model).__name__, model.config
+    if config.is_encoder_decoder:
+        return f"{name} is an encoder-decoder"
+    if config.get_text_config(decoder=True) is not config:
+        return f"{name} is multimodal"
+    transformers_own: Any = GenerationMixin
+    if model.is_remote_code() or type(model).generate is not transformers_own.generate:
+        return f"{name} generates with code of its own"
+    if len({parameter.device for parameter in model.parameters()}) > 1:
+        return f"{name} lies on several devices"
+    return _cache_not_covered(model) or _noise_not_covered(model)
+
+
+def _cache_not_covered(model: Any) -> str | None:
+    if not model._supports_default_dynamic_cache():
+        return f"{type(model).__name__} makes a cache of its own"
+    for layer in DynamicCache(config=model.config).layers:
+        if type(layer) not in ROW_BY_ROW:
+            return f"the cache of {type(model).__name__} has layers of kind {type(layer).__name__}"
+    return None
+
+
+def _noise_not_covered(model: Any) -> str | None:
+    """TRL samples with dropout on, and the rows of a prompt would share that of the prompt."""
+    for name, value in _noise(model):
+        if isinstance(value, float) and value > 0:
+            return (
+                f"{name} is {value}, and TRL samples with dropout on: set disable_dropout=True, "
+                f"or dropout to 0 in the model's configuration"
+            )
+    return None
+
+
+def _noise(model: Any) -> Iterator[tuple[str, Any]]:
+    """Every setting by which a forward pass in training mode may be random, by name."""
+    for key in ("dropout", "attention_dropout", "hidden_dropout"):  # read there by some models
+        yield f"config.{key}", model.config.to_dict().get(key)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Dropout):
+            yield f"{name}.p", module.p
+        for key, value in vars(module).items():
+            if "drop" in key or "jitter" in key:
+                yield f"{name}.{key}", value
+
+
+def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
+    """As in `generate`, the model's configuration fills what the chosen one leaves open."""
+    settings: dict[str, Any] = of_model.to_dict()
+    settings |= {k: v for k, v in chosen.to_dict().items() if v is not None}
+    if settings.get("use_cache") is False:
+        return "generation without a cache (use_cache=False)"
+    for name, value in settings.items():
+        known = name in COVERED_SETTINGS or name in _WITHOUT_EFFECT
+        if not known and value not in (None, False, *_OFF.get(name, ())):
+            return f"the generation setting {name}={value!r}"
+    return None
+
+
+ROOM = 32
+"""Positions that are added at once when there is no room left."""
+
+
+class RoomyLayer(DynamicLayer):
+    """A `DynamicLayer` whose keys and values are the beginning of larger tensors.
+
+    For a decoding loop: it appends and chooses rows. It cannot be cropped or reset.
+
+    Args:
+        layer: The layer that holds the prompts. It is emptied, so that nothing is kept twice.
+        rows: Its rows to take over, in this order; a row may come several times.
+        longest: Positions that it will hold at most.
+    """
+
+    def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
+        super().__init__()
+        keys, values = layer.keys, layer.values
+        assert keys is not None, "the prompts come before the rows"
+        assert values is not None
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self._longest = longest
+        self._length = keys.shape[-2]
+        layer.keys = layer.values = None
+        self._all_keys = self._with_room(keys[rows])
+        self._all_values = self._with_room(values[rows])
+        self._show()
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,  # noqa: ARG002  what transformers' caches are called with
+        **kwargs: Any,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append positions; returns the keys and values of all positions so far."""
+        start, self._length = self._length, self._length + key_states.shape[-2]
+        if self._length > self._all_keys.shape[-2]:
+            self._all_keys = self._with_room(self._all_keys)
+            self._all_values = self._with_room(self._all_values)
+        self._all_keys[..., start : self._length, :] = key_states
+        self._all_values[..., start : self._length, :] = value_states
+        return self._show()
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep these rows, in this order."""
+        self._all_keys = self._all_keys[indices]
+        self._all_values = self._all_values[indices]
+        self._show()
+
+    def _with_room(self, states: torch.Tensor) -> torch.Tensor:
+        size = max(self._length, min(self._length + ROOM, self._longest))
+        larger = states.new_empty((*states.shape[:-2], size, states.shape[-1]))
+        larger[..., : states.shape[-2], :] = states
+        return larger
+
+    def _show(self) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys = self._all_keys[..., : self._length, :]
+        self.values = self._all_values[..., : self._length, :]
+        return self.keys, self.values
+
+
+LEAVE_TOGETHER = 0.1
+"""Share of the rows that must have ended before they leave: what is left of the cache is copied."""
+
+
+def sample_rows(
+    model: Any,
+    input_ids: torch.Tensor,
+    *,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    prompt_of_row: torch.Tensor,
+    **model_kwargs: Any,
+) -> torch.Tensor:
+    """Sample (or choose greedily) rows from prompts that several rows may share.
+
+    To be passed as `custom_generate` to `model.generate`, together with `prompt_of_row`. The other
+    arguments are those that `generate` makes.
+
+    Args:
+        model: A decoder with a `DynamicCache`.
+        input_ids: `[prompt, position]`, padded on the left.
+        logits_processor: Applied to float32 logits, as in `generate`.
+        stopping_criteria: Say which rows have ended.
+        generation_config: Sampling or greedy, and the id that pads.
+        prompt_of_row: `[row]`: the prompt that each row continues.
+        **model_kwargs: Mask, positions and cache.
+
+    Returns:
+        `[row, position]`: prompts and completions, padded on the right, as `generate` returns them.
+    """
+    outputs = model._prefill(input_ids, generation_config, model_kwargs)
+    batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
+    batch.open_rows(prompt_of_row, logits_processor, longest=stopping_criteria.max_length)
+    logits = outputs.logits[:, -1][prompt_of_row].float()
+    del outputs  # or its logits would live as long as the loop
+    pad = generation_config._pad_token_tensor
+    with model._optimize_model_for_decode():
+        while True:
+            scores = logits_processor(batch.ids, logits)
+            batch.append(_choose(scores, sample=generation_config.do_sample), pad)
+            batch.is_open &= ~stopping_criteria(batch.ids, None)
+            left = int(batch.is_open.sum())
+            if left == 0:
+                return batch.sequences(pad)
+            if len(batch.ids) - left >= LEAVE_TOGETHER * len(batch.ids):
+                batch.leave(logits_processor)
+            logits = batch.next_logits(model)
+
+
+def _choose(scores: torch.Tensor, *, sample: bool) -> torch.Tensor:
+    if not sample:
+        return scores.argmax(dim=-1)
+    return torch.multinomial(scores.softmax(dim=-1), num_samples=1).squeeze(1)
+
+
+class _Batch:
+    """The rows of a forward pass with all that belongs to each, and the rows that have left."""
+
+    def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+        self.ids = ids
+        self.is_open = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+        self._place = torch.arange(len(ids), device=ids.device)
+        self._model_kwargs = model_kwargs
+        self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
+        """Continue from the prompts to their rows."""
+        cache = self._model_kwargs["past_key_values"]
+        for i, layer in enumerate(cache.layers):
+            if type(layer) is DynamicLayer and layer.is_initialized:
+                cache.layers[i] = RoomyLayer(layer, prompt_of_row, longest=longest)
+            else:
+                layer.batch_select_indices(prompt_of_row)
+        self._select(prompt_of_row, processors)
+        self._place = torch.arange(len(self.ids), device=self.ids.device)
+
+    def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
+        """One more token for each row; padding where the row has ended."""
+        self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
+
+    def leave(self, processors: Any) -> None:
+        """Take out the rows that have ended."""
+        self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
+        rows = self.is_open.nonzero().squeeze(1)
+        self._model_kwargs["past_key_values"].batch_select_indices(rows)
+        self._select(rows, processors)
+
+    def next_logits(self, model: Any) -> torch.Tensor:
+        """`[row, token]` in float32, of the position after the last."""
+        inputs = model.prepare_inputs_for_generation(
+            self.ids, next_sequence_length=1, **self._model_kwargs
+        )
+        outputs = model(**inputs, return_dict=True)
+        self._model_kwargs = model._update_model_kwargs_for_generation(outputs, self._model_kwargs)
+        return outputs.logits[:, -1].float()
+
+    def sequences(self, pad: torch.Tensor) -> torch.Tensor:
+        """Every row in the order in which the rows were opened, padded on the right."""
+        left = [*self._left, (self._place, self.ids)]
+        rows = sum(len(ids) for _, ids in left)
+        result = self.ids.new_full((rows, self.ids.shape[1]), int(pad))
+        for place, ids in left:
+            result[place, : ids.shape[1]] = ids
+        return result
+
+    def _select(self, rows: torch.Tensor, processors: Any) -> None:
+        self.ids, self.is_open, self._place = self.ids[rows], self.is_open[rows], self._place[rows]
+        for name, value in self._model_kwargs.items():
+            if isinstance(value, torch.Tensor):  # mask and positions
+                self._model_kwargs[name] = value[rows]
+        for processor in processors:  # the repetition penalty knows how far each row is padded
+            ignored = getattr(processor, "prompt_ignore_length", None)
+            if isinstance(ignored, torch.Tensor):
+                processor.prompt_ignore_length = ignored[rows]
+
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gdpo.diagnostics import dead_groups
-from gdpo.integrations.trl._micro_batches import MicroBatch, join, take, widened
+from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
 
 
 @dataclass

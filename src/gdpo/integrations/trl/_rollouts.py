@@ -1,4 +1,4 @@
-"""Rollout records of a running trainer: all processes' rows are gathered, one process writes."""
+"""The rollout record of a training: a parquet file of each step."""
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a trainer has learned beside the model, in the checkpoints of a run."""
+"""State of a trainer that its checkpoints keep."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -24,19 +24,19 @@ from gdpo.advantages import (
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
-from gdpo.integrations.trl._environments import all_weights, environment_rewards
 from gdpo.integrations.trl._exact import ExactRewards
 from gdpo.integrations.trl._filtering import FilteredGroups
 from gdpo.integrations.trl._generation import fast_rollouts
 from gdpo.integrations.trl._groups import Groups
-from gdpo.integrations.trl._logprobs import CompletionOnlyHead
-from gdpo.integrations.trl._memory import bound_memory
+from gdpo.integrations.trl._logprobs import CompletionOnlyHead, bound_memory
 from gdpo.integrations.trl._packing import PackedMicroBatches
 from gdpo.integrations.trl._rewards import (
+    all_weights,
     as_reward_functions,
     as_sequence,
     check_names,
     check_references,
+    environment_rewards,
     reward_names,
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
@@ -47,7 +47,7 @@ from gdpo.rewards import (
     closed_gates,
     declared_ranges,
 )
-from gdpo.rewards._declared import describe_rewards
+from gdpo.rewards._gating import describe_rewards
 from gdpo.rewards.named import read_gates
 from gdpo.rollouts._record import Declared
 

@@ -3,7 +3,7 @@
 And any reward, task or gate as its reward function: `compute_score`.
 """
 
-from gdpo.integrations._names import NAME, PREFIX, estimator_names
+from gdpo.integrations._rows import NAME, PREFIX, estimator_names
 from gdpo.integrations.verl._compute_score import PATH, SCORE, TOKENS_MANAGER, compute_score
 from gdpo.integrations.verl._settings import KNOWN
 

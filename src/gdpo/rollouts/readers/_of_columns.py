@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Float
 
-from gdpo.rewards._declared import Range, described_ranges
+from gdpo.rewards._gating import Range, described_ranges
 from gdpo.rollouts._record import read_declared
 from gdpo.rollouts.readers import _columns as columns_of
 from gdpo.rollouts.readers._candidates import (

@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from gdpo.errors import DataError
-from gdpo.tasks._columns import text_at
+from gdpo.tasks._rows import text_at
 from gdpo.tasks._task import Row
 
 _NUMPY = re.compile(r"^import numpy as np[ \t]*$", re.MULTILINE)

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
-from gdpo.tasks._columns import describe, mapping_of, text_at
+from gdpo.tasks._rows import describe, mapping_of, text_at
 from gdpo.tasks._task import Row
 from gdpo.tasks.coding._plus import is_plus, plus_check
 

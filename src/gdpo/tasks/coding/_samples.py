@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
-from gdpo.tasks._columns import describe, messages_at, text_at, without_arrays
+from gdpo.tasks._rows import describe, messages_at, text_at, without_arrays
 from gdpo.tasks._task import Message, Problem, Row
 from gdpo.tasks.coding._plus import PLUS_LIMITS, is_plus, mbpp_plus_tests
 from gdpo.tasks.coding._rows import (

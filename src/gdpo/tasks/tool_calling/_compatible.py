@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdpo.rewards import Example, Reference, Reward
-from gdpo.tasks.tool_calling._correctness import HIGH, LOW
+from gdpo.tasks.tool_calling._rewards import HIGH, LOW
 
 _THINK = r"<think>.*?</think>"
 _BODY = {

@@ -1,15 +1,76 @@
-"""The correctness reward: how much of the gold calls is in the calls that were written?"""
+"""The format reward: are the fields there that this turn needs, in order and once each?"""
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 
 from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
-from gdpo.tasks.tool_calling._assignment import best_total
+from gdpo.tasks._thinking import holds_something
 from gdpo.tasks.tool_calling._calls import Call, same_value
 from gdpo.tasks.tool_calling._parsing import parse, parse_gold
 
+
+def best_total(weights: Sequence[Sequence[float]]) -> float:
+    """The largest sum of weights when no row and no column is used twice.
+
+    The Hungarian method with potentials, one augmenting path per row: O(rows² x (rows + columns)).
+
+    Args:
+        weights: `[row][column]`, all at least 0, rows of equal length.
+    """
+    rows = len(weights)
+    if not rows or not weights[0]:
+        return 0.0
+    # As many empty columns as there are rows let any row stay alone. Costs are negative weights.
+    costs = [[-weight for weight in row] + [0.0] * rows for row in weights]
+    columns = len(costs[0])
+    row_potential = [0.0] * rows
+    column_potential = [0.0] * columns
+    owner = [-1] * columns
+    for row in range(rows):
+        _augment(costs, row, owner, row_potential, column_potential)
+    # Summed from the weights and not from the potentials, so that whole numbers stay whole.
+    real = range(len(weights[0]))
+    return sum((weights[owner[column]][column] for column in real if owner[column] >= 0), 0.0)
+
+
+def _augment(
+    costs: Sequence[Sequence[float]],
+    row: int,
+    owner: list[int],
+    row_potential: list[float],
+    column_potential: list[float],
+) -> None:
+    """Give `row` a column along the shortest augmenting path, and keep the potentials feasible."""
+    columns = len(owner)
+    distance = [inf] * columns
+    came_from = [-1] * columns
+    done: list[int] = []
+    open_columns = set(range(columns))
+    current, column, reached = row, -1, 0.0
+    while current >= 0:
+        for j in open_columns:
+            through = reached + costs[current][j] - row_potential[current] - column_potential[j]
+            if through < distance[j]:
+                distance[j], came_from[j] = through, column
+        column = min(open_columns, key=lambda j: (distance[j], j))
+        reached = distance[column]
+        open_columns.remove(column)
+        done.append(column)
+        current = owner[column]
+    row_potential[row] += reached
+    for j in done[:-1]:
+        row_potential[owner[j]] += reached - distance[j]
+        column_potential[j] -= reached - distance[j]
+    while column >= 0:
+        previous = came_from[column]
+        owner[column] = owner[previous] if previous >= 0 else row
+        column = previous
+
+
 LOW, HIGH = -3.0, 3.0
+
 
 _MOST_CALLS = 256
 """A completion with more calls than this (or than the gold text, if that has more) gets the lowest
@@ -74,13 +135,20 @@ def _calls(*lines: str) -> str:
 
 
 _SUM = '{"name": "add", "parameters": {"a": 1, "b": 2}}'
+
+
 _GOLD = {"output": _calls(_SUM)}
+
+
 _TWO = {
     "output": _calls(
         '{"name": "f", "parameters": {"x": 1}}', '{"name": "f", "parameters": {"x": 2}}'
     )
 }
+
+
 _TALK = {"output": "<think> so </think>\n<response> hello </response>"}
+
 
 correctness_reward = Reward(
     name="correctness",
@@ -117,3 +185,41 @@ written calls of the same name so that the sum is largest,
 It raises a DataError where the calls of the gold text cannot be read; reading the rows does so
 first.
 """
+
+
+_CALL = '{"name": "clock", "parameters": {}}'
+_GOLD_CALL = {"output": f"<think> look </think>\n<tool_call>\n{_CALL}\n</tool_call>"}
+_GOLD_ANSWER = {"output": "<think> known </think>\n<response> noon </response>"}
+_GOLD_BOTH = {"output": f"{_GOLD_CALL['output']}\n<response> looking </response>"}
+
+
+def _format(completion: str, reference: Reference) -> float:
+    """1 if the completion is one closed thinking and then the fields of the gold text, else 0."""
+    needed = parse_gold(reference["output"]).fields
+    written = parse(completion)
+    thought = written.thinking is not None and holds_something(written.thinking)
+    return float(thought and written.clean and written.fields == needed)
+
+
+format_reward = Reward(
+    name="format",
+    function=_format,
+    low=0.0,
+    high=1.0,
+    examples=(
+        Example(_GOLD_CALL["output"], _GOLD_CALL, 1.0),
+        Example(_GOLD_ANSWER["output"], _GOLD_ANSWER, 1.0),
+        Example(_GOLD_BOTH["output"], _GOLD_BOTH, 1.0),
+        Example(_GOLD_ANSWER["output"], _GOLD_CALL, 0.0),  # answers where it should call
+        Example(_GOLD_CALL["output"], _GOLD_BOTH, 0.0),  # the response is missing
+        Example(
+            f"<think>a <tool_call> helps</think><tool_call>{_CALL}</tool_call>", _GOLD_CALL, 1.0
+        ),
+        Example(f"<tool_call>{_CALL}</tool_call>", _GOLD_CALL, 0.0),  # no thinking
+        Example("<think> known </think>\n<response> </response>", _GOLD_ANSWER, 0.0),  # empty
+        Example("<think>a</think><response>b</response> bye", _GOLD_ANSWER, 0.0),  # text outside
+        Example("", _GOLD_ANSWER, 0.0),
+    ),
+)
+"""Binary. It judges which fields there are, never what is in them: that is the correctness
+reward's."""

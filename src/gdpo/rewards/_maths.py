@@ -6,6 +6,7 @@ compare numbers to 6 places whatever their size, and take the right side of any 
 """
 
 import logging
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,135 @@ from sympy import (
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
+
+SPACE = r"(?:\\[,;:! ]|\\q?quad(?![a-zA-Z])|~|\s)"
+"""One space, as LaTeX may write it."""
+
+
+TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
+"""What makes a group a text; its brace follows."""
+
+
+_PIECE = rf"{TEXT}\{{[^{{}}]*\}}(?:\s*\^\s*(?:[0-9]|\{{-?[0-9]\}}))?"
+
+
+_TAIL = re.compile(rf"{SPACE}*{_PIECE}(?:(?:{SPACE}|/|\\cdot\s*)*{_PIECE})*$")
+
+
+_IN_TEXT = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
+
+
+_NO_NUMBER = re.compile(r"(?:[-+*/=^_,<>(&]|\\(?:cdot|times|div|[lg]eq?|neq?|in|pm|mp))$")
+
+
+_POWER = re.compile(r"(?<=[a-zA-Z])\^?-?[1-4](?![0-9])")
+
+
+_SPELT = re.compile(r"[A-Za-zµμΩ\s'/()^·-]*")
+
+
+_SCALES = {
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+}
+
+
+_PERCENT = ("percent", "per cent", "pct", "percentage")
+
+
+_MARKS = {"squared": "^2", "cubed": "^3", "factorial": "!"}
+
+
+_BARE = re.compile(rf"(?<=[0-9}}])\s+((?:{'|'.join(_SCALES)})(?:\s+[a-z]+)*|{'|'.join(_PERCENT)})$")
+
+
+_TWO_LETTERS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        mm cm dm km nm um ft in yd mi lb oz mg kg ml cl dl hr sq cu pt qt ha am pm hz kw mw kj ev kv
+        mv ma pa cc st nd rd th rs ms ns kn cd
+        """,
+    )
+)
+
+
+_ONE_LETTER = frozenset("acfghjklmnsvw")
+"""Part of a unit only beside other words: alone, a letter may be a variable, or e, or i."""
+
+
+_CHANGING = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        hundred thousand million billion trillion dozen
+        hundreds thousands millions billions trillions dozens gross score
+        zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+        fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty
+        ninety half third fourth fifth sixth seventh eighth ninth tenth hundredth thousandth
+        millionth halves thirds fourths fifths sixths sevenths eighths ninths tenths hundredths
+        thousandths millionths billionth billionths quarter quarters double triple twice thrice
+        percent pct percentage permille mille
+        mod modulo modulus rem remainder factorial squared cubed choose plus minus negative below
+        over divided multiplied power inverse reciprocal
+        sqrt log ln sin cos tan cot exp gcd lcm
+        inf infinity infinite pi tau phi theta alpha beta gamma delta lambda omega abc xyz
+        to than least most and or not no nor none if but is isn was are maybe rather wrong false
+        incorrect except fold basis
+        """,
+    )
+)
+r"""Words that make another number, a condition or a choice of what stands before them."""
+
+
+def read_words(text: str) -> str:
+    """Return a number without its unit, and with what other words after it make of it."""
+    text = _BARE.sub(r"\\text{\1}", text)
+    tail = _TAIL.search(text)
+    if not tail or not re.search(r"[0-9]", text[: tail.start()]):
+        return text
+    number = text[: tail.start()].strip()
+    phrase = _POWER.sub("", " ".join(_IN_TEXT.findall(tail.group())).replace(".", ""))
+    words = re.findall(r"[^\s/()^·'-]+", phrase.lower())
+    factor = 1
+    while words and words[0] in _SCALES:
+        factor *= _SCALES[words.pop(0)]
+    if " ".join(words) in _PERCENT and factor == 1:
+        return rf"{number}\%"
+    if len(words) == 1 and words[0] in _MARKS and number.isdigit() and factor == 1:
+        return number + _MARKS[words[0]]
+    unit = bool(_SPELT.fullmatch(phrase)) and _is_unit(words, number, tail.group())
+    if _NO_NUMBER.search(number) or not (unit or (factor > 1 and not words)):
+        return text
+    return rf"{number}\times {factor}" if factor > 1 else number
+
+
+def _is_unit(words: list[str], number: str, tail: str) -> bool:
+    """Whether words name what is counted."""
+    if words[:1] == ["base"]:
+        return len(words) == 2
+    if re.search(r"\\circ\s*\}?$", number) and words in (["c"], ["f"], ["k"]):
+        return True
+    named = "/" in tail or "-" in tail or any(len(word) > 1 for word in words)
+    return bool(words) and all(
+        _is_part(word, alone=len(words) == 1, first=i == 0, named=named)
+        for i, word in enumerate(words)
+    )
+
+
+def _is_part(word: str, *, alone: bool, first: bool, named: bool) -> bool:
+    if word in ("squared", "cubed"):
+        return not first
+    if word in _CHANGING:
+        return False
+    if len(word) == 1:
+        return named and not alone and word in _ONE_LETTER
+    return len(word) > 2 or not alone or word in _TWO_LETTERS
+
 
 # It warns that it has no time-out; the scorer has one.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
@@ -325,3 +455,169 @@ def _at(expression: Any, point: dict[str, Any]) -> Any:
 
 def _verify(gold: Any, answer: Any) -> bool:
     return verify([gold], [answer], allow_set_relation_comp=True, timeout_seconds=None)
+
+
+_CHARACTERS = str.maketrans(
+    dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
+    | dict.fromkeys("€£¥₹")
+    | {"−": "-", "°": r"^\circ ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot "}
+    | {"÷": "/", "∞": r"\infty ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap "}
+    | {"²": "^2", "³": "^3", "√": r"\sqrt "}
+)
+
+
+_DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
+"""A long dash is a minus, but not between two digits: 2–3 is a range."""
+
+
+_AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
+
+
+_EDGE = re.compile(rf"^{SPACE}+|(?:{SPACE}|[.,;])+$")
+
+
+_SWITCH = re.compile(
+    r"\\(?:displaystyle|textstyle|(?:foot|script|normal)size|tiny|small|[lL]arge|LARGE|huge|Huge"
+    r"|bfseries|boldmath)(?![a-zA-Z])\s*|\\(?:text)?color\s*\{[^{}]*\}"
+)
+
+
+_OLD_FONT = re.compile(r"(?:\{\s*\\(bf|rm|it|sf)(?![a-zA-Z])\s*|\\(bf|rm|it|sf)\s*\{)")
+
+
+_FONT = re.compile(r"\\(?:boldsymbol|bm|math(?:bf|it|sf|normal)|textbf|underline)\s*\{")
+
+
+_WORD = re.compile(r"[\sA-Za-z.]*[A-Za-z]{2}[\sA-Za-z.]*")
+
+
+_NUMERAL_IN_TEXT = re.compile(rf"{TEXT}\{{\s*([-+]?[0-9][0-9.,/]*)\s*\}}")
+
+
+_LABEL = re.compile(
+    rf"(?:{TEXT}\{{\s*(?:\(([A-J])\)|([A-J])[).:])\s*\}}|\(([A-J])\)(?=\s+(?:[0-9]|\\(?:[dt]?frac|sqrt|\$))))"
+    rf"{SPACE}*(.*)",
+    re.DOTALL,
+)
+
+
+_CHOICE = re.compile(rf"(?:{TEXT}\{{)?\s*\(?([A-J])\)?\s*\}}?")
+
+
+_DIGITS_IN_BRACES = re.compile(r"(?<![0-9A-Za-z}_^\]])(?:\{[0-9]+\})+(?!\{)")
+
+
+_DIGITS_APART = re.compile(rf"(?<![_^0-9.])[0-9]+(?:\.[0-9]+)?{SPACE}+[0-9]")
+
+
+_THOUSANDS = re.compile(
+    rf"(?<![_^0-9.])[0-9]{{1,3}}(?:(?:,\\!|{SPACE}{{1,3}})[0-9]{{3}})+(?![0-9])"
+)
+
+
+_RECURRING = re.compile(
+    r"(?<![0-9.])([0-9]{0,50})\.([0-9]{0,50})"
+    r"(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,50})\}|([0-9]))|\(([0-9]{1,50})\))(?![0-9])"
+)
+
+
+_NOTATION = (
+    (re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}"), ""),
+    (re.compile(r"(?<=\{)\{d\}"), "d"),
+    (re.compile(r"\\imath(?![a-zA-Z])"), "i "),
+    (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset "),
+    (re.compile(r"\^?\\degrees?(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*(?:e|\\mathrm\s*\{e\})\s*\})"), r"\\ln "),
+    # 5^{\text{th}}
+    (re.compile(rf"\^\s*\{{?\s*{TEXT}\{{(?:st|nd|rd|th)\}}\s*\}}?$"), ""),
+    (re.compile(r"\\[dtc]?frac\s+([0-9])\s+([0-9])"), r"\\frac{\1}{\2}"),
+    # 5 1/2
+    (
+        re.compile(rf"(?<![_^0-9./])([0-9]+){SPACE}+([0-9]+)\s*/\s*([0-9]+)(?![0-9./])"),
+        r"\1\\frac{\2}{\3}",
+    ),
+    # 1./3: a bare point after a whole number within a formula
+    (re.compile(r"(?<![0-9.,])([0-9]+)\.(?=\s*(?:[-+*/)}]|\\(?:times|cdot)(?![a-zA-Z])))"), r"\1"),
+    # 2.5e-3 and 1e3; 2e-3 is Euler's number twice, less 3
+    (
+        re.compile(
+            r"(?<![\w.\\])((?:[0-9]+\.[0-9]*|\.[0-9]+)(?=[eE])|[0-9]+(?=E|e[0-9]))"
+            r"[eE]([-+]?[0-9]+)(?![\w.])"
+        ),
+        r"(\1\\times10^{\2})",
+    ),
+)
+
+
+_POWER_OF_I = re.compile(r"([0-9A-Za-z)}]\s*)?(?<!\\)I(?=\s*\^)")
+
+
+_TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
+
+
+def clean(answer: str) -> str:
+    """Return an answer as math-verify reads it; empty where it cannot be one answer."""
+    bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
+    bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
+    bare = _EDGE.sub("", _without_braces(bare).removeprefix(r"\approx"))
+    for pattern, replacement in _NOTATION:
+        bare = pattern.sub(replacement, bare)
+    bare = _DIGITS_IN_BRACES.sub(lambda match: re.sub(r"[{}]", "", match.group()), bare)
+    bare = _RECURRING.sub(_as_fraction, bare)
+    bare = _THOUSANDS.sub(lambda match: re.sub(r"[^0-9]", "", match.group()), bare)
+    return "" if _DIGITS_APART.search(bare) else _with_letters(read_words(bare))
+
+
+def without_label(answer: str) -> tuple[str | None, str]:
+    r"""Return the letter of a choice and what it stands before: \textbf{(B)}\ 12 is B and 12."""
+    bare = _EDGE.sub("", _AROUND.sub("", answer.strip()))
+    if match := _CHOICE.fullmatch(bare):
+        return match[1], ""
+    match = _LABEL.fullmatch(bare)
+    return (match[1] or match[2] or match[3], match[4]) if match else (None, answer)
+
+
+def end_of_group(text: str, start: int) -> int:
+    """Return the place of the brace that closes what is open at `start`, or -1."""
+    depth = 1
+    for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if not depth:
+            return start + match.start()
+    return -1
+
+
+def _without_style(text: str) -> str:
+    r"""Without sizes, colours and fonts; \mathbf{cm} stays a word."""
+    text = _SWITCH.sub("", text)
+    text = _OLD_FONT.sub(lambda match: rf"\math{match[1] or match[2]}{{", text)
+    place = 0
+    while match := _FONT.search(text, place):
+        end = end_of_group(text, match.end())
+        inner = text[match.end() : end]
+        place = match.start()
+        if end < 0 or _WORD.fullmatch(inner):
+            place = match.end()
+        else:
+            text = text[:place] + inner + text[end + 1 :]
+    return _NUMERAL_IN_TEXT.sub(r"\1", text)
+
+
+def _without_braces(text: str) -> str:
+    while text.startswith("{") and end_of_group(text, 1) == len(text) - 1:
+        text = text[1:-1].strip()
+    return text
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    r"""0.1\overline{6} as \frac{15}{90}."""
+    whole, fixed = match[1], match[2]
+    recurring = match[3] or match[4] or match[5]
+    over = int(whole + fixed + recurring) - int(whole + fixed or "0")
+    return rf"\frac{{{over}}}{{{10 ** len(fixed) * (10 ** len(recurring) - 1)}}}"
+
+
+def _with_letters(text: str) -> str:
+    r"""One letter in \mathrm or \text is the letter; math-verify reads I^2 as I, but not (I)^2."""
+    text = _TEX_LETTER.sub(r" \1", text).strip()
+    return _POWER_OF_I.sub(lambda match: rf"{match[1]}\cdot (I)" if match[1] else "(I)", text)
