@@ -14,7 +14,7 @@ import pytest
 from tests.diagnostics.healthy import HEALTHY, false_alarms
 
 from gdpo.advantages import gdpo, mo_grpo
-from gdpo.diagnostics import Kind, Severity, Thresholds, _thresholds, diagnose
+from gdpo.diagnostics import Kind, Severity, Thresholds, diagnose
 
 NAN = np.nan
 A, B = ["a"], ["a", "b"]
@@ -556,14 +556,11 @@ def test_messages_are_sentences_with_a_remedy_and_findings_can_be_pickled():
 
 
 def test_every_threshold_is_explained():
-    (body,) = [
-        node.body
-        for node in ast.parse(inspect.getsource(_thresholds)).body
-        if isinstance(node, ast.ClassDef)
-    ]
+    (thresholds,) = ast.parse(inspect.getsource(Thresholds)).body
+    assert isinstance(thresholds, ast.ClassDef)
     explained = {
         field.target.id
-        for field, text in pairwise(body)
+        for field, text in pairwise(thresholds.body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
     assert explained == {field.name for field in fields(Thresholds)}

@@ -76,7 +76,7 @@ def test_no_row_of_the_tool_calling_data_asks_what_bfcl_tests(bfcl, tmp_path):
     rows = read_data(TASK, data)
     seal = xlam([row["query"] for row in load_rows(folder / "seal_tools_dev.jsonl.gz")], tmp_path)
     (finding,) = overlap_findings(
-        TASK, Rows(rows.problems + seal.samples, rows.places + seal.places, {}, {})
+        TASK, Rows(rows.problems + seal.problems, rows.places + seal.places, {}, {})
     )
     assert finding.verdict is Verdict.FINE
     assert finding.text.startswith("overlap: none of 1,499 rows asks one of the ")

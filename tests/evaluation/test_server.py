@@ -294,7 +294,7 @@ def test_after_a_failure_nothing_is_begun_and_what_is_in_progress_comes_to_its_e
 
 INTERRUPTED = """
 import threading
-from gdpo.evaluation._side_by_side import side_by_side
+from gdpo.evaluation._server import side_by_side
 
 def interrupt(_):
     raise KeyboardInterrupt

@@ -44,6 +44,6 @@ def test_it_is_converted_once_into_a_model_that_loads_saves_and_writes(
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("gdpo.recipes.smollm2.find_spec", lambda name: None)
+    monkeypatch.setattr("gdpo.recipes.models.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"'\.\[smollm2\]'"):
         locate_smollm2()

@@ -177,7 +177,7 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
         job = prepare(resolve(recipe))
         trainer = GDPOTrainer(
             model=str(tiny_policy),
-            reward_funcs=list(job.rewards),
+            reward_funcs=list(job.resolved.rewards),
             args=job.config,
             train_dataset=_dataset(job.problems),
             processing_class=job.tokenizer,
