@@ -229,16 +229,8 @@ def test_a_setting_that_is_not_covered_is_left_to_trl(
 NEUTRAL = {
     "num_beams": 1,
     "num_return_sequences": 1,
-    "guidance_scale": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "penalty_alpha": 0.0,
     "use_cache": True,
-    "cache_implementation": "dynamic",
-    "length_penalty": 2.0,
-    "early_stopping": True,
-    "num_assistant_tokens": 20,
-    "max_cache_len": 100,
+    "cache_implementation": None,
     "return_dict_in_generate": False,
 }
 

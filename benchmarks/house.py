@@ -1,0 +1,152 @@
+"""Counts what a maintainer has to carry: lines, files, names, functions, and how far things travel.
+
+    python benchmarks/house.py [FOLDER]
+
+FOLDER is the root of a checkout (this one, if it is left out). Two ways are walked by running them
+in that checkout: `gdpo check` of a shipped recipe and `gdpo analyze` of a parquet file. A way is the
+modules of the package in the order in which each function is called for the first time; a step into
+a module that was left before is a return.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+WALK = """
+import sys
+ways = []
+seen = set()
+def enter(frame, event, _):
+    code = frame.f_code
+    if event == "call" and f"{SRC}/gdpo/" in code.co_filename and code not in seen:
+        seen.add(code)
+        if not ways or ways[-1] != code.co_filename:
+            ways.append(code.co_filename)
+import gdpo.cli
+sys.setprofile(enter)
+try:
+    gdpo.cli.main(ARGUMENTS)
+except SystemExit:
+    pass
+sys.setprofile(None)
+print(len(ways) - len(set(ways)), file=sys.stderr)
+"""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def code_lines(function: Function) -> int:
+    """Lines without the docstring, blank lines and comments."""
+    text = ast.unparse(ast.Module([function], []))
+    docstring = ast.get_docstring(function, clean=False)
+    return (
+        len({n.lineno for n in ast.walk(function) if hasattr(n, "lineno")}) - bool(docstring)
+        if text
+        else 0
+    )
+
+
+def is_public(function: Function) -> bool:
+    return not function.name.startswith("_")
+
+
+def is_typed(function: Function) -> bool:
+    given = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+    named = [argument for argument in given if argument.arg not in ("self", "cls")]
+    return function.returns is not None and all(a.annotation is not None for a in named)
+
+
+def share(values: list[bool]) -> str:
+    return f"{100 * sum(values) / len(values):.0f} % of {len(values):,}"
+
+
+def names(tree: ast.AST) -> Counter[str]:
+    found = (getattr(node, "id", None) or getattr(node, "attr", None) for node in ast.walk(tree))
+    return Counter(name for name in found if isinstance(name, str))
+
+
+def exported(tree: ast.Module) -> list[str]:
+    lists = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    return [
+        ast.literal_eval(item) for each in lists if isinstance(each, ast.List) for item in each.elts
+    ]
+
+
+def returns(root: Path, *arguments: str) -> str:
+    source = f"SRC = {str(root / 'src')!r}\nARGUMENTS = {list(arguments)!r}\n{WALK}"
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=root, check=False
+    )
+    return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "-"
+
+
+def rollouts(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    column = lambda high: pa.array(rng.integers(0, high, 512).astype(float))  # noqa: E731
+    table = pa.table(
+        {
+            "step": np.repeat(np.arange(8), 64),
+            "prompt": [f"prompt {i // 8}" for i in range(512)],
+            "completion": [f"completion {i}" for i in range(512)],
+            "correctness_reward": column(2),
+            "format_reward": column(3),
+        }
+    )
+    pq.write_table(table, folder / "rollouts.parquet")
+    return folder / "rollouts.parquet"
+
+
+def main() -> None:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve()
+    files = sorted((root / "src" / "gdpo").rglob("*.py"))
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    of_readers = [lines[file] for file in files if "readers" in file.parts]
+    every = [(file, function) for file, tree in trees.items() for function in functions(tree)]
+    used = {file: names(tree) for file, tree in trees.items()}
+    private = [(f, each) for f, each in every if each.name.startswith("_") and each.name[1] != "_"]
+    lengths = sorted(code_lines(function) for _, function in every)
+    public = [function for _, function in every if is_public(function)]
+    tests = [
+        len(f.read_text(encoding="utf-8").splitlines()) for f in (root / "tests").rglob("*.py")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        figures = {
+            "src: lines / files": f"{sum(lines.values()):,} / {len(files)}",
+            "tests: lines / files": f"{sum(tests):,} / {len(tests)}",
+            "rollouts/readers: lines / files": f"{sum(of_readers):,} / {len(of_readers)}",
+            "returns, gdpo check": returns(root, "check", "recipes/gsm8k/gdpo.yaml"),
+            "returns, gdpo analyze": returns(root, "analyze", str(rollouts(Path(folder)))),
+            "public names": len({n for tree in trees.values() for n in exported(tree)}),
+            "private functions used once": share([used[f][each.name] == 1 for f, each in private]),
+            "code lines of a function, p95 / longest": f"{lengths[int(0.95 * len(lengths))]} / {lengths[-1]}",
+            "public functions typed": share([is_typed(function) for function in public]),
+            "public functions with a docstring": share(
+                [bool(ast.get_docstring(f)) for f in public]
+            ),
+        }
+    print(json.dumps(figures, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
