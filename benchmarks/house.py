@@ -1,4 +1,4 @@
-"""Counts what a maintainer has to carry: lines, files, names, functions, and how far things travel.
+"""Counts what a maintainer carries: lines, files, names, functions, and how far things travel.
 
     python benchmarks/house.py [FOLDER]
 

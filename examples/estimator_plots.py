@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gdpo.advantages import ESTIMATORS, mo_grpo
+from gdpo.advantages import ESTIMATORS
+from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import MissingExtraError
 
 BATCH = {

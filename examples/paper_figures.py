@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gdpo.advantages import grpo, grpo_no_std, mo_grpo
+from gdpo.advantages import grpo, grpo_no_std
+from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import MissingExtraError
 
 ESTIMATORS = {"GRPO": grpo, "GRPO w/o std": grpo_no_std, "GDPO": mo_grpo}

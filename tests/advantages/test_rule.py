@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, gdpo, mo_grpo, sa_mrpo, saw
+from gdpo.advantages import AdvantageRule, gdpo, sa_mrpo, saw
+from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import ConfigError
 
 NAMES = ["format", "correct"]

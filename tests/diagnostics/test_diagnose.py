@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, mo_grpo, sa_mrpo
+from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, sa_mrpo
 from gdpo.advantages import stages as st
+from gdpo.advantages.contrib import mo_grpo
 from gdpo.diagnostics import Kind, dead_groups, diagnose, group_std, silent_groups
 from gdpo.errors import ConfigError, DataError
 

@@ -7,16 +7,9 @@ everywhere. An infinite reward is a `DataError`. Groups of unequal size are padd
 of one contributes 0. `gdpo.testing.check_estimator` tests all of it, for your own too.
 """
 
-from gdpo.advantages._agreement import (
-    corr_grpo,
-    gd2po_hard,
-    gd2po_snr,
-    gdpo_decorrelated,
-    rvpo,
-)
-from gdpo.advantages._constrained import DualAscent, constrained_grpo
-from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, mo_grpo, per_reward_batch_std
-from gdpo.advantages._emphasis import dara_asymmetric, dara_symmetric, dvao, sa_mrpo, saw
+from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_decorrelated
+from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, per_reward_batch_std
+from gdpo.advantages._emphasis import sa_mrpo, saw
 from gdpo.advantages._registry import (
     ESTIMATORS,
     Estimator,
@@ -32,17 +25,12 @@ __all__ = [
     "ESTIMATORS",
     "AdvantageRule",
     "Advantages",
-    "DualAscent",
     "Estimator",
     "Rewards",
     "Weights",
     "check_advantages",
     "check_finite",
-    "constrained_grpo",
     "corr_grpo",
-    "dara_asymmetric",
-    "dara_symmetric",
-    "dvao",
     "gd2po_hard",
     "gd2po_snr",
     "gdpo",
@@ -52,11 +40,9 @@ __all__ = [
     "grpo_batch_norm",
     "grpo_batch_std",
     "grpo_no_std",
-    "mo_grpo",
     "per_reward_batch_std",
     "resolve_estimator",
     "rloo",
-    "rvpo",
     "sa_mrpo",
     "saw",
     "weights_by_name",

@@ -31,13 +31,11 @@ from gdpo.advantages.stages import (
     mean,
     namespace,
     scale,
-    soft_minimum,
     spread,
     standardize,
     times,
     weighted_sum,
 )
-from gdpo.errors import ConfigError
 
 
 def corr_grpo(
@@ -92,7 +90,7 @@ def corr_grpo(
     """
     positive("epsilon", epsilon)
     r, w = prepare(rewards, weights)
-    xp = namespace(r.values)
+    xp = r.xp
     c = centre(r, over=SAMPLES)
     z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
     together = spread(weighted_sum(z, xp.sign(w)), over=SAMPLES)
@@ -199,7 +197,7 @@ def gd2po_snr(
     """
     in_range("threshold", threshold, 0, 1)
     r, w = prepare(rewards, weights)
-    xp = namespace(r.values)
+    xp = r.xp
     z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(z, w)
     force = xp.sum(xp.abs(w) * xp.where(xp.isnan(z.values), 0.0, xp.abs(z.values)), axis=-1)
@@ -266,71 +264,9 @@ def gdpo_decorrelated(
     return finish(standardize(total, over=BATCH), rewards, max_advantage=max_advantage)
 
 
-def rvpo(
-    rewards: Rewards,
-    weights: Weights,
-    *,
-    sharpness: Number = 1.0,
-    noise_floor: PerReward = None,
-    max_advantage: Number | None = None,
-) -> Advantages:
-    r"""RVPO: the soft minimum of the normalized rewards instead of their sum.
-
-    $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(
-       -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa z_k}}{\sum_k w_k} \Bigr)
-       \approx \mathrm{standardize}_{\text{batch}} \Bigl(
-       \bar z - \frac{\kappa}{2} \mathrm{var}_w(z_k) \Bigr). $$
-
-    A sample counts by its worst rewards, so that a good one cannot make up for a bad one; a reward
-    that never varies counts as 0 for everyone, and so draws the soft minimum towards it.
-    $\kappa \to 0$ is GDPO with weights that sum to 1. The soft minimum is not 0 on average, and the
-    batch step then moves groups without signal away from 0. Rare failures have the lowest $z$ and
-    decide: priority goes by difficulty, not by importance.
-
-    Differs from the paper: it has no weights; its $\kappa$ rises from 0.5 to 2 in training, here it
-    is fixed. The formula is taken from secondary sources.
-
-    Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, 0 or more: its share of the soft minimum.
-        sharpness: $\kappa$, from 0.01 to 1000.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
-
-    Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
-
-    Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards; a negative weight.
-
-    References:
-        Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
-
-    Example:
-        One of two rewards is nearer to none than to both.
-
-        >>> import numpy as np
-        >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
-        >>> rvpo(r, [1, 1], sharpness=2).round(4)
-        array([[-0.7758, -0.3466, -0.3466,  1.469 ]])
-    """
-    in_range("sharpness", sharpness, 0.01, 1000)
-    r, w = prepare(rewards, weights)
-    xp = namespace(r.values)
-    if bool(xp.any(w < 0)):
-        raise ConfigError(
-            "rvpo takes no negative weight: turn the reward around, so that more is better"
-        )
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
-    a = standardize(soft_minimum(z, w, sharpness=sharpness), over=BATCH)
-    return finish(a, rewards, max_advantage=max_advantage)
-
-
 def _opposed(z: Rounded, weights: Any, threshold: Number) -> Any:
     """Rollouts with one reward that pulls up by more than the threshold and one that pulls down."""
-    xp = namespace(z.values)
+    xp = z.xp
     pull = xp.sign(weights) * xp.where(xp.isnan(z.values), 0.0, z.values)
     enough = threshold + z.error  # what is no larger than its rounding error has no sign
     return xp.any(pull > enough, axis=-1) & xp.any(pull < -enough, axis=-1)
@@ -338,7 +274,7 @@ def _opposed(z: Rounded, weights: Any, threshold: Number) -> Any:
 
 def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
     """Over what is kept, after each group was multiplied with its share of it."""
-    xp = namespace(total.values)
+    xp = total.xp
     kept = Rounded(xp.where(keep, total.values, xp.nan), xp.where(keep, total.error, 0.0))
     present = xp.where(xp.isnan(total.values), xp.nan, xp.astype(keep, total.values.dtype))
     share = mean(present, over=SAMPLES)

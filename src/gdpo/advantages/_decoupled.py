@@ -35,50 +35,6 @@ from gdpo.advantages.stages import (
 )
 
 
-def mo_grpo(
-    rewards: Rewards,
-    weights: Weights,
-    *,
-    noise_floor: PerReward = None,
-    max_advantage: Number | None = None,
-) -> Advantages:
-    r"""Advantage of each sample: the weighted sum of its rewards, each normalized in its group.
-
-    $$ A = \sum_k w_k z_k, \qquad z_k = \frac{r_k - \bar r_k}{\mathrm{std}(r_k)}. $$
-
-    GDPO without its batch step: the size of the advantages grows with the number of rewards, and
-    the batch has no say in it.
-
-    Differs from the paper: it has no weights (here 1 by default), and does not say what a group
-    without spread gives (here exactly 0). The formula is taken from secondary sources.
-
-    Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, multiplied with the normalized reward: importance, not unit.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
-
-    Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
-
-    Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
-
-    References:
-        Ichihara et al. 2025, "MO-GRPO", https://arxiv.org/abs/2509.22047.
-
-    Example:
-        >>> import numpy as np
-        >>> mo_grpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)
-        array([[-0.7071,  0.7071],
-               [-1.4142,  1.4142]])
-    """
-    r, w = prepare(rewards, weights)
-    z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
-    return finish(weighted_sum(z, w), rewards, max_advantage=max_advantage)
-
-
 def gdpo(
     rewards: Rewards,
     weights: Weights,

@@ -22,72 +22,16 @@ from gdpo.advantages.arrays import (
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,
-    Rounded,
     centre,
-    divide,
     mean,
     namespace,
     rounding_of,
-    scale,
     spread,
     standardize,
     times,
     weighted_sum,
 )
 from gdpo.errors import ConfigError, DataError
-
-
-def dvao(
-    rewards: Rewards,
-    weights: Weights,
-    *,
-    noise_floor: PerReward = None,
-    max_advantage: Number | None = None,
-) -> Advantages:
-    r"""DVAO: normalized rewards, each weighted with its share of the group's spread.
-
-    $$ A = \sum_k \tilde w_k z_k, \qquad
-       \tilde w_k = \frac{w_k \sigma_k}{\sum_l |w_l| \sigma_l},
-       \qquad\text{so that}\quad A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sum_l |w_l| \sigma_l}, $$
-
-    with $\sigma_k$ the sample standard deviation of $r_k$ in the group. The numerator is GRPO's,
-    the denominator the largest standard deviation that the sum could have: the direction is GRPO's,
-    only the size differs, and it is never larger.
-
-    Differs from the paper: sample instead of population standard deviation, no ε of 1e-8; a
-    negative weight enters the denominator with its size. The formula is taken from secondary
-    sources.
-
-    Args:
-        rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward in effect.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
-
-    Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
-
-    Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
-
-    References:
-        Jiang et al. 2026, "DVAO", https://arxiv.org/abs/2605.25604.
-
-    Example:
-        >>> import numpy as np
-        >>> dvao(np.array([[[0.0, 0.0], [0.0, 3.0]], [[0.0, 3.0], [1.0, 0.0]]]), [1, 1]).round(4)
-        array([[-0.7071,  0.7071],
-               [ 0.3536, -0.3536]])
-    """
-    r, w = prepare(rewards, weights)
-    xp = namespace(r.values)
-    c = centre(r, over=SAMPLES)
-    z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
-    std = spread(c, over=SAMPLES)
-    total = weighted_sum(times(z, std), w)
-    bound = xp.sum(xp.abs(w) * std, axis=-1)
-    return finish(divide(total, bound), rewards, max_advantage=max_advantage)
 
 
 def sa_mrpo(
@@ -141,7 +85,7 @@ def sa_mrpo(
     """
     in_range("gamma", gamma, 0, float("inf"))
     r, w = prepare(rewards, weights)
-    xp = namespace(r.values)
+    xp = r.xp
     bottom, width = _declared_range(low, high, r.values)
     saturation = (mean(r.values, over=BATCH) - bottom) / width
     room = xp.where(xp.isnan(saturation), 1.0, 1 - xp.clip(saturation, 0.0, 1.0))
@@ -198,7 +142,7 @@ def saw(
         array([[ 0.    ,  1.4142, -0.7071, -0.7071]])
     """
     r, w = prepare(rewards, weights)
-    xp = namespace(r.values)
+    xp = r.xp
     bottom = _declared(low, r.values, "low")
     error = xp.max(r.error, axis=BATCH, keepdims=True)
     above = _above(mean(r.values, over=BATCH), bottom, w, error)
@@ -210,123 +154,6 @@ def saw(
     z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(times(z, relative), w)
     return finish(standardize(total, over=BATCH), rewards, max_advantage=max_advantage)
-
-
-def dara_symmetric(
-    rewards: Rewards,
-    weights: Weights,
-    *,
-    max_boost: Number = 5.0,
-    noise_floor: PerReward = None,
-    max_advantage: Number | None = None,
-) -> Advantages:
-    r"""DARA, symmetric: GDPO in which a reward that varies in few groups is scaled up.
-
-    $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k b_k z_k\Bigr), \qquad
-       b_k = \min\Bigl(b_{\max}, \sqrt{\max_l \pi_l / \pi_k}\Bigr), $$
-
-    with $\pi_k$ the share of groups in which reward $k$ varies. Normalized rewards have an energy
-    proportional to $\pi_k$ in the batch; the boost makes them equal. It amplifies a rare reward
-    that is noise as well.
-
-    Differs from the published code: any number of rewards, with weights; the batch step counts
-    rollouts; no ε. The paper's text is known to us through its code's description only.
-
-    Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit.
-        max_boost: $b_{\max}$, 1 or more; 1 is GDPO.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
-
-    Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
-
-    Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
-
-    References:
-        "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code.
-
-    Example:
-        The first reward varies in one of two groups: there it counts √2 times.
-
-        >>> import numpy as np
-        >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])
-        >>> dara_symmetric(r, [1, 1]).round(4)
-        array([[-0.4687,  0.4687],
-               [-1.1315,  1.1315]])
-    """
-    in_range("max_boost", max_boost, 1, float("inf"))
-    r, w = prepare(rewards, weights)
-    c = centre(r, over=SAMPLES)
-    boost = _boost(c, w, max_boost)
-    z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
-    a = standardize(weighted_sum(times(z, boost), w), over=BATCH)
-    return finish(a, rewards, max_advantage=max_advantage)
-
-
-def dara_asymmetric(
-    rewards: Rewards,
-    weights: Weights,
-    *,
-    max_boost: Number = 5.0,
-    noise_floor: PerReward = None,
-    max_advantage: Number | None = None,
-) -> Advantages:
-    r"""DARA, asymmetric: the boost of `dara_symmetric` for samples better than their group only.
-
-    $$ A = \mathrm{standardize}_{\text{batch}}
-       \Bigl(\sum_k w_k \bigl[z_k + (b_k - 1) \max(z_k, 0)\bigr]\Bigr). $$
-
-    For a negative weight, better means below the mean. The sum is not 0 in each group, and the
-    batch step then moves groups without signal away from 0.
-
-    Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit.
-        max_boost: $b_{\max}$, 1 or more; 1 is GDPO.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
-
-    Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
-
-    Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
-
-    References:
-        "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code. What differs from it:
-        `dara_symmetric`.
-
-    Example:
-        >>> import numpy as np
-        >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])
-        >>> dara_asymmetric(r, [1, 1]).round(4)
-        array([[-0.5568,  0.4523],
-               [-1.0613,  1.1658]])
-    """
-    in_range("max_boost", max_boost, 1, float("inf"))
-    r, w = prepare(rewards, weights)
-    xp = namespace(r.values)
-    c = centre(r, over=SAMPLES)
-    boost = _boost(c, w, max_boost)
-    z = scale(c, over=SAMPLES, floor=floors(noise_floor, r.values))
-    boosted = times(z, xp.where(w * z.values > 0, boost, 1.0))
-    a = standardize(weighted_sum(boosted, w), over=BATCH)
-    return finish(a, rewards, max_advantage=max_advantage)
-
-
-def _boost(c: Rounded, weights: Any, max_boost: Number) -> Any:
-    xp = namespace(c.values)
-    varies = (spread(c, over=SAMPLES) > 0) & (weights != 0)
-    live = xp.sum(xp.astype(varies, c.values.dtype), axis=BATCH)
-    ratio = xp.sqrt(xp.max(live) / xp.where(live > 0, live, 1.0))
-    return xp.clip(ratio, 1.0, max_boost)
 
 
 def _declared(values: PerReward, beside: Rewards, name: str) -> Any:

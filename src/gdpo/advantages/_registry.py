@@ -6,17 +6,18 @@ from typing import Any, TypeAlias
 from array_api_compat import array_namespace
 
 from gdpo._naming import did_you_mean, find
-from gdpo.advantages._agreement import (
-    corr_grpo,
-    gd2po_hard,
-    gd2po_snr,
-    gdpo_decorrelated,
+from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_decorrelated
+from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, per_reward_batch_std
+from gdpo.advantages._emphasis import sa_mrpo, saw
+from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
+from gdpo.advantages.contrib import (
+    constrained_grpo,
+    dara_asymmetric,
+    dara_symmetric,
+    dvao,
+    mo_grpo,
     rvpo,
 )
-from gdpo.advantages._constrained import constrained_grpo
-from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, mo_grpo, per_reward_batch_std
-from gdpo.advantages._emphasis import dara_asymmetric, dara_symmetric, dvao, sa_mrpo, saw
-from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
 from gdpo.errors import ConfigError
 
 Estimator: TypeAlias = Callable[..., Any]

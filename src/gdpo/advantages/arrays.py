@@ -44,7 +44,7 @@ def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " r
         ConfigError: A weight too many or too few, or one that is not finite.
     """
     r = rounded(rewards)
-    xp = namespace(r.values)
+    xp = r.xp
     if is_torch_array(weights):
         weights = weights.detach() if is_torch_array(r.values) else weights.tolist()
     weights_array = xp.asarray(weights, dtype=r.values.dtype, device=device(r.values))

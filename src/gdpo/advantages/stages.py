@@ -68,6 +68,11 @@ class Rounded:
     complete: bool = False
     """It is known that no value is missing: nothing has to be left out."""
 
+    @property
+    def xp(self) -> Any:
+        """The library that the values belong to."""
+        return namespace(self.values)
+
 
 def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
     r"""Subtract the mean: $x_i - \bar x$, over the values that are there.
@@ -80,7 +85,7 @@ def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
         over: The axes of the mean.
         counts: How often each value counts in the mean; left out: once.
     """
-    xp = namespace(x.values)
+    xp = x.xp
     centred, divisor = _centred(x, over, counts)
     return times(centred, xp.astype(xp.isfinite(divisor), centred.values.dtype))
 
@@ -97,7 +102,7 @@ def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -
         floor: A spread that is noise or too small to matter, in the unit of `x`: what varies less
             is divided by it, and so not blown up to unit size.
     """
-    xp = namespace(x.values)
+    xp = x.xp
     std = spread(x, over=over, counts=counts)
     return _over(x, xp.where(std > 0, std, xp.inf), floor)
 
@@ -109,7 +114,7 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
         In the unit of `x`, with the axes `over` kept at length 1; exactly 0 for fewer than two
         values, and where it is no larger than the rounding error beneath it.
     """
-    xp = namespace(x.values)
+    xp = x.xp
     present = _present(x, xp)
     values = _filled(x.values, present, xp)
     size = _total(xp.abs(values), over, counts, xp) / _count(x.values, present, over, counts)
@@ -124,7 +129,7 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     `spread` of what `centre` gives is the same, but for a bar that is twice as high: centring adds
     an error as large as the values' own.
     """
-    xp = namespace(x.values)
+    xp = x.xp
     _, divisor = _centred(x, over, None)
     return xp.where(xp.isfinite(divisor), divisor, 0.0)
 
@@ -137,13 +142,13 @@ def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = N
 
 def times(x: Rounded, factor: Any) -> Rounded:
     """Multiply with an exact factor of a shape that fits."""
-    xp = namespace(x.values)
+    xp = x.xp
     return Rounded(x.values * factor, x.error * xp.abs(factor), x.complete)
 
 
 def divide(x: Rounded, divisor: Any) -> Rounded:
     """Divide by an exact spread of a shape that fits; a spread of 0 gives exactly 0."""
-    xp = namespace(x.values)
+    xp = x.xp
     return _over(x, xp.where(divisor > 0, divisor, xp.inf))
 
 
@@ -158,7 +163,7 @@ def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
 
     A reward with weight 0 is as good as absent. Where no reward applies, the sum is missing.
     """
-    xp = namespace(x.values)
+    xp = x.xp
     applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
     terms = weights * _filled(x.values, applies, xp)
     rounding = rounding_of(xp.sum(xp.abs(terms), axis=-1), _eps(xp, terms.dtype))
@@ -189,7 +194,7 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
     The weighted mean as $\kappa \to 0$, the minimum as $\kappa \to \infty$; exactly 0 where all are
     0. The weights must not be negative.
     """
-    xp = namespace(x.values)
+    xp = x.xp
     applies = ~xp.isnan(x.values) & (weights != 0)
     present = xp.any(applies, axis=-1)
     exponents = xp.where(applies, -sharpness * x.values, -xp.inf)
@@ -208,7 +213,7 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
 
 def present_in(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     """Number of values that are there, at least 1, with the axes `over` kept at length 1."""
-    xp = namespace(x.values)
+    xp = x.xp
     return _count(x.values, ~xp.isnan(x.values), over, None)
 
 
@@ -231,7 +236,7 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
         z: Standardized in each group.
         shrinkage: $\lambda$ of $(1 - \lambda) C + \lambda I$, which has no eigenvalue below it.
     """
-    xp = namespace(z.values)
+    xp = z.xp
     columns = xp.reshape(xp.where(xp.isnan(z.values), 0.0, z.values), (-1, z.values.shape[-1]))
     length = xp.sqrt(xp.sum(columns * columns, axis=0))
     unit = columns / xp.where(length > 0, length, 1.0)
@@ -251,7 +256,7 @@ def decorrelated(
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
     """For each centred sample, the `spread` of the others of its group; 0 for fewer than two."""
-    xp = namespace(x.values)
+    xp = x.xp
     error = xp.max(x.error, axis=SAMPLES, keepdims=True)
     each = [  # one reward at a time: the moments take ten times its memory and more
         _spread_of_others(x.values[:, :, k], error[:, :, k]) for k in range(x.values.shape[-1])
@@ -318,7 +323,7 @@ def _before(each: _Moments) -> _Moments:
 
 def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
     """The values without their mean, and their spread."""
-    xp = namespace(x.values)
+    xp = x.xp
     present = _present(x, xp)
     count = _count(x.values, present, over, counts)
     values = _filled(x.values - _one_of(x.values, present, over, xp), present, xp)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gdpo.advantages import dvao, gdpo, gdpo_decorrelated, grpo, mo_grpo
+from gdpo.advantages import gdpo, gdpo_decorrelated, grpo
+from gdpo.advantages.contrib import dvao, mo_grpo
 from gdpo.experiments.toys import (
     correlated_batch,
     correlation_with,
