@@ -15,7 +15,9 @@ def section(title):
 
 def rooms():
     """In the order of the table; those of its first row are one."""
-    cells = [line.split("|")[1] for line in section("The map").splitlines() if line.startswith("| `")]
+    cells = [
+        line.split("|")[1] for line in section("The map").splitlines() if line.startswith("| `")
+    ]
     return [re.findall(r"`(\w+)(?:\.py|/)`", cell) for cell in cells]
 
 
@@ -49,4 +51,6 @@ def test_what_the_ways_and_the_table_of_changes_name_is_there():
     for names, *files in steps:
         ...
     files = re.findall(r"`?((?:\w+/)+\w+\.py)`?", ways + section("Where to change what"))
-    assert [file for file in set(files) if not (SOURCE / file).exists() and not (ROOT / file).exists()] == []
+    assert [
+        file for file in set(files) if not (SOURCE / file).exists() and not (ROOT / file).exists()
+    ] == []

@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-
-from gdpo.advantages import gdpo, gdpo_decorrelated, grpo
-from gdpo.advantages.contrib import dvao, mo_grpo
-from gdpo.experiments.toys import (
+from tests.experiments.toys.batches import (
     correlated_batch,
     correlation_with,
     influence,
@@ -13,6 +10,9 @@ from gdpo.experiments.toys import (
     live_size,
     thinning_batch,
 )
+
+from gdpo.advantages import gdpo, gdpo_decorrelated, grpo
+from gdpo.advantages.contrib import dvao, mo_grpo
 
 
 @pytest.mark.parametrize(("rate", "samples"), [(0.5, 4), (0.5, 8), (0.4, 8), (0.1, 4)])

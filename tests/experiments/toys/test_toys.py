@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpo.experiments.toys import TOYS
-from gdpo.experiments.toys._toy import draw, moments
+from gdpo.experiments.toys._toys import draw, moments
 
 ROLLOUTS = 200_000
 EVERY_TOY = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS)

@@ -6,20 +6,9 @@ compares an estimator's mean update with the true gradients. The batches are tho
 advantages are known in closed form, without any learning.
 """
 
-from gdpo.experiments.toys._alignment import Alignment, alignment
-from gdpo.experiments.toys._batches import (
-    correlated_batch,
-    correlation_with,
-    influence,
-    junk_batch,
-    live_size,
-    thinning_batch,
-)
-from gdpo.experiments.toys._run import ToyResult, run_toy
-from gdpo.experiments.toys._suite import suite, toy_experiment
-from gdpo.experiments.toys._table import table
-from gdpo.experiments.toys._toy import Choice, Reward, Toy, earned_by
-from gdpo.experiments.toys._toys import TOYS
+from gdpo.experiments.toys._run import Alignment, ToyResult, alignment, run_toy
+from gdpo.experiments.toys._suite import suite, table, toy_experiment
+from gdpo.experiments.toys._toys import TOYS, Choice, Reward, Toy, earned_by
 
 __all__ = [
     "TOYS",
@@ -29,15 +18,9 @@ __all__ = [
     "Toy",
     "ToyResult",
     "alignment",
-    "correlated_batch",
-    "correlation_with",
     "earned_by",
-    "influence",
-    "junk_batch",
-    "live_size",
     "run_toy",
     "suite",
     "table",
-    "thinning_batch",
     "toy_experiment",
 ]

@@ -4,14 +4,15 @@ import multiprocessing
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TypeAlias
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments._reading import Experiment, Run
+from gdpo.experiments._reading import Experiment, Measured, Run
+from gdpo.experiments._threshold import first_reached
 from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
-from gdpo.experiments.toys._toy import Toy
-from gdpo.experiments.toys._toys import TOYS
+from gdpo.experiments.toys._toys import TOYS, Toy
 
 Progress: TypeAlias = Callable[[int, int, str, str], None]
 """Told after each arm how many are done, of how many, its toy and its estimator."""
@@ -141,3 +142,42 @@ def _run(folder: Path, estimator: str, outcome: ToyResult | str, seed: int, plac
         return Run(estimator, seed, path, "failed", outcome, {})
     means = {name: curve[place] for name, curve in outcome.curves.items()}
     return Run(estimator, seed, path, "finished", "", means)
+
+
+def table(experiments: Mapping[str, Experiment]) -> str:
+    """A table per toy, a row per estimator: the step at which the seeds have each reward.
+
+    A cell is the median (the step at which half of the seeds had it) and the range over the seeds,
+    then how many never had it, if any. Had: `first_reached` says that the curve was at `reach` of
+    the reward's range; it may be lost again.
+    """
+    return "\n\n".join(_table(experiment) for experiment in experiments.values()) + "\n"
+
+
+def _table(experiment: Experiment) -> str:
+    names = [measured.name for measured in experiment.rewards]
+    lines = [
+        [experiment.name, *names],
+        ["---"] * (1 + len(names)),
+        *(
+            [f"`{a}`", *(_cell(experiment, a, m) for m in experiment.rewards)]
+            for a in experiment.arms
+        ),
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(experiment: Experiment, arm: str, measured: Measured) -> str:
+    if any(run.state == "failed" for run in experiment.runs_of(arm)):
+        return "failed"
+    level = measured.low + experiment.reach * (measured.high - measured.low)
+    reached = [first_reached(c, level) for c in experiment.curves(arm, measured.name)]
+    steps = sorted(inf if step is None else step for step in reached)
+    never = reached.count(None)
+    if never == len(steps):
+        return "never"
+    median, low, high = (
+        f">{experiment.total_steps}" if step == inf else f"{step}"
+        for step in (steps[(len(steps) - 1) // 2], steps[0], steps[-1])
+    )
+    return f"{median} [{low} to {high}]" + (f", {never} never" if never else "")

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.advantages.contrib import mo_grpo
-from gdpo.experiments.toys._toy import Array
+from gdpo.experiments.toys._toys import Array
 
 
 def junk_batch(
