@@ -19,8 +19,9 @@ from tests.integrations.generating import (
     ragged,
 )
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicLayer
 
-from gdpo.integrations.trl._generation import COVERED_SETTINGS
+from gdpo.integrations.trl._generation import COVERED_SETTINGS, RoomyLayer
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -154,3 +155,25 @@ def test_a_prompt_is_read_once_and_rows_that_have_ended_leave():
     for (batch, _), still_open in zip(passed[1:], open_rows, strict=True):
         assert still_open <= batch <= still_open / 0.9
     assert passed[-1][0] < len(rows) / 2
+
+
+def test_a_layer_with_room_holds_what_a_layer_holds_and_no_more_than_it_may():
+    draw = torch.Generator().manual_seed(0)
+    plain, filled = DynamicLayer(), DynamicLayer()
+    prompts = torch.rand(2, 3, 2, 5, 4, generator=draw)
+    plain.update(*prompts)
+    filled.update(*prompts)
+    rows = torch.tensor([2, 0, 0, 1, 2, 2])
+    roomy = RoomyLayer(filled, rows, longest=120)
+    assert filled.keys is None  # or the prompts would be kept twice
+    plain.batch_select_indices(rows)
+    for step in range(115):
+        if step in (3, 40, 41):
+            keep = torch.arange(len(plain.keys))[torch.arange(len(plain.keys)) != 1]
+            plain.batch_select_indices(keep)
+            roomy.batch_select_indices(keep)
+        new = torch.rand(2, len(plain.keys), 2, 1, 4, generator=draw)
+        for ours, theirs in zip(roomy.update(*new), plain.update(*new), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+            assert ours.untyped_storage().nbytes() <= ours[..., :1, :].numel() * 4 * 120
+        assert roomy.get_seq_length() == plain.get_seq_length() == 6 + step

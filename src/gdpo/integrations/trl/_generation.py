@@ -145,6 +145,68 @@ def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
     return None
 
 
+ROOM = 32
+"""Positions that are added at once when there is no room left."""
+
+
+class RoomyLayer(DynamicLayer):
+    """A `DynamicLayer` whose keys and values are the beginning of larger tensors.
+
+    For a decoding loop: it appends and chooses rows. It cannot be cropped or reset.
+
+    Args:
+        layer: The layer that holds the prompts. It is emptied, so that nothing is kept twice.
+        rows: Its rows to take over, in this order; a row may come several times.
+        longest: Positions that it will hold at most.
+    """
+
+    def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
+        super().__init__()
+        keys, values = layer.keys, layer.values
+        assert keys is not None, "the prompts come before the rows"
+        assert values is not None
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self._longest = longest
+        self._length = keys.shape[-2]
+        layer.keys = layer.values = None
+        self._all_keys = self._with_room(keys[rows])
+        self._all_values = self._with_room(values[rows])
+        self._show()
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,  # noqa: ARG002  what transformers' caches are called with
+        **kwargs: Any,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append positions; returns the keys and values of all positions so far."""
+        start, self._length = self._length, self._length + key_states.shape[-2]
+        if self._length > self._all_keys.shape[-2]:
+            self._all_keys = self._with_room(self._all_keys)
+            self._all_values = self._with_room(self._all_values)
+        self._all_keys[..., start : self._length, :] = key_states
+        self._all_values[..., start : self._length, :] = value_states
+        return self._show()
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep these rows, in this order."""
+        self._all_keys = self._all_keys[indices]
+        self._all_values = self._all_values[indices]
+        self._show()
+
+    def _with_room(self, states: torch.Tensor) -> torch.Tensor:
+        size = max(self._length, min(self._length + ROOM, self._longest))
+        larger = states.new_empty((*states.shape[:-2], size, states.shape[-1]))
+        larger[..., : states.shape[-2], :] = states
+        return larger
+
+    def _show(self) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys = self._all_keys[..., : self._length, :]
+        self.values = self._all_values[..., : self._length, :]
+        return self.keys, self.values
+
+
 LEAVE_TOGETHER = 0.1
 """Share of the rows that must have ended before they leave: what is left of the cache is copied."""
 
@@ -178,7 +240,7 @@ def sample_rows(
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
     batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
-    batch.open_rows(prompt_of_row, logits_processor)
+    batch.open_rows(prompt_of_row, logits_processor, longest=stopping_criteria.max_length)
     logits = outputs.logits[:, -1][prompt_of_row].float()
     del outputs  # or its logits would live as long as the loop
     pad = generation_config._pad_token_tensor
@@ -211,9 +273,14 @@ class _Batch:
         self._model_kwargs = model_kwargs
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def open_rows(self, prompt_of_row: torch.Tensor, processors: Any) -> None:
+    def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
         """Continue from the prompts to their rows."""
-        self._model_kwargs["past_key_values"].batch_select_indices(prompt_of_row)
+        cache = self._model_kwargs["past_key_values"]
+        for i, layer in enumerate(cache.layers):
+            if type(layer) is DynamicLayer and layer.is_initialized:
+                cache.layers[i] = RoomyLayer(layer, prompt_of_row, longest=longest)
+            else:
+                layer.batch_select_indices(prompt_of_row)
         self._select(prompt_of_row, processors)
         self._place = torch.arange(len(self.ids), device=self.ids.device)
 
