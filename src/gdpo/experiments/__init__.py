@@ -29,7 +29,7 @@ from gdpo.experiments._robust import (
     interquartile_mean,
     paired_difference,
 )
-from gdpo.experiments._survival import kaplan_meier, log_rank, log_rank_scores
+from gdpo.experiments._survival import kaplan_meier, log_rank_scores
 from gdpo.experiments._threshold import (
     REACHED,
     WINDOW,
@@ -70,7 +70,6 @@ __all__ = [
     "holm",
     "interquartile_mean",
     "kaplan_meier",
-    "log_rank",
     "log_rank_scores",
     "make_grid",
     "paired_difference",

@@ -1,6 +1,6 @@
 """How long runs take to a threshold, when some of them never come to it."""
 
-from math import erfc, nan, sqrt
+from math import nan
 from statistics import NormalDist
 
 import numpy as np
@@ -72,44 +72,6 @@ def _half(steps: Float[np.ndarray, " time"], share: Float[np.ndarray, " time"]) 
     return float(steps[at[0]]) if len(at) else nan
 
 
-def log_rank(
-    times: tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]],
-    reached: tuple[Bool[np.ndarray, " run"], Bool[np.ndarray, " run"]],
-) -> float:
-    r"""P-value of the log-rank test: whether two arms reach a threshold at the same pace.
-
-    With $O - E$ the number of runs of one arm that reached it less the number expected at each of
-    the steps, were the arms alike, and $V$ its hypergeometric variance, $(O - E)^2 / V$ is compared
-    with chi-squared with one degree of freedom.
-
-    That is right for many runs. For few, p is too small: 3 against 3 runs that are wholly apart get
-    0.025, where one in ten relabellings is as far apart. Of arms that are alike it tells 7 to 8 %
-    apart at 0.05 with 5 seeds, 10 % with 3 (`benchmarks/few_seeds.py`). Give `log_rank_scores` to
-    `permutation_test` instead.
-
-    Args:
-        times: Of each run of both arms, the step at which it reached it, or its last step.
-        reached: Whether it did.
-
-    Returns:
-        From 0 to 1; 1 where no run reached it, or all did at once; NaN where an arm has no run.
-
-    References:
-        Mantel 1966; Peto and Peto 1972.
-    """
-    if min(len(t) for t in times) == 0:
-        return nan
-    all_times, all_reached = np.concatenate(times), np.concatenate(reached)
-    variance = 0.0
-    for t in np.unique(all_times[all_reached]):
-        n, ours = np.count_nonzero(all_times >= t), np.count_nonzero(times[0] >= t)
-        d = np.count_nonzero(all_times[all_reached] == t)
-        if n > 1:
-            variance += d * (ours / n) * (1 - ours / n) * (n - d) / (n - 1)
-    excess = float(np.sum(log_rank_scores(times, reached)[0]))
-    return erfc(abs(excess) / sqrt(2 * variance)) if variance > 0 else 1.0
-
-
 def log_rank_scores(
     times: tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]],
     reached: tuple[Bool[np.ndarray, " run"], Bool[np.ndarray, " run"]],
@@ -118,8 +80,10 @@ def log_rank_scores(
 
     $\delta_j - \sum_{t_i \le t_j} d_i / n_i$: 1 if it reached the threshold, less how many times a
     run that was on its way for as long was expected to. They sum to 0 over all runs, and over one
-    arm to $O - E$ of `log_rank`; permuting them is the permutation test with that statistic. It is
-    exact where runs of both arms are cut short alike.
+    arm to the $O - E$ of the log-rank test. `permutation_test` of them is that test without its
+    approximation, which is too sure of few runs: 3 against 3 that are wholly apart get p = 0.025
+    from chi-squared, where one in ten relabellings is as far apart
+    (`benchmarks/few_seeds.py`). It is exact where runs of both arms are cut short alike.
 
     Args:
         times: Of each run of both arms, the step at which it reached it, or its last step.
