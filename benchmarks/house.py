@@ -3,9 +3,9 @@
     python benchmarks/house.py [FOLDER]
 
 FOLDER is the root of a checkout (this one, if it is left out). Two ways are walked by running them
-in that checkout: `gdpo check` of a shipped recipe and `gdpo analyze` of a parquet file. A way is the
-modules of the package in the order in which each function is called for the first time; a step into
-a module that was left before is a return.
+in that checkout: `gdpo check` of a shipped recipe and `gdpo analyze` of a parquet file. A way is
+the modules of the package in the order in which each function is called for the first time; a step
+into a module that was left before is a return.
 """
 
 import ast
@@ -100,52 +100,59 @@ def returns(root: Path, *arguments: str) -> str:
     return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "-"
 
 
-def rollouts(folder: Path) -> Path:
+def a_rollout_file(folder: Path) -> Path:
     rng = np.random.default_rng(0)
-    column = lambda high: pa.array(rng.integers(0, high, 512).astype(float))  # noqa: E731
-    table = pa.table(
-        {
-            "step": np.repeat(np.arange(8), 64),
-            "prompt": [f"prompt {i // 8}" for i in range(512)],
-            "completion": [f"completion {i}" for i in range(512)],
-            "correctness_reward": column(2),
-            "format_reward": column(3),
-        }
-    )
-    pq.write_table(table, folder / "rollouts.parquet")
+    table = {
+        "step": np.repeat(np.arange(8), 64),
+        "prompt": [f"prompt {i // 8}" for i in range(512)],
+        "completion": [f"completion {i}" for i in range(512)],
+        "correctness_reward": rng.integers(0, 2, 512).astype(float),
+        "format_reward": rng.integers(0, 3, 512).astype(float),
+    }
+    pq.write_table(pa.table(table), folder / "rollouts.parquet")
     return folder / "rollouts.parquet"
+
+
+def rows_of_gsm8k(folder: Path) -> Path:
+    rows = [{"question": f"What is {i} + 1?", "answer": f"#### {i + 1}"} for i in range(600)]
+    file = folder / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def size(files: list[Path]) -> str:
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    return f"{lines:,} / {len(files)}"
+
+
+def figures(root: Path, folder: Path) -> dict[str, object]:
+    files = sorted((root / "src" / "gdpo").rglob("*.py"))
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    every = [(file, function) for file, tree in trees.items() for function in functions(tree)]
+    used = {file: names(tree) for file, tree in trees.items()}
+    private = [(f, each) for f, each in every if each.name.startswith("_") and each.name[1] != "_"]
+    public = [function for _, function in every if is_public(function)]
+    lengths = sorted(code_lines(function) for _, function in every)
+    check = ("check", "recipes/gsm8k", "--set", f"data.source={rows_of_gsm8k(folder)}")
+    return {
+        "src: lines / files": size(files),
+        "tests: lines / files": size(list((root / "tests").rglob("*.py"))),
+        "rollouts/readers: lines / files": size([f for f in files if "readers" in f.parts]),
+        "returns, gdpo check": returns(root, *check),
+        "returns, gdpo analyze": returns(root, "analyze", str(a_rollout_file(folder))),
+        "public names": len({name for tree in trees.values() for name in exported(tree)}),
+        "private functions used once": share([used[f][each.name] == 1 for f, each in private]),
+        "code lines of a function, p95": lengths[int(0.95 * len(lengths))],
+        "code lines of a function, longest": lengths[-1],
+        "public functions typed": share([is_typed(function) for function in public]),
+        "public functions with a docstring": share([bool(ast.get_docstring(f)) for f in public]),
+    }
 
 
 def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve()
-    files = sorted((root / "src" / "gdpo").rglob("*.py"))
-    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
-    lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
-    of_readers = [lines[file] for file in files if "readers" in file.parts]
-    every = [(file, function) for file, tree in trees.items() for function in functions(tree)]
-    used = {file: names(tree) for file, tree in trees.items()}
-    private = [(f, each) for f, each in every if each.name.startswith("_") and each.name[1] != "_"]
-    lengths = sorted(code_lines(function) for _, function in every)
-    public = [function for _, function in every if is_public(function)]
-    tests = [
-        len(f.read_text(encoding="utf-8").splitlines()) for f in (root / "tests").rglob("*.py")
-    ]
     with tempfile.TemporaryDirectory() as folder:
-        figures = {
-            "src: lines / files": f"{sum(lines.values()):,} / {len(files)}",
-            "tests: lines / files": f"{sum(tests):,} / {len(tests)}",
-            "rollouts/readers: lines / files": f"{sum(of_readers):,} / {len(of_readers)}",
-            "returns, gdpo check": returns(root, "check", "recipes/gsm8k/gdpo.yaml"),
-            "returns, gdpo analyze": returns(root, "analyze", str(rollouts(Path(folder)))),
-            "public names": len({n for tree in trees.values() for n in exported(tree)}),
-            "private functions used once": share([used[f][each.name] == 1 for f, each in private]),
-            "code lines of a function, p95 / longest": f"{lengths[int(0.95 * len(lengths))]} / {lengths[-1]}",
-            "public functions typed": share([is_typed(function) for function in public]),
-            "public functions with a docstring": share(
-                [bool(ast.get_docstring(f)) for f in public]
-            ),
-        }
-    print(json.dumps(figures, indent=2, ensure_ascii=False))
+        print(json.dumps(figures(root, Path(folder)), indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -44,13 +44,38 @@ def test_a_room_imports_only_from_rooms_above_it():
     assert not wrong
 
 
-def test_what_the_ways_and_the_table_of_changes_name_is_there():
-    ways = section("Three ways of data")
-    steps = re.findall(r"^ *(\w[\w., ]*?) {2,}([\w/]+\.py)?(?:, (\w+\.py))?", ways, flags=re.M)
-    assert len(steps) > 15
-    for names, *files in steps:
-        ...
-    files = re.findall(r"`?((?:\w+/)+\w+\.py)`?", ways + section("Where to change what"))
-    assert [
-        file for file in set(files) if not (SOURCE / file).exists() and not (ROOT / file).exists()
-    ] == []
+def defined(file):
+    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+
+
+def steps_of_the_ways():
+    """The functions of every line of a way, and the files that it names for them."""
+    files = []
+    for line in section("Three ways of data").splitlines():
+        columns = re.split(r" {2,}", line.strip())
+        if len(columns) < 2:
+            continue
+        if columns[1] != "the same":
+            first, *others = re.findall(r"[\w/]+\.py", columns[1])
+            files = [first, *(f"{first.rpartition('/')[0]}/{other}" for other in others)]
+        yield columns[0].split(", "), files
+
+
+def test_every_function_of_the_ways_is_where_its_line_says():
+    steps = list(steps_of_the_ways())
+    assert len(steps) > 20
+    for names, files in steps:
+        there = set().union(*map(defined, files))
+        assert {part for name in names for part in name.split(".")} <= there, (names, files)
+
+
+def test_every_file_of_the_table_of_changes_is_there():
+    for line in section("Where to change what").splitlines()[4:]:
+        folder = ""
+        for file in re.findall(r"`((?:[\w/]+/)?\w+\.py)`", line):
+            folder = file.rpartition("/")[0] or folder
+            assert (SOURCE / folder / Path(file).name).exists(), (line, file)
+        for place in re.findall(r"`((?:docs|tests)/[^`]+)`", line):
+            assert (ROOT / place).exists(), place
