@@ -231,6 +231,14 @@ def test_a_reward_with_a_smaller_std_is_ignored_under_grpo_and_not_under_gdpo():
     assert not diagnose(batch, None, names).findings
 
 
+@pytest.mark.parametrize(("scale", "named"), [(1.9, False), (2.1, True)])
+def test_a_standard_deviation_is_the_cause_from_twice_as_large_on(scale, named):
+    batch = stacked(uniform(1), uniform(2))
+    batch *= [scale, 1] / batch.std(axis=1).mean(axis=0)
+    finding = the(Kind.IGNORED, batch, B, advantages=gdpo(batch, [1, 0]))
+    assert ("std_ratio" in finding.evidence) == named
+
+
 def test_a_reward_that_has_little_influence_because_its_weight_asks_for_it_is_no_finding():
     batch = stacked(uniform(1), uniform(2))
     heavy = diagnose(batch, [30, 1], B, estimator="grpo")

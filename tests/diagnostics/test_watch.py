@@ -42,6 +42,19 @@ def test_a_reward_that_is_ignored_on_every_step_is_found_whichever_of_two_others
     assert held.certain
 
 
+@pytest.mark.parametrize(
+    ("held", "of", "lasting", "certain"),
+    [(4, 4, True, False), (4, 9, False, False), (5, 9, True, True)],
+)
+def test_a_finding_of_single_batches_lasts_from_five_in_a_row_or_throughout(
+    held, of, lasting, certain
+):
+    history = history_of([constant()] * held + steps(of - held, 16, stds=[1, 1]))
+    (finding,) = [each for each in history.held() if each.finding.rewards == ("b",)]
+    assert (finding.steps, finding.in_a_row, finding.of) == (held, held, of)
+    assert (finding.lasting, finding.certain) == (lasting, certain)
+
+
 def test_the_message_names_the_reward_that_dominates_now_and_the_finding_stays_one():
     history = FindingHistory()
     for stds in ([10, 1, 0.001], [1, 10, 0.001]):

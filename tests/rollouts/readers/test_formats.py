@@ -68,6 +68,23 @@ def test_nemo_rl_tells_prompts_by_what_has_no_loss(tmp_path):
     assert text.completion == ["answer"]  # the environment had the last word
 
 
+def test_nemo_rl_advantages_that_differ_over_the_tokens_are_that_of_the_last_one(tmp_path):
+    credit = [0.0, 0.1, 0.2, 0.3, 9.0]
+    columns = {"rewards": 1.0, "token_ids": [1] * 5, "token_loss_mask": [0, 1, 1, 1, 0]}
+    path = written.lines(
+        tmp_path / "train_data_step1.jsonl",
+        [{"content": ["q", "a"], "idx": 0, "advantages": [credit]} | columns],
+    )
+    assert only(path)[0].advantages.tolist() == [0.3]
+
+
+@pytest.mark.parametrize("name", ["reward", "score"])
+def test_lines_of_no_known_format_are_rollouts_where_a_field_is_a_reward_or_a_score(name, tmp_path):
+    lines = [{name: value, "answer": "a"} for value in (0.0, 1.0)]
+    table, _ = only(written.lines(tmp_path / "1.jsonl", lines), group_size=2)
+    assert table.rewards[:, 0].tolist() == [0, 1]
+
+
 def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_its_tokens_elsewhere(tmp_path):
     path = written.lines(
         tmp_path / "train_data_step1.jsonl",
