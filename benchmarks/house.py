@@ -2,10 +2,10 @@
 
     python benchmarks/house.py [FOLDER]
 
-FOLDER is the root of a checkout (this one, if it is left out). Two ways are walked by running them
-in that checkout: `gdpo check` of a shipped recipe and `gdpo analyze` of a parquet file. A way is
-the modules of the package in the order in which each function is called for the first time; a step
-into a module that was left before is a return.
+FOLDER is the root of a checkout (this one, if it is left out). It runs `gdpo check` of a shipped
+recipe and `gdpo analyze` of a parquet file with the code of that checkout, and notes the module of
+each function that is called for the first time. A return is a step into a module that was left
+before.
 """
 
 import ast
@@ -21,6 +21,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 WALK = """
 import sys
@@ -36,8 +39,8 @@ import gdpo.cli
 sys.setprofile(enter)
 try:
     gdpo.cli.main(ARGUMENTS)
-except SystemExit:
-    pass
+except SystemExit as end:
+    assert not end.code, f"{ARGUMENTS} ended with {end.code}"
 sys.setprofile(None)
 print(len(ways) - len(set(ways)), file=sys.stderr)
 """
@@ -51,13 +54,8 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 def code_lines(function: Function) -> int:
     """Lines without the docstring, blank lines and comments."""
-    text = ast.unparse(ast.Module([function], []))
-    docstring = ast.get_docstring(function, clean=False)
-    return (
-        len({n.lineno for n in ast.walk(function) if hasattr(n, "lineno")}) - bool(docstring)
-        if text
-        else 0
-    )
+    lines = {node.lineno for node in ast.walk(function) if hasattr(node, "lineno")}
+    return len(lines) - bool(ast.get_docstring(function))
 
 
 def is_public(function: Function) -> bool:
@@ -90,14 +88,17 @@ def exported(tree: ast.Module) -> list[str]:
     ]
 
 
-def returns(root: Path, *arguments: str) -> str:
+def returns(root: Path, folder: Path, *arguments: str) -> int:
+    """How often a command comes back to a module; its files go into the folder."""
     source = f"SRC = {str(root / 'src')!r}\nARGUMENTS = {list(arguments)!r}\n{WALK}"
     environment = {**os.environ, "PYTHONPATH": str(root / "src"), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", source]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=root, check=False
+        command, capture_output=True, text=True, env=environment, cwd=folder, check=False
     )
-    return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "-"
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return int(done.stderr.splitlines()[-1])
 
 
 def a_rollout_file(folder: Path) -> Path:
@@ -120,6 +121,26 @@ def rows_of_gsm8k(folder: Path) -> Path:
     return file
 
 
+def a_model(folder: Path) -> Path:
+    vocabulary = {"<unk>": 0, "<end>": 1}
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token="<unk>")),
+        eos_token="<end>",
+        pad_token="<end>",
+        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    ).save_pretrained(folder / "model")
+    config = LlamaConfig(
+        vocab_size=2,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        eos_token_id=1,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder / "model")
+    return folder / "model"
+
+
 def size(files: list[Path]) -> str:
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
     return f"{lines:,} / {len(files)}"
@@ -133,13 +154,15 @@ def figures(root: Path, folder: Path) -> dict[str, object]:
     private = [(f, each) for f, each in every if each.name.startswith("_") and each.name[1] != "_"]
     public = [function for _, function in every if is_public(function)]
     lengths = sorted(code_lines(function) for _, function in every)
-    check = ("check", "recipes/gsm8k", "--set", f"data.source={rows_of_gsm8k(folder)}")
+    data, model = f"data.source={rows_of_gsm8k(folder)}", f"model={a_model(folder)}"
+    check = ("check", str(root / "recipes" / "gsm8k"), "--set", data, "--set", model)
+    analyze = ("analyze", str(a_rollout_file(folder)), "--output", str(folder / "page.html"))
     return {
         "src: lines / files": size(files),
         "tests: lines / files": size(list((root / "tests").rglob("*.py"))),
         "rollouts/readers: lines / files": size([f for f in files if "readers" in f.parts]),
-        "returns, gdpo check": returns(root, *check),
-        "returns, gdpo analyze": returns(root, "analyze", str(a_rollout_file(folder))),
+        "returns, gdpo check": returns(root, folder, *check),
+        "returns, gdpo analyze": returns(root, folder, *analyze),
         "public names": len({name for tree in trees.values() for name in exported(tree)}),
         "private functions used once": share([used[f][each.name] == 1 for f, each in private]),
         "code lines of a function, p95": lengths[int(0.95 * len(lengths))],

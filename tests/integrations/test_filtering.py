@@ -14,8 +14,6 @@ from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._groups import Groups, Ranks, further_rows, replace_dead
 from gdpo.rollouts import read_rollouts, rollout_file
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 
 class Filtered(GDPOTrainer):
     """Keeps every batch as it goes into training, before it is shuffled."""

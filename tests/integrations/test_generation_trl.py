@@ -29,8 +29,6 @@ from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 from gdpo.integrations.trl._generation import complete, fast_rollouts, model_not_covered
 from gdpo.rollouts import read_rollouts
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 
 def trainer_of(model, tiny_policy, folder, *, ours=False, **changed):
     """TRL's trainer, or ours without its rollout_func."""

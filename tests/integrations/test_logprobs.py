@@ -18,8 +18,6 @@ from trl import GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _logprobs
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 ROWS, PROMPT, COMPLETION = 5, 4, 7
 
 

@@ -23,8 +23,6 @@ from transformers import (
     MixtralForCausalLM,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 STEPS = {
     "cispo": {"epsilon_high": 1.0, "learning_rate": 1.0},

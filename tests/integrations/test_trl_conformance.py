@@ -8,8 +8,6 @@ from tests.oracles import estimators as by_hand
 
 from gdpo.rollouts import read_rollouts
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 TRL_EPSILON = 1e-4
 
 

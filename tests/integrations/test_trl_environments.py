@@ -14,10 +14,7 @@ from trl.chat_template_utils import qwen3_chat_template
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning"),
-    pytest.mark.usefixtures("_quiet"),
-]
+pytestmark = pytest.mark.usefixtures("_quiet")
 
 SAMPLES = 3
 END = 0

@@ -11,8 +11,6 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.trl import record_rollouts
 from gdpo.rollouts import read_rollouts, rollout_file
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 
 def trained(folder, policy, arm="theirs", **changed):
     trainer = make(arm, policy, folder / "run", **changed)

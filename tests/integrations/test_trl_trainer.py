@@ -24,8 +24,6 @@ from gdpo.rewards import Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import read_rollouts, rollout_file
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 
 def logged(trainer, key):
     return [entry[key] for entry in trainer.state.log_history if key in entry]

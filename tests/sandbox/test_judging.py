@@ -374,7 +374,7 @@ def test_the_tests_random_numbers_are_unknown_to_the_program(run):
         ),
         (Calls("f", ("ab",)), DataError, r"Calls.cases\[0\]: a pair of what goes in"),
         (Stdio(()), DataError, "Stdio.cases"),
-        (Stdio((("a", 1),)), DataError, r"Stdio.cases\[0\]"),  # pyright: ignore
+        (Stdio((("a", 1),)), DataError, r"Stdio.cases\[0\]"),
     ],
 )
 def test_bad_tests_are_no_programs_fault(run, tests, error, place):

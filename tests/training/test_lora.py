@@ -33,7 +33,6 @@ def run(recipe_file):
 
 
 # peft asks transformers for a name that transformers has renamed.
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 def test_the_model_is_whole_and_does_what_adapter_and_base_did(run, tiny_policy):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -67,7 +67,7 @@ class Written:
     def respond(
         self,
         problems: Sequence[Problem],
-        seed: int,  # noqa: ARG002
+        seed: int,  # noqa: ARG002  a gold answer needs none
         samples: int,
         heard: Heard = nobody,
     ) -> list[list[Response]]:

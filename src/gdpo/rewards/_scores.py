@@ -130,7 +130,7 @@ def raised(reward: Reward, index: int, error: BaseException) -> Failure:
     """The failure of a reward that raised, with the place. The error's text may fail as well."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001  users' code makes the text of its errors
         text = ""
     place = _place(error)
     message = text[: max(0, SHOWN - len(place))] + place
@@ -159,5 +159,5 @@ def _as_number(value: object) -> float | None:
         return None
     try:
         return float(value)  # pyright: ignore[reportArgumentType]
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001  see above
         return None

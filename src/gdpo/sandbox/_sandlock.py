@@ -17,7 +17,7 @@ _PAUSE = 0.05
 
 def main() -> None:
     """Run the command with this process's standard streams, until it ends or SIGTERM comes."""
-    from sandlock import Sandbox  # pyright: ignore
+    from sandlock import Sandbox  # pyright: ignore[reportMissingImports]  nothing here installs it
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     order = json.loads(sys.argv[1])

@@ -13,8 +13,6 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 SAMPLES = 4
 
 

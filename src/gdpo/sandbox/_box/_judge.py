@@ -97,7 +97,7 @@ def _run_late_setup(setup: types.CodeType, namespace: _Namespace, process: Proce
     """Run a setup that builds on the program's names, and may fail for the program's faults."""
     try:
         exec(setup, namespace)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001  the setup runs the program, which may raise anything
         if process.not_loaded is None:
             process.not_loaded = error
             words = f"the tests' setup fails on the program: {type(error).__name__}"
@@ -119,7 +119,7 @@ def _take(names: list[str], process: Process) -> _Namespace:
     """What the program calls by these names."""
     try:
         found = process.ask("names", names) if names else {}
-    except (Exception, Ended):  # noqa: BLE001
+    except (Exception, Ended):  # noqa: BLE001  every test that uses these names will see it again
         found = {name: Stub(process, 0) for name in names}
     return {name: found[name] for name in names if name in found} if type(found) is dict else {}
 

@@ -272,7 +272,7 @@ class Process:
     def _believe_nothing(self, message: Any, known: list[Any] | tuple[()] = ()) -> Any:
         try:
             return Reader(self.classes, lambda number: Stub(self, number)).read(message, known)
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001  whatever it is, the program made it
             self.end(FOUL)
 
     def _number(self, x: Any) -> int:

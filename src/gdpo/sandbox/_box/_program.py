@@ -71,7 +71,7 @@ def _run_whole(namespace: _Namespace, content: dict[str, Any]) -> int:
             gc.collect()
             with suppress(BaseException):
                 _flush()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  a program raises what it likes
             failure = _failure(error)
     if failure is not None:
         _reply(failure)
@@ -96,14 +96,14 @@ def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
         code = compile(source, _FILE, "exec", dont_inherit=True)
     except MemoryError as error:
         return _failure(error)
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001  whatever the compiler says of hostile text
         return [*_failure(error)[:3], "syntax"]
     try:
         exec(code, namespace)
     except SystemExit as error:
         whole = namespace["__name__"] == "__main__"
         return None if whole and not error.code else _failure(error)
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001  a program raises what it likes
         return _failure(error)
     return None
 
@@ -140,7 +140,7 @@ class Program:
             return self._answer(*json.loads(request))
         except MemoryError:
             return _NO_MEMORY
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  a program raises what it likes
             return json.dumps(_failure(error)).encode()
 
     def _answer(self, what: str, classes: list[str], message: Any) -> bytes:
