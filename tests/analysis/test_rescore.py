@@ -14,7 +14,7 @@ from gdpo.errors import ConfigError
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
-from gdpo.rollouts.readers import Written, read_rollout_files
+from gdpo.rollouts.readers import RolloutText, read_rollout_files
 
 RIGHT, WRONG = "<think>a</think>\n<answer>4</answer>", "5"
 
@@ -163,7 +163,7 @@ def test_numbers_of_tokens_that_are_none_are_missing(tmp_path, ending, tokens):
 @pytest.mark.parametrize("tokens", [np.nan, np.inf, "many"])
 def test_a_judge_of_tokens_takes_no_others(tokens):
     with Rescorer(f"{__name__}:both") as rescorer:
-        found = rescorer([Written("a", "b", None, {}, tokens)])
+        found = rescorer([RolloutText("a", "b", None, {}, tokens)])
     assert found.problems[NO_TOKENS] == [0]
 
 

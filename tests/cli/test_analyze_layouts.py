@@ -466,9 +466,9 @@ def test_a_total_is_found_by_its_values_and_one_that_is_only_redundant_is_not(tm
 def test_rewards_are_inferred_from_the_first_rollouts_however_many_are_read_at_a_time(
     tmp_path, monkeypatch
 ):
-    from gdpo.rollouts.readers import _of_records
+    from gdpo.rollouts.readers import batches
 
-    monkeypatch.setattr(_of_records, "_CHUNK", 2)
+    monkeypatch.setattr(batches, "_CHUNK", 2)
     path = written(tmp_path / "run", "jsonl", rows(flat({**PARTS, "reward_mix": "mean"})))
     assert [table.names for table in read_rollout_files(path)] == [tuple(PARTS)]
 

@@ -21,7 +21,7 @@ from gdpo.analysis._steps import (
 from gdpo.diagnostics import HeldFinding, Severity
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
-from gdpo.rollouts.readers._layout import listed
+from gdpo.rollouts.readers.inference import listed
 
 Bounds: TypeAlias = Mapping[str, float]
 

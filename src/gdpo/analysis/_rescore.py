@@ -10,7 +10,7 @@ from gdpo._naming import find
 from gdpo.errors import ConfigError, DataError
 from gdpo.rewards import BUILT_IN, Reference, Reward, Scorer
 from gdpo.rewards.named import make
-from gdpo.rollouts.readers import Rescored, Written
+from gdpo.rollouts.readers import Rescored, RolloutText
 from gdpo.tasks import TASKS, Task
 
 NO_TEXT = "no text of the completion: nothing can be scored anew"
@@ -68,7 +68,7 @@ class Rescorer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __call__(self, written: Sequence[Written]) -> Rescored:
+    def __call__(self, written: Sequence[RolloutText]) -> Rescored:
         """The rewards of some rollouts; None: does not apply, or cannot be scored."""
         problems: Problems = {}
         references = [self._reference(each, i, problems) for i, each in enumerate(written)]
@@ -96,7 +96,7 @@ class Rescorer:
                     values[reward.name][i] = None if value != value else value
         return Rescored(values, problems)
 
-    def _reference(self, written: Written, place: int, problems: Problems) -> Reference:
+    def _reference(self, written: RolloutText, place: int, problems: Problems) -> Reference:
         why = NO_REFERENCE
         try:
             found = self._read_row(written)
@@ -107,7 +107,7 @@ class Rescorer:
             problems.setdefault(why, []).append(place)
         return found or {}
 
-    def _read_row(self, written: Written) -> Reference | None:
+    def _read_row(self, written: RolloutText) -> Reference | None:
         """What the task makes of the record; None: its fields are not those of a row."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
@@ -149,7 +149,7 @@ def _content(message: Any) -> str | None:
     return str(cast("Mapping[str, Any]", message).get("content") or "")
 
 
-def _truth(written: Written) -> Reference | None:
+def _truth(written: RolloutText) -> Reference | None:
     candidates = [written.truth, *(written.extras.get(name) for name in _TRUTHS)]
     given = next((value for value in candidates if value is not None), None)
     found = _as_object(given)

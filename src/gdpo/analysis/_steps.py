@@ -13,7 +13,7 @@ from gdpo.analysis._seen import Seen
 from gdpo.diagnostics import Bounds, Diagnosis, diagnose
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
-from gdpo.rollouts.readers._table import places
+from gdpo.rollouts.readers.table import places
 
 UNKNOWN_WEIGHTS = "all 1, as none are known"
 

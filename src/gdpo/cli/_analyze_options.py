@@ -13,7 +13,7 @@ from gdpo.diagnostics import Severity
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.report import MARK
 from gdpo.rollouts.readers import FORMATS
-from gdpo.rollouts.readers._rows import LARGEST
+from gdpo.rollouts.readers.columns import LARGEST
 
 PAGE = Path("analysis.html")
 

@@ -27,8 +27,8 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.report import LINES, estimators_summary, rollouts_summary, write_rollouts_report
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
-from gdpo.rollouts.readers._finding import ENDINGS, find_files
-from gdpo.rollouts.readers._ready import without_rewards
+from gdpo.rollouts.readers.files import ENDINGS, find_files
+from gdpo.rollouts.readers.report import without_rewards
 
 _PAUSE_S = 3.0
 _WIDTH = 100

@@ -16,10 +16,9 @@ from gdpo.diagnostics import HeldFinding, Severity
 from gdpo.diagnostics._diagnosis import interval, percent
 from gdpo.report._text import one_line
 from gdpo.rollouts.readers import ReadReport
-from gdpo.rollouts.readers._formats import WORDLESS
-from gdpo.rollouts.readers._layout import NO_REWARD
-from gdpo.rollouts.readers._ready import ready_command
-from gdpo.rollouts.readers._report import TOTAL_ALONE
+from gdpo.rollouts.readers.formats import WORDLESS
+from gdpo.rollouts.readers.inference import NO_REWARD, TOTAL_ALONE
+from gdpo.rollouts.readers.report import ready_command
 
 LINES = 20
 """What fits on a screen; the worst finding and three rewards are told in any case."""

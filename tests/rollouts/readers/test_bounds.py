@@ -14,16 +14,13 @@ from tests.rollouts.readers.test_odd_values import notices
 from gdpo.errors import DataError
 from gdpo.rollouts.readers import (
     Rescored,
-    _candidates,
-    _csv,
-    _of_records,
-    _open,
-    _sources,
-    _table,
-    _trainer_state,
+    batches,
     read_texts,
+    rewards,
+    sources,
 )
 from gdpo.rollouts.readers import read_rollout_files as rollout_files
+from gdpo.rollouts.readers import table as tables
 
 MEGABYTE = 2**20
 
@@ -45,7 +42,7 @@ def packed(path, *parts):
 
 
 def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(_sources, "LONGEST_LINE", MEGABYTE)
+    monkeypatch.setattr(sources, "LONGEST_LINE", MEGABYTE)
     good = json.dumps(verl_line()).encode()
     bomb = [b"0" * MEGABYTE] * 64
     path = packed(tmp_path / "1.jsonl.gz", good, b"\n", *bomb, b"\n", good, b"\n", *bomb)
@@ -64,7 +61,7 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_pat
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_line_may_be_as_long_as_is_said(tmp_path, monkeypatch, more):
     line = json.dumps(verl_line()) + "\n"
-    monkeypatch.setattr(_sources, "LONGEST_LINE", len(line) - more)
+    monkeypatch.setattr(sources, "LONGEST_LINE", len(line) - more)
     path = tmp_path / "1.jsonl"
     path.write_text(line)
     _, report = read(path)
@@ -72,7 +69,7 @@ def test_a_line_may_be_as_long_as_is_said(tmp_path, monkeypatch, more):
 
 
 def test_parquet_that_is_compressed_once_more_is_held_up_to_a_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(_open, "_UNPACKED", MEGABYTE)
+    monkeypatch.setattr(sources, "_LARGEST_GZIP", MEGABYTE)
     path = packed(tmp_path / "a.parquet.gz", *[b"PAR1" * (MEGABYTE // 4)] * 64)
     (tables, report), peak = peak_of(lambda: read(path))
     assert tables == []
@@ -90,9 +87,9 @@ def csv_of(rows):
 @pytest.mark.parametrize("ending", ["csv", "csv.gz"])
 def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, ending):
     """Also where rows do not fit into a block, and the file is begun anew."""
-    monkeypatch.setattr(_csv, "_BLOCKS", (256, 1024, 4096))
-    monkeypatch.setattr(_csv, "_GZIP_BLOCKS", (256, 1024, 4096))
-    monkeypatch.setattr(_csv, "_ROWS", 40)
+    monkeypatch.setattr(sources, "_BLOCKS", (256, 1024, 4096))
+    monkeypatch.setattr(sources, "_GZIP_BLOCKS", (256, 1024, 4096))
+    monkeypatch.setattr(sources, "_ROWS", 40)
     lines = csv_of(400)
     lines[150] = f"p74,{'x' * 700},149\n"
     lines[300] = f"p149,{'x' * 3000},299\n"
@@ -112,7 +109,7 @@ def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, en
 
 
 def test_a_row_of_compressed_csv_that_is_too_long_ends_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(_csv, "_GZIP_BLOCKS", (256, 1024))
+    monkeypatch.setattr(sources, "_GZIP_BLOCKS", (256, 1024))
     path = packed(tmp_path / "a.csv.gz", "".join(csv_of(400)).encode(), b"0" * MEGABYTE)
     (table,), report = read(path)
     assert 300 < len(table) <= 400
@@ -186,7 +183,7 @@ def test_rewards_that_are_named_may_be_as_many_as_are_named(tmp_path):
 
 def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatch):
     """Credit for each token would be gigabytes until a batch of rollouts is full."""
-    monkeypatch.setattr(_of_records, "_CHUNK", 64)
+    monkeypatch.setattr(batches, "_CHUNK", 64)
     credit = [i / 7 for i in range(4000)]
     fields = ("advantage", "reward", "num_tokens", "finish_reason", "uid")
     record = {"prompt": "a", "reward_1": 1.0} | dict.fromkeys(fields, credit)
@@ -201,7 +198,7 @@ def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatc
 
 
 def test_texts_that_are_scored_anew_are_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(_of_records, "_TEXT_BYTES", 1000)
+    monkeypatch.setattr(batches, "_TEXT_BYTES", 1000)
     sizes = []
 
     def rescore(rows):
@@ -215,7 +212,7 @@ def test_texts_that_are_scored_anew_are_few_at_a_time(tmp_path, monkeypatch):
 
 
 def test_texts_before_the_first_number_of_a_reward_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(_of_records, "_CHUNK", 4)
+    monkeypatch.setattr(batches, "_CHUNK", 4)
     values = ["0.5"] * 6 + [None, None] + [1.0, "0.25"]
     records = [verl_line(acc=value, sure=1.0) for value in values]
     (table,), report = read(written.lines(tmp_path / "1.jsonl", records))
@@ -235,7 +232,7 @@ def test_texts_before_the_first_number_of_a_reward_are_told(tmp_path, monkeypatc
 
 
 def test_more_fields_of_texts_than_are_looked_after_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(_candidates, "_TEXTS", 3)
+    monkeypatch.setattr(rewards, "_TEXTS", 3)
     texts = {f"t{i}": "1" for i in range(4)}
     _, report = read(written.lines(tmp_path / "1.jsonl", [verl_line(**texts, acc=1.0)]))
     assert "more than 3 fields hold texts: name the rewards (--rewards)" in str(report)
@@ -243,7 +240,7 @@ def test_more_fields_of_texts_than_are_looked_after_are_told(tmp_path, monkeypat
 
 def test_a_file_keeps_the_rewards_that_it_has_where_none_is_given(tmp_path, monkeypatch):
     """The total is not taken for one then."""
-    monkeypatch.setattr(_of_records, "_CHUNK", 2)
+    monkeypatch.setattr(batches, "_CHUNK", 2)
     records = [verl_line(acc=value) for value in (1.0, 0.0, None, None)]
     (table,), _ = read(written.lines(tmp_path / "1.jsonl", records))
     assert table.names == ("acc",)
@@ -251,7 +248,7 @@ def test_a_file_keeps_the_rewards_that_it_has_where_none_is_given(tmp_path, monk
 
 
 def test_rollouts_keep_their_number_behind_a_step_that_is_written_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(_of_records, "_CHUNK", 4)
+    monkeypatch.setattr(batches, "_CHUNK", 4)
     path = written.swift(tmp_path)
     first, second = map(json.loads, path.read_text().splitlines())
     steps = [first, {**first, "step": ["2"] * 4}]
@@ -264,7 +261,7 @@ def test_rollouts_keep_their_number_behind_a_step_that_is_written_twice(tmp_path
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_log_of_the_trainer_that_is_too_large_is_not_read(tmp_path, monkeypatch, more):
     log = json.dumps({"log_history": [{"rewards/right/mean": 0.5}]})
-    monkeypatch.setattr(_trainer_state, "_LARGEST", len(log) - more)
+    monkeypatch.setattr(rewards, "_LARGEST_LOG", len(log) - more)
     (tmp_path / "trainer_state.json").write_text(log)
     row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "right": 1.0, "x": 2.0}
     written.parquet(tmp_path / "completions" / "completions_00001.parquet", [row])
@@ -274,7 +271,7 @@ def test_a_log_of_the_trainer_that_is_too_large_is_not_read(tmp_path, monkeypatc
 
 def test_the_largest_log_of_the_trainer_that_is_read_takes_a_gigabyte_at_most():
     """Thirty times its size."""
-    assert _trainer_state._LARGEST <= 2**30 // 30
+    assert rewards._LARGEST_LOG <= 2**30 // 30
 
 
 def uneven(path, largest, singles):
@@ -287,7 +284,7 @@ def uneven(path, largest, singles):
 @pytest.mark.parametrize("more", [0, 1])
 def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypatch, more):
     table = uneven(tmp_path / "a.csv", 30, 19)
-    monkeypatch.setattr(_table, "_PADDED", 20 * 30 * 4 - more)
+    monkeypatch.setattr(tables, "_PADDED", 20 * 30 * 4 - more)
     if not more:
         assert table.grouped().rewards.shape == (20, 30, 4)
         return
@@ -302,7 +299,7 @@ def test_padding_of_one_step_takes_tens_of_megabytes_at_most(tmp_path):
 
 
 def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(_table, "_PADDED", 1)
+    monkeypatch.setattr(tables, "_PADDED", 1)
     half = uneven(tmp_path / "a.csv", 3, 1)  # 4 of 6 are there
     assert half.grouped().rewards.shape == (2, 3, 4)
     with pytest.raises(DataError, match="are they groups"):

@@ -9,7 +9,7 @@ from tests.rollouts.readers import written
 from gdpo.errors import DataError
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files
-from gdpo.rollouts.readers._finding import find_files, kind_of
+from gdpo.rollouts.readers.files import find_files, kind_of
 
 
 def found_at(root, *names):

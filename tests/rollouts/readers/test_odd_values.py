@@ -14,9 +14,9 @@ from tests.rollouts.readers.test_bad_input import read, verl_line
 
 from gdpo.analysis import analyze
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
-from gdpo.rollouts.readers import Rescored, _of_records, read_rollout_files, read_texts
-from gdpo.rollouts.readers._keys import NO_KEY, key_of
-from gdpo.rollouts.readers._piece import WEIGHTS_DIFFER
+from gdpo.rollouts.readers import Rescored, batches, read_rollout_files, read_texts
+from gdpo.rollouts.readers.columns import NO_KEY, key_of
+from gdpo.rollouts.readers.reading import WEIGHTS_DIFFER
 
 
 def notices(report):
@@ -191,8 +191,8 @@ def test_numbers_whose_squares_overflow_are_missing(tmp_path, kind):
     np.testing.assert_array_equal(table.advantages[:5], expected)
     first = 3 if kind == "jsonl" else 2
     assert notices(report) == [
-        (first, 2 + (kind == "jsonl"), "reward 'quality' is beyond 1e+60, and counts as missing"),
         (first, 2, "advantage is beyond 1e+60, and counts as missing"),
+        (first, 2 + (kind == "jsonl"), "reward 'quality' is beyond 1e+60, and counts as missing"),
     ]
 
 
@@ -253,7 +253,7 @@ def test_weights_are_those_of_their_step(tmp_path, apart):
 def test_a_reward_counts_from_its_first_number_on_however_much_is_read_at_a_time(
     tmp_path, monkeypatch, chunk
 ):
-    monkeypatch.setattr(_of_records, "_CHUNK", chunk)
+    monkeypatch.setattr(batches, "_CHUNK", chunk)
     late = {1: {}, 2: {}, 3: {"b_score": 2.0}, 4: {"b_score": None}, 5: {}}
     records = [
         {"step": step, "group_id": 0, "reward": 1.0, "a_score": float(i)} | more

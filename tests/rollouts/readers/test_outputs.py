@@ -6,8 +6,8 @@ from tests.rollouts.readers.test_bad_input import read
 from tests.rollouts.readers.test_odd_values import notices
 
 from gdpo.integrations.verl._estimator import last_outputs
-from gdpo.rollouts.readers import _of_records, read_texts
-from gdpo.rollouts.readers._outputs import APART, OTHER
+from gdpo.rollouts.readers import batches, read_texts
+from gdpo.rollouts.readers.records import APART, OTHER
 
 
 def dump(path, uids, step=3):
@@ -25,7 +25,7 @@ UIDS = ["p_1_0_0", "p_1_0_1", "p_1_0_2", "p_1_1_0", "q_0_0", "q_0_1", "q_10_0", 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 def test_the_last_output_stands_for_its_rollout_as_in_our_plugin(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(_of_records, "_CHUNK", chunk)
+    monkeypatch.setattr(batches, "_CHUNK", chunk)
     path = dump(tmp_path / "3.jsonl", UIDS)
     (table,), report = read(path)
     assert table.row.tolist() == [0, 1, 2, 3]

@@ -4,12 +4,11 @@ The format of each file is recognized by its fields, or said; `docs/reference/ro
 has them all. Nothing is lost silently: every row that was not read is in the report.
 """
 
-from gdpo.rollouts.readers._formats import NAMES as FORMATS
-from gdpo.rollouts.readers._reading import RolloutReading, read_rollout_files
-from gdpo.rollouts.readers._report import FileReport, Notice, ReadReport
-from gdpo.rollouts.readers._rescoring import Rescore, Rescored, Written
-from gdpo.rollouts.readers._table import RolloutTable
-from gdpo.rollouts.readers._texts import RolloutText, read_texts
+from gdpo.rollouts.readers.columns import Rescore, Rescored, RolloutText
+from gdpo.rollouts.readers.formats import NAMES as FORMATS
+from gdpo.rollouts.readers.reading import RolloutReading, read_rollout_files, read_texts
+from gdpo.rollouts.readers.report import FileReport, Notice, ReadReport
+from gdpo.rollouts.readers.table import RolloutTable
 
 __all__ = [
     "FORMATS",
@@ -21,7 +20,6 @@ __all__ = [
     "RolloutReading",
     "RolloutTable",
     "RolloutText",
-    "Written",
     "read_rollout_files",
     "read_texts",
 ]

@@ -1,16 +1,36 @@
-"""The formats by name, and how a file tells its own."""
+"""The formats by name, how a file tells its own, and what was asked of the files."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gdpo._naming import did_you_mean
-from gdpo.errors import ConfigError
-from gdpo.rollouts.readers import _records as records
-from gdpo.rollouts.readers import _traces as traces
-from gdpo.rollouts.readers._layout import Layout
-from gdpo.rollouts.readers._records import Record
-from gdpo.rollouts.readers._rows import Row
+from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts.readers import records
+from gdpo.rollouts.readers.columns import Rescore
+from gdpo.rollouts.readers.inference import (
+    GDPO,
+    TRL,
+    Kind,
+    Layout,
+    kinds_in,
+    layout,
+    listed,
+    looks_rewarded,
+)
+from gdpo.rollouts.readers.records import Record, Row
+from gdpo.rollouts.readers.sources import LoadPt
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the caller said of the files; None: what they say themselves."""
+
+    format: str | None = None
+    rewards: tuple[str, ...] | None = None
+    columns: Mapping[str, str] | None = None
+    load_pt: LoadPt | None = None
+    rescore: Rescore | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,7 @@ FORMATS = (
         "prime-rl",
         "parquet",
         "step problem_id sample_id trajectory reward",
-        rows=traces.platform,
+        rows=records.platform,
         numbers=(
             *("step", "problem_id", "reward", "metrics", "advantage", "num_output_tokens"),
             "info",  # the trace, whose rewards stand nowhere else
@@ -62,9 +82,9 @@ FORMATS = (
         texts=("prompt", "completion", "answer"),
     ),
     _format("trl", "parquet", "step prompt completion advantage"),
-    _format("verifiers", "jsonl", "task traces", rows=traces.episodes),
-    _format("verifiers", "jsonl", "task nodes rewards", rows=traces.episodes),
-    _format("verifiers-results", "jsonl", "example_id reward", rows=traces.results),
+    _format("verifiers", "jsonl", "task traces", rows=records.episodes),
+    _format("verifiers", "jsonl", "task nodes rewards", rows=records.episodes),
+    _format("verifiers-results", "jsonl", "example_id reward", rows=records.results),
     _format(
         "tinker",
         "jsonl",
@@ -118,3 +138,68 @@ def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
         raise ConfigError(f"unknown format {name!r}: {did_you_mean(name, NAMES)}")
     fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
     return next((f for f in fitting if f.fields <= set(fields)), fitting[0] if fitting else None)
+
+
+def format_of(
+    kind: str,
+    asked: Asked,
+    fields: Collection[str],
+    numbers: Iterable[str],
+    record: Record | None = None,
+) -> tuple[Format, str]:
+    """The format of a file, and how it was told.
+
+    Args:
+        kind: `parquet`, `jsonl` or another kind of file.
+        asked: What was asked for.
+        fields: The names of its fields.
+        numbers: The paths of its numbers.
+        record: The first of a file of records.
+
+    Raises:
+        DataError: It has none that is known.
+        ConfigError: There is no format of the name that was asked for.
+    """
+    if asked.format is not None:
+        form = named(asked.format, kind, fields)
+        if form is None:
+            raise DataError(f"format {asked.format} is not written as {kind}")
+        return form, "as asked for"
+    form = recognized(kind, fields, record) if asked.columns is None else None
+    if form is not None:
+        return form, f"recognized by its fields {', '.join(sorted(form.fields))}"
+    by_columns = asked.columns is not None or asked.rewards is not None
+    if by_columns or looks_rewarded(fields, numbers):
+        form = named("columns", kind, fields)
+        assert form is not None
+        return form, "read by its columns"
+    raise DataError(
+        f"no format of rollouts that is known has the fields {listed(fields)}; name the "
+        "format, or the columns"
+    )
+
+
+def format_of_records(kind: str, asked: Asked, record: Record) -> tuple[Format, str]:
+    """The format of a file of records, by its first, and how it was told.
+
+    Raises:
+        DataError: See `format_of`; or its files hold no texts, and they are to be scored anew.
+    """
+    fields = kinds_in(record)
+    numbers = records.numbers_by_path(record, but=frozenset())
+    form, told_by = format_of(kind, asked, fields, numbers, record)
+    if form.wordless and asked.rescore is not None:
+        raise DataError(
+            f"files of {form.name} hold no texts that could be scored anew: leave --rescore out, "
+            "and its own rewards are read"
+        )
+    if form.rows is None:
+        known = layout(asked.columns, fields)
+        form = Format(form.name, "", form.fields, records.rows_by(known), known=known)
+    return form, told_by
+
+
+def layout_of(form: str, asked: Asked, fields: Mapping[str, Kind]) -> Layout:
+    """What the columns of a file of this format mean."""
+    known = {"gdpo": GDPO, "trl": TRL}.get(form)
+    return known or layout(asked.columns, fields)

@@ -7,22 +7,71 @@ may have them in its name, and means the same.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
-from gdpo.rollouts.readers._layout import MEANINGS, Inner, Layout, is_number, listed, passed_over
-from gdpo.rollouts.readers._report import TOTAL_ALONE
 
 Kind: TypeAlias = Literal["number", "text", "empty", "object", "other"]
 Values: TypeAlias = Float[np.ndarray, " rollout"]
+
+TOTAL_ALONE = "the total alone"
+"""How the words begin that tell how such a reward was told."""
+MEANINGS = (
+    *("step", "group", "prompt", "completion", "advantage", "num_tokens", "finish_reason"),
+    "total",
+)
+"""What a column may be said to mean."""
+NO_REWARD = "; no reward: "
+"""What stands before the numbers that are taken for none."""
+
+
+class Inner(str):
+    """The path of what stands in an object or a struct; names at the top may have dots as well."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which column of a file means what; None: none does."""
+
+    step: str | None = None
+    group: str | None = None
+    prompt: str | None = None
+    completion: str | None = None
+    advantage: str | None = None
+    num_tokens: str | None = None
+    finish_reason: str | None = None
+    total: str | None = None
+
+    def taken(self) -> frozenset[str]:
+        """The columns that mean something, and so are no parts of a reward."""
+        return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
+
+
+GDPO = Layout(
+    "step", "group_id", "prompt", "completion", "advantage", "num_tokens", "finish_reason"
+)
+TRL = Layout("step", None, "prompt", "completion", "advantage")
+
+
+def listed(names: Collection[str]) -> str:
+    """Some names for a message: a file may have thousands, and as hostile as any text."""
+    shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:12])
+    return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
+
+
+def passed_over(names: Sequence[str]) -> str:
+    """What is told of columns of numbers that are taken for no rewards."""
+    return f"{NO_REWARD}{listed(names)}" if names else ""
+
 
 LOOKED_AT = 4096
 """First rollouts of a file by whose values its rewards are inferred."""
@@ -116,43 +165,21 @@ _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
 
 NEVER = 3
 """Rank of a name that is a reward only if the user names it."""
-_IDS = frozenset(
-    {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
-    | {"time", "timestamp", "created_at"}
-)
-"""Columns that users of TRL log beside its rewards."""
-
-
-def _kind_of(value: Any) -> Kind:
-    """What a value of a record is."""
-    if value is None:
-        return "empty"
-    if isinstance(value, (bool, int, float)):
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    return "object" if isinstance(value, Mapping) else "other"
 
 
 def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
     """What the fields of a record hold."""
-    return {name: _kind_of(value) for name, value in record.items()}
 
+    def kind(value: Any) -> Kind:
+        if value is None:
+            return "empty"
+        if isinstance(value, (bool, int, float)):
+            return "number"
+        if isinstance(value, str):
+            return "text"
+        return "object" if isinstance(value, Mapping) else "other"
 
-def kinds_of(schema: Any) -> dict[str, Kind]:
-    """What the columns of a table hold."""
-    return {column.name: _kind_of_type(column.type) for column in schema}
-
-
-def _kind_of_type(kind: Any) -> Kind:
-    if is_number(kind):
-        return "number"
-    if pa.types.is_null(kind):
-        return "empty"
-    if pa.types.is_struct(kind):
-        return "object"
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
-    return "text" if any(is_text(kind) for is_text in texts) else "other"
+    return {name: kind(value) for name, value in record.items()}
 
 
 def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
@@ -346,21 +373,6 @@ def _none(why: str) -> Inferred:
     return Inferred("", why=why)
 
 
-def floating_columns(schema: Any, known: Layout) -> tuple[dict[str, str], str]:
-    """The rewards in a file of TRL's writer, which are floating-point numbers, and what is told."""
-    others = known.taken() | _IDS
-    free = [f for f in schema if f.name not in others and _may_count(f.type)]
-    found = {f.name: f.name for f in free if pa.types.is_floating(f.type)}
-    passed = [f.name for f in free if f.name not in found]
-    told = "every other column of floating-point numbers; name them if some are none"
-    return found, told + passed_over(passed)
-
-
-def _may_count(kind: Any) -> bool:
-    """Whether columns of this type may be rewards, if they are named."""
-    return is_number(kind) or pa.types.is_null(kind)
-
-
 def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
     """The paths of rewards that were named: a name in an object of rewards needs no path."""
     paths = list(paths)
@@ -412,16 +424,6 @@ def is_all_rewards(path: str) -> bool:
     """Whether a field of that name is meant to hold the rewards or their total by itself."""
     words = set(_words(path))
     return bool(words & _REWARD) and words <= _REWARD | {"components"}
-
-
-def reward_texts(fields: Iterable[Any], above: str = "") -> Iterator[str]:
-    """The columns of texts whose names say that they are rewards."""
-    for each in fields:
-        path = Inner(above + each.name) if above else each.name
-        if pa.types.is_struct(each.type):
-            yield from reward_texts(each.type, f"{path}.")
-        elif _kind_of_type(each.type) == "text" and is_told_of(path):
-            yield path
 
 
 def is_container(name: str) -> bool:

@@ -18,6 +18,7 @@ _KINDS = {
 }
 ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt")
 """Of files that may hold rollouts; `.gz` may follow."""
+KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet"})
 _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
 """Compressed in ways that are not read."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")

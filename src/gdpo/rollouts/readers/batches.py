@@ -1,0 +1,316 @@
+"""A file opened: its format is told, and its rollouts come as batches of columns."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from gdpo.errors import DataError
+from gdpo.rollouts.readers.columns import (
+    Batch,
+    RolloutText,
+    batch_of_rows,
+    batch_of_table,
+    forget_texts,
+    kind_of_type,
+    numeric,
+    paths_in,
+    texts_of_rows,
+    texts_of_table,
+)
+from gdpo.rollouts.readers.files import Found
+from gdpo.rollouts.readers.formats import Asked, Format, format_of, format_of_records, layout_of
+from gdpo.rollouts.readers.inference import (
+    LOOKED_AT,
+    Kind,
+    Layout,
+    is_like_rollouts,
+    kinds_in,
+    layout,
+    listed,
+)
+from gdpo.rollouts.readers.records import (
+    Record,
+    Row,
+    at,
+    is_number,
+    numbers_by_path,
+    one_per_rollout,
+    plain,
+)
+from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.rewards import RecordRewards, TableRewards
+from gdpo.rollouts.readers.sources import (
+    UNREADABLE,
+    csv_batches,
+    json_lines,
+    open_parquet,
+    parts,
+    saved_samples,
+)
+
+MOST_OFFERED = 64
+"""Numbers of a file that are kept to be named."""
+_CHUNK = 16_384
+"""Records at a time; their prompts are hashed before, so that this is a matter of numbers."""
+_BATCH = 65_536
+"""Rows of parquet at a time."""
+_TEXTS = 4096
+"""Rollouts at a time whose texts are wanted."""
+_TEXT_BYTES = 2**27
+"""Of lines at a time whose texts are wanted."""
+_ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
+"""What a record whose fields hold something else makes its format raise."""
+
+Batches = Iterator[tuple[Batch, Sequence[RolloutText]]]
+"""With the texts, where they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file whose format is known."""
+
+    rewards: RecordRewards | TableRewards | None
+    """None: the rewards come from the texts."""
+    batches: Batches
+
+
+def open_file(
+    found: Found, asked: Asked, file: FileReport, *, texts: bool = False
+) -> OpenFile | None:
+    """Open a file and tell its format, which is written into its report.
+
+    Args:
+        found: The file.
+        asked: What was asked for.
+        file: Its report, which gets all that is odd.
+        texts: Read prompts and completions as well.
+
+    Returns:
+        The file; None: there is no row in it that can be read.
+
+    Raises:
+        DataError: Its format is not known, or it is broken. (See `UNREADABLE` for what else a
+            broken file raises, here and while its batches are read.)
+    """
+    if found.kind in ("jsonl", "pt"):
+        source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)
+        record = next(source, None)
+        if record is None:
+            return None
+        numbers = numbers_by_path(record[1], but=frozenset()).items()
+        _offer(file, (path for path, value in numbers if is_number(value)), kinds_in(record[1]))
+        form, file.told_by = format_of_records(found.kind, asked, record[1])
+        _begin(file, form)
+        return _of_records(found, asked, file, form, chain([record], source), texts=texts)
+    if found.kind == "csv":
+        blocks = csv_batches(file)
+        first = next(blocks, None)
+        if first is None:
+            return None
+        schema = numeric(first)
+        form = _table_format(found, asked, file, schema)
+        known = layout_of(form.name, asked, _fields_of(schema))
+        rewards = None
+        if not texts:
+            rewards = TableRewards(asked, file, known, schema, lambda _: first[:LOOKED_AT])
+        return _of_tables(found, file, known, rewards, chain([first], blocks))
+    return _of_parquet(found, asked, file, texts=texts)
+
+
+def _of_parquet(found: Found, asked: Asked, file: FileReport, *, texts: bool) -> OpenFile:
+    """Of a parquet file, whose columns may hold the fields of a record."""
+    parquet = open_parquet(found.path, None)
+    schema, size = parquet.schema_arrow, parquet.metadata.num_rows
+    form = _table_format(found, asked, file, schema)
+    if form.rows is not None:
+        file.expected = size
+        records = _records_of(found, asked, form, texts=texts)
+        return _of_records(found, asked, file, form, records, texts=texts)
+    file.count(size)
+    known = layout_of(form.name, asked, _fields_of(schema))
+    if texts:
+        names = schema.names
+        if asked.rescore is None:
+            texts_at = (known.prompt, known.completion)
+            names = sorted({path.partition(".")[0] for path in texts_at if path is not None})
+        batches = parts(open_parquet(found.path, None), _TEXTS, names)
+        alone = asked.rescore is None
+        return _of_tables(found, file, known, None, batches, alone=alone)
+
+    def first_rows(paths: Sequence[str]) -> Any:
+        tops = (path.partition(".")[0] for path in paths)
+        names = dict.fromkeys((*(p for p in paths if p in schema.names), *tops))
+        return next(parts(open_parquet(found.path, None), LOOKED_AT, list(names)), None)
+
+    rewards = TableRewards(asked, file, known, schema, first_rows)
+    known = rewards.known
+    # Equal prompts are read once only, as they are stored.
+    prompt = None if known.group is not None else known.prompt
+    others = (known.step, known.group, known.total, known.advantage, known.num_tokens)
+    paths = {*rewards.paths.values(), *others, known.finish_reason, prompt, "trained", "weights"}
+    columns = [p for p in paths if p is not None and {p, p.partition(".")[0]} & set(schema.names)]
+    batches = parts(open_parquet(found.path, prompt), _BATCH, columns)
+    return _of_tables(found, file, known, rewards, batches)
+
+
+def _table_format(found: Found, asked: Asked, file: FileReport, schema: Any) -> Format:
+    fields = _fields_of(schema)
+    numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
+    _offer(file, numbers, fields)
+    form, file.told_by = format_of(found.kind, asked, fields, numbers)
+    _begin(file, form)
+    return form
+
+
+def _begin(file: FileReport, form: Format) -> None:
+    file.format = form.name
+    file.report.files.append(file)
+
+
+def _fields_of(schema: Any) -> dict[str, Kind]:
+    """The columns at the top, and what they hold.
+
+    Raises:
+        DataError: It has two of one name.
+    """
+    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
+    if repeated:
+        raise DataError(f"it has several columns called {listed(repeated)}; rename them")
+    return {column.name: kind_of_type(column.type) for column in schema}
+
+
+def _offer(file: FileReport, numbers: Iterable[str], fields: Mapping[str, Kind]) -> None:
+    """Keep which numbers the file has, should no reward be found among them."""
+    offered = file.report.fields
+    offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
+    if is_like_rollouts(fields):
+        file.numbers = tuple(islice(numbers, MOST_OFFERED))
+        file.step = layout(None, fields).step
+
+
+def _of_tables(
+    found: Found,
+    file: FileReport,
+    known: Layout,
+    rewards: TableRewards | None,
+    batches: Iterator[Any],
+    *,
+    alone: bool = False,
+) -> OpenFile:
+    """Batches of Arrow; without rewards their texts are read, perhaps alone."""
+    known = known if rewards is None else rewards.known
+
+    def read() -> Batches:
+        for batch in batches:
+            texts = texts_of_table(batch, known, alone=alone) if rewards is None else ()
+            yield batch_of_table(batch, known, file, found.step), texts
+
+    return OpenFile(rewards, read())
+
+
+def _records_of(
+    found: Found, asked: Asked, form: Format, *, texts: bool
+) -> Iterator[tuple[int, Record]]:
+    """Rows of a parquet file as records, of which only the fields are read that are needed."""
+    parquet = open_parquet(found.path, None)
+    named = asked.rewards or ()
+    fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
+    if texts:
+        fields = {*form.numbers, *form.texts}
+    names = [name for name in parquet.schema_arrow.names if name in fields]
+    batches = parts(parquet, _TEXTS if texts else _CHUNK, names)
+    return enumerate(record for batch in batches for record in batch.to_pylist())
+
+
+def _of_records(
+    found: Found,
+    asked: Asked,
+    file: FileReport,
+    form: Format,
+    source: Iterator[tuple[int, Record]],
+    *,
+    texts: bool,
+) -> OpenFile:
+    """The rollouts of records as batches, without their rewards where their texts are read."""
+    rewards = None if texts else RecordRewards(asked, file, form.known)
+    rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
+
+    def read() -> Batches:
+        for rows, lines in _some_at_a_time(rollouts, file, rewards):
+            given = texts_of_rows(rows) if rewards is None else ()
+            if rewards is None:
+                for row in rows:
+                    forget_texts(row)
+            else:
+                rewards.settle(rows)
+            yield batch_of_rows(rows, lines, file, found.step), given
+
+    return OpenFile(rewards, read())
+
+
+def _some_at_a_time(
+    rollouts: Iterator[tuple[int, Row]], file: FileReport, rewards: RecordRewards | None
+) -> Iterator[tuple[list[Row], list[int]]]:
+    """Rollouts with their lines; what was read before a broken part comes first."""
+    rows, lines, start = list[Row](), list[int](), 0
+    broken: Exception | None = None
+    try:
+        for line, row in rollouts:
+            if rewards is not None:
+                forget_texts(row)
+                rewards.narrow(row, line)
+            lines.append(line)
+            rows.append(row)
+            most = _TEXTS if rewards is None else max(_CHUNK, rewards.needed)
+            if len(rows) >= most or (rewards is None and file.bytes - start >= _TEXT_BYTES):
+                yield rows, lines
+                rows, lines, start = [], [], file.bytes
+    except UNREADABLE as error:
+        broken = error
+    if rows:
+        yield rows, lines
+    if broken is not None:
+        raise broken
+
+
+def _rows_of(
+    file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: Asked
+) -> Iterator[tuple[int, Row]]:
+    """The rollouts of records; a record that does not have its format's fields is lost whole.
+
+    A reward that was asked for, and that the format does not know, is looked for in the record.
+    """
+    assert form.rows is not None, f"{form.name} is no format of records"
+    for line, record in source:
+        rows, why = _understood(form.rows, form.name, record)
+        if why:
+            file.reject(line, why)
+        elif not rows:
+            file.note(line, "it holds no rollout")
+        file.count(len(rows))
+        for row in rows:
+            if asked.rewards:
+                found = {name: at(record, name) for name in asked.rewards}
+                scalars = {
+                    n: plain(v) for n, v in found.items() if isinstance(v, str | int | float)
+                }
+                row.rewards = {**scalars, **row.rewards}
+            yield line, row
+
+
+def _understood(
+    rows: Callable[[Record], Iterator[Row]], form: str, record: Record
+) -> tuple[list[Row], str]:
+    """The rollouts of a record, or why it has not the fields of its format."""
+    try:
+        return list(rows(record)), ""
+    except DataError as error:
+        return [], str(error)
+    except KeyError as error:
+        return [], f"no field {error} of format {form}"
+    except RecursionError:
+        return [], "a field is nested too deep to be read"
+    except _ODD as error:
+        return [], f"its fields are not those of {form} ({type(error).__name__})"

@@ -1,0 +1,571 @@
+"""Some rollouts of a file as columns of numbers, whether they were records or a table.
+
+Groups are told by 64 bits of a hash, which are equal where ids or texts are: no text is kept.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from math import isfinite, nan
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Int, Int64, UInt64
+
+from gdpo.rollouts.readers.inference import Inner, Kind, Layout, Values
+from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
+from gdpo.rollouts.readers.report import FileReport
+
+LARGEST = 1e60
+"""A number beyond it is not used: squares of weighted rewards, and their sums, must stay finite."""
+NO_NUMBER = "no number, and counts as missing"
+_BOOLEAN = {"true": 1.0, "false": 0.0}
+_MISSING = frozenset(
+    {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
+    | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
+)
+_LOOKED_AT = 4096
+"""Rows of a CSV file by which its columns of numbers are told."""
+_CUT = frozenset(
+    {"length", "max_tokens", "max_length", "truncated", "context_length", "max_sampled_tokens"}
+)
+_ENDED = frozenset({"stop", "completed", "eos", "stop_sequence", "tool_calls", "end_turn"})
+Rows: TypeAlias = Int[np.ndarray, " some"] | slice
+Keys = UInt64[np.ndarray, " row"]
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+NO_KEY = -(2**63)
+"""Of what has neither a group nor a prompt; no whole number is given it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The values of one field of some rollouts."""
+
+    values: Values
+    """NaN: there is none that is a number."""
+    missing: Bool[np.ndarray, " rollout"]
+    """Where nothing stands."""
+    wrong: Bool[np.ndarray, " rollout"]
+    """Where something else than a number stands."""
+    texts: Bool[np.ndarray, " rollout"]
+    """Where a record has the text of a number."""
+
+    def take(self, rows: Rows) -> "Column":
+        """Those of some of the rollouts."""
+        return Column(self.values[rows], self.missing[rows], self.wrong[rows], self.texts[rows])
+
+    def usable(self, what: str, lines: Int[np.ndarray, " rollout"], file: FileReport) -> Values:
+        """Numbers; what is none, or not between -1e60 and 1e60, is NaN and noted with its line."""
+        size = np.abs(self.values)
+        good = size <= LARGEST
+        if good.all() and not self.texts.any():
+            return self.values
+        for odd, why in (
+            (self.wrong, NO_NUMBER),
+            (np.isnan(self.values) & ~self.missing & ~self.wrong, "NaN"),
+            (np.isinf(self.values), "infinite, and counts as missing"),
+            (np.isfinite(size) & ~good, f"beyond {LARGEST:g}, and counts as missing"),
+            (self.texts & good, "the text of a number, and counts as it"),
+        ):
+            if odd.any():
+                count = int(np.sum(odd))
+                file.note(int(lines[np.argmax(odd)]), f"{what} is {why}", count=count)
+        return np.where(good, self.values, nan)
+
+
+def column_of(given: Sequence[Any]) -> Column:
+    """The values that records have in one field."""
+    kinds = set(map(type, given))
+    none = np.zeros(len(given), np.bool_)
+    missing = np.array([value is None for value in given]) if type(None) in kinds else none
+    if kinds <= {float, int, bool, type(None)}:
+        try:
+            return Column(np.array(given, np.float64), missing, none, none)
+        except OverflowError:
+            pass
+    values = np.array([number(value) for value in given])
+    own = np.array([isinstance(value, float) for value in given], np.bool_)
+    wrong = ~missing & ~np.isfinite(values) & ~own
+    texts = np.array([type(value) is Doubtful for value in given], np.bool_)
+    return Column(np.where(wrong, nan, values), missing, wrong, texts & ~wrong)
+
+
+def column_in(column: Any) -> Column:
+    """The values of an Arrow array; texts, as of CSV, have words for what is missing."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    none = np.zeros(len(column), np.bool_)
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    numbers = pc.cast(column, pa.int8()) if pa.types.is_boolean(column.type) else column
+    try:
+        values = pc.cast(numbers, pa.float64()).to_numpy(zero_copy_only=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        texts = column.to_pylist()
+        values = np.array([number(_BOOLEAN.get(str(value).lower(), value)) for value in texts])
+        missing |= np.array([str(value).strip().lower() in _MISSING for value in texts])
+        return Column(values, missing, np.isnan(values) & ~missing, none)
+    if not pa.types.is_floating(column.type):
+        missing = missing | np.isnan(values)
+    return Column(values, missing, none, none)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutText:
+    """A rollout as its file has it: text, chat messages or tokens; None: it does not say."""
+
+    prompt: Any
+    completion: Any
+    truth: Any = None
+    """What it was judged against."""
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other fields of the record."""
+    num_tokens: float | None = None
+    row: int = -1
+    """Which of the rollouts of its file; -1: not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """The rewards of some rollouts by name, in their order, and what could not be scored."""
+
+    rewards: Mapping[str, Sequence[float | None]]
+    problems: Mapping[str, Sequence[int]]
+    """What was wrong, and with which of the rollouts."""
+
+
+Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rollouts that follow each other in a file; which fields are rewards, comes from elsewhere."""
+
+    lines: Int[np.ndarray, " rollout"]
+    """Where each stands: its line, or its row from 0."""
+    columns: Mapping[str, np.ndarray]
+    """Those of a table, but for its rewards and its file. The step is -1 where it is none."""
+    has_group: Bool[np.ndarray, " rollout"]
+    has_prompt: Bool[np.ndarray, " rollout"]
+    reward: Callable[[str, Rows], Column | None]
+    """The numbers at a path, of some rollouts; None: there is no such path."""
+    weight: Callable[[str, Rows], Values | None]
+    """The weights of the reward of a name; NaN: a rollout has none."""
+    rows: Sequence[Row] = ()
+    """Of records, as their format understood them."""
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def grouped_by(self, rows: Rows) -> str:
+        """By what some of them are put into groups: a few may lack it."""
+        if self.has_group[rows].any():
+            return "ids in the dump"
+        return "repeated prompts" if self.has_prompt[rows].any() else "nothing"
+
+
+def batch_of_rows(
+    rows: Sequence[Row], lines: Sequence[int], file: FileReport, step: int | None
+) -> Batch:
+    """Rollouts of records, whose texts are forgotten.
+
+    Args:
+        rows: The rollouts.
+        lines: Where each stands.
+        file: Told of values that are none.
+        step: That of the file, where its rollouts have none.
+    """
+    for row in rows:
+        forget_texts(row)
+    places = np.array(lines)
+
+    def numbers(given: list[Any], what: str) -> Values:
+        return column_of(given).usable(what, places, file)
+
+    def reward(name: str, some: Rows) -> Column | None:
+        part = rows if isinstance(some, slice) else [rows[i] for i in some]
+        if not any(name in row.rewards or name == row.total_name for row in part):
+            return None
+        return column_of(
+            [row.rewards.get(name, row.total if name == row.total_name else None) for row in part]
+        )
+
+    def weight(name: str, some: Rows) -> Values | None:
+        part = rows if isinstance(some, slice) else [rows[i] for i in some]
+        found = [row.weights.get(name) if row.weights else None for row in part]
+        return None if all(each is None for each in found) else np.array(found, np.float64)
+
+    keys = [row.prompt if row.group is None else row.group for row in rows]
+    return Batch(
+        lines=places,
+        columns={
+            "steps": np.array([_step(row.step, step) for row in rows], np.int64),
+            "groups": np.array([NO_KEY if key is None else key for key in keys], np.int64),
+            "total": numbers([row.total for row in rows], "total"),
+            "advantages": numbers([row.advantage for row in rows], "advantage"),
+            "num_tokens": numbers([row.num_tokens for row in rows], "num_tokens"),
+            "cut": np.array([cut_of(row.finish_reason) for row in rows]),
+            "trained": np.array([row.trained for row in rows], np.bool_),
+        },
+        has_group=np.array([row.group is not None for row in rows], np.bool_),
+        has_prompt=np.array([row.prompt is not None for row in rows], np.bool_),
+        reward=reward,
+        weight=weight,
+        rows=rows,
+    )
+
+
+def forget_texts(row: Row) -> None:
+    """Keep of the texts only what tells the group, and of other values what is a number."""
+    row.completion, row.truth, row.extras = None, None, {}
+    row.group = None if row.group is None or row.group != row.group else key_of(row.group)
+    row.prompt = None if row.prompt is None or row.group is not None else key_of(row.prompt)
+    row.step, row.total, row.advantage = plain(row.step), plain(row.total), plain(row.advantage)
+    row.num_tokens, row.finish_reason = plain(row.num_tokens), plain(row.finish_reason)
+
+
+def texts_of_rows(rows: Sequence[Row]) -> list[RolloutText]:
+    """The texts of records, before they are forgotten."""
+    return [
+        RolloutText(r.prompt, r.completion, r.truth, r.extras, _count(r.num_tokens)) for r in rows
+    ]
+
+
+def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:
+    """The rows of a table.
+
+    Args:
+        batch: Of Arrow.
+        known: What its columns mean.
+        file: Told of values that are none.
+        step: That of the file, where there is no column of steps.
+    """
+    size, lines = batch.num_rows, file.numbered + np.arange(batch.num_rows)
+
+    @cache
+    def column(path: str | None) -> Column | None:
+        found = None if path is None else entered(batch, path)
+        return None if found is None else column_in(found)
+
+    def numbers(path: str | None, what: str) -> Values:
+        found = column(path)
+        return np.full(size, nan) if found is None else found.usable(what, lines, file)
+
+    def reward(path: str, rows: Rows) -> Column | None:
+        found = column(path)
+        return found if found is None or isinstance(rows, slice) else found.take(rows)
+
+    def weight(name: str, rows: Rows) -> Values | None:
+        found = entered(batch, f"weights.{name}")
+        is_weight = found is not None and is_numeric(found.type)
+        return column_in(found).values[rows] if is_weight else None
+
+    groups = None if known.group is None else entered(batch, known.group)
+    return Batch(
+        lines=lines,
+        columns={
+            "steps": _steps(batch, known.step, numbers(known.step, "step"), step),
+            "groups": _groups(batch, known, file),
+            "total": numbers(known.total, "total"),
+            "advantages": numbers(known.advantage, "advantage"),
+            "num_tokens": numbers(known.num_tokens, "num_tokens"),
+            "cut": _cut(batch, known.finish_reason),
+            "trained": _trained(batch),
+        },
+        has_group=np.full(size, groups is not None),
+        has_prompt=np.full(size, known.prompt is not None),
+        reward=reward,
+        weight=weight,
+    )
+
+
+def texts_of_table(batch: Any, known: Layout, *, alone: bool = False) -> list[RolloutText]:
+    """The texts of the rows of a table, and the columns that mean nothing else.
+
+    Args:
+        batch: Of Arrow.
+        known: What its columns mean.
+        alone: Leave the other columns out.
+    """
+    size = batch.num_rows
+
+    def values(path: str | None) -> list[Any]:
+        column = None if path is None else entered(batch, path)
+        return [None] * size if column is None else column.to_pylist()
+
+    prompts, completions = values(known.prompt), values(known.completion)
+    if alone:
+        return [RolloutText(*texts) for texts in zip(prompts, completions, strict=True)]
+    others = [name for name in batch.schema.names if name not in known.taken()]
+    extras = batch.select(others).to_pylist() if others else [{}] * size
+    counts = values(known.num_tokens)
+    return [
+        RolloutText(prompt, completion, None, _opened(extra), _count(tokens))
+        for prompt, completion, extra, tokens in zip(
+            prompts, completions, extras, counts, strict=True
+        )
+    ]
+
+
+def _opened(extras: dict[str, Any]) -> dict[str, Any]:
+    """Our own record keeps other fields as JSON in one column."""
+    extra = extras.get("extra")
+    try:
+        inner = json.loads(extra) if isinstance(extra, str) else None
+    except (ValueError, RecursionError):
+        inner = None
+    return extras | inner if isinstance(inner, dict) else extras
+
+
+def _count(tokens: Any) -> float | None:
+    count = number(tokens)
+    return count if isfinite(count) else None
+
+
+def cut_of(reason: Any) -> float:
+    """1 for a completion that was cut at its limit, 0 for one that the model ended."""
+    if isinstance(reason, bool):
+        return float(reason)
+    text = reason.lower() if isinstance(reason, str) else ""
+    return 1.0 if text in _CUT else 0.0 if text in _ENDED else nan
+
+
+def _step(given: Any, of_file: int | None) -> int:
+    """The step of a record; where it has none, that of the file; where none has, 0. -1: none."""
+    if given is None:
+        return of_file or 0
+    step = nan if isinstance(given, bool) else number(given)
+    is_whole = isfinite(step) and step == int(step) and abs(step) < 2**62
+    return int(step) if is_whole else -1
+
+
+def _steps(batch: Any, path: str | None, steps: Values, of_file: int | None) -> np.ndarray:
+    """Likewise of a table; truth values are numbers as rewards, and none as steps."""
+    if path is None:
+        return np.full(batch.num_rows, of_file or 0)
+    column = entered(batch, path)
+    if column is not None and pa.types.is_boolean(column.type):
+        steps = np.full(batch.num_rows, nan)
+    elif column is not None and pa.types.is_string(column.type):
+        lowered = pc.call_function("utf8_lower", [column])
+        truths = pc.SetLookupOptions(pa.array(list(_BOOLEAN)))
+        are_truths = pc.call_function("is_in", [lowered], truths).to_numpy(zero_copy_only=False)
+        steps = np.where(are_truths, nan, steps)
+    whole = np.isfinite(steps) & (steps == np.floor(steps)) & (np.abs(steps) < 2**62)
+    return np.where(whole, steps, -1).astype(np.int64)
+
+
+def _groups(batch: Any, known: Layout, file: FileReport) -> Int64[np.ndarray, " row"]:
+    path = known.group if known.group is not None else known.prompt
+    column = None if path is None else entered(batch, path)
+    if column is None:
+        return np.zeros(batch.num_rows, np.int64)
+    if pa.types.is_floating(column.type):
+        column = _as_whole(column)
+    if column.null_count:
+        row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        what = f"no {path}, where others have one: put into one group"
+        file.note(row, what, count=column.null_count)
+    return group_keys(column)
+
+
+def _as_whole(column: Any) -> Any:
+    """Ids that were made floating-point, as by a table with gaps, as they were: NaN is none."""
+    is_nan = pc.call_function("is_nan", [column])
+    known = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
+    try:
+        return pc.cast(known, pa.int64())
+    except pa.ArrowInvalid:
+        return known
+
+
+def _cut(batch: Any, path: str | None) -> Values:
+    column = None if path is None else entered(batch, path)
+    if column is None:
+        return np.full(batch.num_rows, nan)
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    reasons = [cut_of(value) for value in encoded.dictionary.to_pylist()]
+    codes = pc.fill_null(encoded.indices, len(reasons)).to_numpy(zero_copy_only=False)
+    return np.array([*reasons, nan])[codes]
+
+
+def _trained(batch: Any) -> Bool[np.ndarray, " row"]:
+    column = batch.column("trained") if "trained" in batch.schema.names else None
+    if column is None or not pa.types.is_boolean(column.type):
+        return np.ones(batch.num_rows, np.bool_)
+    return pc.fill_null(column, True).to_numpy(zero_copy_only=False)
+
+
+def entered(batch: Any, path: str) -> Any:
+    """The column of that name, or where there is none, the one that the dots lead to."""
+    if path in batch.schema.names:
+        return batch.column(path)
+    name, dot, rest = path.partition(".")
+    if name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    while dot:
+        names = [f.name for f in column.type] if pa.types.is_struct(column.type) else []
+        if rest in names:
+            name, dot, rest = rest, "", ""
+        else:
+            name, dot, rest = rest.partition(".")
+        if name not in names:
+            return None
+        column = column.flatten()[names.index(name)]
+    return column
+
+
+def numeric(batch: Any) -> Any:
+    """The schema of texts, as of a CSV file, with numbers where most of them are."""
+
+    def kind(column: Any) -> Any:
+        if column.null_count == len(column):
+            return pa.null()
+        return pa.float64() if holds_numbers(column_in(column)) else column.type
+
+    kinds = [kind(column[:_LOOKED_AT]) for column in batch.columns]
+    fields = zip(batch.schema.names, kinds, strict=True)
+    return pa.schema([pa.field(*each) for each in fields])
+
+
+def holds_numbers(column: Column) -> bool:
+    """Whether most of the texts of a column are numbers."""
+    return int(np.sum(~np.isnan(column.values))) > int(np.sum(column.wrong))
+
+
+def is_numeric(kind: Any) -> bool:
+    """Whether columns of this type hold numbers or truth values."""
+    return pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
+
+
+def kind_of_type(kind: Any) -> Kind:
+    """What columns of an Arrow type hold."""
+    if is_numeric(kind):
+        return "number"
+    if pa.types.is_null(kind):
+        return "empty"
+    if pa.types.is_struct(kind):
+        return "object"
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
+    return "text" if any(is_text(kind) for is_text in texts) else "other"
+
+
+def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
+    """The columns of a schema, and what they hold; of structs what is in them, by path."""
+    found: dict[str, Kind] = {}
+    for column in schema:
+        path = Inner(above + column.name) if above else column.name
+        if pa.types.is_struct(column.type):
+            found |= paths_in(column.type, f"{path}.")
+        else:
+            found[path] = kind_of_type(column.type)
+    return found
+
+
+def key_of(value: Any) -> int:
+    """64 bits of a hash of a JSON-like value; whole numbers are their own key."""
+    if isinstance(value, int) and NO_KEY < value < 2**63:
+        return int(value)
+    if not isinstance(value, str):
+        value = _text_of(value)
+    key = _digest(value.encode("utf-8", "surrogatepass"))
+    return key - 2**64 if key >= 2**63 else key
+
+
+def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
+    """One key per row of an Arrow array of ids: a whole number is its own."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
+        column = column.dictionary_decode()
+    if pa.types.is_integer(column.type):
+        keys = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        keys[keys == NO_KEY] = key_of(NO_KEY)
+    else:
+        keys = keys_of(column).view(np.int64)
+    return np.where(column.is_null().to_numpy(zero_copy_only=False), NO_KEY, keys)
+
+
+def keys_of(column: Any) -> Keys:
+    """One key per row of an Arrow array of texts, or of anything made of texts.
+
+    Every distinct text is hashed once: a prompt is repeated for each of its samples.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+        return _of_dictionary(column) if is_text else keys_of(column.dictionary_decode())
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.uint64)
+    if pa.types.is_struct(kind):
+        return _of_struct(column)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _of_list(column)
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        column = pc.cast(column, pa.string())
+    return _of_dictionary(column.dictionary_encode())
+
+
+def _of_dictionary(column: Any) -> Keys:
+    texts = column.dictionary.to_pylist()
+    distinct = np.fromiter(
+        (_digest(text.encode()) if text is not None else 0 for text in texts),
+        np.uint64,
+        len(texts),
+    )
+    codes = pc.fill_null(column.indices, len(texts)).to_numpy(zero_copy_only=False)
+    return np.append(distinct, np.uint64(0))[codes]
+
+
+def _of_struct(column: Any) -> Keys:
+    keys = np.zeros(len(column), np.uint64)
+    for part, child in zip(column.type, column.flatten(), strict=True):
+        keys += _mixed(keys_of(child) ^ np.uint64(_digest(part.name.encode())))
+    return keys
+
+
+def _of_list(column: Any) -> Keys:
+    lengths = pc.call_function("list_value_length", [column])
+    counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    children = keys_of(column.flatten())
+    place = np.arange(len(children)) - np.repeat(starts, counts)
+    mixed = _mixed(children + place.astype(np.uint64) * _ODD)
+    sums = np.append(np.uint64(0), np.cumsum(mixed, dtype=np.uint64))
+    return sums[starts + counts] - sums[starts] + counts.astype(np.uint64)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, default=str)
+    except (RecursionError, TypeError):  # the latter of keys that are no texts, or of two kinds
+        return "".join(_flat(value))
+
+
+def _flat(value: Any) -> Iterator[str]:
+    """What a value holds, however deep: each list and object with its length before it."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            yield f"{{{len(cast('dict[Any, Any]', item))}"
+            left.extend(part for name in sorted(item, key=str) for part in (name, item[name]))
+        elif isinstance(item, list):
+            yield f"[{len(cast('list[Any]', item))}"
+            left.extend(cast("list[Any]", item))
+        else:
+            yield json.dumps(item, default=str) + ","
+
+
+def _mixed(keys: Keys) -> Keys:
+    """Spread every bit over all of them, so that sums of keys are keys as well."""
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return keys ^ (keys >> np.uint64(31))
+
+
+def _digest(text: bytes) -> int:
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")

@@ -1,0 +1,366 @@
+"""All files of a run as tables of one step each, and the report of what was read."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from jaxtyping import Int
+
+from gdpo.errors import ConfigError, DataError
+from gdpo.rollouts.readers.batches import open_file
+from gdpo.rollouts.readers.columns import (
+    LARGEST,
+    Batch,
+    Column,
+    Rescore,
+    RolloutText,
+    Rows,
+    column_of,
+)
+from gdpo.rollouts.readers.files import (
+    ENDINGS,
+    KINDS_READ,
+    Found,
+    find_files,
+    kind_of,
+    without_twins,
+)
+from gdpo.rollouts.readers.formats import Asked, recognized
+from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
+from gdpo.rollouts.readers.table import RolloutTable, joined
+
+_REPEATS = frozenset({"trl", "ms-swift"})
+"""Their writers dump what they hold at every log, new or not."""
+_LONGEST = 1000
+"""Characters that are told of a file that cannot be read; a library may say more."""
+RESCORED = "scored anew"
+"""How the rewards of a file were told."""
+WEIGHTS_DIFFER = "other weights than a rollout before it in the step, whose weights count for all"
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rollouts of a file, of one step."""
+
+    table: RolloutTable
+    grouped_by: str
+
+
+class RolloutReading(Iterator[RolloutTable]):
+    """The tables of a run, one step after the other; its `report` is whole when they end."""
+
+    def __init__(self, paths: Sequence[Path], asked: Asked, group_size: int | None) -> None:
+        self.report = ReadReport(tuple(paths))
+        self._group_size = group_size
+        self._last: RolloutTable | None = None
+        files = find_files(paths, self.report.left_out)
+        if asked.format is None and asked.columns is None:
+            files = without_twins(files, _is_record, self.report.left_out)
+        pieces = (piece for file in files for piece in _read_file(file, asked, self.report))
+        self._tables = self._finished(_whole_steps(pieces, self.report))
+
+    def __iter__(self) -> "RolloutReading":
+        return self
+
+    def __next__(self) -> RolloutTable:
+        return next(self._tables)
+
+    def _finished(self, steps: Iterator[_Piece]) -> Iterator[RolloutTable]:
+        for piece in steps:
+            table = piece.table
+            if self._repeated(table):
+                continue
+            self.report.torn_steps[table.run, int(table.steps[0])] += 1
+            groups = self._groups(piece)
+            self._count(groups, piece.grouped_by)
+            yield replace(table, groups=groups)
+
+    def _groups(self, piece: _Piece) -> np.ndarray:
+        """As the dump has them; else blocks of the size that was said; else by prompt."""
+        groups, size = piece.table.groups, self._group_size
+        if piece.grouped_by == "ids in the dump":
+            self.report.size_unused += len(groups) if size is not None else 0
+            return groups
+        if size is None:
+            return groups if piece.grouped_by == "repeated prompts" else np.arange(len(groups))
+        blocks = np.arange(len(groups)) // size
+        starts = np.arange(0, len(groups), size)
+        low, high = (f.reduceat(groups, starts) for f in (np.minimum, np.maximum))
+        self.report.mixed_blocks += int(np.sum(low != high))
+        return blocks
+
+    def _count(self, groups: np.ndarray, how: str) -> None:
+        _, sizes = np.unique(groups, return_counts=True)
+        by = f"group_size={self._group_size}" if self._group_size else how
+        self.report.grouped_by[how if how == "ids in the dump" else by] += len(groups)
+        self.report.groups += len(sizes)
+        for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
+            self.report.group_sizes[int(size)] += int(count)
+
+    def _repeated(self, table: RolloutTable) -> bool:
+        """Whether it is the step before once more: one generation may serve several."""
+        last, self._last = self._last, table
+        if last is None or table.format not in _REPEATS or not _same(last, table):
+            return False
+        for index, path in enumerate(table.files):
+            rows = np.flatnonzero(table.file == index)
+            what = "the rollouts of the step before once more"
+            row = int(table.row[rows[0]]) if table.format == "trl" else None  # else no line of it
+            _file_of(self.report, path).give_back(row, what, rows=len(rows))
+        return True
+
+
+def read_rollout_files(
+    path: str | Path | Sequence[str | Path],
+    *,
+    format: str | None = None,
+    rewards: Sequence[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    group_size: int | None = None,
+    load_pt: LoadPt | None = None,
+    rescore: Rescore | None = None,
+) -> RolloutReading:
+    """Read the rollouts that a training run left behind, whichever framework wrote them.
+
+    No text is kept: prompts are hashed where they are needed to tell the groups. Memory is that of
+    the numbers of one step.
+
+    Args:
+        path: A file, or a folder with files of one or several runs, at any depth; or several of
+            these, whose runs are told apart by the folders in which they differ.
+        format: One of `FORMATS`; left out: each file's is recognized by its fields.
+        rewards: The columns that are rewards, by name; a dot enters an object. Left out: those of
+            the format, or every number that has no other meaning.
+        columns: Which column is the `step`, `group`, `prompt`, `completion`, `advantage`,
+            `num_tokens`, `finish_reason` or `total`, for files of no known format.
+        group_size: Rollouts per prompt, which follow each other, where the dump has no ids of
+            groups. Left out: equal prompts of a step are a group.
+        load_pt: Reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which needs torch.
+            Left out: they are not read, and the report says so.
+        rescore: Gives the rewards of rollouts by their texts, instead of those of the files. Texts
+            are read for it, and not kept.
+
+    Returns:
+        An iterator of `RolloutTable`, one per step, with the `report` of what was read.
+
+    Raises:
+        DataError: There is no such path.
+        ConfigError: An unknown format or meaning of a column, a group size below 1, or no path.
+    """
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    if not paths:
+        raise ConfigError("name a file or folder with rollouts")
+    if group_size is not None and group_size < 1:
+        raise ConfigError(f"group_size must be at least 1, got {group_size}")
+    named = None if rewards is None else tuple(rewards)
+    asked = Asked(format, named, columns, load_pt, rescore)
+    return RolloutReading(paths, asked, group_size)
+
+
+def _read_file(found: Found, asked: Asked, report: ReadReport) -> Iterator[_Piece]:
+    """The rollouts of a file in its order; what cannot be read is written into the report."""
+    if found.kind not in KINDS_READ:
+        report.left_out[found.path] = f"its name has none of the endings {', '.join(ENDINGS)}"
+        return
+    file = FileReport(found.path, report)
+    try:
+        yield from _pieces(found, asked, file)
+    except UNREADABLE as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        file.end(f"cannot be read: {why}"[:_LONGEST])
+    listed = any(each is file for each in report.files)
+    assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
+
+
+def _pieces(found: Found, asked: Asked, file: FileReport) -> Iterator[_Piece]:
+    rescore = asked.rescore
+    opened = open_file(found, asked, file, texts=rescore is not None)
+    if opened is None:
+        file.end_without_rows()
+        return
+    for batch, texts in opened.batches:
+        numbered = file.numbered
+        anew = None if rescore is None else _rescored(rescore, batch, texts, file)
+        for rows in _by_step(batch.columns["steps"]):
+            lines, weights, ranges = batch.lines[rows], None, {}
+            if opened.rewards is None:
+                columns = {name: column.take(rows) for name, column in (anew or {}).items()}
+                told_by = RESCORED
+            else:
+                paths, told_by = opened.rewards.of(batch, rows)
+                columns = {name: batch.reward(path, rows) for name, path in paths.items()}
+                weights, ranges = _weights(batch, paths, rows, file), opened.rewards.ranges
+            file.found_rewards(columns, told_by)
+            _report_groups(batch, rows, file)
+            none = np.full(len(lines), np.nan)
+            rewards = [
+                none if column is None else column.usable(f"reward {name!r}", lines, file)
+                for name, column in columns.items()
+            ]
+            table = RolloutTable(
+                run=found.run,
+                format=file.format,
+                names=tuple(columns),
+                weights=weights,
+                files=(found.path,),
+                rewards=np.stack(rewards, axis=-1) if rewards else np.zeros((len(lines), 0)),
+                file=np.zeros(len(lines), np.int64),
+                row=numbered + np.arange(len(batch))[rows],
+                ranges=ranges,
+                **{name: values[rows] for name, values in batch.columns.items()},
+            )
+            if table.steps[0] < 0:
+                what = "its step is no whole number from 0"
+                file.lose(int(lines[0]), what, rows=len(table))
+            else:
+                file.read += len(table)
+                yield _Piece(table, batch.grouped_by(rows))
+        file.numbered = numbered + len(batch)
+
+
+def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
+    """The rollouts of each step."""
+    order = np.argsort(steps, kind="stable")
+    starts = np.flatnonzero(np.diff(steps[order])) + 1
+    if len(starts):
+        yield from np.split(order, starts)
+    elif len(steps):
+        yield slice(None)
+
+
+def _rescored(
+    rescore: Rescore, batch: Batch, texts: Sequence[RolloutText], file: FileReport
+) -> dict[str, Column]:
+    """The rewards of a batch, given anew by its texts."""
+    found = rescore(texts)
+    for what, places in found.problems.items():
+        file.note(int(batch.lines[places[0]]), what, count=len(places))
+    return {name: column_of(values) for name, values in found.rewards.items()}
+
+
+def _weights(
+    batch: Batch, names: Iterable[str], rows: Rows, file: FileReport
+) -> tuple[float, ...] | None:
+    """The weights of a step: for each reward the first that a rollout has. None: none say any."""
+    columns = [batch.weight(name, rows) for name in names]
+    given = [column for column in columns if column is not None]
+    if not columns or len(given) < len(columns):
+        return None
+    lines, weights = batch.lines[rows], np.stack(given, axis=-1)
+    known = ~np.isnan(weights)
+    first = weights[np.argmax(known, axis=0), np.arange(len(columns))]
+    others = np.any(known & (weights != first), axis=-1)
+    if others.any():
+        file.note(int(lines[np.argmax(others)]), WEIGHTS_DIFFER, count=int(np.sum(others)))
+    if np.all(np.abs(first) <= LARGEST):
+        return tuple(first.tolist())
+    what = "its weights are not all numbers that can be used: 1 is, for each reward"
+    file.note(int(lines[0]), what)
+    return None
+
+
+def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
+    """Report rollouts of which nothing tells the group, or not what tells it of the others."""
+    grouped, prompted = batch.has_group[rows], batch.has_prompt[rows]
+    line = int(batch.lines[rows][0])
+    bare = int(np.sum(~grouped & ~prompted))
+    if 0 < bare < len(grouped):
+        what = "neither a group nor a prompt, where others have one: put into one group"
+        file.note(line, what, count=bare)
+    by_prompt = int(np.sum(~grouped & prompted))
+    if by_prompt and grouped.any():
+        what = "no group, where others have one: told by its prompt"
+        file.note(line, what, count=by_prompt)
+
+
+def _is_record(path: Path) -> bool:
+    """Whether it is a file of gdpo's record, with its end."""
+    try:
+        form = recognized("parquet", pq.read_schema(path).names, None)
+    except UNREADABLE:
+        return False
+    return form is not None and form.name == "gdpo"
+
+
+def _file_of(report: ReadReport, path: Path) -> FileReport:
+    return next(file for file in reversed(report.files) if file.path == path)
+
+
+def _whole_steps(pieces: Iterator[_Piece], report: ReadReport) -> Iterator[_Piece]:
+    """_Pieces of files, each of one step, joined so that each is a step whole."""
+    held: list[_Piece] = []
+    for piece in pieces:
+        if held and _key(held[0]) != _key(piece):
+            yield _join(held, report)
+            held = []
+        held.append(piece)
+    if held:
+        yield _join(held, report)
+
+
+def _key(piece: _Piece) -> tuple[str, str, str, int]:
+    return piece.table.run, piece.table.format, piece.grouped_by, int(piece.table.steps[0])
+
+
+def _join(pieces: list[_Piece], report: ReadReport) -> _Piece:
+    table = joined([piece.table for piece in pieces])
+    if table.weights is None and any(piece.table.weights for piece in pieces):
+        what = "its weights are not those of the other files of the step: 1 is, for each reward"
+        _file_of(report, pieces[-1].table.files[0]).note(None, what)
+    return _Piece(table, pieces[0].grouped_by)
+
+
+def _same(a: RolloutTable, b: RolloutTable) -> bool:
+    return (
+        (a.run, a.names, len(a)) == (b.run, b.names, len(b))
+        and np.array_equal(a.groups, b.groups)
+        and np.array_equal(a.advantages, b.advantages, equal_nan=True)
+        and np.array_equal(a.rewards, b.rewards, equal_nan=True)
+    )
+
+
+def read_texts(
+    file: Path,
+    rows: Sequence[int],
+    *,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    load_pt: LoadPt | None = None,
+) -> list[RolloutText]:
+    """Prompt and completion of some rollouts of one file.
+
+    Args:
+        file: As a table names it.
+        rows: As the column `row` of a table has them.
+        format: As it was given to `read_rollout_files`.
+        columns: Likewise.
+        load_pt: Likewise.
+
+    Returns:
+        One for each of the rows, in their order.
+
+    Raises:
+        DataError: The file cannot be read, or has no such row.
+    """
+    found = Found(file, kind_of(file), "", None, evaluation=False)
+    asked = Asked(format, columns=columns, load_pt=load_pt)
+    report = FileReport(file, ReadReport((file,)))
+    left, texts = set(rows), dict[int, RolloutText]()
+    try:
+        opened = open_file(found, asked, report, texts=True)
+        for batch, given in opened.batches if opened is not None and left else ():
+            first = report.numbered
+            report.numbered += len(batch)
+            inside = {row for row in left if first <= row < report.numbered}
+            texts |= {row: replace(given[row - first], row=row) for row in inside}
+            left -= inside
+            if not left:
+                break
+    except UNREADABLE as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
+    if left:
+        raise DataError(f"{file} has no row {min(left)}")
+    return [texts[row] for row in rows]

@@ -1,0 +1,557 @@
+"""What the fields of every framework's record mean: a record in, its rollouts out.
+
+A record is a line of JSON, or a row of a parquet file whose columns hold JSON. The fields are those
+that the frameworks' writers have; the tests hold one file of each.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby, takewhile
+from math import isnan, nan
+from typing import Any, TypeAlias, cast
+
+from gdpo.errors import DataError
+from gdpo.rollouts.readers.inference import Inner, Layout, is_container
+from gdpo.rollouts.readers.report import FileReport
+
+Record: TypeAlias = Mapping[str, Any]
+
+_NUMBERS = frozenset({int, float, bool, type(None)})
+LONGEST = 40
+"""Characters of a text that may be a number."""
+_VERL = frozenset(
+    {
+        "input",
+        "output",
+        "gts",
+        "score",
+        "reward",
+        "step",
+        "uid",
+        "request_id",
+        "num_turns",
+        "num_tokens",
+    }
+)
+_VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
+_VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
+"""Of V1: `<prompt>_<rollout>_<output>`."""
+_STOP = "stop/"
+"""Of tinker-cookbook."""
+_SWIFT = frozenset(
+    {"step", "gen_step", "prompt", "completion", "advantages", "advantage", "request_id", "entropy"}
+)
+_LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
+_METRICS = frozenset({"num_turns", "reward"})
+_DEEPEST = 8
+"""Objects one in another that are looked into."""
+OTHER = "another output of a rollout: its last is read, which stands for it in verl's GRPO"
+APART = "another output of a rollout that was read before, apart from it"
+
+
+class Doubtful(str):
+    """A text in a field that is a reward only if other rows have a number there."""
+
+    __slots__ = ()
+
+
+TOO_LONG = Doubtful("...")
+
+
+@dataclass(slots=True)
+class Row:
+    """What a format knows of one rollout; what it does not know stays as it is here."""
+
+    step: Any = None
+    group: Any = None
+    """What the dump says of the group; None: nothing, and the prompt tells."""
+    output: tuple[str, int] | None = None
+    """The rollout that it is an output of, and its number among them; None: it is all of it."""
+    prompt: Any = None
+    completion: Any = None
+    rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Everything that may be a reward: its parts."""
+    total: Any = None
+    total_name: str = "reward"
+    weights: Mapping[str, float] | None = None
+    advantage: Any = None
+    num_tokens: Any = None
+    finish_reason: Any = None
+    trained: bool = True
+    truth: Any = None
+    """What it was judged against."""
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other fields of its record; a judge may want them."""
+
+
+def number(value: Any) -> float:
+    """A number, a truth value or the text of a number; NaN: it is none."""
+    try:
+        return nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of a tensor of several
+        return nan
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number in its own right; a text of one is not."""
+    return isinstance(value, (int, float, bool))
+
+
+def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, Any]:
+    """The fields that hold a number or a text, and may be rewards; a null keeps its place."""
+    found: dict[str, Any] = {}
+    for name, value in record.items():  # of every record: no calls
+        kind = type(value)
+        if name in but:
+            continue
+        if kind in _NUMBERS:
+            found[name] = value
+        elif kind is str:
+            found[name] = Doubtful(value) if len(value) <= LONGEST else TOO_LONG
+    return found
+
+
+def doubtful(value: Any) -> Any:
+    """A text as one of which other rows decide, and nothing of one that is too long for it."""
+    if not isinstance(value, str):
+        return value
+    return Doubtful(value) if len(value) <= LONGEST else TOO_LONG
+
+
+def plain(value: Any) -> Any:
+    """A number, nothing or a short text as it is: what is kept is never large.
+
+    Of anything else its number, or a text that is none.
+    """
+    if type(value) in _NUMBERS:
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else TOO_LONG
+    found = number(value)
+    return TOO_LONG if isnan(found) else found
+
+
+def verl(record: Record) -> Iterator[Row]:
+    """The legacy trainer's lines have every reward by name, those of V1 the total and a uid."""
+    uid = record.get("uid")
+    if uid is not None and _VERL_PADDING.match(str(uid)):
+        raise DataError("it fills verl's batch up, and is no rollout (its uid begins with pad)")
+    key = _VERL_KEY.fullmatch(str(uid))
+    yield Row(
+        step=record.get("step"),
+        group=None if uid is None else key[2] if key else str(uid),
+        output=(key[1], int(key[3])) if key else None,
+        prompt=record["input"],
+        completion=record["output"],
+        rewards=numbers_in(record, but=_VERL),
+        total=record["score"],
+        total_name="score",
+        truth=record.get("gts"),
+        extras=record,
+    )
+
+
+def nemo_rl(record: Record) -> Iterator[Row]:
+    """Lines of one sample each: the reward is the total, the prompt is what has no loss.
+
+    With dynamic sampling `rewards` are those of all samples, and only `filtered_rewards` belong to
+    the tokens of the same line. Its logger writes all values but `idx` as lists of one.
+    """
+    record = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in record.items()}
+    tokens, mask = record.get("token_ids"), record.get("token_loss_mask")
+    reward = record["filtered_rewards"] if "filtered_rewards" in record else record["rewards"]
+    prompt, completion = _content(record["content"])
+    kept: list[float] = mask if isinstance(mask, list) else []
+    if tokens is not None and kept:
+        prompt = tokens[: len(list(takewhile(lambda m: not m, kept)))]
+    credit = record.get("advantages")
+    if isinstance(credit, list):
+        credited = [a for a, m in zip(cast("list[Any]", credit), kept, strict=False) if m]
+        credit = credited[-1] if credited else None
+    weight = record.get("sample_loss_mask")
+    yield Row(
+        prompt=prompt,
+        completion=completion,
+        total=reward,
+        total_name="rewards",
+        advantage=credit,
+        num_tokens=sum(map(bool, kept)) if kept else None,
+        extras=record,
+        trained=weight is None or bool(number(weight)),
+    )
+
+
+def swift(record: Record) -> Iterator[Row]:
+    """A line is a table: every column a list of one value per rollout."""
+    columns = {
+        name: cast("list[Any]", value) for name, value in record.items() if isinstance(value, list)
+    }
+    size = len(columns["prompt"])
+    for name, values in columns.items():
+        if len(values) != size:
+            raise DataError(f"column {name[:40]!r} is not as long as 'prompt'")
+    rewards = [
+        name
+        for name, values in columns.items()
+        if name not in _SWIFT
+        and all(v is None or is_number(v) or isinstance(v, str) for v in values)
+    ]
+    others = {name: values for name, values in columns.items() if name not in _SWIFT}
+    steps = columns.get("step", columns.get("gen_step"))
+    credit = columns.get("advantages", columns.get("advantage"))
+    for i in range(size):
+        yield Row(
+            step=steps[i] if steps else record.get("step", record.get("gen_step")),
+            prompt=columns["prompt"][i],
+            completion=columns["completion"][i],
+            rewards={name: doubtful(columns[name][i]) for name in rewards},
+            advantage=credit[i] if credit else None,
+            extras={name: values[i] for name, values in others.items()},
+        )
+
+
+def swift_row(record: Record) -> Iterator[Row]:
+    """A line of its Ray trainer is one rollout with the total."""
+    yield Row(
+        step=record["gen_step"],
+        prompt=record["prompt"],
+        completion=record["completion"],
+        total=record["reward"],
+        extras=record,
+    )
+
+
+def tinker(record: Record) -> Iterator[Row]:
+    """Rewards by name are metrics of the trajectory, or of its steps: then their mean.
+
+    A metric `stop/<reason>` says why the episode ended, and is none.
+    """
+    found: dict[str, list[float]] = {}
+    ended = None
+    steps = cast("list[Record]", record["steps"])
+    for step in steps:
+        for name, value in (step.get("metrics") or {}).items():
+            if name.startswith(_STOP):
+                ended = name.removeprefix(_STOP)
+            elif is_number(value):
+                found.setdefault(name, []).append(float(value))
+    parts = {name: sum(values) / len(values) for name, values in found.items()}
+    parts |= numbers_in(record.get("trajectory_metrics") or {}, but=frozenset())
+    yield Row(
+        step=record["iteration"],
+        group=record["group_idx"],
+        rewards=parts,
+        total=record["total_reward"],
+        total_name="total_reward",
+        num_tokens=sum(int(step["ac_len"]) for step in steps),
+        finish_reason=ended,
+    )
+
+
+def art(record: Record) -> Iterator[Row]:
+    """A trajectory with its messages; rewards by name are its metrics."""
+    prompt, completion = _content(record.get("messages"))
+    measured = numbers_in(as_object(record["metrics"]), but=frozenset())
+    yield Row(
+        group=record["group_index"],
+        prompt=prompt,
+        completion=completion,
+        rewards={n: v for n, v in measured.items() if not n.endswith("duration")},
+        total=record["reward"],
+        extras=as_object(record.get("metadata")),
+    )
+
+
+def slime(record: Record) -> Iterator[Row]:
+    """A sample of slime or miles; its reward is a number, or an object by name."""
+    reward = record["reward"]
+    parts = numbers_in(reward, but=frozenset()) if isinstance(reward, Mapping) else {}
+    mask = record.get("loss_mask")
+    length = record.get("response_length")
+    yield Row(
+        step=record["rollout_id"],
+        group=record["group_index"],
+        prompt=record.get("prompt"),
+        completion=record.get("response"),
+        rewards=parts,
+        total=None if parts else reward,
+        num_tokens=length if length is not None else len(mask) if mask else None,
+        finish_reason=record.get("status"),
+        truth=record.get("label"),
+        extras=as_object(record.get("metadata")),
+        trained=not record.get("remove_sample", False),
+    )
+
+
+def skyrl(record: Record) -> Iterator[Row]:
+    """An evaluation; its score is a number, or one per token of which the sum counts."""
+    score, extras = record["score"], as_object(record.get("env_extras"))
+    judged_by = extras.get("reward_spec")
+    yield Row(
+        prompt=record["input_prompt"],
+        completion=record["output_response"],
+        total=sum(map(number, score)) if isinstance(score, list) else score,
+        total_name="score",
+        finish_reason=record.get("stop_reason"),
+        truth=judged_by.get("ground_truth") if isinstance(judged_by, Mapping) else None,
+        extras=extras,
+    )
+
+
+def open_instruct(record: Record) -> Iterator[Row]:
+    """Texts are tokens here."""
+    credit = record.get("advantage")
+    yield Row(
+        step=record["step"],
+        group=record["prompt_idx"],
+        prompt=record.get("prompt_tokens"),
+        completion=record["response_tokens"],
+        total=record["reward"],
+        advantage=credit,
+        num_tokens=len(record["response_tokens"]),
+        finish_reason=record.get("finish_reason"),
+        truth=record.get("ground_truth"),
+    )
+
+
+def as_object(value: Any) -> Record:
+    """An object that may be written as JSON; anything else is empty."""
+    if isinstance(value, str):
+        value = json.loads(value)
+    return cast("Record", value) if isinstance(value, Mapping) else {}
+
+
+def _content(content: Any) -> tuple[Any, Any]:
+    """Prompt and completion of a conversation: what stands before the first answer, and the rest.
+
+    A list of texts is a conversation without roles: its first is the prompt, and if there are more
+    than two, its last is what the environment said in the end.
+    """
+    if not isinstance(content, list):
+        return content, None
+    turns = cast("list[Any]", content)
+    if not all(isinstance(turn, Mapping) for turn in turns):
+        return turns[:1], turns[1:-1] if len(turns) > 2 else turns[1:]
+    prompt = list(takewhile(lambda turn: turn.get("role") != "assistant", turns))
+    return prompt, turns[len(prompt) :]
+
+
+def episodes(record: Record) -> Iterator[Row]:
+    """An episode of one or more agents: a rollout for each trace. A bare trace is one, too."""
+    if "traces" not in record:
+        yield _trace(record, record, several=False)
+        return
+    traces = cast("list[Record]", record["traces"])
+    agents = {_agent(trace) for trace in traces}
+    for trace in traces:
+        yield _trace(trace, record, several=len(agents) > 1)
+
+
+def results(record: Record) -> Iterator[Row]:
+    """A line of `results.jsonl`: the rewards are among the metrics."""
+    yield Row(
+        group=record["example_id"],
+        prompt=record.get("prompt"),
+        completion=record.get("completion"),
+        rewards=numbers_in(as_object(record.get("metrics")), but=_METRICS),
+        total=record["reward"],
+        num_tokens=(record.get("token_usage") or {}).get("output_tokens"),
+        finish_reason=record.get("is_truncated"),
+        truth=record.get("answer"),
+        extras=record,
+    )
+
+
+def platform(record: Record) -> Iterator[Row]:
+    """A row of the parquet that the platform's monitor uploads; its `info` has the trace.
+
+    Without one the rewards are among the metrics.
+    """
+    info = as_object(record.get("info"))
+    episode = as_object(info.get("native_wrapper"))
+    if traces := cast("list[Record]", episode.get("traces") or []):
+        row = _trace(traces[info.get("native_trace_index") or 0], episode, several=False)
+    else:
+        row = Row(
+            prompt=_messages(record.get("prompt")),
+            completion=_messages(record.get("completion")),
+            rewards=numbers_in(as_object(record.get("metrics")), but=_METRICS),
+            truth=record.get("answer"),
+            extras=info,
+        )
+    yield replace(
+        row,
+        step=record["step"],
+        group=record["problem_id"],
+        total=record["reward"],
+        advantage=record.get("advantage"),
+        num_tokens=record.get("num_output_tokens"),
+    )
+
+
+def _messages(value: Any) -> Any:
+    """Messages that are written as JSON."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+    return cast("list[Any]", found) if isinstance(found, list) else value
+
+
+def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
+    rewards = cast("Mapping[str, Any]", trace["rewards"])
+    nodes = cast("list[Record]", trace.get("nodes") or [])
+    first = next((i for i, node in enumerate(nodes) if node.get("sampled")), len(nodes))
+    sampled = [node for node in nodes if node.get("sampled")]
+    messages = [node.get("message") for node in nodes]
+    group = (episode.get("group") or {}).get("id")
+    work = ((episode.get("run") or {}).get("work")) or {}
+    # The same prompt is another problem to another agent.
+    key = group if group is None or not several else f"{group}/{_agent(trace)}"
+    return Row(
+        step=work.get("step"),
+        group=key if key is not None else (trace.get("task") or {}).get("hash"),
+        prompt=messages[:first],
+        completion=messages[first:],
+        rewards={name: plain(_part(value, "score")) for name, value in rewards.items()},
+        total=_total(rewards),
+        weights={name: _weight(value) for name, value in rewards.items() if value is not None},
+        advantage=_advantage(trace, sampled),
+        num_tokens=sum(_count(node) for node in sampled) if sampled else None,
+        finish_reason=_reason(trace),
+        trained=bool((trace.get("agent") or {}).get("trainable", True)),
+        extras=as_object((trace.get("task") or {}).get("data")),
+    )
+
+
+def _total(rewards: Mapping[str, Any]) -> float | None:
+    """The weighted sum of those that were scored."""
+    scored = [value for value in rewards.values() if value is not None]
+    return sum(number(_part(v, "score")) * _weight(v) for v in scored) if scored else None
+
+
+def _agent(trace: Record) -> str:
+    return str((trace.get("agent") or {}).get("name", "agent"))
+
+
+def _part(value: Any, name: str) -> Any:
+    return cast("Record", value).get(name) if isinstance(value, Mapping) else value
+
+
+def _weight(value: Any) -> float:
+    weight = _part(value, "weight") if isinstance(value, Mapping) else None
+    return 1.0 if weight is None else number(weight)
+
+
+def _count(node: Record) -> int:
+    """Tokens that the model sampled: those of the node that its mask marks."""
+    mask = node.get("mask")
+    return sum(map(bool, mask)) if mask else len(node.get("token_ids") or [])
+
+
+def _advantage(trace: Record, sampled: list[Record]) -> Any:
+    info = as_object(trace.get("info"))
+    if "advantage" in info:
+        return info["advantage"]
+    credit = next((node["advantages"] for node in sampled[::-1] if node.get("advantages")), None)
+    return credit[-1] if credit else None
+
+
+def _reason(trace: Record) -> str | None:
+    """A limit of tokens stopped it, or its last call ran into one."""
+    condition = trace.get("stop_condition")
+    last = (trace.get("calls") or [{}])[-1].get("finish_reason")
+    if condition is None and last is None:
+        return None
+    return "length" if condition in _LIMITS or last == "length" else "stop"
+
+
+def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
+    """A format of records for lines of JSON whose fields mean what was said or inferred."""
+    taken = known.taken()
+
+    def rows(record: Record) -> Iterator[Row]:
+        yield Row(
+            step=at(record, known.step),
+            group=at(record, known.group),
+            prompt=at(record, known.prompt),
+            completion=at(record, known.completion),
+            rewards=numbers_by_path(record, but=taken),
+            total=at(record, known.total),
+            total_name=known.total or "reward",
+            advantage=at(record, known.advantage),
+            num_tokens=at(record, known.num_tokens),
+            finish_reason=at(record, known.finish_reason),
+            extras={k: v for k, v in record.items() if k not in taken},
+        )
+
+    return rows
+
+
+def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
+    """The numbers of a record and of the objects in it, and what may be one, by path.
+
+    Of texts those that stand beside rewards: at the top, and in objects whose name says rewards.
+    """
+    found = numbers_in(record, but=but)
+
+    def enter(inner: Mapping[Any, Any], above: str, *, rewarded: bool, depth: int) -> None:
+        for name, value in numbers_in(inner, but=frozenset()).items() if above else ():
+            path = Inner(above + name)
+            if path not in but and (rewarded or isinstance(value, (int, float))):
+                found[path] = value
+        for name, value in inner.items() if depth < _DEEPEST else ():
+            path = f"{above}{name}"
+            if isinstance(value, dict) and path not in but:
+                inside = rewarded or is_container(str(name))
+                enter(value, f"{path}.", rewarded=inside, depth=depth + 1)
+
+    enter(record, "", rewarded=False, depth=0)
+    return found
+
+
+def at(record: Any, path: str | None) -> Any:
+    """The value at a name, or where its dots lead to; None: there is none."""
+    if path is None or not isinstance(record, Mapping):
+        return None
+    if path in record:
+        return cast("Record", record)[path]
+    name, dot, rest = path.partition(".")
+    while dot:
+        if name in record and (found := at(record[name], rest)) is not None:
+            return found
+        more, dot, rest = rest.partition(".")
+        name = f"{name}.{more}"
+    return None
+
+
+def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterator[tuple[int, Row]]:
+    """The last output of each rollout, with its line; the others are lost and reported.
+
+    As in verl's GRPO, which compares the last and gives its advantage to all of them. In what verl
+    writes they follow each other; where they do not, the first that is met stands for them. A row
+    that is no output is a rollout.
+    """
+    step: Any = None
+    of_step = set[str]()
+    for rollout, outputs in groupby(rows, lambda row: row[1].output and row[1].output[0]):
+        if rollout is None:
+            yield from outputs
+            continue
+        last: tuple[int, Row] | None = None
+        for each in outputs:
+            if last is not None:
+                other, last = sorted((last, each), key=lambda row: row[1].output or ("", 0))
+                file.lose(other[0], OTHER)
+            else:
+                last = each
+        assert last is not None
+        if last[1].step != step:
+            step, of_step = last[1].step, set()
+        if rollout in of_step:
+            file.lose(last[0], APART)
+        else:
+            of_step.add(rollout)
+            yield last

@@ -1,0 +1,349 @@
+"""What was read and what was not: a reader never loses a row silently."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+
+from gdpo.rollouts.readers.files import kind_of
+from gdpo.rollouts.readers.inference import TOTAL_ALONE, likely, listed
+
+_NAMED = 12
+"""Numbers that a command proposes as rewards."""
+
+
+@dataclass(slots=True)
+class Notice:
+    """Something that a reader could not take as it stood, in one file."""
+
+    file: Path
+    line: int | None
+    """The first place: a line of a text file, from 1, else a row, from 0; None: the whole file."""
+    what: str
+    count: int = 0
+    """How often."""
+    rows: int = 0
+    """Rollouts that were lost by it, as far as they could be counted."""
+
+    @property
+    def place(self) -> str:
+        """The file, and the line where one is known; of a file that has none the row, from 0."""
+        if self.line is None:
+            return str(self.file)
+        in_lines = kind_of(self.file) == "jsonl"
+        return f"{self.file}:{self.line}" if in_lines else f"{self.file}, row {self.line}"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {_summary([self])}"
+
+
+@dataclass(slots=True)
+class FileReport:
+    """One file that is read: what it is, and what became of each of its rows.
+
+    Only its methods count rows. When the file ends, `rows == read + skipped`.
+    """
+
+    path: Path
+    report: "ReadReport" = field(repr=False)
+    """Of all files."""
+    format: str = ""
+    told_by: str = ""
+    """How its format was told."""
+    rows: int = 0
+    """Rollouts or lines that it holds, good or bad, counted before they are understood."""
+    read: int = 0
+    skipped: int = 0
+    expected: int = 0
+    """Rollouts that it says it holds; 0: it does not say."""
+    numbered: int = 0
+    """Rollouts that have a number so far, which those of no step and repeated ones have as well."""
+    bytes: int = 0
+    """Of lines that were read so far, decompressed."""
+    rewards: tuple[str, ...] = ()
+    rewards_told_by: str = ""
+    """How its rewards were told from its other columns."""
+    numbers: tuple[str, ...] = ()
+    """The numbers that it holds, by path, as far as its first rollouts say."""
+    step: str | None = None
+    """The field that is its step, if that was inferred from its name."""
+    guessed: bool = False
+    """Whether its rewards are inferred from names and values, and no format says them."""
+    refused: str = ""
+    """Why no rewards could be inferred."""
+
+    def note(self, line: int | None, what: str, *, count: int = 1) -> Notice:
+        """Something is odd, and no row is lost by it."""
+        notice = self.report.notices.setdefault((self.path, what), Notice(self.path, line, what))
+        notice.count += count
+        return notice
+
+    def count(self, rows: int) -> None:
+        """Rows were met, whatever becomes of them."""
+        self.rows += rows
+
+    def lose(self, line: int | None, what: str, *, rows: int = 1) -> None:
+        """Rows that were counted cannot be read."""
+        self.note(line, what, count=rows).rows += rows
+        self.skipped += rows
+
+    def reject(self, line: int | None, what: str) -> None:
+        """A line or row that was not counted yet is no rollout."""
+        self.rows += 1
+        self.lose(line, what)
+
+    def give_back(self, line: int | None, what: str, *, rows: int) -> None:
+        """Rows that were read do not count."""
+        self.read -= rows
+        self.lose(line, what, rows=rows)
+
+    def end(self, why: str) -> None:
+        """The file cannot be read further: all rows that were not read by now are lost.
+
+        Args:
+            why: What it broke by.
+        """
+        if all(file is not self for file in self.report.files):
+            self.report.left_out[self.path] = why
+            if self.numbers:
+                self.report.unrecognized.append(self)
+            return
+        self.rows = max(self.rows, self.expected)
+        done = self.read + self.skipped
+        self.lose(done, why, rows=max(self.rows - done, 0))
+
+    def end_without_rows(self) -> None:
+        """No row of the file can be read: perhaps there is none."""
+        if self.skipped:
+            self.format = "unknown"
+            self.report.files.append(self)
+        else:
+            self.report.left_out[self.path] = "it is empty"
+
+    def found_rewards(self, names: Iterable[str], told_by: str) -> None:
+        """The rewards of some of its rollouts, and how they were told."""
+        self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
+        self.rewards_told_by = told_by
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What became of every file and every row. It grows while the tables are read."""
+
+    paths: tuple[Path, ...]
+    files: list[FileReport] = field(default_factory=list[FileReport])
+    left_out: dict[Path, str] = field(default_factory=dict[Path, str])
+    """Files that were not read, and why."""
+    notices: dict[tuple[Path, str], Notice] = field(default_factory=dict[tuple[Path, str], Notice])
+    sought: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Rewards that were looked for by name, and whether any file has them."""
+    offered: dict[str, None] = field(default_factory=dict[str, None])
+    """Numbers of the files that lack one of these."""
+    fields: dict[str, None] = field(default_factory=dict[str, None])
+    """Names of fields, of any file and of at most so many as are listed."""
+    unrecognized: list[FileReport] = field(default_factory=list[FileReport])
+    """Files that were not read, as none of their fields says rewards, and that may be rollouts."""
+    groups: int = 0
+    group_sizes: Counter[int] = field(default_factory=Counter[int])
+    """How many groups there are of each size."""
+    grouped_by: Counter[str] = field(default_factory=Counter[str])
+    """How many rollouts were put into groups in which way."""
+    size_unused: int = 0
+    """Rollouts for which `group_size` was said, and whose dump has ids of groups."""
+    mixed_blocks: int = 0
+    """Groups made by `group_size` that hold more than one prompt."""
+    torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    """Steps that came in several pieces with others between them, which were not put together."""
+
+    @property
+    def rows(self) -> int:
+        """Rollouts in the files that were read: `read + skipped`."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def read(self) -> int:
+        """Rollouts in the tables."""
+        return sum(file.read for file in self.files)
+
+    @property
+    def skipped(self) -> int:
+        """Rollouts that could not be read."""
+        return sum(file.skipped for file in self.files)
+
+    @property
+    def total_alone(self) -> bool:
+        """Whether no file has its rewards one by one."""
+        told = [file.rewards_told_by for file in self.files if file.rewards]
+        return bool(told) and all(text.startswith(TOTAL_ALONE) for text in told)
+
+    @property
+    def formats(self) -> dict[str, int]:
+        """How many files have which format."""
+        return dict(Counter(file.format for file in self.files))
+
+    @property
+    def absent(self) -> list[str]:
+        """Rewards that were looked for by name, and that no file has."""
+        return [name for name, found in self.sought.items() if not found]
+
+    def seek(self, name: str, numbers: Iterable[str], *, found: bool) -> None:
+        """A reward was looked for in a file, or in a part of it, that holds these numbers."""
+        self.sought[name] = found or self.sought.get(name, False)
+        if not found:
+            self.offered |= dict.fromkeys(numbers)
+
+    @property
+    def without_rewards(self) -> list[FileReport]:
+        """The files that hold numbers of which none can be inferred to be a reward."""
+        return [file for file in self.files if file.refused] + self.unrecognized
+
+    def group_findings(self) -> list[str]:
+        """What is odd about the groups, as sentences."""
+        if not self.groups:
+            return []
+        unknown = self.grouped_by["nothing"]
+        torn = sum(1 for count in self.torn_steps.values() if count > 1)
+        unequal = self._unequal()
+        found = {
+            "every group has one rollout only, so nothing can be compared: say how many samples a "
+            "prompt had (group_size), or which column tells the groups (columns)": (
+                self.group_sizes[1] >= self.groups
+            ),
+            unequal: unequal != "",
+            f"{self.mixed_blocks:,} groups made by group_size hold more than one prompt: it is not "
+            "the size of the groups, or the rows are not in order": self.mixed_blocks,
+            f"group_size is of no use for {self.size_unused:,} rollouts: their dump has ids of "
+            "groups": self.size_unused,
+            f"{unknown:,} rollouts have neither a group nor a prompt: say group_size, if the "
+            "rollouts of a prompt follow each other": unknown,
+            f"{torn:,} steps came in several pieces with others between them, as where each rank "
+            "writes a file: a piece counts as a step, and its groups were told in it alone": torn,
+        }
+        return [sentence for sentence, is_so in found.items() if is_so]
+
+    def _unequal(self) -> str:
+        usual = self.group_sizes.most_common(1)[0][0]
+        others = {size: n for size, n in self.group_sizes.items() if size != usual}
+        double = sum(n for size, n in others.items() if size % usual == 0)
+        if not others:
+            return ""
+        found = (
+            f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size {usual}"
+        )
+        if double and usual > 1 and self.grouped_by["repeated prompts"]:
+            found += (
+                f"; {double:,} have a multiple of it, as when a prompt is drawn twice in a step: "
+                f"group_size={usual} tells them apart"
+            )
+        return found
+
+    def __str__(self) -> str:
+        lines = [
+            f"{', '.join(map(str, self.paths))}: {len(self.files):,} files, {self.rows:,} rows = "
+            f"{self.read:,} read + {self.skipped:,} skipped"
+        ]
+        for name, count in self.formats.items():
+            told = next(file.told_by for file in self.files if file.format == name)
+            lines.append(f"format {name}: {count:,} files{', ' if told else ''}{told}")
+        rewards = {(f.rewards, f.rewards_told_by): None for f in self.files if f.rewards}
+        lines += [f"rewards: {', '.join(names)} ({told})" for names, told in rewards]
+        if self.groups:
+            by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
+            sizes = ", ".join(f"{n:,} of {s}" for s, n in self.group_sizes.most_common(4))
+            lines.append(f"groups: {self.groups:,} by {by}: {sizes}")
+        lines += self.group_findings()
+        bare = sum(file.read for file in self.files if not file.rewards)
+        if bare:
+            lines.append(f"{bare:,} rollouts have no reward that can be told: name them (rewards)")
+        return "\n".join([*lines, *self.oddities()])
+
+    def oddities(self) -> list[str]:
+        """What was odd in files, and those that were not read: each kind once, its first place."""
+        return [f"{place}: {what}" for place, what in self.odd_places()]
+
+    def odd_places(self) -> list[tuple[str, str]]:
+        """The same with the place apart, which may be long."""
+        kinds: dict[str, list[Notice]] = {}
+        for notice in self.notices.values():
+            kinds.setdefault(notice.what, []).append(notice)
+        left_out: dict[str, list[Path]] = {}
+        for path, why in self.left_out.items():
+            left_out.setdefault(why, []).append(path)
+        told = [(notices[0].place, _summary(notices)) for notices in kinds.values()]
+        for why, paths in left_out.items():
+            more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
+            told.append((str(paths[0]), f"not read: {why}{more}"))
+        return told
+
+
+def _summary(notices: Sequence[Notice]) -> str:
+    """One kind of them, in one file or in several."""
+    first, count = notices[0], sum(notice.count for notice in notices)
+    files = f", in {len(notices):,} files" if len(notices) > 1 else ""
+    more = f" (and {count - 1:,} more like it{files})" if count > 1 else ""
+    return f"{first.what}{more}"
+
+
+def ready_command(report: ReadReport) -> str:
+    """The command line that names the rewards that were inferred; empty: there are none."""
+    guessed = [file for file in report.files if file.guessed and file.rewards]
+    if report.total_alone:
+        names = _proposed(guessed)
+        names = [name for name in names if not any(name in file.rewards for file in guessed)]
+    else:
+        names = [name for file in guessed for name in file.rewards]
+        if odd := [name for name in dict.fromkeys(names) if not _can_be_named(name)]:
+            return (
+                f"rename {listed(odd)} first: --rewards takes no name with a comma, a space at an "
+                "end or a character that cannot be printed"
+            )
+    return _command(report, names, guessed)
+
+
+def without_rewards(report: ReadReport) -> str:
+    """What is said where no reward could be inferred: the numbers, and a command that names some.
+
+    Empty: no file holds numbers that might be rewards.
+    """
+    files = report.without_rewards
+    if not files:
+        return ""
+    first = files[0]
+    more = f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
+    if not first.numbers:
+        return f"no reward can be inferred in {_shortened(first.path)}{more}: it holds no numbers"
+    why = first.refused or "no field is named as a reward or score"
+    found = (
+        f"no reward can be inferred in {_shortened(first.path)}{more}: {why}. Its numbers are "
+        f"{listed(first.numbers)}. Name those that are rewards"
+    )
+    command = _command(report, _proposed(files), files)
+    return f"{found}, for example:\n{command}" if command else f"{found} (--rewards)"
+
+
+def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:
+    taken = {file.step for file in files}
+    fit = [n for n in dict.fromkeys(names) if _can_be_named(n) and n not in taken]
+    if not fit:
+        return ""
+    paths = " ".join(quote(str(path)) for path in report.paths)
+    steps = [file.step for file in files if file.format in ("", "columns") and file.step]
+    step = f" --columns {quote(f'step={steps[0]}')}" if steps else ""
+    return f"gdpo analyze {paths} --rewards {quote(','.join(fit))}{step}"
+
+
+def _can_be_named(name: str) -> bool:
+    return name.isprintable() and "," not in name and name == name.strip()
+
+
+def _proposed(files: list[FileReport]) -> list[str]:
+    """Some numbers that may be rewards, where none is inferred."""
+    names = dict.fromkeys(name for file in files for name in likely(file.numbers))
+    return [name for name in names if _can_be_named(name)][:_NAMED]
+
+
+def _shortened(path: Path) -> str:
+    """The path without its middle, should it be long."""
+    text = str(path)
+    return text if len(text) <= 60 else f"{text[:20]}…{text[-39:]}"

@@ -1,0 +1,475 @@
+"""Which fields of a file are its rewards: those asked for, those its format says, or inferred.
+
+A format of records says which fields may be rewards, and every one that holds a number is one. Of
+files of no known format they are inferred from the first rollouts, see `inference`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from gdpo.rewards._gating import Range, described_ranges
+from gdpo.rollouts._record import read_declared
+from gdpo.rollouts.readers.columns import (
+    Batch,
+    Rows,
+    column_in,
+    entered,
+    holds_numbers,
+    is_numeric,
+    paths_in,
+)
+from gdpo.rollouts.readers.formats import Asked
+from gdpo.rollouts.readers.inference import (
+    LOOKED_AT,
+    NEVER,
+    TOTAL_ALONE,
+    Inferred,
+    Layout,
+    Values,
+    infer,
+    is_all_rewards,
+    is_told_of,
+    listed,
+    passed_over,
+    resolved,
+    unlikelihood,
+)
+from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
+from gdpo.rollouts.readers.report import FileReport
+
+MOST = 64
+"""Rewards of a file that are told by being numbers: each is a column of all its rollouts."""
+_MOST_LOOKED_AT = 256
+"""Numbers of a file of no known format whose values are looked at."""
+_TEXTS = 1024
+"""Fields of texts that are looked after, should they turn out to be rewards."""
+_LONGEST_NAME = 200
+"""Characters of what may be the name of a reward."""
+_IDS = frozenset(
+    {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
+    | {"time", "timestamp", "created_at"}
+)
+"""Columns that users of TRL log beside its rewards."""
+_TRL_LOG = "trainer_state.json"
+_LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
+_LARGEST_LOG = 32 * 2**20
+"""Bytes of a log that is read, which takes thirty times as much memory; of ten thousand steps it
+has less."""
+
+
+class RecordRewards:
+    """The rewards of a file of records: those asked for, or every part that is a number somewhere.
+
+    Args:
+        asked: What was asked for.
+        file: Told of fields that are passed over.
+        known: What the fields of records of no known format mean; None: the format says it.
+    """
+
+    def __init__(self, asked: Asked, file: FileReport, known: Layout | None) -> None:
+        self._asked, self._file, self._known = asked.rewards, file, known
+        self.ranges: dict[str, Range] = {}
+        self._learned = False
+        self._no_total = False
+        self._inferred: Inferred | None = None
+        self._paths: dict[str, str] = {}
+        self._found: dict[str, None] = {}
+        """The parts that were numbers so far."""
+        self._texts: dict[str, tuple[int, int]] = {}
+        """Those that were texts alone: the first line, and how many."""
+
+    @property
+    def needed(self) -> int:
+        """How many of the first rollouts it has to see before it can name rewards."""
+        return LOOKED_AT if self._known is not None and not self._learned else 0
+
+    def narrow(self, row: Row, line: int) -> None:
+        """Keep no more fields of a rollout than there may be rewards."""
+        if len(row.rewards) <= MOST:
+            return
+        if self._known is not None:
+            likeliest = sorted(row.rewards, key=unlikelihood)
+            if self._asked is None and unlikelihood(likeliest[MOST]) < NEVER:
+                self._note_once(_few_alone("fields of its records"))
+            kept = {*likeliest[:MOST], *(self._asked or ())}
+        elif self._asked is not None:
+            kept = {*self._asked, *islice(row.rewards, MOST)}
+        else:
+            self._look([row], [line])
+            kept = set(self._found)
+        row.rewards = {name: value for name, value in row.rewards.items() if name in kept}
+        if row.weights:
+            row.weights = {name: w for name, w in row.weights.items() if name in kept}
+
+    def settle(self, rows: Sequence[Row]) -> None:
+        """Keep of records of no known format the rewards alone, by name.
+
+        What they are is inferred when it is called first, with the first rollouts of the file.
+        """
+        if self._known is None:
+            return
+        if not self._learned:
+            self._learned = True
+            self._learn(rows[:LOOKED_AT], self._known)
+        for row in rows:
+            row.total = None if self._no_total else row.total
+            row.weights = row.weights or self._weights_of(row)
+            if self._inferred is None:
+                found = {name: row.rewards.get(path) for name, path in self._paths.items()}
+                row.rewards = {
+                    name: row.rewards.get(name) if value is None else value
+                    for name, value in found.items()
+                    if value is not None or name in row.rewards
+                }
+                continue
+            if self._known.total is None and self._inferred.total is not None:
+                row.total = row.rewards.get(self._inferred.total)
+                row.total_name = self._inferred.total
+            named = ((self._inferred.name_of(path), v) for path, v in row.rewards.items())
+            row.rewards = {name: value for name, value in named if name is not None}
+
+    def of(self, batch: Batch, rows: Rows) -> tuple[dict[str, str], str]:
+        """The rewards of some rollouts, which follow those before, and how they were told.
+
+        Those asked for; else every part that is a number in one of them or before; else the total
+        alone.
+        """
+        part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
+        lines = batch.lines[rows].tolist()
+        names, told_by = self._names(part, lines)
+        numbers = list(self._file.numbers)
+        if self._file.format != "columns":
+            numbers = [n for n, v in part[0].rewards.items() if type(v) is not Doubtful]
+            numbers += [part[0].total_name] if part[0].total is not None else []
+        for name in names:
+            found = any(name in row.rewards or name == row.total_name for row in part)
+            if not found:
+                has = listed(list(dict.fromkeys(numbers)))
+                self._file.note(lines[0], f"no reward {name!r}; its numbers are {has}")
+            if name in (self._asked or ()):
+                self._file.report.seek(name, numbers, found=found)
+        return {name: name for name in names}, told_by
+
+    def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str]:
+        if self._asked is not None:
+            return self._asked, "as asked for"
+        inferred = self._inferred
+        if inferred is not None and inferred.why:
+            return (), ""
+        self._look(rows, lines)
+        if self._found:
+            weighted = any(row.weights for row in rows)
+            self._file.guessed |= not weighted
+            told = "the dump's, with their weights" if weighted else "every part that is a number"
+            return tuple(self._found), told if inferred is None else inferred.told
+        totals = tuple(dict.fromkeys(row.total_name for row in rows if row.total is not None))
+        if inferred is not None and inferred.group == "total":
+            return totals, inferred.told
+        return totals, f"{TOTAL_ALONE}: the dump has no parts"
+
+    def _learn(self, rows: Sequence[Row], known: Layout) -> None:
+        numbers = _numbers_of(rows, known)
+        self._file.numbers = tuple(islice(numbers, MOST))
+        if self._asked is not None:
+            self._paths = resolved(self._asked, list(numbers))
+            return
+        texts = _texts_of(rows, numbers, known)
+        self._inferred, self._known = _inferred(self._file, numbers, texts, known)
+        self._no_total = known.total is not None and self._known.total is None
+
+    def _weights_of(self, row: Row) -> dict[str, float] | None:
+        """The weights in an object `weights`, or beside the value of each reward; None: none."""
+        paths = self._paths if self._inferred is None else self._inferred.names
+        weights: dict[str, float] = {}
+        for name, path in paths.items():
+            places = (f"weights.{name}", f"{path.rpartition('.')[0]}.weight")
+            value = next((row.rewards[place] for place in places if place in row.rewards), None)
+            if is_number(value):
+                weights[name] = number(value)
+        return weights or None
+
+    def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
+        """Take the fields that hold numbers as rewards; remember those that hold texts."""
+        inferred = {} if self._inferred is None else self._inferred.names
+        texts: dict[str, tuple[int, int]] = {}
+        numbers: dict[str, None] = {}
+        given = (
+            (n, v, at) for row, at in zip(rows, lines, strict=True) for n, v in row.rewards.items()
+        )
+        for name, value, line in given:
+            if type(value) is Doubtful and not (name in inferred and is_text_of_number(value)):
+                texts[name] = texts.get(name, (line, 0))[0], texts.get(name, (line, 0))[1] + 1
+            elif value is not None:
+                numbers[name] = None
+        for name in numbers:
+            self._take(name)
+        for name, (line, count) in texts.items():
+            if name not in self._found:
+                self._remember(name, line, count)
+
+    def _remember(self, name: str, line: int, count: int) -> None:
+        if name not in self._texts and len(self._texts) >= _TEXTS:
+            self._note_once(
+                f"more than {_TEXTS:,} fields hold texts: name the rewards (--rewards), should "
+                "they be among them"
+            )
+            return
+        first, before = self._texts.get(name, (line, 0))
+        self._texts[name] = first, before + count
+
+    def _take(self, name: str) -> None:
+        if name in self._found:
+            return
+        if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
+            self._note_once(_few_alone("fields of its records"))
+            return
+        self._found[name] = None
+        if name in self._texts:
+            line, rows = self._texts.pop(name)
+            what = (
+                f"reward {name!r} is text before its first number, and counts as missing "
+                "there: name the rewards (--rewards) to have it read"
+            )
+            self._file.note(line, what, count=rows)
+
+    def _note_once(self, what: str) -> None:
+        if (self._file.path, what) not in self._file.report.notices:
+            self._file.note(None, what)
+
+
+class TableRewards:
+    """The rewards of a table, which are the same columns in all its rows.
+
+    Args:
+        asked: What was asked for.
+        file: Told of what is passed over.
+        known: What the columns mean.
+        schema: Of the table.
+        first: Gives the first rows with the columns of some paths; None: there are none.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        file: FileReport,
+        known: Layout,
+        schema: Any,
+        first: Callable[[Sequence[str]], Any],
+    ) -> None:
+        self.known = known
+        self._file, self._schema, self._first = file, schema, first
+        self._kinds = paths_in(schema)
+        numbers = [path for path, kind in self._kinds.items() if kind == "number"]
+        if asked.rewards is not None:
+            self.paths = resolved(asked.rewards, [*numbers, *self._reward_texts()])
+            self.told_by = "as asked for"
+        elif file.format == "gdpo":
+            record = schema.field("rewards").type
+            names = [field.name for field in record] if pa.types.is_struct(record) else []
+            self.paths = {name: f"rewards.{name}" for name in names}
+            self.told_by = "those of the record"
+        elif file.format == "trl":
+            self.paths, self.told_by = self._of_trl()
+        else:
+            self.paths, self.told_by = self._infer()
+        declared = described_ranges(read_declared(schema))
+        ranges = {name: declared.get(p.removeprefix("rewards.")) for name, p in self.paths.items()}
+        self.ranges = {name: found for name, found in ranges.items() if found is not None}
+        file.found_rewards(self.paths, self.told_by)
+        self._report_missing(asked, numbers)
+
+    def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
+        """The paths of the rewards by name, and how they were told."""
+        return self.paths, self.told_by
+
+    def _infer(self) -> tuple[dict[str, str], str]:
+        """The rewards that names and values say, where no format does."""
+        some = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
+        total = self.known.total
+        some += [total] if total is not None and total not in some else []
+        numeric, texts = self._named_texts()
+        likeliest = set(sorted([*some, *numeric], key=unlikelihood)[:_MOST_LOOKED_AT])
+        kept = [path for path in (*some, *numeric) if path in likeliest]
+        rows = self._first(kept)
+        columns = {} if rows is None else {path: entered(rows, path) for path in kept}
+        numbers = {
+            p: column_in(column).values for p, column in columns.items() if column is not None
+        }
+        found, self.known = _inferred(self._file, numbers, texts, self.known)
+        for name, path in found.names.items():
+            if path in numeric:
+                what = f"reward {name!r} is the text of a number, and counts as it"
+                self._file.note(None, what)
+        if self.known.total is None and found.total is not None:
+            self.known = replace(self.known, total=found.total)
+        return self._few(found.names), found.told
+
+    def _reward_texts(self) -> list[str]:
+        return [path for path, kind in self._kinds.items() if kind == "text" and is_told_of(path)]
+
+    def _named_texts(self) -> tuple[list[str], list[str]]:
+        """The columns of texts that are named as rewards: those of numbers, and the others.
+
+        Of the others no long texts beside a reward, which are its explanations. A total that is a
+        number anywhere is read as one.
+        """
+        paths = self._reward_texts()[:_MOST_LOOKED_AT]
+        rows = self._first(paths) if paths else None
+        arrays = {} if rows is None else {path: entered(rows, path) for path in paths}
+        numeric, texts = list[str](), list[str]()
+        for path, array in arrays.items():
+            column = column_in(array)
+            if array.null_count == len(array):
+                continue
+            if path == self.known.total and np.isfinite(column.values).any():
+                continue
+            if holds_numbers(column):
+                numeric.append(path)
+            elif is_all_rewards(path) or all(len(t or "") <= LONGEST for t in array.to_pylist()):
+                texts.append(path)
+        return numeric, texts
+
+    def _of_trl(self) -> tuple[dict[str, str], str]:
+        """The columns that TRL's log names, or where there is none all that may be rewards."""
+        taken = self.known.taken()
+        logged = [
+            name
+            for name in logged_rewards(self._file.path)
+            if name in self._schema.names and name not in taken
+        ]
+        free = [f for f in self._schema if f.name not in taken | _IDS]
+        floats = [f.name for f in free if pa.types.is_floating(f.type)]
+        if logged:
+            told = passed_over([name for name in floats if name not in logged])
+            return {n: n for n in logged}, f"those of TRL's log (trainer_state.json){told}"
+        self._file.guessed = True
+        others = [f.name for f in free if is_numeric(f.type) or pa.types.is_null(f.type)]
+        told = passed_over([name for name in others if name not in floats])
+        return self._few({name: name for name in floats}), (
+            f"every other column of floating-point numbers; name them if some are none{told}"
+        )
+
+    def _few(self, rewards: Mapping[str, str]) -> dict[str, str]:
+        if len(rewards) > MOST:
+            self._file.note(None, _few_alone("columns"))
+        return dict(islice(rewards.items(), MOST))
+
+    def _report_missing(self, asked: Asked, numbers: Sequence[str]) -> None:
+        schema = self._schema
+        empty = pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema)
+        for name, path in self.paths.items():
+            found = entered(empty, path) is not None
+            if not found:
+                has = listed(schema.names)
+                self._file.note(None, f"no column {path!r}: it is missing there; it has {has}")
+            if name in (asked.rewards or ()):
+                self._file.report.seek(name, numbers, found=found)
+
+
+def _inferred(
+    file: FileReport, numbers: Mapping[str, Values], texts: Sequence[str], known: Layout
+) -> tuple[Inferred, Layout]:
+    """The rewards among the numbers of the first rollouts, and what the other fields mean."""
+    for path in texts:
+        file.note(None, f"{path!r} holds text, not numbers, and is not read as a reward")
+    if known.total in texts:
+        known = replace(known, total=None)
+    found = infer(numbers, known, texts)
+    file.guessed, file.refused = True, found.why
+    if found.why:
+        what = f"no reward can be inferred: {found.why}; name the rewards (--rewards)"
+        file.note(None, what)
+    return found, known
+
+
+def _few_alone(which: str) -> str:
+    """What is told of a file that has more numbers than can be rewards."""
+    return (
+        f"more than {MOST} {which} hold numbers and may be rewards: the first {MOST} are read; "
+        "name the rewards (--rewards)"
+    )
+
+
+def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
+    """The numbers of records by path, in their order; of very many the likeliest."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for place, row in enumerate(rows):
+        if known.total is not None and row.total is not None:
+            found.setdefault(known.total, []).append((place, number(row.total)))
+        for path, value in row.rewards.items():
+            if is_number(value) or (is_text_of_number(value) and is_told_of(path)):
+                found.setdefault(path, []).append((place, number(value)))
+    kept = set(sorted(found, key=unlikelihood)[:_MOST_LOOKED_AT]) | {known.total}
+    columns: dict[str, Values] = {}
+    for path, numbers in found.items():
+        if path in kept:
+            columns[path] = np.full(len(rows), nan)
+            columns[path][[place for place, _ in numbers]] = [value for _, value in numbers]
+    return columns
+
+
+def is_text_of_number(value: Any) -> bool:
+    """Whether it is a text that can be read as a finite number."""
+    return type(value) is Doubtful and isfinite(number(value))
+
+
+def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
+    """The fields that are named as rewards and hold texts alone, of which none is a number.
+
+    A long text beside a reward is its explanation.
+    """
+    shorts: dict[str, bool] = {}
+    for row in rows:
+        total = {known.total: row.total} if known.total is not None else {}
+        for path, value in (*row.rewards.items(), *total.items()):
+            if isinstance(value, str):
+                short = value is not TOO_LONG
+                shorts[path] = short and shorts.get(path, True)
+    rewarded = any(is_told_of(path) for path in numbers)
+    return [
+        path
+        for path, short in shorts.items()
+        if not np.isfinite(numbers.get(path, nan)).any()
+        and (short or not rewarded)
+        and (is_all_rewards(path) or (short and is_told_of(path)))
+    ]
+
+
+def logged_rewards(file: Path) -> tuple[str, ...]:
+    """The rewards of the run that a file of completions is of, as its newest log names them.
+
+    TRL logs `rewards/<name>/mean` of each reward and nothing of other columns, in the
+    `trainer_state.json` of every checkpoint. Empty: there is none, or it cannot be read.
+    """
+    run = file.parent.parent if file.parent.name == "completions" else file.parent
+    logs = [run / _TRL_LOG, *run.glob(f"checkpoint-*/{_TRL_LOG}")]
+    try:
+        times = {log: log.stat().st_mtime_ns for log in logs if log.is_file()}
+    except OSError:  # a checkpoint that is being rotated away
+        return ()
+    newest = max(times, key=times.__getitem__, default=None)
+    return () if newest is None else _logged_names(newest, times[newest])
+
+
+@lru_cache(maxsize=16)
+def _logged_names(log: Path, _changed: int) -> tuple[str, ...]:
+    try:
+        if log.stat().st_size > _LARGEST_LOG:
+            return ()
+        state: Any = json.loads(log.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return ()
+    history = state.get("log_history") if isinstance(state, dict) else None
+    steps = cast("list[Any]", history) if isinstance(history, list) else []
+    keys = (str(key) for step in steps if isinstance(step, dict) for key in step)
+    return tuple(dict.fromkeys(match[1] for key in keys if (match := _LOGGED.fullmatch(key))))

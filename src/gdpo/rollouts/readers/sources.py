@@ -1,0 +1,411 @@
+"""What stands in files: lines of JSON, samples of `.pt`, and Arrow's batches of CSV and parquet.
+
+A line of a few kilobytes of gzip may be of any length, so that lines are read up to a bound.
+"""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from gdpo.errors import DataError, MissingExtraError
+from gdpo.rollouts.readers.records import Record
+from gdpo.rollouts.readers.report import FileReport
+
+LoadPt: TypeAlias = Callable[[Path], Any]
+"""Reads a `.pt` file, which takes torch: `gdpo.integrations.slime.load_dump`."""
+
+LONGEST_LINE = 2**27
+"""Bytes of a line, decompressed: 1,000 rollouts of 32,000 tokens as text, for a line of ms-swift
+holds a whole step. Lines of one rollout with its tokens and their probabilities have some MB. Of
+small lists one in another, JSON takes 20 times as much when it is parsed."""
+_GZIP = b"\x1f\x8b"
+BROKEN = (EOFError, OSError, zlib.error)
+"""What a file raises that cannot be read or decompressed to its end."""
+_CHECKED = 4096
+"""First lines whose objects are searched for keys that stand twice, which doubles the parsing."""
+_NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8, as json.dumps does"
+_SKIPPED = 2**20
+"""Bytes at a time of a line that is not read."""
+UNREADABLE = (
+    OSError,
+    EOFError,
+    zlib.error,
+    UnicodeError,
+    pa.ArrowException,
+    DataError,
+    MissingExtraError,
+)
+"""What a file that is broken, or not what it seems, makes its reader raise."""
+
+_LARGEST_GZIP = 2**30
+"""Bytes of a compressed parquet file, decompressed: its end is read first, so that it is held."""
+_BLOCKS = (2**20, 2**25, 2**27)
+"""Bytes at a time, the next where a row does not fit. Arrow reads 32 ahead: of a plain file no more
+than lies on the disk, which a compressed one does not say."""
+_GZIP_BLOCKS = _BLOCKS[:2]
+_COLUMNS = 10_000
+_PART = 2**20
+_ROWS, _BYTES = 65_536, 2**26
+"""At which a batch is large enough."""
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether it is a gzip file, whatever its name says."""
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP
+
+
+class Unpacked(io.RawIOBase):
+    """A gzip file as far as it can be decompressed, to the end of the last whole line.
+
+    Whoever reads ahead would come upon the broken part before it has given what is before that.
+    """
+
+    broken: Exception | None = None
+    """Why it ends before its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._stream = gzip.GzipFile(path, "rb")
+        self._rest = b""
+
+    def close(self) -> None:
+        """Close the file as well."""
+        self._stream.close()
+        super().close()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes: whole lines, but for a line that is longer; none at the end."""
+        size = 2**20 if size < 0 else size
+        parts, held = [self._rest], len(self._rest)
+        while held < size and (part := self._part(size - held)):
+            parts.append(part)
+            held += len(part)
+        found = b"".join(parts)
+        end = len(found) if held < size and self.broken is None else found.rfind(b"\n") + 1
+        if not end and self.broken is None:
+            end = len(found)
+        self._rest = found[end:] if self.broken is None else b""
+        return found[:end]
+
+    def _part(self, size: int) -> bytes:
+        try:
+            return b"" if self.broken is not None else self._stream.read1(size)
+        except BROKEN as error:
+            self.broken = error
+            return b""
+
+
+def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
+    """Every line that is a JSON object, with its number; the others are told to the report."""
+    told = ""
+    for line, raw in _lines(file):
+        if raw.isspace():
+            continue
+        repeated: list[str] = []
+        record, wrong = _parsed(raw, _noting_repeated(repeated) if line <= _CHECKED else None)
+        if repeated:
+            told = told or repeated[0]
+            file.note(line, _repeated(repeated[0] if told == repeated[0] else ""))
+        if record is not None:
+            yield line, record
+        else:
+            file.reject(line, wrong)
+
+
+def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
+    """The samples of a file that slime or miles saved.
+
+    Args:
+        file: A `.pt` file; told of samples that are none.
+        load_pt: Reads the file.
+
+    Raises:
+        DataError: It is no such file, or there is nothing to read it with.
+    """
+    if load_pt is None:
+        raise DataError(".pt files take torch: give load_pt=load_dump, of gdpo.integrations.slime")
+    payload = load_pt(file.path)
+    if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):
+        raise DataError("it holds no rollouts: no 'rollout_id' and 'samples'")
+    found = cast("Record", payload)
+    if not isinstance(found["samples"], list):
+        raise DataError("it holds no rollouts: its 'samples' are no list")
+    for index, sample in enumerate(cast("list[Any]", found["samples"])):
+        if isinstance(sample, dict):
+            yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
+        else:
+            file.reject(index, "a sample that is no dict")
+
+
+def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
+    line = 0
+    opened = gzip.open if is_gzip(file.path) else open
+    with cast("IO[bytes]", opened(file.path, "rb")) as stream:
+        try:
+            while raw := stream.readline(LONGEST_LINE + 1):
+                line += 1
+                file.bytes += len(raw)
+                if len(raw) <= LONGEST_LINE:
+                    yield line, raw
+                else:
+                    what = (
+                        f"the line has more than {LONGEST_LINE:,} bytes, and is skipped: write "
+                        "fewer rollouts to a line, or parquet"
+                    )
+                    file.reject(line, what)
+                    _skip_line(stream)
+        except BROKEN as error:
+            what = f"the rest cannot be read: {type(error).__name__}: {error}"
+            file.note(line + 1, what)
+
+
+def _repeated(name: str) -> str:
+    """What is told of the first key that stands twice, and of all others as one."""
+    which = f"the key {name[:40]!r} stands" if name else "other keys stand"
+    return f"{which} more than once in an object: its last value is used"
+
+
+def _skip_line(stream: IO[bytes]) -> None:
+    while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
+        pass
+
+
+def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """What makes an object of its pairs, and adds the first key that stands in it twice."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            repeated.append(_first_repeated(pairs))
+        return found
+
+    return unique
+
+
+def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
+    """The record of a line, whose objects are made by a function; or why it is none."""
+    try:
+        record = json.loads(raw.decode(), object_pairs_hook=made_by)  # bytes: it would guess
+    except RecursionError:
+        return None, "the line is nested too deep to be read"
+    except UnicodeDecodeError:
+        return None, _NOT_UTF8
+    except ValueError:
+        if raw.endswith(b"\n"):
+            return None, "the line is no JSON"
+        return None, "the last line is cut off: the run is still writing, or it was killed"
+    if not isinstance(record, dict):
+        return None, "the line is no JSON object"
+    return cast("Record", record), ""
+
+
+def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
+    seen = set[str]()
+    return next(name for name, _ in pairs if name in seen or seen.add(name))
+
+
+class _Wrong:
+    """Reports rows with another number of fields, each once however often the file is read."""
+
+    def __init__(self, file: FileReport) -> None:
+        self._file = file
+        self._told = self._seen = 0
+
+    def again(self) -> None:
+        """The file is read from its start once more."""
+        self._seen = 0
+
+    def __call__(self, row: Any) -> str:
+        """Of Arrow: skip the row."""
+        self._seen += 1
+        if self._seen > self._told:
+            self._told = self._seen
+            what = "it has another number of fields than the first line"
+            self._file.reject(max(row.number - 2, 0) if row.number else None, what)
+        return "skip"
+
+
+def csv_batches(file: FileReport) -> Iterator[Any]:
+    """The rows of a CSV file, in batches; those before a part that is broken come first.
+
+    Raises:
+        pyarrow.ArrowInvalid: It is no CSV, or a row is too long.
+        OSError, EOFError, zlib.error: It cannot be opened or decompressed.
+    """
+    held: list[Any] = []
+    broken: Exception | None = None
+    try:
+        for block in _blocks(file.path, _Wrong(file)):
+            file.count(block.num_rows)
+            held.append(block)
+            if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
+                yield _joined(held)
+                held = []
+    except (pa.ArrowException, DataError, *BROKEN) as error:
+        broken = error
+    if held:
+        yield _joined(held)
+    if broken is not None:
+        raise _explained(broken)
+    if _lines_of(file.path) > file.rows + 1 and (found := _swallowed(file.path)) is not None:
+        row, lines = found
+        what = f"a quote is not closed, so that {lines:,} lines were read as one row: close it"
+        file.note(row, what)
+
+
+def _explained(error: Exception) -> Exception:
+    """The error, in plain words where Arrow's do not say what to do."""
+    if "invalid UTF8" in str(error):
+        return DataError("it is not UTF-8: write it in UTF-8, as df.to_csv does")
+    return error
+
+
+def _lines_of(path: Path) -> int:
+    """Lines that hold something, whatever stands in quotes."""
+    count, empty = 0, True
+    with _opened(path) as stream:
+        while part := stream.read(_PART):
+            count += part.count(b"\n") - part.count(b"\n\n") - part.count(b"\n\r\n")
+            empty = part.endswith(b"\n")
+    return count + (not empty)
+
+
+def _swallowed(path: Path) -> tuple[int | None, int] | None:
+    """The first row whose quotes are not as in CSV and that spans lines, and how many lines.
+
+    What stands right after a closing quote, other than a comma, was to be in the next row.
+    """
+    with io.TextIOWrapper(_opened(path), "utf-8", "replace", newline="") as text:
+        reader, row = csv.reader(iter(lambda: text.readline(_PART), ""), strict=True), -1
+        while True:
+            before = reader.line_num
+            try:
+                row += bool(next(reader))
+            except StopIteration:
+                return None
+            except csv.Error as error:
+                if "field limit" in str(error):  # a text too long for this check alone
+                    return None
+                if reader.line_num - before > 1:
+                    return (row if row >= 0 else None), reader.line_num - before
+                row += 1
+
+
+def _opened(path: Path) -> Any:
+    return gzip.open(path) if is_gzip(path) else path.open("rb")
+
+
+def _joined(blocks: list[Any]) -> Any:
+    return pa.Table.from_batches(blocks).combine_chunks().to_batches()[0]
+
+
+def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
+    """All rows, each once: where one does not fit, the file is read again by larger blocks."""
+    sizes = _GZIP_BLOCKS if is_gzip(path) else _BLOCKS
+    given = 0
+    for size in sizes:
+        seen = 0
+        wrong.again()
+        try:
+            for block in _blocks_of(path, size, wrong):
+                seen += block.num_rows
+                if seen > given:
+                    yield block.slice(block.num_rows - (seen - given))
+                    given = seen
+            return
+        except pa.ArrowInvalid as error:
+            if "block size" not in str(error) and "Empty CSV" not in str(error):
+                raise
+    raise pa.ArrowInvalid(
+        f"a row has more than {sizes[-1]:,} bytes: write lines of JSON, or parquet"
+    )
+
+
+def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
+    names = _reader(_source(path), size, _skip, []).schema.names
+    if len(names) > _COLUMNS:
+        raise DataError(
+            f"it has {len(names):,} columns, and at most {_COLUMNS:,} are read: keep only "
+            "those that you need; if each column is a rollout, write one row per rollout"
+        )
+    source = _source(path)
+    yield from _reader(source, size, wrong, names)
+    if isinstance(source, Unpacked) and source.broken is not None:
+        raise source.broken
+
+
+def _skip(_row: Any) -> str:
+    return "skip"
+
+
+def _source(path: Path) -> Any:
+    return Unpacked(path) if is_gzip(path) else pa.OSFile(str(path))
+
+
+def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str]) -> Any:
+    """The columns that are named hold texts; of the others Arrow guesses what they hold."""
+    return pacsv.open_csv(
+        source,
+        read_options=pacsv.ReadOptions(use_threads=False, block_size=size),
+        parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=wrong),
+        convert_options=pacsv.ConvertOptions(
+            column_types=dict.fromkeys(texts, pa.string()),
+            null_values=[""],  # a prompt may be the text NA
+            strings_can_be_null=True,
+        ),
+    )
+
+
+def open_parquet(path: Path, text: str | None) -> Any:
+    """A parquet file; equal prompts are read once only, as they are stored.
+
+    Raises:
+        DataError: It is compressed once more, and too large to be held.
+    """
+    source: Any = pa.BufferReader(_decompressed(path)) if is_gzip(path) else path
+    metadata = pq.read_metadata(source)
+    schema = metadata.schema
+    leaves = [schema.column(i) for i in range(len(schema))]
+    repeated = [
+        leaf.path
+        for leaf in leaves
+        if leaf.physical_type == "BYTE_ARRAY" and leaf.path.partition(".")[0] == text
+    ]
+    if source is not path:
+        source.seek(0)
+    return pq.ParquetFile(source, metadata=metadata, read_dictionary=repeated)
+
+
+def _decompressed(path: Path) -> Any:
+    content = bytearray()
+    with gzip.open(path) as stream:
+        while part := stream.read(2**20):
+            content += part
+            if len(content) > _LARGEST_GZIP:
+                raise DataError(
+                    f"decompressed it has more than {_LARGEST_GZIP:,} bytes, which is too much to "
+                    "be held: decompress it first, parquet is read piece by piece"
+                )
+    return pa.py_buffer(content)
+
+
+def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
+    """Batches of one row group each, so that those before a broken one are read."""
+    for group in range(parquet.num_row_groups):
+        yield from parquet.iter_batches(
+            batch_size=size, row_groups=[group], columns=list(columns), use_threads=False
+        )
