@@ -71,14 +71,16 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
     root = _root(paths)
     found: dict[Path, Found] = {}
     for path in paths:
-        for file in _found_in(path, root, left_out):
-            found.setdefault(file.path, file)
+        above = path if path.is_dir() else path.parent
+        for name in _walk(path, left_out) if path.is_dir() else [path]:
+            file = _found(name, above, root)
+            if not path.is_dir() or _is_read(file, left_out):
+                found.setdefault(file.path, file)
     for path in paths:
         left_out.pop(path, None)  # in one folder it was left out, and it is named itself
     if any(not file.evaluation for file in found.values()):
-        for file in found.values():
-            if file.evaluation:
-                left_out[file.path] = "rollouts of an evaluation; give its folder to read them"
+        why = "rollouts of an evaluation; give its folder to read them"
+        left_out |= {file.path: why for file in found.values() if file.evaluation}
     kept = [file for file in found.values() if file.path not in left_out]
     return sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
 
@@ -115,20 +117,18 @@ def _unpacked(name: str) -> str:
     return name[:-3] if name.lower().endswith(".gz") else name
 
 
-def _stem(path: Path) -> str:
-    """The name without its ending; other dots are part of it, as in qwen2.5-7b_step_3."""
-    name = _unpacked(path.name)
-    ending = Path(name).suffix
-    return name.removesuffix(ending) if ending.lower() in _KINDS else name
-
-
 def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
     def blocked(error: OSError) -> None:
         left_out[Path(str(error.filename))] = f"the folder cannot be opened: {error.strerror}"
 
     root = path.resolve()
     for folder, folders, names in os.walk(path, onerror=blocked):
-        aside = _set_aside(folders, names)
+        recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
+        aside = [  # what is no part of the run of these files any more
+            name
+            for name in folders
+            if (recorded and _EARLIER.fullmatch(name)) or (a_run and _DROPPED.fullmatch(name))
+        ]
         left_out |= {Path(folder, name): _SET_ASIDE for name in aside}
         folders[:] = sorted(n for n in folders if n not in aside and not _CHECKPOINT.match(n))
         for linked in (Path(folder, name) for name in folders):
@@ -140,16 +140,6 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
                 yield file
             elif why:
                 left_out[file] = why
-
-
-def _set_aside(folders: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Those of the folders beside these files that hold what is no part of their run any more."""
-    recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
-    return [
-        name
-        for name in folders
-        if (recorded and _EARLIER.fullmatch(name)) or (a_run and _DROPPED.fullmatch(name))
-    ]
 
 
 def _why_not(file: Path) -> str | None:
@@ -169,32 +159,20 @@ def _why_not(file: Path) -> str | None:
 def _root(paths: Sequence[Path]) -> Path:
     """The folder that all lie in: what tells their runs apart is below it."""
     for path in paths:
-        _check_exists(path)
+        try:
+            why = None if path.exists() else ""
+        except OSError as error:  # such as a name that is too long
+            why = f" ({error.strerror})"
+        if why is not None:
+            raise DataError(f"{path}: there is no such file or folder{why}")
     folders = [path if path.is_dir() else path.parent for path in paths]
     return folders[0] if len(set(folders)) == 1 else Path(os.path.commonpath(folders))
 
 
-def _check_exists(path: Path) -> None:
-    why = ""
-    try:
-        if path.exists():
-            return
-    except OSError as error:  # such as a name that is too long
-        why = f" ({error.strerror})"
-    raise DataError(f"{path}: there is no such file or folder{why}")
-
-
-def _found_in(path: Path, root: Path, left_out: dict[Path, str]) -> Iterator[Found]:
-    above = path if path.is_dir() else path.parent
-    for file in _walk(path, left_out) if path.is_dir() else [path]:
-        found = _found(file, above, root)
-        if not path.is_dir() or _wanted(found, left_out):
-            yield found
-
-
 def _found(file: Path, given: Path, root: Path) -> Found:
     inner = file.relative_to(given)
-    stem = _stem(file)
+    name = _unpacked(file.name)  # dots before its ending are part of it: qwen2.5-7b_step_3
+    stem = name.removesuffix(Path(name).suffix) if kind_of(file) else name
     folders = [part for part in file.relative_to(root).parts[:-1] if part not in _PLACES]
     run = [part for part in folders if not _of_steps(part) and not _of_evaluation(part)]
     return Found(
@@ -227,7 +205,7 @@ def _step(stem: str, folders: tuple[str, ...]) -> int | None:
     return int(last[1]) if last else None
 
 
-def _wanted(file: Found, left_out: dict[Path, str]) -> bool:
+def _is_read(file: Found, left_out: dict[Path, str]) -> bool:
     parts = file.path.parts
     if file.path.name in _NO_ROLLOUTS:
         return False

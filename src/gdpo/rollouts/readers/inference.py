@@ -195,15 +195,11 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
             raise ConfigError(
                 f"columns: nothing is called {meaning!r}: {did_you_mean(meaning, MEANINGS)}"
             )
-        if not _has(fields, column):
+        dots = [place for place, letter in enumerate(column) if letter == "."]
+        if not any(column[:end] in fields for end in (*dots, len(column))):
             raise DataError(f"no column {column!r} for the {meaning}; it has {listed(fields)}")
     guessed = {meaning: _first(meaning, fields, said.values()) for meaning in MEANINGS}
     return Layout(**{**guessed, **said})
-
-
-def _has(fields: Collection[str], column: str) -> bool:
-    dots = [place for place, letter in enumerate(column) if letter == "."]
-    return any(column[:end] in fields for end in (*dots, len(column)))
 
 
 def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> str | None:

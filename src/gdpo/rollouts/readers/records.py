@@ -409,6 +409,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
     # The same prompt is another problem to another agent.
+    scored = [value for value in rewards.values() if value is not None]
     key = group if group is None or not several else f"{group}/{_agent(trace)}"
     return Row(
         step=work.get("step"),
@@ -416,7 +417,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
         prompt=messages[:first],
         completion=messages[first:],
         rewards={name: plain(_part(value, "score")) for name, value in rewards.items()},
-        total=_total(rewards),
+        total=sum(number(_part(v, "score")) * _weight(v) for v in scored) if scored else None,
         weights={name: _weight(value) for name, value in rewards.items() if value is not None},
         advantage=_advantage(trace, sampled),
         num_tokens=sum(_count(node) for node in sampled) if sampled else None,
@@ -424,12 +425,6 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
         trained=bool((trace.get("agent") or {}).get("trainable", True)),
         extras=as_object((trace.get("task") or {}).get("data")),
     )
-
-
-def _total(rewards: Mapping[str, Any]) -> float | None:
-    """The weighted sum of those that were scored."""
-    scored = [value for value in rewards.values() if value is not None]
-    return sum(number(_part(v, "score")) * _weight(v) for v in scored) if scored else None
 
 
 def _agent(trace: Record) -> str:

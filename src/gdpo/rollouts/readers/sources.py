@@ -118,8 +118,11 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
         repeated: list[str] = []
         record, wrong = _parsed(raw, _noting_repeated(repeated) if line <= _CHECKED else None)
         if repeated:
+            # The first key that stands twice is named, and all others are one.
             told = told or repeated[0]
-            file.note(line, _repeated(repeated[0] if told == repeated[0] else ""))
+            which = f"the key {told[:40]!r} stands" if told == repeated[0] else "other keys stand"
+            what = f"{which} more than once in an object: its last value is used"
+            file.note(line, what)
         if record is not None:
             yield line, record
         else:
@@ -167,21 +170,11 @@ def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
                         "fewer rollouts to a line, or parquet"
                     )
                     file.reject(line, what)
-                    _skip_line(stream)
+                    while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
+                        pass
         except BROKEN as error:
             what = f"the rest cannot be read: {type(error).__name__}: {error}"
             file.note(line + 1, what)
-
-
-def _repeated(name: str) -> str:
-    """What is told of the first key that stands twice, and of all others as one."""
-    which = f"the key {name[:40]!r} stands" if name else "other keys stand"
-    return f"{which} more than once in an object: its last value is used"
-
-
-def _skip_line(stream: IO[bytes]) -> None:
-    while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
-        pass
 
 
 def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
@@ -190,7 +183,8 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            repeated.append(_first_repeated(pairs))
+            seen = set[str]()
+            repeated.append(next(name for name, _ in pairs if name in seen or seen.add(name)))
         return found
 
     return unique
@@ -211,11 +205,6 @@ def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
     if not isinstance(record, dict):
         return None, "the line is no JSON object"
     return cast("Record", record), ""
-
-
-def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
-    seen = set[str]()
-    return next(name for name, _ in pairs if name in seen or seen.add(name))
 
 
 class _Wrong:
@@ -260,18 +249,13 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
     if held:
         yield _joined(held)
     if broken is not None:
-        raise _explained(broken)
+        if "invalid UTF8" in str(broken):
+            raise DataError("it is not UTF-8: write it in UTF-8, as df.to_csv does")
+        raise broken
     if _lines_of(file.path) > file.rows + 1 and (found := _swallowed(file.path)) is not None:
         row, lines = found
         what = f"a quote is not closed, so that {lines:,} lines were read as one row: close it"
         file.note(row, what)
-
-
-def _explained(error: Exception) -> Exception:
-    """The error, in plain words where Arrow's do not say what to do."""
-    if "invalid UTF8" in str(error):
-        return DataError("it is not UTF-8: write it in UTF-8, as df.to_csv does")
-    return error
 
 
 def _lines_of(path: Path) -> int:
@@ -336,7 +320,7 @@ def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
 
 
 def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
-    names = _reader(_source(path), size, _skip, []).schema.names
+    names = _reader(_source(path), size, lambda _: "skip", []).schema.names
     if len(names) > _COLUMNS:
         raise DataError(
             f"it has {len(names):,} columns, and at most {_COLUMNS:,} are read: keep only "
@@ -346,10 +330,6 @@ def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
     yield from _reader(source, size, wrong, names)
     if isinstance(source, Unpacked) and source.broken is not None:
         raise source.broken
-
-
-def _skip(_row: Any) -> str:
-    return "skip"
 
 
 def _source(path: Path) -> Any:
