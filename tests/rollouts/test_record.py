@@ -7,8 +7,8 @@ import pytest
 
 from gdpo.errors import DataError
 from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
-from gdpo.rollouts._record import read_declared
 from gdpo.rollouts.readers import read_rollout_files
+from gdpo.rollouts.record import read_declared
 
 ROLLOUT = Rollout(
     run="try",

@@ -7,7 +7,7 @@ import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.rollouts import Rollout, StepWriter, read_rollouts, rollout_file, write_rollouts
-from gdpo.rollouts._writing import set_aside
+from gdpo.rollouts.writing import set_aside
 
 
 def group(step):

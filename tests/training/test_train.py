@@ -16,7 +16,7 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import resolve
 from gdpo.rollouts import read_rollouts
-from gdpo.rollouts._record import read_declared
+from gdpo.rollouts.record import read_declared
 from gdpo.runs.checkpoints import Checkpoint, complete
 from gdpo.runs.resume import resume_command
 from gdpo.training import train

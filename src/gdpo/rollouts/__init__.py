@@ -1,8 +1,8 @@
 """The rollout record: one format for what was sampled, rewarded and learned from."""
 
-from gdpo.rollouts._arrays import RewardArrays, reward_arrays
-from gdpo.rollouts._record import Rollout, read_rollouts, rollout_file, write_rollouts
-from gdpo.rollouts._writing import StepWriter
+from gdpo.rollouts.arrays import RewardArrays, reward_arrays
+from gdpo.rollouts.record import Rollout, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts.writing import StepWriter
 
 __all__ = [
     "RewardArrays",

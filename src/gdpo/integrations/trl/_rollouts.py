@@ -10,8 +10,8 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainingArguments
 
 from gdpo.rollouts import Rollout, StepWriter
-from gdpo.rollouts._record import Declared
-from gdpo.rollouts._writing import set_aside
+from gdpo.rollouts.record import Declared
+from gdpo.rollouts.writing import set_aside
 
 
 class RolloutLog(TrainerCallback):

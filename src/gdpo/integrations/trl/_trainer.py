@@ -49,7 +49,7 @@ from gdpo.rewards import (
 )
 from gdpo.rewards._gating import describe_rewards
 from gdpo.rewards.named import read_gates
-from gdpo.rollouts._record import Declared
+from gdpo.rollouts.record import Declared
 
 logger = logging.getLogger(__name__)
 

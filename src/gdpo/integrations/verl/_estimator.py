@@ -22,7 +22,7 @@ from gdpo.integrations._scoring import Computed
 from gdpo.integrations.verl._compute_score import declared_by
 from gdpo.integrations.verl._settings import ROLLOUTS, read_settings
 from gdpo.rollouts import Rollout, StepWriter
-from gdpo.rollouts._writing import set_aside
+from gdpo.rollouts.writing import set_aside
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from gdpo.rewards._gating import Range, described_ranges
-from gdpo.rollouts._record import read_declared
 from gdpo.rollouts.readers.columns import (
     Batch,
     Rows,
@@ -46,6 +45,7 @@ from gdpo.rollouts.readers.inference import (
 )
 from gdpo.rollouts.readers.records import LONGEST, TOO_LONG, Doubtful, Row, is_number, number
 from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.record import read_declared
 
 MOST = 64
 """Rewards of a file that are told by being numbers: each is a column of all its rollouts."""

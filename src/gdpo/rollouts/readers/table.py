@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from gdpo.errors import DataError
 from gdpo.rewards._gating import Range
-from gdpo.rollouts._arrays import RewardArrays
+from gdpo.rollouts.arrays import RewardArrays
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.errors import DataError
-from gdpo.rollouts._record import Rollout
+from gdpo.rollouts.record import Rollout
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ gates, stands in the metadata of the file. Who produced the rollouts does not ma
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -103,7 +103,10 @@ def read_rollouts(path: Path) -> list[Rollout]:
     """
     try:
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-        return [_from_row(row) for row in rows]
+        for row in rows:
+            row["prompt"], row["completion"] = _text(row["prompt"]), _text(row["completion"])
+            row["extra"] = json.loads(row["extra"])
+        return [Rollout(**row) for row in rows]
     except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
         raise DataError(f"{path} is no rollout record of gdpo: {error}") from error
 
@@ -142,43 +145,29 @@ def _table(rollouts: Sequence[Rollout], names: Sequence[str]) -> Any:
 
 
 def _to_row(rollout: Rollout) -> dict[str, Any]:
-    return {
-        "run": rollout.run,
-        "step": rollout.step,
-        "group_id": rollout.group_id,
-        "sample_id": rollout.sample_id,
+    extra = json.dumps(dict(rollout.extra), ensure_ascii=False, default=str)
+    columns = {each.name: getattr(rollout, each.name) for each in fields(rollout)}
+    return columns | {
         "prompt": _messages(rollout.prompt),
         "completion": _messages(rollout.completion),
         "rewards": dict(rollout.rewards),
         "weights": dict(rollout.weights),
-        "advantage": rollout.advantage,
-        "num_tokens": rollout.num_tokens,
-        "finish_reason": rollout.finish_reason,
-        "extra": _storable(json.dumps(dict(rollout.extra), ensure_ascii=False, default=str)),
-        "trained": rollout.trained,
+        "extra": _storable(extra),
     }
-
-
-def _from_row(row: dict[str, Any]) -> Rollout:
-    fields: dict[str, Any] = {
-        **row,
-        "prompt": _text(row["prompt"]),
-        "completion": _text(row["completion"]),
-        "extra": json.loads(row["extra"]),
-    }
-    return Rollout(**fields)
 
 
 def _messages(text: Text) -> list[dict[str, str | None]]:
     """Chat messages as they are; plain text as one message without a role."""
     if isinstance(text, str):
         return [{"role": None, "content": _storable(text)}]
-    return [{"role": _role(m), "content": _storable(_content(m))} for m in text]
-
-
-def _role(message: Mapping[str, Any]) -> str | None:
-    role = message.get("role")
-    return None if role is None else _storable(str(role))
+    roles = [message.get("role") for message in text]
+    return [
+        {
+            "role": None if role is None else _storable(str(role)),
+            "content": _storable(_content(message)),
+        }
+        for role, message in zip(roles, text, strict=True)
+    ]
 
 
 def _content(message: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from gdpo.errors import ConfigError
-from gdpo.rollouts._record import Declared, Rollout, rollout_file, write_rollouts
+from gdpo.rollouts.record import Declared, Rollout, rollout_file, write_rollouts
 
 logger = logging.getLogger(__name__)
 
