@@ -9,15 +9,22 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 # With two torch threads on two busy cores, each waits for the other at every operation.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test conformance check lint types clean help
+.PHONY: demo test test-slow test-all conformance check lint types clean help
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
 
 demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side (2 minutes, CPU)
 	$(BIN)/gdpo demo
 
-test: $(VENV)/.installed  ## Run the tests
+test: export HYPOTHESIS_PROFILE ?= fast
+test: $(VENV)/.installed  ## Run the fast tests, of every room (3 minutes)
+	$(BIN)/pytest -q -n 2 -m "not slow"
+
+test-slow: $(VENV)/.installed  ## Run the tests that `make test` leaves out: long ones, trainings
+	$(BIN)/pytest -q -n 2 -m slow
+
+test-all: $(VENV)/.installed  ## Run all tests, with more examples of each property (10 minutes)
 	$(BIN)/pytest -q -n 2
 
 FRAMEWORKS ?=
@@ -31,7 +38,7 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/pyright
 
-check: lint types test  ## Lint, types and tests: what a change must pass
+check: lint types test-all  ## Lint, types and all tests: what a change must pass
 
 $(VENV)/.installed: pyproject.toml constraints.txt requirements-bfcl.txt
 	@test -n "$(PYTHON)" || { echo "gdpo needs Python 3.11 or newer, and none was found on the path"; exit 1; }

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("fast", parent=settings.get_profile("ci"), max_examples=20)
 settings.register_profile(
     "soak", parent=settings.get_profile("ci"), max_examples=20_000, derandomize=False
 )
@@ -30,6 +32,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """With GDPO_SLOW_SECONDS=2: names what took longer and is not marked `slow`."""
+    if not (limit := os.environ.get("GDPO_SLOW_SECONDS")):
+        return
+    seconds = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:
+                seconds[report.nodeid] += report.duration
+    for test, taken in seconds.most_common():
+        if taken > float(limit):
+            terminalreporter.write_line(f"not marked slow: {taken:.1f} s {test}")
+
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"

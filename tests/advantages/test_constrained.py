@@ -60,10 +60,10 @@ def test_the_state_of_other_constraints_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"targets": [NAN]}, "targets names no reward"),
+        ({"targets": [NAN]}, "targets"),
         ({"targets": [1.0], "step_size": 0}, "step_size"),
         ({"targets": [1.0], "maximum": -1}, "maximum"),
-        ({"targets": [1.0], "start": 99}, "start must be from 0 to 10"),
+        ({"targets": [1.0], "start": 99}, "start"),
     ],
 )
 def test_numbers_out_of_range_are_errors(options, message):

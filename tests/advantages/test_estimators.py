@@ -438,23 +438,23 @@ def test_a_spread_below_the_floor_is_divided_by_the_floor():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: gdpo(r, WEIGHTS, noise_floor=[1.0]), "noise_floor needs one number per reward"),
+        (lambda r: gdpo(r, WEIGHTS, noise_floor=[1.0]), "noise_floor"),
         (lambda r: gdpo(r, WEIGHTS, noise_floor=[-1.0, 0.0]), "must not be negative"),
         (lambda r: gdpo(r, WEIGHTS, noise_floor=[np.inf, 0.0]), "finite"),
-        (lambda r: gdpo(r, WEIGHTS, max_advantage=0), "max_advantage must be a finite number"),
+        (lambda r: gdpo(r, WEIGHTS, max_advantage=0), "max_advantage"),
         (lambda r: gdpo(r, WEIGHTS, token_counts=-np.ones((3, 5))), "counts, 0 or more"),
-        (lambda r: gdpo_decorrelated(r, WEIGHTS, power=2), "power must be from 0 to 1"),
+        (lambda r: gdpo_decorrelated(r, WEIGHTS, power=2), "power"),
         (lambda r: gdpo_decorrelated(r, WEIGHTS, shrinkage=0), "shrinkage"),
         (lambda r: corr_grpo(r, WEIGHTS, epsilon=0), "epsilon"),
         (lambda r: gd2po_hard(r, WEIGHTS, threshold=-1), "threshold"),
-        (lambda r: gd2po_snr(r, WEIGHTS, threshold=2), "threshold must be from 0 to 1"),
+        (lambda r: gd2po_snr(r, WEIGHTS, threshold=2), "threshold"),
         (lambda r: rvpo(r, WEIGHTS, sharpness=0), "sharpness"),
         (lambda r: rvpo(r, [1, -1]), "no negative weight"),
         (lambda r: dara_symmetric(r, WEIGHTS, max_boost=0.5), "max_boost"),
-        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, np.nan], high=[1, 1]), "low is not given for rew"),
+        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, np.nan], high=[1, 1]), "low .* reward 1"),
         (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 1], high=[1, 1]), "high must be above low"),
         (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 0], high=[1, 1], gamma=-1), "gamma"),
-        (lambda r: saw(r, WEIGHTS, low=None), "low is not given for reward 0"),
+        (lambda r: saw(r, WEIGHTS, low=None), "low .* reward 0"),
         (lambda r: constrained_grpo(r, WEIGHTS, multipliers=[-1, np.nan]), "0 or more, or NaN"),
     ],
 )
@@ -476,7 +476,7 @@ def test_a_reward_of_weight_zero_may_lie_below_its_range():
 
 
 def test_a_mean_below_the_declared_range_is_an_error():
-    with pytest.raises(DataError, match="reward 1 has a mean below its declared lowest value 0"):
+    with pytest.raises(DataError, match=r"reward 1 .*lowest value 0"):
         saw(np.array([[[0.0, -1.0], [1.0, -2.0]]]), [1, 1], low=[0, 0])
 
 

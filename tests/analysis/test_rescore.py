@@ -179,8 +179,8 @@ def test_all_chunks_are_scored(tmp_path):
     ("name", "message"),
     [
         ("gsm9k", "did you mean 'gsm8k'"),
-        (f"{__name__}:nothing", "is a int; to score anew takes a task"),
-        ("token_limit", r"does not take the options {}: missing"),
+        (f"{__name__}:nothing", " int; .*task"),
+        ("token_limit", "'token_limit'"),
     ],
 )
 def test_what_cannot_score_is_refused(name, message):

@@ -585,6 +585,7 @@ def following(tmp_path):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
     run = written.verl(tmp_path / "run", steps=(1,))
     process = following(run, "--json")
@@ -603,6 +604,7 @@ def test_a_run_that_goes_on_is_followed_until_ctrl_c(following, tmp_path):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_what_is_followed_ends_with_the_first_warning_that_lasts(following, tmp_path):
     """One of a single step has held in all of them, and says nothing yet."""
     run = ignored(tmp_path / "run", steps=1)

@@ -110,6 +110,7 @@ def test_ctrl_c_before_the_training_is_no_traceback(tmp_path):
     assert "Traceback" not in out + err
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_ascii_only_gets_no_traceback(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "2?", "answer": "#### 2"}\n')
     (tmp_path / "recipe.yaml").write_text("task: gsm8k\nmodel: ./x\ndata: {source: rows.jsonl}\n")

@@ -46,6 +46,7 @@ def test_a_dry_run_shows_the_arms_and_writes_nothing(gdpo_says, tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whom", ["the run", "the comparison"])
 def test_what_is_stopped_is_told_in_the_last_line_and_is_no_success(
     whom, recipe_file, tmp_path, own_rewards
@@ -76,6 +77,7 @@ def test_what_is_stopped_is_told_in_the_last_line_and_is_no_success(
     assert not note.exists()
 
 
+@pytest.mark.slow
 def test_toys_are_compared_and_each_gets_a_page(gdpo_says, tmp_path):
     code, out, _ = gdpo_says(
         "compare",

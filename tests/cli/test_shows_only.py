@@ -61,6 +61,7 @@ def test_nothing_in_the_folder_of_a_run_is_executed(tmp_path, command, form):
     assert not (run / "EXECUTED").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("command", ["report", "analyze"])
 def test_no_module_that_a_run_names_is_imported_from_anywhere(tmp_path, command, form):

@@ -19,6 +19,8 @@ from gdpo.recipes.read import load_recipe
 from gdpo.rollouts import read_rollouts, rollout_file
 from gdpo.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 POLICY = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 SHORT = DemoSettings(steps=2, prompts=4, samples=2, policy=POLICY)
 

@@ -10,6 +10,7 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
+from tests.pairs import every_pair
 
 from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, sa_mrpo
 from gdpo.advantages import stages as st
@@ -353,22 +354,25 @@ def test_tiny_and_huge_rewards_and_weights_are_computed_without_overflow(size):
     assert diagnose(rewards, [1e300, -1e-300], ["a", "b"]).rewards[1].weight_share == 0.0
 
 
-@pytest.mark.parametrize("estimator", ["gdpo", "grpo", "mo_grpo", "rvpo", "gd2po_hard"])
-@pytest.mark.parametrize(
-    "rewards",
-    [
-        np.full((3, 4, 2), NAN),
-        np.zeros((3, 4, 2)),
-        np.full((1, 1, 2), 2.0),
-        np.arange(8.0).reshape(4, 1, 2),
-        np.arange(8.0).reshape(1, 4, 2),
-        np.stack([np.arange(12.0).reshape(3, 4), np.full((3, 4), NAN)], axis=-1),
-        np.where(np.eye(4)[:, :, None] > 0, [1.0, 2.0], NAN),
-    ],
-    ids=["all NaN", "constant", "one rollout", "G = 1", "one prompt", "one applies", "diagonal"],
+WITHOUT_MUCH = {
+    "all NaN": np.full((3, 4, 2), NAN),
+    "constant": np.zeros((3, 4, 2)),
+    "one rollout": np.full((1, 1, 2), 2.0),
+    "G = 1": np.arange(8.0).reshape(4, 1, 2),
+    "one prompt": np.arange(8.0).reshape(1, 4, 2),
+    "one applies": np.stack([np.arange(12.0).reshape(3, 4), np.full((3, 4), NAN)], axis=-1),
+    "diagonal": np.where(np.eye(4)[:, :, None] > 0, [1.0, 2.0], NAN),
+}
+
+
+# 35 combinations of 105.
+@every_pair(
+    batch=list(WITHOUT_MUCH),
+    weights=[(1, 1), (0, 0), (0, 2)],
+    estimator=["gdpo", "grpo", "mo_grpo", "rvpo", "gd2po_hard"],
 )
-@pytest.mark.parametrize("weights", [[1, 1], [0, 0], [0, 2]])
-def test_a_batch_without_much_in_it_is_diagnosed_all_the_same(rewards, weights, estimator):
+def test_a_batch_without_much_in_it_is_diagnosed_all_the_same(batch, weights, estimator):
+    rewards = WITHOUT_MUCH[batch]
     names = ["a", "b"]
     diagnosis = diagnose(rewards, weights, names, estimator=estimator, low=[-1, -1], high=[50, 50])
     assert diagnosis.summary() == str(diagnosis)
@@ -419,7 +423,7 @@ def test_a_diagnosis_cannot_be_changed_and_becomes_json():
 def test_an_infinite_reward_is_named():
     rewards = some_rewards()
     rewards[2, 3, 1] = -np.inf
-    with pytest.raises(DataError, match="'correctness' is -inf at prompt 2, sample 3"):
+    with pytest.raises(DataError, match=r"'correctness' .*-inf .*prompt 2, sample 3"):
         diagnose(rewards, WEIGHTS, NAMES)
 
 
@@ -451,13 +455,13 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
         ({"weights": [1, NAN, 1]}, "finite"),
         ({"low": [0, 0, 1], "high": [1, 1, 1]}, r"'brevity'.* low < high, got \[1, 1\]"),
         ({"low": {"format": 2}, "high": {"format": -2}}, r"'format'.* got \[2, -2\]"),
-        ({"low": {"brevty": 0}}, "low names 'brevty'.* did you mean 'brevity'"),
-        ({"high": [1, 2]}, "high needs one number per reward"),
-        ({"high": [1, 2, np.inf]}, "high must hold finite numbers"),
+        ({"low": {"brevty": 0}}, "low .*'brevty'.* did you mean 'brevity'"),
+        ({"high": [1, 2]}, "high"),
+        ({"high": [1, 2, np.inf]}, "high .*finite"),
         ({"estimator": "gdop"}, "did you mean 'gdpo'"),
-        ({"estimator": None}, "needs an estimator, or the advantages"),
+        ({"estimator": None}, "estimator.*advantages"),
         ({"estimator": "saw"}, "'saw' needs 'low'"),
-        ({"estimator": lambda r, w: r[:, 0, :]}, "'<lambda>' returned an array of shape"),
+        ({"estimator": lambda r, w: r[:, 0, :]}, "'<lambda>' .*shape"),
     ],
 )
 def test_what_does_not_fit_the_rewards_is_a_config_error(arguments, says):

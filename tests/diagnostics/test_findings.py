@@ -555,6 +555,8 @@ def test_messages_are_sentences_with_a_remedy_and_findings_can_be_pickled():
     x = uniform(1)
     batch = stacked(np.full((64, 8), NAN), np.zeros((64, 8)), x, -x, 0.5 + 0.001 * uniform(3))
     diagnosis = diagnose(batch, [1, 1, 1, 0.9, 1], list("abcde"), low=[0] * 5, high=[1] * 5)
+    expected = {Kind.NEVER_APPLIES, Kind.OUT_OF_REACH, Kind.OPPOSED, Kind.TINY_SPREAD}
+    assert {finding.kind for finding in diagnosis.findings} == expected
     for finding in diagnosis.findings:
         assert finding.message
         assert finding.remedy
@@ -581,6 +583,7 @@ def test_a_healthy_batch_gives_no_warning(which, prompts, samples):
     assert false_alarms(which, prompts, samples, seeds=range(40)) == Counter()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", HEALTHY)
 def test_a_small_healthy_batch_hardly_ever_gives_one(which):
     assert false_alarms(which, 8, 4, seeds=range(200))["any"] <= 6

@@ -20,6 +20,8 @@ from gdpo.evaluation._responders import Written
 from gdpo.tasks.tool_calling import write_completion
 from gdpo.tasks.tool_calling._parsing import parse
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _package():

@@ -168,10 +168,10 @@ def test_the_card_has_a_head_that_the_hub_reads(run):
 
 
 def test_what_is_no_finished_run_is_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no recipe\.yaml"):
+    with pytest.raises(ConfigError, match=r"recipe\.yaml"):
         uploads(RunDirectory(tmp_path))
     run.readme.unlink()
-    with pytest.raises(ConfigError, match=r"is not finished.*--resume"):
+    with pytest.raises(ConfigError, match="--resume"):
         uploads(run)
 
 
@@ -185,7 +185,7 @@ def test_what_is_no_finished_run_is_refused(run, tmp_path):
 )
 def test_a_token_is_never_uploaded(run, file, text):
     (run.path / file).write_text(text)
-    with pytest.raises(DataError, match="looks like a token of the Hub: nothing was uploaded"):
+    with pytest.raises(DataError, match="token of the Hub"):
         uploads(run)
 
 

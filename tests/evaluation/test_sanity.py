@@ -34,6 +34,7 @@ def test_where_silence_is_right_nobody_says_that_it_is_wrong():
     assert sanity_lines(of_none)[0].plain.endswith("empty responses right: no call is wanted")
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_one_wrong_answer_in_twenty_is_an_exception_and_two_a_mistake(tmp_path):
     one = sanity(mbpp(tmp_path, *[RIGHT] * 19, WRONG))

@@ -131,10 +131,10 @@ def test_an_error_that_passes_is_tried_again(serve):
 @pytest.mark.parametrize(
     ("answer", "message", "tries"),
     [
-        ((500, "out of memory"), r"does not answer after 3 tries: 500 .*out of memory.*is kept", 3),
-        ((400, "no such model"), "refuses the request: 400 .*no such model", 1),
-        ((200, "<html>"), "does not answer after 3 tries: JSONDecodeError", 3),
-        ((200, '{"choices": []}'), r"has no choices\[0\].message.content", 1),
+        ((500, "out of memory"), r"3 tries: 500 .*out of memory", 3),
+        ((400, "no such model"), "400 .*no such model", 1),
+        ((200, "<html>"), "3 tries: JSONDecodeError", 3),
+        ((200, '{"choices": []}'), r"choices\[0\].message.content", 1),
     ],
 )
 def test_what_does_not_pass_is_told(answer, message, tries, serve):
@@ -191,7 +191,7 @@ def test_a_silence_is_told_and_the_request_not_sent_again(serve, begun):
         waiting.wait(5)
 
     url, seen = serve(lambda *_: (200, pieces()))
-    with pytest.raises(ServerError, match=r"sent nothing for 0\.2 s.*is kept.*longer --deadline"):
+    with pytest.raises(ServerError, match=r"0\.2 s.*--deadline"):
         ask(url, deadline=0.2)
     waiting.set()
     assert len(seen) == 1
@@ -210,15 +210,15 @@ def test_an_answer_is_streamed(serve):
 @pytest.mark.parametrize(
     ("pieces", "tries", "message"),
     [
-        ([None], 4, "after 4 tries"),
-        ([event(), None], 4, "after 4 tries: the answer broke off after 0 pieces"),
-        ([*WORDS, None], 2, "after 2 tries: the answer broke off after 2 pieces: .*is kept"),
-        ([*WORDS, USAGE, None], 2, "the answer broke off after 2 pieces"),
-        ([*WORDS, "data: {"], 2, "after 2 tries: the answer broke off after 2 pieces"),
-        ([*WORDS, event("is", "stop")], 2, "broke off after 3 pieces"),
-        ([*WORDS, 'data: {"error": {"code": 503}}\n\n'], 2, "after 2 tries: 503"),
-        ([*WORDS, 'data: {"error": "lost"}\n\n'], 2, "after 2 tries: 500 .*lost"),
-        (["data: 7\n\n"], 1, "the server's stream is none of chat.completion.chunk"),
+        ([None], 4, "4 tries"),
+        ([event(), None], 4, "4 tries: .* 0 pieces"),
+        ([*WORDS, None], 2, "2 tries: .* 2 pieces"),
+        ([*WORDS, USAGE, None], 2, "2 pieces"),
+        ([*WORDS, "data: {"], 2, "2 tries: .* 2 pieces"),
+        ([*WORDS, event("is", "stop")], 2, "3 pieces"),
+        ([*WORDS, 'data: {"error": {"code": 503}}\n\n'], 2, "2 tries: 503"),
+        ([*WORDS, 'data: {"error": "lost"}\n\n'], 2, "2 tries: 500 .*lost"),
+        (["data: 7\n\n"], 1, "chat.completion.chunk"),
     ],
 )
 def test_an_answer_of_which_something_had_come_is_asked_for_once_more(
@@ -265,9 +265,9 @@ def test_the_deadline_allows_for_a_long_answer_in_one_piece_and_numbers_have_bou
     assert Server("http://a", "m", Sampling(max_tokens=1024)).silence == 600
     assert Server("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
     assert Server("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
-    with pytest.raises(ConfigError, match="--deadline must be seconds above 0, got 0"):
+    with pytest.raises(ConfigError, match=r"--deadline .*got 0"):
         Server("http://a", "m", Sampling(), deadline=0)
-    with pytest.raises(ConfigError, match="--at-once must be 1 or more, got 0"):
+    with pytest.raises(ConfigError, match=r"--at-once .*got 0"):
         Server("http://a", "m", Sampling(), at_once=0)
 
 
@@ -318,7 +318,7 @@ def test_an_interruption_does_not_wait_for_requests():
 def test_a_server_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr("gdpo.evaluation._server.time.sleep", lambda _: None)
     server = Server("http://127.0.0.1:9/v1", "m", Sampling())
-    with pytest.raises(ServerError, match="does not answer after 4 tries"):
+    with pytest.raises(ServerError, match="4 tries"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)
     with pytest.raises(ConfigError, match="write the address with http"):
         Server("localhost:8000/v1", "m", Sampling())

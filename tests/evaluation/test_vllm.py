@@ -107,14 +107,14 @@ def test_an_evaluation_does_not_go_on_with_another_engine(vllm, tiny_policy, gsm
         if engine == "vllm":
             evaluate(settings, benchmarks, answering, tmp_path / "e")
         else:
-            with pytest.raises(ConfigError, match="engine is vllm, not transformers"):
+            with pytest.raises(ConfigError, match=r"engine .*vllm.*transformers"):
                 evaluate(settings, benchmarks, answering, tmp_path / "e")
 
 
 @pytest.mark.parametrize(
     ("model", "engine", "message"),
     [
-        ("gold", "vllm", "--engine vllm runs a model in this process"),
+        ("gold", "vllm", "--engine vllm"),
         ("gold", "vlm", "--engine vlm: did you mean 'vllm'"),
     ],
 )

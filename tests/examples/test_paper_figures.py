@@ -29,6 +29,7 @@ def test_every_published_point_of_figure_3_left(name):
     assert {g: distinct_groups(ESTIMATORS[name], g, 2) for g in published} == published
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_published_point_of_figure_3_right(name):
     points = PAPER["four_samples_by_rewards"]
@@ -66,6 +67,7 @@ def test_a_row_that_is_too_short_ends_in_dashes():
     assert table("n", [1, 2], {"GDPO": [3]}).splitlines()[-1] == "| GDPO | 3 | – |"
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_tables_and_draws_the_picture(tmp_path, monkeypatch, capsys):
     picture = tmp_path / "figures.png"
     monkeypatch.setattr("sys.argv", ["paper_figures.py", "--output", str(picture)])

@@ -58,6 +58,7 @@ def recipe(tmp_path, tiny_policy, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["grpo", "gdpo"], [1], folder, reach=0.8)
@@ -80,6 +81,7 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     assert all(path.stat().st_mtime == at for path, at in first.items())
 
 
+@pytest.mark.slow
 def test_all_runs_of_a_seed_see_the_same_prompts(recipe, tmp_path):
     from gdpo.rollouts import read_rollouts, rollout_file
 
@@ -92,6 +94,7 @@ def test_all_runs_of_a_seed_see_the_same_prompts(recipe, tmp_path):
     assert seen[0] == seen[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_a_result_with_its_reason(recipe, tmp_path):
     broken = recipe.model_copy(
         update={
@@ -112,6 +115,7 @@ def test_a_run_that_fails_is_a_result_with_its_reason(recipe, tmp_path):
     assert again.open() == again.cells
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
     # More steps than a fast machine makes between two looks at the grid.
     longer = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 40}})
@@ -151,14 +155,14 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
 @pytest.mark.parametrize(
     ("arms", "seeds", "reach", "message"),
     [
-        ([], [1], 0.8, "--arms names none"),
-        (["gdpo"], [], 0.8, "--seeds names none"),
-        (["gdpo", "gdpo"], [1], 0.8, "--arms names gdpo twice"),
-        (["gdpo"], [1, 1], 0.8, "--seeds names 1 twice"),
+        ([], [1], 0.8, "--arms"),
+        (["gdpo"], [], 0.8, "--seeds"),
+        (["gdpo", "gdpo"], [1], 0.8, "--arms .*gdpo twice"),
+        (["gdpo"], [1, 1], 0.8, "--seeds .*1 twice"),
         (["gdpo"], [1], 0.0, "above 0 and at most 1"),
         (["gpdo"], [1], 0.8, "did you mean 'gdpo'"),
-        (["gdpo"], [-1], 0.8, "--seeds names -1; a seed is from 0 to 4294967295"),
-        (["gdpo"], [2**32], 0.8, "--seeds names 4294967296"),
+        (["gdpo"], [-1], 0.8, "--seeds .*-1; .*4294967295"),
+        (["gdpo"], [2**32], 0.8, "--seeds .*4294967296"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(
@@ -202,6 +206,7 @@ def test_every_estimator_has_an_arm_of_every_variant(recipe, tmp_path):
     assert last.run.path == folder / "gdpo_format.weight_0.5-seed-2"
 
 
+@pytest.mark.slow
 def test_the_varied_arms_of_a_comparison_go_on_and_others_join_them(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
@@ -221,7 +226,7 @@ def test_arms_that_differ_in_spelling_or_for_another_engine_only_are_refused(rec
     said = recipe.batch.model_copy(update={"rollouts_per_step": recipe.batch.rollouts})
     for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
         variants = {"a": recipe, "b": recipe.model_copy(update=other)}
-        with pytest.raises(ConfigError, match="would be the same training"):
+        with pytest.raises(ConfigError, match="same training"):
             make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8, variants=variants)
 
 
@@ -234,12 +239,10 @@ def test_arms_that_would_be_the_same_or_reward_something_else_are_refused(recipe
         for bound in (3, 4)
     }
     make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=options)
-    with pytest.raises(
-        ConfigError, match=r"'grpo adv.* and 'grpo adv.* would be the same training"
-    ):
+    with pytest.raises(ConfigError, match=r"'grpo adv.* and 'grpo adv.* same training"):
         make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=options)
     fewer = {"": recipe, "fewer": recipe.model_copy(update={"rewards": recipe.rewards[:1]})}
-    with pytest.raises(ConfigError, match="'gdpo' rewards vowels, format, and 'gdpo fewer' vowels"):
+    with pytest.raises(ConfigError, match=r"'gdpo' .*vowels, format, .*'gdpo fewer' vowels"):
         make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=fewer)
 
 
@@ -266,7 +269,7 @@ def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
     write_run(folder, "gdpo", 1, {"format": [0.0]})
     grid.plan.write(folder)
     other = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 3}})
-    with pytest.raises(ConfigError, match=r"another recipe:\n  trainer.max_steps: 2 → 3"):
+    with pytest.raises(ConfigError, match=r"trainer.max_steps: 2 → 3"):
         make_grid(other, ["gdpo"], [1], folder, reach=0.8)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
@@ -355,6 +358,7 @@ def orphan():
         yield start
 
 
+@pytest.mark.slow
 def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, tmp_path, orphan):
     short = recipe.model_copy(update={"trainer": {**recipe.trainer, "max_steps": 1}})
     grid = make_grid(short, ["gdpo"], [1], tmp_path / "compare", reach=0.8)

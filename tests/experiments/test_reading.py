@@ -91,7 +91,7 @@ def test_rewards_of_a_run_that_kept_no_range_have_the_one_that_was_seen(tmp_path
 def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
     path = write_run(tmp_path, "gdpo", 1, {"format": [0.5, 2.5]})
     (path / "environment.json").write_text("[]")
-    with pytest.raises(DataError, match=r"environment\.json is no JSON object"):
+    with pytest.raises(DataError, match=r"environment\.json"):
         read_experiment(tmp_path)
 
 
@@ -102,17 +102,17 @@ def test_what_cannot_be_compared_is_refused(tmp_path, two_arms):
     with pytest.raises(DataError, match="holds no run"):
         read_experiment(tmp_path / "empty")
     write_run(two_arms, "gdpo", 9, {"format": [1.0]})
-    with pytest.raises(DataError, match=r"differ in more than estimator and seed.*rewards"):
+    with pytest.raises(DataError, match=r"estimator and seed.*rewards"):
         read_experiment(two_arms)
     shutil.rmtree(two_arms / "gdpo-seed-9")
     write_run(two_arms, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
-    with pytest.raises(DataError, match=r"are both gdpo with seed 1"):
+    with pytest.raises(DataError, match=r"gdpo with seed 1"):
         read_experiment(two_arms)
 
 
 def test_a_broken_plan_is_named(tmp_path):
     (tmp_path / "comparison.json").write_text("{")
-    with pytest.raises(DataError, match=r"comparison.json cannot be read"):
+    with pytest.raises(DataError, match=r"comparison.json"):
         read_experiment(tmp_path)
     Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
     with pytest.raises(DataError, match="no run of this comparison has begun"):

@@ -41,17 +41,17 @@ def test_an_arm_knows_its_estimator():
 @pytest.mark.parametrize(
     ("vary", "message"),
     [
-        (["a"], "--vary a: write it as key=value,value"),
-        (["a="], "write it as key=value,value"),
-        (["=1"], "write it as key=value,value"),
-        (["a=1,1.0"], "--vary a=1,1.0 names 1 twice"),
-        (["a=1", "a=2"], "--vary names a twice: give all its values in one"),
+        (["a"], "--vary a: .*key=value,value"),
+        (["a="], "key=value,value"),
+        (["=1"], "key=value,value"),
+        (["a=1,1.0"], "--vary a=1,1.0 .*1 twice"),
+        (["a=1", "a=2"], "--vary .*a twice"),
         (["a=[1"], r"--vary a=\[1: not valid YAML"),
         (["a=1],[2"], "not valid YAML"),
-        (["advantage=gdpo,grpo"], "estimators go by --arms"),
-        (["trainer.seed=1,2"], "seeds go by --seeds"),
-        (["name=a,b"], "each run has a name of its own"),
-        (["runs_dir=a,b"], "the folder goes by --output"),
+        (["advantage=gdpo,grpo"], "--arms"),
+        (["trainer.seed=1,2"], "--seeds"),
+        (["name=a,b"], "name"),
+        (["runs_dir=a,b"], "--output"),
     ],
 )
 def test_what_cannot_be_varied_is_told(vary, message):

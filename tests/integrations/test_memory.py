@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.integrations.arms import make
 
+pytestmark = pytest.mark.slow
+
 CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 

@@ -113,7 +113,7 @@ def test_a_reward_of_tokens_gets_the_tokens_of_every_turn(swift):
 def test_data_without_the_column_or_with_something_else_in_it_is_refused(swift):
     register_rewards(column="truth", rewards=[HERE + "vowels"])
     score = swift["swift.rewards"].orms["vowels"]()
-    with pytest.raises(ConfigError, match="judges against the column 'truth'"):
+    with pytest.raises(ConfigError, match="column 'truth'"):
         score(["a"], reference=["{}"])
     with pytest.raises(DataError, match="column 'truth' is '42'"):
         score(["a"], truth=["42"])
@@ -150,7 +150,7 @@ def test_what_is_not_gdpo_stays_ms_swifts(swift):
 )
 def test_switches_that_would_have_no_effect_are_refused(swift, wrong):
     use_estimator()
-    with pytest.raises(ConfigError, match="have no effect on the estimator 'gdpo'"):
+    with pytest.raises(ConfigError, match="estimator 'gdpo'"):
         computed(swift, **wrong)
     assert computed(swift, kl_in_reward=True, beta=0.0)[0] is not None
 
@@ -159,6 +159,6 @@ def test_an_unknown_version_or_estimator_changes_nothing(swift):
     with pytest.raises(ConfigError, match="did you mean 'gdpo'"):
         use_estimator("gpdo")
     swift["swift"].__version__ = "5.0.0"
-    with pytest.raises(ConfigError, match=r"functions of ms-swift 4\.6\.x; this is 5\.0\.0"):
+    with pytest.raises(ConfigError, match=r"ms-swift 4\.6\.x.* 5\.0\.0"):
         use_estimator()
     assert computed(swift)[0] == "its own"

@@ -23,6 +23,8 @@ from transformers import (
     MixtralForCausalLM,
 )
 
+pytestmark = pytest.mark.slow
+
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 STEPS = {
     "cispo": {"epsilon_high": 1.0, "learning_rate": 1.0},
@@ -77,7 +79,9 @@ def test_every_loss_type_keeps_its_gradient(loss_type, beta, tiny_policy, tmp_pa
     assert tokens(packed) < (0.95 if beta else 0.75) * tokens(trl)
 
 
-@pytest.mark.parametrize("windows", WINDOWS)
+# The last kind goes with every loss type above. Of the loss types, one has its normalizer from the
+# generation and one from the micro-batch; all 8 in all 5 windows would be 40.
+@pytest.mark.parametrize("windows", list(WINDOWS)[:-1])
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
 def test_every_kind_of_window_keeps_its_gradient(loss_type, windows, tiny_policy, tmp_path):
     assert_same(tiny_policy, tmp_path, loss_type=loss_type, **accumulated(windows))

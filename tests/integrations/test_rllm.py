@@ -80,7 +80,7 @@ def test_a_signal_that_a_trajectory_lacks_is_left_out(registry):
 
 def test_a_key_that_no_trajectory_has_names_the_nearest(registry):
     register("other", reward_keys=["corect"])
-    with pytest.raises(ConfigError, match=r"did you mean 'correct'.*must return a Signal"):
+    with pytest.raises(ConfigError, match=r"did you mean 'correct'.*Signal"):
         called(registry["other"], groups_of(scored()))
 
 

@@ -102,7 +102,7 @@ def test_samples_of_one_rollout_count_once_and_share_its_advantage():
 def test_samples_of_one_rollout_with_unequal_rewards_are_refused():
     given = samples(scored())
     given[0].rollout_id = given[1].rollout_id = 7
-    with pytest.raises(DataError, match="one rollout_id have unequal rewards"):
+    with pytest.raises(DataError, match="rollout_id"):
         post_process(arguments(), given)
 
 
@@ -122,12 +122,12 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"normalize_advantages": True}, "--normalize-advantages whitens advantages once more"),
-        ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo .* use grpo or gspo or cispo"),
+        ({"normalize_advantages": True}, "--normalize-advantages"),
+        ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo .*grpo or gspo or cispo"),
         ({"reward_key": None}, "--reward-key None"),
-        ({"gdpo_reward_keys": None}, r"^gdpo_reward_keys=None: list the rewards"),
+        ({"gdpo_reward_keys": None}, r"^gdpo_reward_keys=None"),
         ({"gdpo_reward_weights": [1.0]}, "gdpo_reward_weights=.*1 entries for 2"),
-        ({"gdpo_reward_key": ["a"]}, "gdpo_reward_key is nothing: did you mean 'gdpo_reward_keys'"),
+        ({"gdpo_reward_key": ["a"]}, "gdpo_reward_key .*did you mean 'gdpo_reward_keys'"),
         ({"gdpo_estimator": "gpdo"}, "did you mean 'gdpo'"),
         ({"gdpo_options": {"noise": 1}}, "no option 'noise'"),
         ({"gdpo_reward_keys": ["corect"], "gdpo_reward_weights": None}, "did you mean 'correct'"),

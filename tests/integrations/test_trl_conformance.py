@@ -66,6 +66,7 @@ def advantages_of_a_rank(policy, folder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(
     nodes, tiny_policy, tmp_path

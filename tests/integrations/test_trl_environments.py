@@ -280,7 +280,7 @@ def missing_everything(folder, **how):
         ({"gates": {"Countin": {"on": "digits", "at_least": 1}}}, "did you mean 'Counting'"),
         ({"advantage_options": {"noise_floor": {"Count": 1}}}, "did you mean 'Counting'"),
         ({"advantage_options": {"noise_floor": [0.1]}}, "2 rewards, but noise_floor of shape"),
-        ({"advantage": "sa_mrpo"}, "not known of digits, Counting"),
+        ({"advantage": "sa_mrpo"}, "digits, Counting"),
     ],
 )
 def test_wrong_names_are_told_before_a_model_is_loaded(changed, message, tmp_path):

@@ -11,6 +11,8 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.trl import record_rollouts
 from gdpo.rollouts import read_rollouts, rollout_file
 
+pytestmark = pytest.mark.slow
+
 
 def trained(folder, policy, arm="theirs", **changed):
     trainer = make(arm, policy, folder / "run", **changed)

@@ -15,6 +15,7 @@ from tests.integrations.arms import (
     scored_again,
     settings,
 )
+from tests.pairs import every_pair
 
 from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
 from gdpo.diagnostics import Watch, diagnose
@@ -173,7 +174,7 @@ def test_the_scorer_s_options_reach_it_and_failures_are_logged_by_kind(tiny_poli
     assert logged(trainer, "rewards/bad/failed") == [1.0]
     assert logged(trainer, "rewards/bad/failed_raised_keyerror") == [1.0]
     assert logged(trainer, "rewards/bad/mean") == [-2.0]
-    with pytest.raises(ConfigError, match="unknown option 'worker'"):
+    with pytest.raises(ConfigError, match="'worker'"):
         GDPOTrainer(
             str(tiny_policy), digits, GDPOConfig(**settings(tmp_path, scorer={"worker": 2}))
         )
@@ -220,13 +221,13 @@ async def too_few_later(completions, **columns):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (raises, r"reward 'raises' raised KeyError: .*solution.* \(.*line \d+\)"),
-        (too_few, r"reward 'too_few' returned 1 values for 12 completions"),
-        (not_a_number, r"reward 'not_a_number' returned nan for completion 0 of 12"),
-        (infinite, r"reward 'infinite' returned inf for completion 11 of 12"),
-        (words, r"reward 'words' returned \['good'"),
-        (one_number, r"reward 'one_number' returned 1.0"),
-        (too_few_later, r"reward 'too_few_later' returned 1 values for 12 completions"),
+        (raises, r"'raises' .*KeyError: .*solution.* \(.*line \d+\)"),
+        (too_few, r"'too_few' .*1 values .*12"),
+        (not_a_number, r"'not_a_number' .*nan .*completion 0 of 12"),
+        (infinite, r"'infinite' .*inf .*completion 11 of 12"),
+        (words, r"'words' .*\['good'"),
+        (one_number, r"'one_number' .*1.0"),
+        (too_few_later, r"'too_few_later' .*1 values .*12"),
     ],
 )
 def test_a_reward_function_that_breaks_its_contract_is_named(
@@ -243,7 +244,7 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
     trainer = make("ours", tiny_policy, tmp_path)
     rewards = torch.zeros(3, 4, 3)
     rewards[2, 1, 1] = -torch.inf
-    with pytest.raises(DataError, match="reward 'digits' is -inf at prompt 2, sample 1"):
+    with pytest.raises(DataError, match=r"'digits' .*-inf .*prompt 2, sample 1"):
         trainer.compute_advantages(rewards)
 
 
@@ -251,8 +252,8 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
     ("changed", "message"),
     [
         ({"advantage": "gpdo"}, "did you mean 'gdpo'"),
-        ({"advantage": "nowhere:f"}, "'nowhere' cannot be imported"),
-        ({"advantage": "math:pi"}, "float; it must be a function"),
+        ({"advantage": "nowhere:f"}, "'nowhere'"),
+        ({"advantage": "math:pi"}, "float; .*function"),
         ({"advantage": "math:sinn"}, "did you mean 'sin"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "advantage='gdpo'"),
         ({"scale_rewards": "none"}, "grpo_no_std"),
@@ -314,7 +315,7 @@ def transposed(rewards, weights):
 def test_an_estimator_that_mixes_up_the_axes_is_stopped(tiny_policy, tmp_path):
     own = "tests.integrations.test_trl_trainer:transposed"
     trainer = make("ours", tiny_policy, tmp_path, advantage=own)
-    with pytest.raises(ConfigError, match=r"returned an array of shape \(4, 3\)"):
+    with pytest.raises(ConfigError, match=r"shape \(4, 3\)"):
         trainer.train()
 
 
@@ -361,9 +362,9 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
         ({"advantage_options": {"nose_floor": 1}}, "did you mean 'noise_floor'"),
         (
             {"advantage": "sa_mrpo"},
-            "needs 'low' of every reward, and it is not known of bytes_written",
+            "'low' .*bytes_written",
         ),
-        ({"gates": {"digits": {"on": "letters", "at_least": 1}}}, "'letters', which is no reward"),
+        ({"gates": {"digits": {"on": "letters", "at_least": 1}}}, "'letters'"),
         ({"gates": {"digits": "bytes_written"}}, "gates must be like"),
         ({"gates": {"digits": {"on": "bytes_written"}}}, "gates must be like"),
     ],
@@ -417,9 +418,8 @@ def on_top_of(constant):
     return digits_on_top, digits_later
 
 
-@pytest.mark.parametrize("advantage", ["gdpo", "grpo"])
-@pytest.mark.parametrize("constant", [1e5, 1e6, 1e9])
-@pytest.mark.parametrize("later", [False, True])
+# 6 combinations of 12, each with two trainings.
+@every_pair(constant=[1e5, 1e6, 1e9], advantage=["gdpo", "grpo"], later=[False, True])
 def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(
     advantage, constant, later, tiny_policy, tmp_path
 ):

@@ -84,16 +84,16 @@ def test_the_result_is_of_the_library_that_the_rewards_are_of(registry):
 def test_a_key_that_is_no_reward_functions_name_is_refused_when_the_learner_is_made(registry):
     register(reward_keys=["corect", "format"])
     functions = [constant(name, []) for name in NAMES]
-    with pytest.raises(ConfigError, match=r"names 'corect'.*did you mean 'correct'"):
+    with pytest.raises(ConfigError, match=r"'corect'.*did you mean 'correct'"):
         registry[0]["gdpo"](functions, None)
-    with pytest.raises(ConfigError, match="must be the __name__ of one reward function"):
+    with pytest.raises(ConfigError, match="__name__"):
         registry[0]["gdpo"]([*functions, constant("format", []), constant("corect", [])], None)
 
 
 @pytest.mark.parametrize("rewards", [np.zeros(12), np.zeros((12, 3))])
 def test_sums_or_too_many_rewards_are_refused(registry, rewards):
     register(reward_keys=NAMES)
-    with pytest.raises(ConfigError, match="set reward_manager to the name"):
+    with pytest.raises(ConfigError, match="reward_manager"):
         registry[1]["gdpo"](rewards, 4)
 
 
@@ -113,5 +113,5 @@ def test_an_infinite_reward_is_named(registry):
     ],
 )
 def test_what_tunix_cannot_give_is_refused(registry, estimator, options):
-    with pytest.raises(ConfigError, match="tunix passes no token counts"):
+    with pytest.raises(ConfigError, match="token counts"):
         register(reward_keys=NAMES, estimator=estimator, options=options)

@@ -160,10 +160,10 @@ def test_a_run_is_not_overwritten_and_can_be_gone_on_with(planned, install, monk
 def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recipe_file):
     install("0.9.1")
     launch_verl(planned())
-    with pytest.raises(ConfigError, match="started with another recipe"):
+    with pytest.raises(ConfigError, match="another recipe"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
     recipe = load_recipe(recipe_file, FOR_VERL)
-    with pytest.raises(ConfigError, match="processes = 1, now it is 2"):
+    with pytest.raises(ConfigError, match=r"processes .*1.*2"):
         launch_verl(plan_verl(recipe, Machines(1, 2)), resume=True)
     assert not is_locked(planned().files.run.path)
 
@@ -171,20 +171,20 @@ def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recip
 def test_the_other_engine_does_not_go_on_with_it(planned, install):
     install("0.9.1")
     launch_verl(planned())
-    with pytest.raises(ConfigError, match="engine = verl, now it is trl"):
+    with pytest.raises(ConfigError, match=r"engine .*verl.*trl"):
         train(planned().recipe, resume=True)
 
 
 def test_a_verl_that_is_not_known_is_refused_before_anything_is_written(planned, install):
     install("0.8.0")
-    with pytest.raises(ConfigError, match=r"verl 0.8.0 is installed, and gdpo knows 0.9.0"):
+    with pytest.raises(ConfigError, match=r"verl 0.8.0 .*0.9.0"):
         launch_verl(planned())
     assert not planned().files.run.path.exists()
 
 
 @pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")
 def test_without_verl_it_says_so_and_writes_nothing(planned):
-    with pytest.raises(MissingExtraError, match="verl is needed to launch a run of it"):
+    with pytest.raises(MissingExtraError, match="verl"):
         launch_verl(planned())
     assert not planned().files.run.path.exists()
 
@@ -192,7 +192,7 @@ def test_without_verl_it_says_so_and_writes_nothing(planned):
 def test_too_few_rows_for_one_generation_are_told_before_anything_is_written(planned, install):
     install("0.9.1")
     launch = planned("batch.prompts=20")
-    with pytest.raises(ConfigError, match="has 10 rows, and one generation takes 20 prompts"):
+    with pytest.raises(ConfigError, match=r"10 rows.* 20 prompts"):
         launch_verl(launch)
     assert not Path(launch.files.run.path).exists()
 

@@ -42,6 +42,7 @@ def set_field(page, place, value):
     )
 
 
+@pytest.mark.slow
 def test_hostile_rollouts_run_nothing_and_break_nothing(browser, tmp_path):
     both = {**TEXTS, **CHATS}
     runs = [

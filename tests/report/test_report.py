@@ -303,6 +303,7 @@ def assert_harmless(page, parsed):
     assert odd == set()
 
 
+@pytest.mark.slow
 def test_ten_runs_of_long_texts_stay_under_two_megabytes(tmp_path):
     texts = ("prompt <&> " * 800, "\u00e9<>&" * 4_000)
     experiment = two_arms(tmp_path, seeds=range(5), steps=6, texts=texts)
@@ -325,6 +326,7 @@ def test_the_groups_that_are_disagreed_on_most_are_shown(tmp_path):
     assert worst in groups[:3]
 
 
+@pytest.mark.slow
 def test_a_long_run_is_thinned_and_says_so(tmp_path):
     run = trained(tmp_path, "gdpo", 1, steps=230, groups=1)
     page, _, data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))

@@ -135,6 +135,7 @@ def test_a_chart_without_height_has_everything_in_its_middle():
     assert "<svg" in chart.svg()
 
 
+@pytest.mark.slow
 def test_many_runs_rewards_and_steps_stay_small(tmp_path):
     names = [f"reward_{k}" for k in range(40)]
     rng = np.random.default_rng(0)

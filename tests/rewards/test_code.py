@@ -194,32 +194,32 @@ def test_what_is_none_is_not_there():
 @pytest.mark.parametrize(
     ("tests", "message"),
     [
-        (["assert 1"], r"'tests' must hold an object, got list"),
-        ("asserts", r"'tests' must hold an object, got str"),
-        ({"statements": ["assert 1"]}, r"'tests\.kind' must be one of asserts, .*got nothing"),
-        ({"kind": "assert"}, r"'tests\.kind' must be one of .*got str 'assert'"),
-        ({"kind": ["asserts"]}, r"'tests\.kind' must be one of .*got list"),
-        ({"kind": "asserts"}, r"needs 'statements'"),
-        ({"kind": "asserts", "statements": "assert 1"}, r"'tests\.statements' must hold a list"),
-        ({"kind": "asserts", "statements": []}, r"'tests\.statements' is empty"),
-        ({"kind": "asserts", "statements": [1]}, r"'tests\.statements\[0\]' must hold text, got"),
-        ({**ADD, "set_up": ""}, r"has no 'set_up': did you mean 'setup'"),
-        ({**ADD, "setup": 1}, r"'tests\.setup' must hold text, got int 1"),
-        ({"kind": "check", "code": "def check(c): pass"}, r"needs 'entry_point'"),
-        ({"kind": "calls", "function": "f"}, r"needs 'cases'"),
-        ({"kind": "calls", "function": "f", "cases": []}, r"'tests\.cases' is empty"),
+        (["assert 1"], r"'tests' .*got list"),
+        ("asserts", r"'tests' .*got str"),
+        ({"statements": ["assert 1"]}, r"'tests\.kind' .*asserts, .*got nothing"),
+        ({"kind": "assert"}, r"'tests\.kind' .*got str 'assert'"),
+        ({"kind": ["asserts"]}, r"'tests\.kind' .*got list"),
+        ({"kind": "asserts"}, r"'statements'"),
+        ({"kind": "asserts", "statements": "assert 1"}, r"'tests\.statements'"),
+        ({"kind": "asserts", "statements": []}, r"'tests\.statements'"),
+        ({"kind": "asserts", "statements": [1]}, r"'tests\.statements\[0\]'"),
+        ({**ADD, "set_up": ""}, r"'set_up': did you mean 'setup'"),
+        ({**ADD, "setup": 1}, r"'tests\.setup' .*got int 1"),
+        ({"kind": "check", "code": "def check(c): pass"}, r"'entry_point'"),
+        ({"kind": "calls", "function": "f"}, r"'cases'"),
+        ({"kind": "calls", "function": "f", "cases": []}, r"'tests\.cases'"),
         (
             {"kind": "calls", "function": "f", "cases": [[1, 2]]},
-            r"cases\[0\]\[0\]' must hold a list",
+            r"cases\[0\]\[0\]'",
         ),
         (
             {"kind": "calls", "function": "f", "cases": [[[1]]]},
-            r"cases\[0\]' must hold two .*got 1",
+            r"cases\[0\]' .*got 1",
         ),
-        ({"kind": "stdio", "cases": [["a", "b"], ["a", 1]]}, r"cases\[1\]\[1\]' must hold text"),
-        ({"kind": "stdio", "cases": [[]]}, r"cases\[0\]' must hold two .*got 0"),
+        ({"kind": "stdio", "cases": [["a", "b"], ["a", 1]]}, r"cases\[1\]\[1\]'"),
+        ({"kind": "stdio", "cases": [[]]}, r"cases\[0\]' .*got 0"),
         ({"kind": "x" * 100}, r"got str 'x{59}…$"),
-        ({"kind": "stdio", "cases": [{"a": "b"}]}, r"cases\[0\]' must hold a list, got dict"),
+        ({"kind": "stdio", "cases": [{"a": "b"}]}, r"cases\[0\]' .*got dict"),
     ],
 )
 def test_data_that_are_no_tests_are_refused_by_name(tests, message):
@@ -236,11 +236,11 @@ def test_limits_are_read():
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (4, r"'limits' must hold an object, got int 4"),
+        (4, r"'limits' .*got int 4"),
         ({"cpu_second": 1}, r"did you mean 'cpu_seconds'"),
-        ({"cpu_seconds": 0}, r"'limits': .*'cpu_seconds' must be a finite number above 0"),
+        ({"cpu_seconds": 0}, r"'limits': .*'cpu_seconds'"),
         ({"cpu_seconds": "1"}, r"'limits': .*cpu_seconds"),
-        ({"wall_seconds": LONGEST + 1}, r"'limits\.wall_seconds' may be at most 60 s, got 61"),
+        ({"wall_seconds": LONGEST + 1}, r"'limits\.wall_seconds' .*60 s, got 61"),
     ],
 )
 def test_limits_that_are_none_are_refused_by_name(limits, message):
@@ -299,6 +299,7 @@ def test_only_the_last_verdicts_are_kept():
     assert recent.get((1).to_bytes(16, "big"), "a") is verdict
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_a_verdict_of_the_clock_serves_each_reward_once_and_one_of_the_processor_time_for_ever(ran):
     sleeps, loops = "import time\ntime.sleep(600)", "while True: pass"
@@ -312,6 +313,7 @@ def test_a_verdict_of_the_clock_serves_each_reward_once_and_one_of_the_processor
     assert len(ran) == 3
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_other_tests_or_limits_are_another_run():
     program = "def f(x): return {1: 2}"

@@ -221,6 +221,7 @@ def test_a_judge_that_stops_the_loop_does_not_hold_the_others():
         assert scorer.score(["a", "stops", "b"], [{}] * 3).values.tolist() == [[0.5]] * 3
 
 
+@pytest.mark.slow
 def test_a_judge_that_goes_on_though_it_is_cancelled_does_not_hold_the_batch():
     scored = threading.Event()
     asked = []
@@ -341,6 +342,7 @@ async def blocks(completion, reference):
     return 0.5
 
 
+@pytest.mark.slow
 def test_a_coroutine_that_blocks_beyond_its_deadline_has_timed_out():
     with Scorer([Reward("judge", blocks, 0, 1, deadline=2)], retries=0) as scorer:
         scores = scorer.score(["blocks"], [{}])
@@ -358,7 +360,7 @@ def test_after_a_coroutine_that_blocks_was_interrupted_the_next_one_runs():
         return 0.0
 
     reward = Reward("endless", endless, 0, 1, (Example("a", {}, 0.0),))
-    with pytest.raises(RewardError, match=r"takes more than the 0\.1 s allowed"):
+    with pytest.raises(RewardError, match=r"0\.1 s"):
         check_reward(reward, seconds=0.1)
     assert score_one(Reward("judge", Service().judge, 0, 1), "a", {}) == 0.5
     ended.set()

@@ -116,17 +116,17 @@ def test_gated_on_correctness_it_is_the_papers_conditioned_length():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: token_limit(0), "token_limit: limit must be .* 1 or more, got 0"),
+        (lambda: token_limit(0), "token_limit: limit .*got 0"),
         (lambda: token_limit(4000.0), "token_limit: limit .* got 4000.0"),
         (lambda: token_limit(True), "token_limit: limit .* got True"),
         (lambda: token_limit("4000"), "token_limit: limit .* got '4000'"),
-        (lambda: soft_overlong(0, 0), "soft_overlong: maximum .* 1 or more, got 0"),
-        (lambda: soft_overlong(10, -1), "soft_overlong: buffer .* 0 or more, got -1"),
-        (lambda: soft_overlong(10, 11), r"buffer must be at most maximum \(10\), got 11"),
-        (lambda: token_range(-1, 5, width=1), "token_range: low .* 0 or more, got -1"),
+        (lambda: soft_overlong(0, 0), "soft_overlong: maximum .*got 0"),
+        (lambda: soft_overlong(10, -1), "soft_overlong: buffer .*got -1"),
+        (lambda: soft_overlong(10, 11), r"buffer .*maximum \(10\), got 11"),
+        (lambda: token_range(-1, 5, width=1), "token_range: low .*got -1"),
         (lambda: token_range(0, None, width=1), "token_range: high .* got None"),
-        (lambda: token_range(6, 5, width=1), r"low must be at most high \(5\), got 6"),
-        (lambda: token_range(1, 5, width=0), "token_range: width .* 1 or more, got 0"),
+        (lambda: token_range(6, 5, width=1), r"low .*high \(5\), got 6"),
+        (lambda: token_range(1, 5, width=0), "token_range: width .*got 0"),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(make, message):

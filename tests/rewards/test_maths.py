@@ -237,6 +237,7 @@ def test_nothing_in_an_answer_is_executed(wrapped, tmp_path):
 FOREVER = r"\boxed{(x+y+z+w)^{999}}"
 
 
+@pytest.mark.slow
 def test_what_takes_forever_is_ended_and_costs_nobody_else():
     reward = maths_answer(deadline=8)
     right = r"\boxed{1+x^2}"
@@ -273,6 +274,7 @@ def scores_of_gold(rows: list[Mapping[str, str]], completion="\\boxed{{{answer}}
         yield i, known[key]
 
 
+@pytest.mark.slow
 @needs_data
 def test_every_answer_of_math_is_equal_to_itself():
     rows = load_rows(Path(DATA or "") / "math/math_train.json.gz")
@@ -310,7 +312,7 @@ def test_an_answer_to_another_problem_is_wrong():
 
 
 def test_an_extraction_that_there_is_not_is_refused():
-    with pytest.raises(ConfigError, match="extract 'box' is none: did you mean 'boxed'"):
+    with pytest.raises(ConfigError, match=r"extract 'box'.* did you mean 'boxed'"):
         maths_answer("box")
 
 

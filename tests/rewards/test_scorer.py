@@ -118,7 +118,7 @@ def test_the_place_of_a_long_chain_of_calls_is_the_last_one_of_the_reward():
 
 def test_with_raise_the_cause_is_kept_and_otherwise_not():
     reward = Reward("json", reads_json, 0, 1)
-    with pytest.raises(RewardError, match=r"raised TypeError: .*test_scorer") as caught:
+    with pytest.raises(RewardError, match=r"TypeError: .*test_scorer") as caught:
         score([reward], ["[]"], [{}], on_error="raise")
     assert isinstance(caught.value.__cause__, TypeError)
     assert score([reward], ["[]"], [{}]).failures[0].error is None
@@ -127,9 +127,9 @@ def test_with_raise_the_cause_is_kept_and_otherwise_not():
 def test_what_is_no_reward_is_refused_with_the_remedy():
     with pytest.raises(ConfigError, match=r"Wrap it: Reward\('length', length, low=0, high=1\)"):
         Scorer([LENGTH, length])
-    with pytest.raises(ConfigError, match=r"a gdpo\.Reward is needed, got str 'length'"):
+    with pytest.raises(ConfigError, match=r"gdpo\.Reward .*str 'length'"):
         Scorer(["length"])
-    with pytest.raises(ConfigError, match="rewards must be a list, got one Reward"):
+    with pytest.raises(ConfigError, match="list, got one Reward"):
         Scorer(LENGTH)
 
 

@@ -51,6 +51,7 @@ HURRIED = Reward("slow", obedient, 0, 1, deadline=4)
 QUICK = Reward("quick", lambda completion, _: float(completion == "fine"), 0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("completion", "kind"),
     [
@@ -114,6 +115,7 @@ def test_only_the_process_that_scores_goes_on_after_a_reward_forked(tmp_path):
     assert sorted(out.splitlines()) == ["[[0.5, 0.25], [0.5, 0.25]]", "asked a", "asked b"]
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_each_call_that_misses_it_and_no_other():
     with Scorer([HURRIED], workers=2) as scorer:
         scores = scorer.score(["loop", "fine", "loop", "fine too"], [{}, {}, {"a": 1}, {}])
@@ -128,6 +130,7 @@ def loads(completion, reference):
     return 1.0
 
 
+@pytest.mark.slow
 def test_a_first_call_that_is_too_late_says_that_it_includes_what_is_loaded():
     reward = Reward("loads", loads, 0, 1, deadline=3)
     with Scorer([reward], workers=1) as scorer:
@@ -148,6 +151,7 @@ reward = Reward("own", function, 0, 1, deadline=3)
 """
 
 
+@pytest.mark.slow
 def test_what_a_module_loads_at_its_top_level_does_not_count(tmp_path, monkeypatch):
     (tmp_path / "own_slow_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -162,9 +166,7 @@ def test_on_error_worst_gives_the_lowest_value_and_raise_names_the_rollout():
         assert scorer.score(["raise", "x"], [{}, {}]).values.tolist() == [[-1], [0.5]]
     with (
         Scorer([low], on_error="raise") as scorer,
-        pytest.raises(
-            RewardError, match=r"'low'.*raised ValueError: the text \(.*\); completion 1"
-        ),
+        pytest.raises(RewardError, match=r"'low'.*ValueError: the text \(.*\); completion 1"),
     ):
         scorer.score(["x", "raise"], [{}, {}])
 
@@ -233,6 +235,7 @@ def test_a_script_that_does_not_guard_its_main_part_is_not_run_again(tmp_path):
     assert out.split() == ["main", "[[0.2]]"]
 
 
+@pytest.mark.slow
 def test_a_worker_does_not_outlive_the_scorer_even_if_that_is_killed(tmp_path):
     text = """
         import os, time

@@ -148,6 +148,7 @@ def test_a_program_that_computes_ends_with_its_processor_time_and_not_by_the_clo
     assert not verdict.by_clock
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.parametrize(
     "source",

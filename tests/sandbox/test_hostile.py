@@ -124,6 +124,7 @@ def check_that_all_is_well(box, usual):
     assert not [name for folder in OUTSIDE for name in Path(folder).glob("gdpo-hostile*")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_hostile_program_gets_the_verdict_that_it_earned(box, usual, target, program):
     verdict = run(box, aimed(program, target))

@@ -131,6 +131,7 @@ def test_a_check_without_asserts_of_its_own_passes_by_ending(run):
     assert run("def f(x): return 0", Check(code, "f")).outcomes == ("failed",)
 
 
+@pytest.mark.slow
 def test_a_loop_of_tests_that_never_ends_is_ended(run):
     code = (
         "import itertools\n"
@@ -365,14 +366,14 @@ def test_the_tests_random_numbers_are_unknown_to_the_program(run):
         (
             Calls("f", ((1, 1),)),
             DataError,
-            r"Calls.cases\[0\]: the arguments must be a list, .* 1$",
+            r"Calls.cases\[0\]: .* 1$",
         ),
         (
             Calls("f", (("ab", 1),)),
             DataError,
-            "the arguments must be a list, also of one, got 'ab'",
+            r"Calls.cases\[0\]: .*'ab'",
         ),
-        (Calls("f", ("ab",)), DataError, r"Calls.cases\[0\]: a pair of what goes in"),
+        (Calls("f", ("ab",)), DataError, r"Calls.cases\[0\]"),
         (Stdio(()), DataError, "Stdio.cases"),
         (Stdio((("a", 1),)), DataError, r"Stdio.cases\[0\]"),
     ],
@@ -383,6 +384,7 @@ def test_bad_tests_are_no_programs_fault(run, tests, error, place):
     assert run("def f(): return 1", Calls("f", (((), 1),))).pass_all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", [1 << 60, [0], "\u00e9" * 9, 0.1 + 0.2, (1, 2)])
 def test_an_answer_may_be_as_long_as_the_tests_expect_it(run, item):
     expected = [item] * 60_000

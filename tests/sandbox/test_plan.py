@@ -63,9 +63,9 @@ def test_tests_may_stand_in_lists(listed, tests):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (Asserts, r"Asserts.statements must be a list with one entry per test, got 'assert"),
-        (partial(Calls, "f"), r"Calls.cases must be a list with one entry per test, got 'assert"),
-        (Stdio, r"Stdio.cases must be a list with one entry per test, got 'assert"),
+        (Asserts, r"Asserts.statements .*'assert"),
+        (partial(Calls, "f"), r"Calls.cases .*'assert"),
+        (Stdio, r"Stdio.cases .*'assert"),
     ],
 )
 def test_one_text_is_no_list_of_tests(make, message):
@@ -74,7 +74,7 @@ def test_one_text_is_no_list_of_tests(make, message):
 
 
 def test_a_statement_is_text():
-    with pytest.raises(DataError, match=r"Asserts.statements\[1\] must be text, got \('assert f"):
+    with pytest.raises(DataError, match=r"Asserts.statements\[1\]"):
         Asserts(["assert f(1)", ("assert f(2)",)])
 
 

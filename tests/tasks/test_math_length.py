@@ -54,11 +54,11 @@ def test_the_order_of_several_answers_does_not_matter():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"problem": "1+1?", "solution": "it is 2"}, r"column 'solution' must hold the answer in"),
-        ({"problem": "1+1?", "answer": True}, "column 'answer' must hold text, got bool True"),
-        ({"question": "1+1?", "final_answer": "2"}, "column 'final_answer' must hold a list"),
-        ({"problem": " ", "answer": "2"}, "column 'problem' is empty"),
-        ({"problem": "1+1?", "answer": ["2"]}, "column 'answer' must hold text, got list"),
+        ({"problem": "1+1?", "solution": "it is 2"}, "column 'solution'"),
+        ({"problem": "1+1?", "answer": True}, "column 'answer' .*got bool True"),
+        ({"question": "1+1?", "final_answer": "2"}, "column 'final_answer'"),
+        ({"problem": " ", "answer": "2"}, "column 'problem'"),
+        ({"problem": "1+1?", "answer": ["2"]}, "column 'answer' .*got list"),
     ],
 )
 def test_a_row_without_a_readable_answer_is_named(row, message):

@@ -408,27 +408,27 @@ GOOD = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"ground_t
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**GOOD, "prompt": "text"}, "column 'prompt' must hold a list of messages"),
-        ({**GOOD, "prompt": []}, "column 'prompt' must hold a list of messages"),
-        ({"reward_model": {}}, "column 'prompt' must hold a list of messages .* got nothing"),
-        ({**GOOD, "prompt": ["text"]}, r"column 'prompt\[0\]' must lie in an object"),
+        ({**GOOD, "prompt": "text"}, "column 'prompt'"),
+        ({**GOOD, "prompt": []}, "column 'prompt'"),
+        ({"reward_model": {}}, "column 'prompt' .*got nothing"),
+        ({**GOOD, "prompt": ["text"]}, r"column 'prompt\[0\]'"),
         (
             {**GOOD, "prompt": [{"role": "tool", "content": ""}]},
-            r"prompt\[0\]\.role' must be one of",
+            r"prompt\[0\]\.role'",
         ),
-        ({**GOOD, "prompt": [{"role": "user"}]}, r"prompt\[0\]\.content' must hold text"),
-        ({**GOOD, "reward_model": "x"}, r"column 'reward_model\.ground_truth' must lie in an obj"),
-        ({**GOOD, "reward_model": {}}, r"'reward_model\.ground_truth' must hold text, got nothing"),
+        ({**GOOD, "prompt": [{"role": "user"}]}, r"prompt\[0\]\.content'"),
+        ({**GOOD, "reward_model": "x"}, r"column 'reward_model\.ground_truth'"),
+        ({**GOOD, "reward_model": {}}, r"'reward_model\.ground_truth' .*got nothing"),
         (
             {"instruction": "a", "input": "b", "output": block("{")},
-            "column 'output': the calls of the gold text cannot be read",
+            "column 'output'",
         ),
         (
             {"instruction": "a", "input": "b", "output": block("")},
-            "column 'output': the calls of the gold text cannot be read",
+            "column 'output'",
         ),
-        ({**GOOD, "reward_model": {"ground_truth": " "}}, "ground_truth' is empty"),
-        ({"instruction": ["a"], "input": "b", "output": CALL}, "'instruction' must hold text, got"),
+        ({**GOOD, "reward_model": {"ground_truth": " "}}, "'reward_model.ground_truth'"),
+        ({"instruction": ["a"], "input": "b", "output": CALL}, "column 'instruction'"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_its_column(row, message):
@@ -467,11 +467,11 @@ def test_the_prompt_lists_tools_and_turns():
 
 
 def test_a_tool_without_a_description_and_a_turn_without_a_role_are_named():
-    with pytest.raises(DataError, match="tool 2 lacks description, parameters; it has: name"):
+    with pytest.raises(DataError, match=r"tool 2 .*description, parameters"):
         tool_prompt([CLOCK, {"name": "x"}], [])
-    with pytest.raises(DataError, match="a role out of user, assistant, tool; got"):
+    with pytest.raises(DataError, match="user, assistant, tool"):
         tool_prompt([CLOCK], [{"role": "system", "content": "x"}])
-    with pytest.raises(DataError, match="a message of a dialogue has a content"):
+    with pytest.raises(DataError, match="content"):
         tool_prompt([CLOCK], [{"role": "user"}])
 
 

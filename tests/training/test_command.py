@@ -84,6 +84,7 @@ def test_check_fails_with_code_1(gdpo_says, recipe_file):
     assert "1 of" in out
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_run(recipe_file, own_rewards, tmp_path):
     """Under accelerate, with a group that straddles both; one of them writes."""
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "own"), "OMP_NUM_THREADS": "1"}

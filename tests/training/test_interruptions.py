@@ -17,6 +17,8 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.training import train
 from gdpo.training._interrupt import Stopped, StopRequest, stop_on_signal
 
+pytestmark = pytest.mark.slow
+
 BREAKS = """
 import os, signal, time
 from pathlib import Path

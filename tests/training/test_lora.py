@@ -15,6 +15,8 @@ from gdpo.evaluation import Sampling, Settings, evaluate, find_benchmark, respon
 from gdpo.recipes.read import load_recipe
 from gdpo.training import check, train
 
+pytestmark = pytest.mark.slow
+
 LORA = ["lora.r=4", "lora.alpha=8"]
 ADAPTER = "adapter_model.safetensors"
 

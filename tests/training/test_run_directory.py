@@ -29,7 +29,7 @@ def test_a_new_run_holds_its_recipe_and_environment(run, recipe):
 
 def test_a_run_is_made_once(run, recipe):
     (run.path.parent / "tiny-2").mkdir()
-    with pytest.raises(ConfigError, match=r"already holds a run.*--set name=tiny-3"):
+    with pytest.raises(ConfigError, match="--set name=tiny-3"):
         create_run(recipe, {"seed": 2})
     assert run.read_environment() == {"seed": 1}
 
@@ -62,7 +62,7 @@ def unusable(request, tmp_path, monkeypatch):
 def test_a_runs_dir_that_cannot_hold_runs_is_told(recipe_file, unusable):
     folder, message = unusable
     recipe = load_recipe(recipe_file, [f"runs_dir={folder}"])
-    with pytest.raises(ConfigError, match=rf"^--set runs_dir=.*: no run can .* {message}"):
+    with pytest.raises(ConfigError, match=rf"^--set runs_dir=.*{message}"):
         train(recipe)
     wrong = [finding.text for finding in check(recipe) if finding.verdict is Verdict.WRONG]
     assert len(wrong) == 1
@@ -71,7 +71,7 @@ def test_a_runs_dir_that_cannot_hold_runs_is_told(recipe_file, unusable):
 
 def test_a_run_directory_that_cannot_be_made_is_told(recipe_file):
     recipe = load_recipe(recipe_file, [f"name={'long' * 100}"])
-    with pytest.raises(ConfigError, match=r"cannot be made: .*--set runs_dir"):
+    with pytest.raises(ConfigError, match="--set runs_dir"):
         create_run(recipe, {})
 
 
@@ -178,8 +178,8 @@ def test_a_file_is_replaced_whole(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_json_keeps_what_it_can():
-    assert to_json({"path": RunDirectory, "text": "ü"}).startswith('{"path": "<class')
+def test_json_has_a_path_as_text_and_no_escapes(tmp_path):
+    assert json.loads(to_json({"path": tmp_path})) == {"path": str(tmp_path)}
     assert '"ü"' in to_json({"text": "ü"})
 
 

@@ -99,23 +99,21 @@ def test_an_evaluation_holds_whole_groups_where_nothing_is_said(build, rows, sam
 
 def test_processes_that_cannot_share_a_batch_are_told_which_can(build, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(
-        ConfigError, match=r"recipe.yaml:\d+: 3 processes .* equally: 1, 2, 4, 8 can"
-    ):
+    with pytest.raises(ConfigError, match=r"recipe.yaml:\d+: 3 processes .*: 1, 2, 4, 8"):
         build()
 
 
 def test_processes_that_would_tear_groups_apart_are_refused_where_groups_are_filtered(recipe_file):
     recipe = load_recipe(recipe_file, ["trainer.filter_groups=advantage_nonzero"])
     assert split_batch(recipe, 2).micro_batch == 4
-    with pytest.raises(ConfigError, match=r"4 processes .* the 2 prompts .* equally: 1, 2 can"):
+    with pytest.raises(ConfigError, match=r"4 processes .* 2 prompts .*: 1, 2"):
         split_batch(recipe, 4)
 
 
 def test_a_loss_over_the_tokens_of_a_forward_pass_keeps_its_size(recipe_file):
     recipe = load_recipe(recipe_file, ["trainer.loss_type=bnpo"])
     assert split_batch(recipe, 2).micro_batch == split_batch(recipe, 1).micro_batch == 4
-    with pytest.raises(ConfigError, match=r"in forward passes of 4 .*bnpo.* equally: 1, 2 can"):
+    with pytest.raises(ConfigError, match=r"passes of 4 .*bnpo.*: 1, 2"):
         split_batch(recipe, 4)
 
 
@@ -130,18 +128,18 @@ def test_a_forward_pass_is_as_large_as_allowed_and_divides_the_share(recipe_file
 
 
 def test_fields_that_contradict_each_other_are_named(build):
-    with pytest.raises(ConfigError, match=r": trainer.bf16 or trainer.fp16: TRL refuses it"):
+    with pytest.raises(ConfigError, match=r": trainer.bf16 or trainer.fp16"):
         build("trainer.bf16=true", "trainer.fp16=true")
 
 
 def test_evaluation_needs_data(build):
-    with pytest.raises(ConfigError, match=r"there is no `eval_data:`"):
+    with pytest.raises(ConfigError, match=r"`eval_data:`"):
         build("trainer.eval_strategy=steps")
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed, so nobody misses it")
 def test_vllm_that_is_not_installed_is_missed_early(build):
-    with pytest.raises(ConfigError, match=r"vllm is not installed.*use_vllm=false"):
+    with pytest.raises(ConfigError, match="use_vllm=false"):
         build("trainer.use_vllm=true")
 
 
@@ -188,7 +186,7 @@ def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
 
 
 def test_too_few_rows_for_one_generation_are_refused(build):
-    with pytest.raises(ConfigError, match=r"1 rows, and one generation takes 2 prompts"):
+    with pytest.raises(ConfigError, match=r"1 rows.* 2 prompts"):
         plan_batches(build(), rows=1)
 
 
@@ -209,7 +207,7 @@ def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build)
     ],
 )
 def test_a_scheduler_that_cannot_be_made_is_told_before_training(build, overrides, place):
-    with pytest.raises(ConfigError, match=rf"^--set {place}=.*cannot make this learning rate"):
+    with pytest.raises(ConfigError, match=rf"^--set {place}="):
         build(*overrides)
 
 
@@ -222,14 +220,12 @@ def test_a_scheduler_with_its_arguments_is_taken(build):
 
 @pytest.mark.skipif(find_spec("liger_kernel") is not None, reason="liger-kernel is installed")
 def test_liger_kernels_that_are_not_installed_are_told(build):
-    with pytest.raises(ConfigError, match="liger-kernel is not installed"):
+    with pytest.raises(ConfigError, match="liger-kernel"):
         build("trainer.use_liger_kernel=true")
 
 
 def test_checkpoints_that_no_run_can_resume_from_are_refused(build):
-    with pytest.raises(
-        ConfigError, match=r"^--set trainer.save_only_model=true: .*resumed exactly"
-    ):
+    with pytest.raises(ConfigError, match=r"^--set trainer.save_only_model=true"):
         build("trainer.save_only_model=true")
     assert build("trainer.save_only_model=false").save_only_model is False
 
@@ -243,5 +239,5 @@ def test_an_accelerator_that_is_not_there_is_missed_before_training(build, more,
 
 
 def test_fp16_on_the_cpu_is_refused(build):
-    with pytest.raises(ConfigError, match=r"^--set trainer.fp16=true: .*changes nothing"):
+    with pytest.raises(ConfigError, match=r"^--set trainer.fp16=true"):
         build("trainer.use_cpu=true", "trainer.fp16=true")

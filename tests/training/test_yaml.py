@@ -89,16 +89,16 @@ def test_every_value_knows_its_line(read):
     [
         ("", "is empty"),
         ("# nothing\n", "is empty"),
-        ("- a\n", "recipe.yaml:1: a recipe is a mapping .* not a list"),
-        ("word\n", "not a single value"),
+        ("- a\n", "recipe.yaml:1: .* list"),
+        ("word\n", "recipe.yaml:1: .* single value"),
         ("a: 1\nb: [1\n", "recipe.yaml:3: not valid YAML"),
         ("a: 1\n\tb: 2\n", "recipe.yaml:2: not valid YAML"),
-        ("a: 1\nb: 2\na: 3\n", "recipe.yaml:3: a is given twice, first at .*recipe.yaml:1"),
-        ("a:\n  b: 1\n  b: 1\n", "recipe.yaml:3: a.b is given twice"),
+        ("a: 1\nb: 2\na: 3\n", "recipe.yaml:3: a .*recipe.yaml:1"),
+        ("a:\n  b: 1\n  b: 1\n", "recipe.yaml:3: a.b .*recipe.yaml:2"),
         ("a: 1\n---\nb: 1\n", "recipe.yaml:2: not valid YAML"),
         ("a: &x [*x]\n", "contains itself"),
         ("a: !!python/name:os.system\n", "the tag .* is not allowed"),
-        ("1: a\n", "a key must be a word, not '1'"),
+        ("1: a\n", "recipe.yaml:1: .*'1'"),
         ("[a, b]: 1\n", "a key must be a word"),
     ],
 )
@@ -110,7 +110,7 @@ def test_what_is_no_mapping_of_plain_values_is_refused(read, text, message):
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot be read as UTF-8 text"):
+    with pytest.raises(ConfigError, match="UTF-8"):
         read_yaml(path)
     with pytest.raises(ConfigError, match="there is no file"):
         read_yaml(tmp_path / "missing.yaml")
@@ -141,10 +141,10 @@ def test_an_override_takes_everything_after_the_first_equals_sign(read):
     [
         ("a", "write it as key=value"),
         ("=1", "write it as key=value"),
-        ("a.b=1", "a is 1, which holds no keys"),
-        ("c.3=1", "after it goes a number from 0 to 1, not '3'"),
-        ("c.x=1", "after it goes a number from 0 to 1, not 'x'"),
-        ("e.0=1", "after it goes nothing: it is empty"),
+        ("a.b=1", "a is 1"),
+        ("c.3=1", "from 0 to 1, not '3'"),
+        ("c.x=1", "from 0 to 1, not 'x'"),
+        ("e.0=1", "--set e.0=1"),
         ("a=[1", "--set a=.* not valid YAML"),
     ],
 )
@@ -155,7 +155,7 @@ def test_an_override_that_fits_nowhere_is_refused(read, assignment, message):
 
 @pytest.mark.parametrize("text", ["a: " + "9" * 5000, "a: 0x" + "f" * 5000])
 def test_a_number_that_is_too_long_is_told(read, text):
-    with pytest.raises(ConfigError, match=r"recipe.yaml:1: a whole number of 5,00. characters"):
+    with pytest.raises(ConfigError, match=r"recipe.yaml:1: .* 5,00. characters"):
         read(text)
 
 
@@ -178,14 +178,14 @@ def nested_aliases(levels):
 
 @pytest.mark.parametrize("levels", [6, 11, 30])
 def test_aliases_of_aliases_are_told_before_they_are_built(read, levels):
-    with pytest.raises(ConfigError, match=r"recipe\.yaml:\d+: more than 100,000 values, aliases"):
+    with pytest.raises(ConfigError, match=r"recipe\.yaml:\d+: .*100,000"):
         read(nested_aliases(levels))
 
 
 def test_aliases_of_aliases_in_an_override_are_told(read):
     document = read("a: 1")
     text = "{" + nested_aliases(11).replace("\n", ", ") + "}"
-    with pytest.raises(ConfigError, match=r"--set b=.*: more than 100,000 values"):
+    with pytest.raises(ConfigError, match=r"--set b=.*100,000"):
         override(document, f"b={text}")
 
 

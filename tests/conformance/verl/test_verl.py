@@ -1,4 +1,4 @@
-"""verl's own code paths, with our plugin and without, where verl is installed.
+"""verl's own code paths with our plugin, where verl is installed.
 
 `paths.py` beside this file says what it needs; each test reads what one process of it printed.
 """
@@ -25,8 +25,8 @@ PATHS = ["legacy", "separation", "V1", "V1, turns and padding"]
 
 
 @lru_cache
-def said(plugins, script="paths.py", *arguments, home=None):
-    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": plugins, "OMP_NUM_THREADS": "1"}
+def said(script="paths.py", *arguments, home=None):
+    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "auto", "OMP_NUM_THREADS": "1"}
     environment["HOME"] = home or os.environ.get("HOME", "")  # where Ray leaves files
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -34,56 +34,38 @@ def said(plugins, script="paths.py", *arguments, home=None):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def lines(plugins, path):
-    found = [line for line in said(plugins) if line["path"] == path]
+def lines(path):
+    found = [line for line in said() if line["path"] == path]
     assert [line["rewards"] for line in found] == [2, 3, 5]
     return found
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_advantages_on_verls_own_path_are_those_of_the_formula(path):
-    for line in lines("auto", path):
+    for line in lines(path):
         assert line["difference"] < 1e-5
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_missing_reward_stays_where_it_is(path):
-    for line in lines("auto", path):
+    for line in lines(path):
         assert line["with_missing"] < 1e-5
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_batch_without_any_signal_gives_exactly_0(path):
-    for line in lines("auto", path):
+    for line in lines(path):
         assert line["no_signal"] == 0
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_what_every_trainer_logs_holds_numbers_of_each_reward(path):
-    for line in lines("auto", path):
+    for line in lines(path):
         assert {"gdpo/reward_0/dead_groups", "gdpo/conflict"} <= set(line["metrics"])
 
 
-@pytest.mark.parametrize("path", ["V1", "V1, turns and padding"])
-def test_without_the_plugin_the_default_trainer_raises_a_key_error(path):
-    for line in lines("none", path):
-        assert line["difference"].startswith('KeyError: \'key "prompts" not found')
-
-
-@pytest.mark.parametrize("path", ["legacy", "separation"])
-def test_without_the_plugin_one_missing_reward_makes_the_batch_nan(path):
-    for line in lines("none", path):
-        assert line["with_missing"] != line["with_missing"]
-
-
-@pytest.mark.parametrize("path", ["legacy", "separation"])
-def test_without_the_plugin_a_batch_without_signal_gets_advantages(path):
-    for line in lines("none", path):
-        assert line["no_signal"] > 1
-
-
 def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_rewards(tmp_path):
-    (line,) = said("auto", "real_queue.py", str(tmp_path / "dump"), home=str(tmp_path))
+    (line,) = said("real_queue.py", str(tmp_path / "dump"), home=str(tmp_path))
     assert line["padding"] > 0
     assert line["difference"] < 1e-5
     assert line["dumped"]
@@ -99,13 +81,13 @@ def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_r
 def test_verls_own_dump_is_read_as_it_was_put_into_its_queue(tmp_path):
     record(tmp_path / "recorded")
     folders = str(tmp_path / "recorded"), str(tmp_path / "dump")
-    (line,) = said("auto", "real_dump.py", *folders, home=str(tmp_path))
+    (line,) = said("real_dump.py", *folders, home=str(tmp_path))
     assert line["rows"] == 24
     assert differences(tmp_path / "dump", TOLD["verl"]) == []
 
 
 def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():
-    (line,) = said("auto", "configuration.py")
+    (line,) = said("configuration.py")
     accepted = ["plain", "another", "own", "weights by name", "options", "reward function"]
     assert [line[name] for name in accepted] == [False] * len(accepted)  # no critic is needed
     assert line["no keys"].startswith("ConfigError: algorithm.gdpo_reward_keys=None")
@@ -114,14 +96,14 @@ def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():
 
 
 def test_verls_own_reward_manager_runs_our_task():
-    (line,) = said("auto", "configuration.py")
+    (line,) = said("configuration.py")
     scores = line["rewarded"]["reward_extra_info"]
     assert line["rewarded"]["reward_score"] == scores["score"] == sum(scores.values()) / 2 > 0
     assert {"correctness", "format"} < set(scores)
 
 
 def test_what_is_launched_passes_verls_own_checks_for_every_recipe(tmp_path):
-    found = said("auto", "launched.py", str(tmp_path))
+    found = said("launched.py", str(tmp_path))
     assert {line["recipe"] for line in found} == set(shipped_recipes())
     for line in found:
         told = line["told"]

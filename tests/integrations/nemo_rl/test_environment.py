@@ -82,7 +82,7 @@ def test_the_answer_of_nemo_rls_gsm8k_gets_the_most_of_every_reward():
 
 @pytest.mark.parametrize("truth", ["42", "not json", 42, None])
 def test_a_ground_truth_without_fields_is_an_error(truth):
-    with pytest.raises(DataError, match=r"ground_truth'\] is .*write a dict, or a JSON object"):
+    with pytest.raises(DataError, match=r"ground_truth'\] .*JSON object"):
         of("said", truth=truth)
 
 
@@ -101,9 +101,9 @@ def test_a_reward_of_the_length_counts_the_tokens_of_the_tokenizer(tmp_path):
 
 
 def test_wrong_options_are_errors_before_anything_is_scored():
-    with pytest.raises(ConfigError, match=r"env\.gdpo must name a task or rewards"):
+    with pytest.raises(ConfigError, match=r"env\.gdpo "):
         Rewarder({})
-    with pytest.raises(ConfigError, match="unknown option 'num_workers'"):
+    with pytest.raises(ConfigError, match="'num_workers'"):
         Rewarder({"task": "gsm8k", "num_workers": 8})
     with pytest.raises(ConfigError, match="judges the number of tokens"):
         Rewarder({"rewards": [{"name": "token_limit", "options": {"limit": 9}}]})

@@ -154,7 +154,7 @@ def test_tokens_that_are_trained_are_counted_where_asked_to():
 
 def test_a_reward_that_the_batch_lacks_is_an_error_that_says_which_there_are():
     asked = estimator(gdpo_reward_keys=["correct", "formatting"])
-    with pytest.raises(ConfigError, match=r"names 'formatting'.*did you mean 'format'") as raised:
+    with pytest.raises(ConfigError, match=r"'formatting'.*did you mean 'format'") as raised:
         computed(scored(), asked=asked)
     assert "total_reward" not in str(raised.value)
 

@@ -102,7 +102,7 @@ def test_a_wrong_configuration_is_refused_when_it_is_read(nemo_rl):
     grpo = module("algorithms.grpo")
     with pytest.raises(ConfigError, match="gdpo_reward_keys=None"):
         configured(grpo, gdpo_reward_keys=None)
-    with pytest.raises(ConfigError, match="names 'correct', which the environment 'gdpo'"):
+    with pytest.raises(ConfigError, match=r"'correct', .*environment 'gdpo'"):
         configured(grpo, env_name="gdpo", env={"gdpo": {"task": "gsm8k"}})
 
 
@@ -127,7 +127,7 @@ def test_our_environment_is_registered_with_the_python_of_the_script(nemo_rl):
 def test_an_environment_of_that_name_is_not_replaced(nemo_rl):
     module = nemo_rl()
     module("environments.utils").register_env("gdpo", "mine.Environment")
-    with pytest.raises(ConfigError, match=r"another environment called 'gdpo': mine\.Environment"):
+    with pytest.raises(ConfigError, match=r"'gdpo': mine\.Environment"):
         install()
     assert module("algorithms.grpo")._create_advantage_estimator("config") == "theirs"
 

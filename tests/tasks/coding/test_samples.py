@@ -71,9 +71,9 @@ def test_a_row_with_messages_keeps_them_and_brings_no_solution():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**APPS, "solutions": "[1"}, "column 'solutions' is no JSON"),
-        ({**MBPP, "text": "a", "code": 3}, "the row's solution must be text, got int 3"),
-        ({**EURUS, "prompt": "Double it."}, "column 'prompt' must hold a list of messages"),
+        ({**APPS, "solutions": "[1"}, "column 'solutions'"),
+        ({**MBPP, "text": "a", "code": 3}, "solution .*got int 3"),
+        ({**EURUS, "prompt": "Double it."}, "column 'prompt'"),
         ({**EURUS, "prompt": [{"role": "tool", "content": "a"}]}, r"column 'prompt\[0\].role'"),
     ],
 )
