@@ -19,7 +19,7 @@ from gdpo.rollouts.readers.columns import (
     texts_of_rows,
     texts_of_table,
 )
-from gdpo.rollouts.readers.files import Found
+from gdpo.rollouts.readers.files import RolloutFile
 from gdpo.rollouts.readers.formats import Asked, Format, format_of, format_of_records, layout_of
 from gdpo.rollouts.readers.inference import (
     LOOKED_AT,
@@ -77,7 +77,7 @@ class OpenFile:
 
 
 def open_file(
-    found: Found, asked: Asked, file: FileReport, *, texts: bool = False
+    found: RolloutFile, asked: Asked, file: FileReport, *, texts: bool = False
 ) -> OpenFile | None:
     """Open a file and tell its format, which is written into its report.
 
@@ -119,7 +119,7 @@ def open_file(
     return _of_parquet(found, asked, file, texts=texts)
 
 
-def _of_parquet(found: Found, asked: Asked, file: FileReport, *, texts: bool) -> OpenFile:
+def _of_parquet(found: RolloutFile, asked: Asked, file: FileReport, *, texts: bool) -> OpenFile:
     """Of a parquet file, whose columns may hold the fields of a record."""
     parquet = open_parquet(found.path, None)
     schema, size = parquet.schema_arrow, parquet.metadata.num_rows
@@ -155,7 +155,7 @@ def _of_parquet(found: Found, asked: Asked, file: FileReport, *, texts: bool) ->
     return _of_tables(found, file, known, rewards, batches)
 
 
-def _table_format(found: Found, asked: Asked, file: FileReport, schema: Any) -> Format:
+def _table_format(found: RolloutFile, asked: Asked, file: FileReport, schema: Any) -> Format:
     fields = _fields_of(schema)
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
     _offer(file, numbers, fields)
@@ -191,7 +191,7 @@ def _offer(file: FileReport, numbers: Iterable[str], fields: Mapping[str, Kind])
 
 
 def _of_tables(
-    found: Found,
+    found: RolloutFile,
     file: FileReport,
     known: Layout,
     rewards: TableRewards | None,
@@ -211,7 +211,7 @@ def _of_tables(
 
 
 def _records_of(
-    found: Found, asked: Asked, form: Format, *, texts: bool
+    found: RolloutFile, asked: Asked, form: Format, *, texts: bool
 ) -> Iterator[tuple[int, Record]]:
     """Rows of a parquet file as records, of which only the fields are read that are needed."""
     parquet = open_parquet(found.path, None)
@@ -225,7 +225,7 @@ def _records_of(
 
 
 def _of_records(
-    found: Found,
+    found: RolloutFile,
     asked: Asked,
     file: FileReport,
     form: Format,

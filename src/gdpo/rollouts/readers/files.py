@@ -46,7 +46,7 @@ _NO_ROLLOUTS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RolloutFile:
     """A file that may hold rollouts."""
 
     path: Path
@@ -57,7 +57,7 @@ class Found:
     evaluation: bool
 
 
-def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
+def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[RolloutFile]:
     """The files to read, each once: run by run, in the order of the numbers in their names.
 
     Those of evaluations are left out if there are any of training, unless their folder is one of
@@ -69,7 +69,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
     if len({path.is_absolute() for path in paths}) > 1:
         paths = [path.absolute() for path in paths]
     root = _root(paths)
-    found: dict[Path, Found] = {}
+    found: dict[Path, RolloutFile] = {}
     for path in paths:
         above = path if path.is_dir() else path.parent
         for name in _walk(path, left_out) if path.is_dir() else [path]:
@@ -86,8 +86,8 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Found]:
 
 
 def without_twins(
-    files: Sequence[Found], recorded: Callable[[Path], bool], left_out: dict[Path, str]
-) -> list[Found]:
+    files: Sequence[RolloutFile], recorded: Callable[[Path], bool], left_out: dict[Path, str]
+) -> list[RolloutFile]:
     """Without TRL's files of the steps that gdpo's record of the same run has.
 
     Args:
@@ -103,7 +103,7 @@ def without_twins(
     return [file for file in files if file.path not in left_out]
 
 
-def _step_of(file: Found) -> tuple[str, int | None, bool]:
+def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
     """An evaluation that is named to be read is none of training all the same."""
     return file.run, file.step, any(map(_of_evaluation, file.path.parts[:-1]))
 
@@ -169,13 +169,13 @@ def _root(paths: Sequence[Path]) -> Path:
     return folders[0] if len(set(folders)) == 1 else Path(os.path.commonpath(folders))
 
 
-def _found(file: Path, given: Path, root: Path) -> Found:
+def _found(file: Path, given: Path, root: Path) -> RolloutFile:
     inner = file.relative_to(given)
     name = _unpacked(file.name)  # dots before its ending are part of it: qwen2.5-7b_step_3
     stem = name.removesuffix(Path(name).suffix) if kind_of(file) else name
     folders = [part for part in file.relative_to(root).parts[:-1] if part not in _PLACES]
     run = [part for part in folders if not _of_steps(part) and not _of_evaluation(part)]
-    return Found(
+    return RolloutFile(
         path=file,
         kind=kind_of(file),
         run="/".join(run),
@@ -205,7 +205,7 @@ def _step(stem: str, folders: tuple[str, ...]) -> int | None:
     return int(last[1]) if last else None
 
 
-def _is_read(file: Found, left_out: dict[Path, str]) -> bool:
+def _is_read(file: RolloutFile, left_out: dict[Path, str]) -> bool:
     parts = file.path.parts
     if file.path.name in _NO_ROLLOUTS:
         return False

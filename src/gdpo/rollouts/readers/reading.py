@@ -1,7 +1,8 @@
 """All files of a run as tables of one step each, and the report of what was read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from gdpo.rollouts.readers.columns import (
 from gdpo.rollouts.readers.files import (
     ENDINGS,
     KINDS_READ,
-    Found,
+    RolloutFile,
     find_files,
     kind_of,
     without_twins,
@@ -41,14 +42,6 @@ RESCORED = "scored anew"
 WEIGHTS_DIFFER = "other weights than a rollout before it in the step, whose weights count for all"
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Some rollouts of a file, of one step."""
-
-    table: RolloutTable
-    grouped_by: str
-
-
 class RolloutReading(Iterator[RolloutTable]):
     """The tables of a run, one step after the other; its `report` is whole when they end."""
 
@@ -59,8 +52,8 @@ class RolloutReading(Iterator[RolloutTable]):
         files = find_files(paths, self.report.left_out)
         if asked.format is None and asked.columns is None:
             files = without_twins(files, _is_record, self.report.left_out)
-        pieces = (piece for file in files for piece in _read_file(file, asked, self.report))
-        self._tables = self._finished(_whole_steps(pieces, self.report))
+        parts = (part for file in files for part in _read_file(file, asked, self.report))
+        self._tables = self._finished(_whole_steps(parts, self.report))
 
     def __iter__(self) -> "RolloutReading":
         return self
@@ -68,24 +61,23 @@ class RolloutReading(Iterator[RolloutTable]):
     def __next__(self) -> RolloutTable:
         return next(self._tables)
 
-    def _finished(self, steps: Iterator[_Piece]) -> Iterator[RolloutTable]:
-        for piece in steps:
-            table = piece.table
+    def _finished(self, steps: Iterator[RolloutTable]) -> Iterator[RolloutTable]:
+        for table in steps:
             if self._repeated(table):
                 continue
             self.report.torn_steps[table.run, int(table.steps[0])] += 1
-            groups = self._groups(piece)
-            self._count(groups, piece.grouped_by)
+            groups = self._groups(table)
+            self._count(groups, table.grouped_by)
             yield replace(table, groups=groups)
 
-    def _groups(self, piece: _Piece) -> np.ndarray:
+    def _groups(self, table: RolloutTable) -> np.ndarray:
         """As the dump has them; else blocks of the size that was said; else by prompt."""
-        groups, size = piece.table.groups, self._group_size
-        if piece.grouped_by == "ids in the dump":
+        groups, size = table.groups, self._group_size
+        if table.grouped_by == "ids in the dump":
             self.report.size_unused += len(groups) if size is not None else 0
             return groups
         if size is None:
-            return groups if piece.grouped_by == "repeated prompts" else np.arange(len(groups))
+            return groups if table.grouped_by == "repeated prompts" else np.arange(len(groups))
         blocks = np.arange(len(groups)) // size
         starts = np.arange(0, len(groups), size)
         low, high = (f.reduceat(groups, starts) for f in (np.minimum, np.maximum))
@@ -160,14 +152,14 @@ def read_rollout_files(
     return RolloutReading(paths, asked, group_size)
 
 
-def _read_file(found: Found, asked: Asked, report: ReadReport) -> Iterator[_Piece]:
+def _read_file(found: RolloutFile, asked: Asked, report: ReadReport) -> Iterator[RolloutTable]:
     """The rollouts of a file in its order; what cannot be read is written into the report."""
     if found.kind not in KINDS_READ:
         report.left_out[found.path] = f"its name has none of the endings {', '.join(ENDINGS)}"
         return
     file = FileReport(found.path, report)
     try:
-        yield from _pieces(found, asked, file)
+        yield from _tables(found, asked, file)
     except UNREADABLE as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         file.end(f"cannot be read: {why}"[:_LONGEST])
@@ -175,7 +167,7 @@ def _read_file(found: Found, asked: Asked, report: ReadReport) -> Iterator[_Piec
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
 
-def _pieces(found: Found, asked: Asked, file: FileReport) -> Iterator[_Piece]:
+def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[RolloutTable]:
     rescore = asked.rescore
     opened = open_file(found, asked, file, texts=rescore is not None)
     if opened is None:
@@ -210,6 +202,7 @@ def _pieces(found: Found, asked: Asked, file: FileReport) -> Iterator[_Piece]:
                 file=np.zeros(len(lines), np.int64),
                 row=numbered + np.arange(len(batch))[rows],
                 ranges=ranges,
+                grouped_by=batch.grouped_by(rows),
                 **{name: values[rows] for name, values in batch.columns.items()},
             )
             if table.steps[0] < 0:
@@ -217,7 +210,7 @@ def _pieces(found: Found, asked: Asked, file: FileReport) -> Iterator[_Piece]:
                 file.lose(int(lines[0]), what, rows=len(table))
             else:
                 file.read += len(table)
-                yield _Piece(table, batch.grouped_by(rows))
+                yield table
         file.numbered = numbered + len(batch)
 
 
@@ -289,28 +282,19 @@ def _file_of(report: ReadReport, path: Path) -> FileReport:
     return next(file for file in reversed(report.files) if file.path == path)
 
 
-def _whole_steps(pieces: Iterator[_Piece], report: ReadReport) -> Iterator[_Piece]:
-    """_Pieces of files, each of one step, joined so that each is a step whole."""
-    held: list[_Piece] = []
-    for piece in pieces:
-        if held and _key(held[0]) != _key(piece):
-            yield _join(held, report)
-            held = []
-        held.append(piece)
-    if held:
-        yield _join(held, report)
+def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[RolloutTable]:
+    """Parts of files, each of one step, joined so that each is a step whole."""
 
+    def step(part: RolloutTable) -> tuple[str, str, str, int]:
+        return part.run, part.format, part.grouped_by, int(part.steps[0])
 
-def _key(piece: _Piece) -> tuple[str, str, str, int]:
-    return piece.table.run, piece.table.format, piece.grouped_by, int(piece.table.steps[0])
-
-
-def _join(pieces: list[_Piece], report: ReadReport) -> _Piece:
-    table = joined([piece.table for piece in pieces])
-    if table.weights is None and any(piece.table.weights for piece in pieces):
-        what = "its weights are not those of the other files of the step: 1 is, for each reward"
-        _file_of(report, pieces[-1].table.files[0]).note(None, what)
-    return _Piece(table, pieces[0].grouped_by)
+    for _, of_step in groupby(parts, step):
+        tables = list(of_step)
+        table = joined(tables)
+        if table.weights is None and any(part.weights for part in tables):
+            what = "its weights are not those of the other files of the step: 1 is, for each reward"
+            _file_of(report, tables[-1].files[0]).note(None, what)
+        yield table
 
 
 def _same(a: RolloutTable, b: RolloutTable) -> bool:
@@ -345,7 +329,7 @@ def read_texts(
     Raises:
         DataError: The file cannot be read, or has no such row.
     """
-    found = Found(file, kind_of(file), "", None, evaluation=False)
+    found = RolloutFile(file, kind_of(file), "", None, evaluation=False)
     asked = Asked(format, columns=columns, load_pt=load_pt)
     report = FileReport(file, ReadReport((file,)))
     left, texts = set(rows), dict[int, RolloutText]()

@@ -46,6 +46,8 @@ class RolloutTable:
     """Which of the rollouts that were read from its file, from 0; see `read_texts`."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     """By the name of the reward its declared range, for rewards whose file has one."""
+    grouped_by: str = "ids in the dump"
+    """By what the rollouts are put into groups: these, `repeated prompts` or `nothing`."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -107,7 +109,10 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
     )
     weights = _weights_of(tables, names)
     return RolloutTable(
-        first.run, first.format, names, weights, files, **columns, ranges=_ranges_of(tables)
+        *(first.run, first.format, names, weights, files),
+        **columns,
+        ranges=_ranges_of(tables),
+        grouped_by=first.grouped_by,
     )
 
 
