@@ -192,6 +192,7 @@ def test_steps_of_one_group_show_their_variance_by_their_differences():
     assert np.all(pooled(after).margins > 0.01)
 
 
+@pytest.mark.slow
 def test_the_margin_of_a_share_is_that_of_a_bootstrap_over_the_groups():
     random = np.random.default_rng(5)
     rewards = random.standard_normal((400, 8, 3)) * [2, 1, 0.5]

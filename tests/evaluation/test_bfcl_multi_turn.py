@@ -66,6 +66,7 @@ def test_the_rows_own_calls_are_right_and_silence_is_not(category, handler):
     )
     gold = Conversations(Written(task, gold=True), next_).respond(samples, 0, 1)
     silent = Conversations(Written(task, gold=False), next_).respond(samples, 0, 1)
+    assert len(samples) == 6
     for sample, [right], [nothing] in zip(samples, gold, silent, strict=True):
         assert [r.function(right.text, sample.reference) for r in task.rewards] == [1, 1]
         assert [r.function(nothing.text, sample.reference) for r in task.rewards] == [0, 0]

@@ -181,6 +181,7 @@ def test_what_trl_logs_is_that_of_the_first_generation(tiny_policy, tmp_path):
 def test_the_record_holds_what_was_generated_and_what_was_trained(tiny_policy, tmp_path):
     folder = tmp_path / "rollouts"
     run = filtered(tiny_policy, tmp_path, max_filter_rounds=6, rollouts_dir=str(folder))
+    assert len(run.batches) == 2
     for step, batch in enumerate(run.batches, start=1):
         rollouts = read_rollouts(rollout_file(folder, step))
         assert len(rollouts) == 12 * logged(run, "filter/generated")[step - 1]
@@ -307,6 +308,7 @@ def batches_of_a_rank(policy, folder):
 
 def test_two_processes_replace_their_own_groups(tiny_policy, tmp_path):
     ranks = launched("tests.integrations.test_filtering:batches_of_a_rank", tiny_policy, tmp_path)
+    assert len(ranks[0]) == 2
     for step, (first, second) in enumerate(zip(*ranks, strict=True), start=1):
         for batch in (first, second):
             assert len(batch["advantages"]) == 8

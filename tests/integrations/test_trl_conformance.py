@@ -40,6 +40,7 @@ def test_the_difference_to_trl_is_its_epsilon(ours, theirs, formula, tiny_policy
 def test_without_std_there_is_no_difference_to_trl(tiny_policy, tmp_path):
     ours = train("ours_grpo_no_std", tiny_policy, tmp_path / "ours")
     theirs = train("theirs_grpo_no_std", tiny_policy, tmp_path / "theirs")
+    assert len(ours) == 3
     for our, their in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(our["advantages"], their["advantages"], atol=1e-5)
         assert np.ptp(our["advantages"]) > 1
@@ -48,6 +49,7 @@ def test_without_std_there_is_no_difference_to_trl(tiny_policy, tmp_path):
 def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(tiny_policy, tmp_path):
     ours = train("ours_grpo_batch_std", tiny_policy, tmp_path / "ours")
     theirs = train("theirs_grpo_batch_std", tiny_policy, tmp_path / "theirs")
+    assert len(ours) == 3
     for our, their in zip(ours, theirs, strict=True):
         assert gap(our, by_hand.grpo_batch_std) < 1e-6
         std = (rewards_of(our) @ WEIGHTS).std(ddof=1)

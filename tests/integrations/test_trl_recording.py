@@ -46,6 +46,7 @@ def test_it_holds_what_trl_trained_on(tiny_policy, tmp_path):
 def test_training_is_what_it_is_without_it(tiny_policy, tmp_path):
     alone = make("theirs", tiny_policy, tmp_path / "alone")
     alone.train()
+    assert len(alone.record) == 3
     for recorded, batch in zip(trained(tmp_path, tiny_policy), alone.record, strict=True):
         np.testing.assert_array_equal(recorded["rewards"], batch["rewards"])
         assert recorded["advantages"] == batch["advantages"]

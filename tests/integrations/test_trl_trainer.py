@@ -61,6 +61,7 @@ def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(tiny_policy, 
 def test_the_record_of_a_step_holds_every_rollout(tiny_policy, tmp_path):
     trainer = make("ours", tiny_policy, tmp_path, rollouts_dir=str(tmp_path / "r"), run_name="try")
     trainer.train()
+    assert len(trainer.record) == 3
     for step, batch in enumerate(trainer.record, start=1):
         rollouts = read_rollouts(rollout_file(tmp_path / "r", step))
         assert [r.group_id for r in rollouts] == [0] * 4 + [1] * 4 + [2] * 4
@@ -346,6 +347,7 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
         rollouts_dir=str(tmp_path / "r"),
     )
     trainer.train()
+    assert len(trainer.record) == 3
     for step, batch in enumerate(trainer.record, start=1):
         rewards = np.array(batch["rewards"]).reshape(-1, 4, 2)
         assert np.all(rewards[rewards[..., 0] < 48, 1] == 0)

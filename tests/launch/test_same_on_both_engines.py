@@ -60,7 +60,9 @@ def test_recorded_completions_get_the_advantages_that_they_were_trained_with(rec
     config = plan_verl(recipe, Machines(1, 1)).config
     samples = read_data(find_task(recipe), recipe.data).problems
     references = {sample.prompt[-1]["content"]: sample.reference for sample in samples}
-    for file in sorted(run.rollouts.glob("*.parquet")):
+    files = sorted(run.rollouts.glob("*.parquet"))
+    assert len(files) == 2
+    for file in files:
         rollouts = read_rollouts(file)
         lengths = torch.tensor([rollout.num_tokens for rollout in rollouts])
         mask = (torch.arange(8) < lengths[:, None]).long()

@@ -1,5 +1,6 @@
 """Many right and wrong answers: which the reward refuses, and which it pays."""
 
+import pytest
 from benchmarks.maths_pairs.__main__ import judged
 
 
@@ -10,6 +11,7 @@ def test_right_answers_are_paid_however_they_are_written():
     assert len(refused) <= count // 30
 
 
+@pytest.mark.slow
 def test_wrong_answers_are_paid_only_where_the_documentation_says_so():
     paid, count = judged("undeserving", 0.0)
     assert count >= 360
