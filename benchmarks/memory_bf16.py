@@ -27,7 +27,7 @@ from gdpo.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 from gdpo.recipes.resolve import resolve
 from gdpo.training._loop import _dataset
-from gdpo.training._preflight import prepare
+from gdpo.training.preflight import prepare
 
 DEMO = "demo"
 MB = 2**20

@@ -44,6 +44,20 @@ def test_a_room_imports_only_from_rooms_above_it():
     assert not wrong
 
 
+def test_a_room_imports_no_private_module_of_another():
+    """What other rooms use stands in the room itself or in a module without an underscore."""
+    wrong = [
+        (str(file.relative_to(SOURCE)), module, name.name)
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (module := node.module or "").startswith("gdpo.")
+        for name in node.names
+        if module.split(".")[1] != file.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if any(part.startswith("_") for part in (*module.split(".")[2:], name.name))
+    ]
+    assert not wrong
+
+
 def defined(file):
     tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
     kinds = ast.FunctionDef | ast.ClassDef

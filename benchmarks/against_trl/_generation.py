@@ -16,7 +16,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from gdpo.integrations.trl._generation import complete, fast_rollouts
+from gdpo.integrations.trl.generation import complete, fast_rollouts
 from gdpo.recipes.models import convert_smollm2
 
 PROMPTS, PROMPT_LENGTH = 8, 47

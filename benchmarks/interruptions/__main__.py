@@ -321,7 +321,7 @@ def _import_everything():
     import gdpo.cli._app
     import gdpo.evaluation
     import gdpo.experiments
-    import gdpo.integrations.trl._resumable
+    import gdpo.integrations.trl.resumable
     import gdpo.report
     import gdpo.training  # noqa: F401
 

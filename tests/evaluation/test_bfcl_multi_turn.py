@@ -18,7 +18,7 @@ from gdpo.evaluation._bfcl_multi_turn import (
 )
 from gdpo.evaluation._responders import Written
 from gdpo.tasks.tool_calling import write_completion
-from gdpo.tasks.tool_calling._parsing import parse
+from gdpo.tasks.tool_calling.parsing import parse
 
 pytestmark = pytest.mark.slow
 

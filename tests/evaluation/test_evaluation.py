@@ -27,7 +27,7 @@ from gdpo.evaluation import (
 )
 from gdpo.evaluation._responders import LocalModel
 from gdpo.evaluation._server import ANSWERED, Answered
-from gdpo.integrations.trl._logprobs import KERNELS
+from gdpo.integrations.trl.logprobs import KERNELS
 from gdpo.rollouts import read_rollouts
 
 SETTINGS = Settings("gold", Sampling(), 4000)

@@ -14,8 +14,8 @@ from tests.experiments.conftest import write_run
 
 from gdpo.errors import ConfigError
 from gdpo.experiments import Training, make_grid, read_experiment, run_grid
-from gdpo.experiments._grid import _free, _slots, described
 from gdpo.experiments._process import noted
+from gdpo.experiments.grid import _free, _slots, described
 from gdpo.recipes.recipe import DataConfig, GateConfig, Recipe
 
 REWARDS = """

@@ -4,8 +4,8 @@ import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.experiments import estimator_of
-from gdpo.experiments._grid import read_variants
 from gdpo.experiments._reading import arm_name
+from gdpo.experiments.grid import read_variants
 
 
 def test_nothing_varied_is_one_variant_without_a_name():

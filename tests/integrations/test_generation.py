@@ -21,7 +21,7 @@ from tests.integrations.generating import (
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
-from gdpo.integrations.trl._generation import COVERED_SETTINGS, RoomyLayer
+from gdpo.integrations.trl.generation import COVERED_SETTINGS, RoomyLayer
 
 
 # A draw of its own for each kind, not each draw for each kind.

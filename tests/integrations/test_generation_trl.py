@@ -26,7 +26,7 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._generation import complete, fast_rollouts, model_not_covered
+from gdpo.integrations.trl.generation import complete, fast_rollouts, model_not_covered
 from gdpo.rollouts import read_rollouts
 
 

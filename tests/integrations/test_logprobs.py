@@ -16,7 +16,7 @@ from transformers import (
 )
 from trl import GRPOTrainer
 
-from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, _logprobs
+from gdpo.integrations.trl import GDPOConfig, GDPOTrainer, logprobs
 
 ROWS, PROMPT, COMPLETION = 5, 4, 7
 
@@ -123,7 +123,7 @@ TRLS = GRPOTrainer._get_per_token_logps_and_entropies
 @pytest.mark.parametrize("loss", ["both", "logps", "entropies"])
 @pytest.mark.parametrize("block", [1, 260 * 3, 2**21])
 def test_scores_and_gradients_are_trls(loss, block, tiny_policy, tmp_path, monkeypatch):
-    monkeypatch.setattr(_logprobs, "_BLOCK", block)
+    monkeypatch.setattr(logprobs, "_BLOCK", block)
     trainer = trainer_with(llama(), tiny_policy, tmp_path, temperature=0.6)
     found, expected = (scores(method, trainer, loss=loss) for method in (OURS, TRLS))
     for ours_, trls in zip(found, expected, strict=True):

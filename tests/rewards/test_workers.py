@@ -14,8 +14,8 @@ import pytest
 
 from gdpo.errors import ConfigError, RewardError
 from gdpo.rewards import Reward, Scorer
-from gdpo.rewards._scores import Call
 from gdpo.rewards._workers import Workers
+from gdpo.rewards.scores import Call
 
 
 def loop():

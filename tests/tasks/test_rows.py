@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
 from gdpo.tasks import TASKS, load_problems, load_rows
-from gdpo.tasks._rows import _hub_rows, _is_file
+from gdpo.tasks.rows import _hub_rows, _is_file
 
 ROWS = [{"a": 1, "b": ["x"]}, {"a": None, "b": ["ü", {"c": 2}]}, {"a": 3.5, "b": []}]
 PLAIN = [{"a": i, "b": [{"role": "user", "content": "ü"}]} for i in range(600)]

@@ -11,7 +11,7 @@ import pytest
 from tests.training.conftest import assert_equal_runs, forget_checkpoints_after, repeatable
 
 from gdpo.errors import RewardError
-from gdpo.integrations.trl._resumable import ResumableTrainer
+from gdpo.integrations.trl.resumable import ResumableTrainer
 from gdpo.recipes.read import load_recipe
 from gdpo.runs.directory import RunDirectory
 from gdpo.training import train

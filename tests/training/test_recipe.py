@@ -10,8 +10,8 @@ from gdpo.recipes.read import load_recipe, read_recipe
 from gdpo.recipes.recipe import DataConfig, Recipe, differences
 from gdpo.recipes.resolve import find_rewards, resolve
 from gdpo.tasks import TASKS
-from gdpo.training._preflight import prepare
 from gdpo.training._quiet import quiet
+from gdpo.training.preflight import prepare
 
 MINIMAL = "task: gsm8k\nmodel: smollm2-135m\ndata:\n  source: rows.jsonl\n"
 

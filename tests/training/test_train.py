@@ -20,9 +20,9 @@ from gdpo.rollouts.record import read_declared
 from gdpo.runs.checkpoints import Checkpoint, complete
 from gdpo.runs.resume import resume_command
 from gdpo.training import train
-from gdpo.training._finish import _best_or, finish_run
-from gdpo.training._preflight import prepare
 from gdpo.training._quiet import quiet
+from gdpo.training.finish import _best_or, finish_run
+from gdpo.training.preflight import prepare
 
 pytestmark = pytest.mark.slow
 

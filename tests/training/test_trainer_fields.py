@@ -162,7 +162,7 @@ def test_the_arithmetic_of_the_batches(build, overrides, groups, per_epoch, tota
 
 def test_the_arithmetic_is_that_of_the_trainer(recipe_file, tiny_policy):
     """Against the Trainer's own numbers, where accumulation and generation differ."""
-    from gdpo.training._preflight import prepare
+    from gdpo.training.preflight import prepare
 
     recipe = load_recipe(
         recipe_file,

@@ -25,7 +25,7 @@ from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.diagnostics import HeldFinding, Severity
 from gdpo.errors import ConfigError, DataError
 from gdpo.report import LINES, estimators_summary, rollouts_summary, write_rollouts_report
-from gdpo.report._text import one_line
+from gdpo.report.text import one_line
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files
 from gdpo.rollouts.readers.report import without_rewards

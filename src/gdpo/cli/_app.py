@@ -107,7 +107,7 @@ def _complain(message: str) -> None:
     """One message on stderr; of processes that train together, only the first one speaks."""
     if os.environ.get("RANK", "0") == "0":
         if not message.replace("\n", "").isprintable():
-            from gdpo.report._text import visible  # it costs time, and is rarely needed
+            from gdpo.report.text import visible  # it costs time, and is rarely needed
 
             message = visible(message)
         console = Console(stderr=True, highlight=False, emoji=False)

@@ -24,13 +24,13 @@ from gdpo.experiments import (
     read_experiment,
     run_grid,
 )
-from gdpo.experiments._grid import described, read_variants
+from gdpo.experiments.grid import described, read_variants
 from gdpo.experiments.toys import suite, table
 from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
-from gdpo.training._preflight import prepare
+from gdpo.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
 

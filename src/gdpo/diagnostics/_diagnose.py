@@ -32,7 +32,6 @@ from gdpo.advantages.stages import (
     weighted_sum,
 )
 from gdpo.diagnostics import _measures as measures
-from gdpo.diagnostics._diagnosis import Diagnosis, Matrix, RewardDiagnosis
 from gdpo.diagnostics._findings import Thresholds, findings_of
 from gdpo.diagnostics._groups import (
     below_resolution,
@@ -42,6 +41,7 @@ from gdpo.diagnostics._groups import (
     where_it_applies,
 )
 from gdpo.diagnostics._influence import Influence, influence_of
+from gdpo.diagnostics.diagnosis import Diagnosis, Matrix, RewardDiagnosis
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None

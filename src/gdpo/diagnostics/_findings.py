@@ -6,7 +6,8 @@ from itertools import combinations
 from math import inf, sqrt
 from typing import NamedTuple
 
-from gdpo.diagnostics._diagnosis import (
+from gdpo.diagnostics._influence import Influence
+from gdpo.diagnostics.diagnosis import (
     Diagnosis,
     Finding,
     Kind,
@@ -16,7 +17,6 @@ from gdpo.diagnostics._diagnosis import (
     percent,
     times,
 )
-from gdpo.diagnostics._influence import Influence
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpo.diagnostics._diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Severity
 from gdpo.diagnostics._findings import Thresholds, in_order, influence_findings
 from gdpo.diagnostics._influence import Influence, Window, pooled
+from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Severity
 
 LASTING = 5
 """Steps in a row for which a finding of single batches has to hold."""

@@ -59,7 +59,7 @@ def _of_origin(name: str, row: Row) -> bool:
 
 
 def _all_inputs(row: Row) -> bool:
-    from gdpo.tasks.coding._plus import runs_all_inputs
+    from gdpo.tasks.coding.plus import runs_all_inputs
 
     return runs_all_inputs(row)
 

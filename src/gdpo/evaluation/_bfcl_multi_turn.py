@@ -27,7 +27,7 @@ from gdpo.evaluation._responders import Heard, Responder, Response, nobody
 from gdpo.rewards import Reference, Reward
 from gdpo.tasks import Problem, Row, Task
 from gdpo.tasks.tool_calling import format_reward, write_completion
-from gdpo.tasks.tool_calling._parsing import parse
+from gdpo.tasks.tool_calling.parsing import parse
 
 
 @dataclass(slots=True)

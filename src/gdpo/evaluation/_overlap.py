@@ -7,7 +7,7 @@ from gdpo.errors import GdpoError
 from gdpo.evaluation._benchmarks import BENCHMARKS, GROUPS, Benchmark, problems
 from gdpo.recipes.data import Rows
 from gdpo.tasks import Problem, Task, overlaps
-from gdpo.tasks.tool_calling._prompt import user_turns
+from gdpo.tasks.tool_calling.prompt import user_turns
 from gdpo.training import Finding, Verdict
 
 _NAMED = 5

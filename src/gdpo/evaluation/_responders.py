@@ -94,8 +94,8 @@ class LocalModel:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from gdpo.integrations.trl._generation import model_not_covered
-        from gdpo.integrations.trl._logprobs import bound_kernels
+        from gdpo.integrations.trl.generation import model_not_covered
+        from gdpo.integrations.trl.logprobs import bound_kernels
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         loaded: Any = AutoModelForCausalLM.from_pretrained(model)
@@ -157,7 +157,7 @@ class LocalModel:
             return {"num_return_sequences": samples}
         import torch
 
-        from gdpo.integrations.trl._generation import sample_rows
+        from gdpo.integrations.trl.generation import sample_rows
 
         rows = torch.arange(problems, device=self._model.device).repeat_interleave(samples)
         return {"custom_generate": sample_rows, "prompt_of_row": rows}

@@ -3,7 +3,6 @@
 from gdpo.experiments._analysis import analyse
 from gdpo.experiments._comparison import Comparison, Difference, Interval, Outcome, Survival
 from gdpo.experiments._display import grid_display
-from gdpo.experiments._grid import Cell, Grid, estimator_of, make_grid, run_grid
 from gdpo.experiments._permutation import PValue, holm, permutation_test
 from gdpo.experiments._process import (
     Training,
@@ -40,6 +39,7 @@ from gdpo.experiments._threshold import (
     start,
     tenth,
 )
+from gdpo.experiments.grid import Cell, Grid, estimator_of, make_grid, run_grid
 
 __all__ = [
     "LOGS",

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gdpo.experiments._grid import Cell, Grid
+from gdpo.experiments.grid import Cell, Grid
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.summary import duration, number
 

@@ -21,7 +21,7 @@ from gdpo.rewards import (
     check_gates,
     declared_ranges,
 )
-from gdpo.rewards._gating import describe_rewards
+from gdpo.rewards.gates import describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
 from gdpo.tasks import resolve_task, without_arrays
 

@@ -10,7 +10,7 @@ from gdpo.launch._verl import VerlFiles
 from gdpo.recipes.resolve import Resolved
 from gdpo.runs.environment import now
 from gdpo.runs.summary import readme, reward_changes
-from gdpo.training._finish import model_being_made
+from gdpo.training.finish import model_being_made
 
 _SAVED = "global_step_*/actor/huggingface"
 """Where verl puts the model as transformers reads it, beneath the checkpoints."""

@@ -16,7 +16,7 @@ from gdpo._naming import nearest
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.tasks import Problem
-from gdpo.tasks._rows import from_cache_alone, why_unreachable
+from gdpo.tasks.rows import from_cache_alone, why_unreachable
 
 Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""

@@ -17,7 +17,7 @@ from gdpo.rewards import (
     check_gates,
     declared_ranges,
 )
-from gdpo.rewards._gating import describe_rewards
+from gdpo.rewards.gates import describe_rewards
 from gdpo.rewards.named import find_reward
 from gdpo.tasks import Task, resolve_task
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gdpo.experiments import Comparison, Difference, Interval, Measured, Run
 from gdpo.report._charts import COLOURS
-from gdpo.report._text import html, number, probability, short
+from gdpo.report.text import html, number, probability, short
 
 _FOREST = 84
 """Width of the picture of an interval, in pixels."""

@@ -17,7 +17,7 @@ from gdpo.report._lasting import lasting_findings
 from gdpo.report._replay import Replay, replay
 from gdpo.report._sample import Sample, sample
 from gdpo.report._summary import caution
-from gdpo.report._text import embedded, html
+from gdpo.report.text import embedded, html
 
 
 def write_report(comparison: Comparison, file: Path) -> None:

@@ -8,7 +8,7 @@ from gdpo.report._charts import Chart
 from gdpo.report._head import arm_name, swatch, table
 from gdpo.report._lasting import Lasting
 from gdpo.report._replay import Replay, agreements
-from gdpo.report._text import html, number
+from gdpo.report.text import html, number
 
 _STRIP = 160
 """Width of the picture of when a finding held."""

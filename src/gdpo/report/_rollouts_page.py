@@ -11,7 +11,7 @@ from gdpo.report import _rollouts_parts as of_rollouts
 from gdpo.report._page import framed
 from gdpo.report._rollouts_sample import sample_of
 from gdpo.report._sample import Sample
-from gdpo.report._text import breakable, embedded, html, visible
+from gdpo.report.text import breakable, embedded, html, visible
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """What tells the page from any other file."""

@@ -8,14 +8,14 @@ import numpy as np
 
 from gdpo.analysis import Analysis, LengthBins, Replayed, RewardOverall, RunAnalysis
 from gdpo.diagnostics import HeldFinding, Severity
-from gdpo.diagnostics._diagnosis import interval, percent
+from gdpo.diagnostics.diagnosis import interval, percent
 from gdpo.report._charts import COLOURS, Chart, Line, Points
 from gdpo.report._figures import binned, running_mean, smoothing
 from gdpo.report._head import table
 from gdpo.report._parts import percentage, strip
 from gdpo.report._rollouts_sample import Labels
 from gdpo.report._rollouts_summary import total_told
-from gdpo.report._text import breakable, html, one_line, visible
+from gdpo.report.text import breakable, html, one_line, visible
 
 RUNS, REWARDS = 6, 24
 """That the page shows; the rest is in the JSON."""

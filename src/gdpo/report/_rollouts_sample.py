@@ -11,7 +11,7 @@ from typing import Any, cast
 from gdpo.analysis import RECORDED, Analysis, SampledGroup
 from gdpo.errors import DataError
 from gdpo.report._sample import COMPLETION, GOLDEN, PROMPT, Sample, four_digits
-from gdpo.report._text import embedded, messages, visible
+from gdpo.report.text import embedded, messages, visible
 from gdpo.rollouts.readers import RolloutText, read_texts
 
 _ROOM = 1_000_000

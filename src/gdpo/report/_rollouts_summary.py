@@ -13,8 +13,8 @@ from rich.text import Text
 
 from gdpo.analysis import Analysis, Replayed, RewardOverall, RunAnalysis
 from gdpo.diagnostics import HeldFinding, Severity
-from gdpo.diagnostics._diagnosis import interval, percent
-from gdpo.report._text import one_line
+from gdpo.diagnostics.diagnosis import interval, percent
+from gdpo.report.text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
 from gdpo.rollouts.readers.inference import NO_REWARD, TOTAL_ALONE

@@ -16,7 +16,7 @@ import numpy as np
 from gdpo.experiments import Experiment
 from gdpo.report._record import read_texts
 from gdpo.report._replay import Replay, Replayed
-from gdpo.report._text import embedded, messages, visible
+from gdpo.report.text import embedded, messages, visible
 from gdpo.rollouts import Rollout
 
 ROOM = 1_200_000

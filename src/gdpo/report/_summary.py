@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdpo.experiments import Comparison, Difference, Interval, Measured
-from gdpo.report._text import number, probability, visible
+from gdpo.report.text import number, probability, visible
 
 
 def summary(comparison: Comparison) -> RenderableType:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
-from gdpo.rewards._reward import Reference
+from gdpo.rewards.reward import Reference
 from gdpo.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests
 
 LONGEST = 60.0

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any, cast
 
 from gdpo.rewards._event_loop import wait_for
-from gdpo.rewards._scores import Call, Result, checked, raised
+from gdpo.rewards.scores import Call, Result, checked, raised
 
 DEFAULT_DEADLINE_S = 60.0
 """Seconds that one attempt may take where the reward states no deadline."""

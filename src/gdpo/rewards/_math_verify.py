@@ -29,7 +29,7 @@ from sympy import (
 )
 
 from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
-from gdpo.rewards._reward import Reference
+from gdpo.rewards.reward import Reference
 
 # It warns that it has no time-out; the scorer has one.
 logging.getLogger("math_verify.parser").setLevel(logging.ERROR)

@@ -17,9 +17,9 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError, RewardError
 from gdpo.rewards._judges import Judges
 from gdpo.rewards._progress import Bar, Counter, Told
-from gdpo.rewards._reward import Reference, Reward, refuse_no_reward
-from gdpo.rewards._scores import SHOWN, Call, Failure, Result, Scores, score_one
 from gdpo.rewards._workers import Workers
+from gdpo.rewards.reward import Reference, Reward, refuse_no_reward
+from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
 
 logger = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ def _load(connection: Connection) -> list[Any]:
 
 def answer(connection: Connection, rewards: list[Any]) -> None:
     """Read one call, run its reward, and answer with the call's number and the result."""
-    from gdpo.rewards._scores import Failure, score_one
+    from gdpo.rewards.scores import Failure, score_one
 
     number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())
     # The signal's own default, the end of the process, works inside C code too.

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards._reward import Reward
-from gdpo.rewards._scores import SHOWN, Call, Failure, Result
+from gdpo.rewards.reward import Reward
+from gdpo.rewards.scores import SHOWN, Call, Failure, Result
 
 RECYCLE_AFTER = 10_000
 """Calls after which a process is replaced by a fresh one: to import sympy again takes as long as a

@@ -40,7 +40,7 @@ from threading import Lock
 from typing import TypeAlias
 
 from gdpo.rewards._code_tests import LONGEST, limits_from_reference, tests_from_reference
-from gdpo.rewards._reward import Example, Reference, Reward
+from gdpo.rewards.reward import Example, Reference, Reward
 from gdpo.sandbox import Verdict, default_sandbox, find_backend, parse_program
 
 __all__ = [

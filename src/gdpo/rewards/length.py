@@ -28,7 +28,7 @@ array([[1., 1.],
 from functools import partial
 
 from gdpo.errors import ConfigError
-from gdpo.rewards._reward import Example, Reference, Reward
+from gdpo.rewards.reward import Example, Reference, Reward
 
 
 def token_limit(limit: int, *, name: str = "length") -> Reward:

@@ -66,7 +66,7 @@ from typing import Literal, TypeAlias, get_args
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.rewards._reward import Example, Reward
+from gdpo.rewards.reward import Example, Reward
 
 Extraction: TypeAlias = Literal["boxed", "answer_tag", "last_number"]
 """Where in a completion its answer stands: the functions of this module."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from gdpo._naming import find
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.rewards._gating import Gate
-from gdpo.rewards._reward import Reward
+from gdpo.rewards.gates import Gate
+from gdpo.rewards.reward import Reward
 
 BUILT_IN = {
     "token_limit": "gdpo.rewards.length:token_limit",

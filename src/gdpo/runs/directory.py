@@ -28,7 +28,7 @@ from typing import Any, cast
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, DataError
 from gdpo.recipes.recipe import ENVIRONMENT_FILE, RECIPE_FILE, Recipe
-from gdpo.rewards._gating import Range, described_ranges
+from gdpo.rewards.gates import Range, described_ranges
 from gdpo.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
 
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")

@@ -2,8 +2,8 @@
 
 from gdpo.tasks._likeness import near_duplicates, overlaps
 from gdpo.tasks._registry import TASKS, resolve_task
-from gdpo.tasks._rows import load_problems, load_rows, without_arrays
 from gdpo.tasks._task import Message, Problem, Row, Task
+from gdpo.tasks.rows import load_problems, load_rows, without_arrays
 
 __all__ = [
     "TASKS",

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from gdpo.errors import RewardError
 from gdpo.rewards import Failure, Reference, Reward, score_one
-from gdpo.rewards._reward import refuse_no_reward
-from gdpo.rewards._scores import Result
+from gdpo.rewards.reward import refuse_no_reward
+from gdpo.rewards.scores import Result
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
 """Training: a recipe becomes a run directory, through checks, TRL's trainer and interruptions."""
 
-from gdpo.training._preflight import Finding, RowCheck, Verdict, check
 from gdpo.training._progress import RunView, show
 from gdpo.training._train import RunResult, leave_processes, train
+from gdpo.training.preflight import Finding, RowCheck, Verdict, check
 
 __all__ = [
     "Finding",

@@ -13,7 +13,7 @@ from gdpo.runs.resume import resume_command
 from gdpo.training._loop import Loop
 
 if TYPE_CHECKING:
-    from gdpo.integrations.trl._resumable import ResumableTrainer
+    from gdpo.integrations.trl.resumable import ResumableTrainer
 
 logger = logging.getLogger(__name__)
 

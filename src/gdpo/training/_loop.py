@@ -13,14 +13,14 @@ from gdpo.runs.checkpoints import Checkpoint, best_checkpoint, complete, is_comp
 from gdpo.runs.directory import OTHERS, RunDirectory
 from gdpo.tasks import Problem
 from gdpo.training._interrupt import StopRequest
-from gdpo.training._preflight import Job
 from gdpo.training._progress import Display, RunView
+from gdpo.training.preflight import Job
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import TrainerCallback
 
-    from gdpo.integrations.trl._resumable import ResumableTrainer
+    from gdpo.integrations.trl.resumable import ResumableTrainer
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     """
     from transformers import PrinterCallback, ProgressCallback
 
-    from gdpo.integrations.trl._resumable import Hooks, ResumableTrainer
+    from gdpo.integrations.trl.resumable import Hooks, ResumableTrainer
 
     job = loop.job
     epochs_done = start.step // job.batches.steps_per_epoch if start else 0

@@ -38,17 +38,17 @@ from gdpo.runs.resume import (
 )
 from gdpo.runs.summary import RewardChange, duration
 from gdpo.training._endings import disk_full, failed, stopped, stopped_again
-from gdpo.training._finish import changes_so_far, finish_run
 from gdpo.training._interrupt import Stopped, StopRequest, ending_with_the_launcher, stop_on_signal
 from gdpo.training._loop import Loop, make_trainer
-from gdpo.training._preflight import Job, prepare
 from gdpo.training._progress import RunView, show
 from gdpo.training._quiet import quiet
+from gdpo.training.finish import changes_so_far, finish_run
+from gdpo.training.preflight import Job, prepare
 
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-    from gdpo.integrations.trl._resumable import ResumableTrainer
+    from gdpo.integrations.trl.resumable import ResumableTrainer
 
 T = TypeVar("T")
 

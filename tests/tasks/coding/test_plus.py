@@ -12,7 +12,7 @@ from gdpo.evaluation import find_benchmark
 from gdpo.evaluation._benchmarks import problems
 from gdpo.rewards.code import pass_all, pass_rate, verdict_of
 from gdpo.tasks import TASKS
-from gdpo.tasks.coding._plus import _STAND_IN, mbpp_plus_tests, plus_check
+from gdpo.tasks.coding.plus import _STAND_IN, mbpp_plus_tests, plus_check
 
 TASK = TASKS["coding"]
 

@@ -56,7 +56,7 @@ class GDPOConfig(GRPOConfig):
             Where TRL would call `generate`, read each prompt once for its whole group, and take
             completions out of the batch as they end; the distribution stays. `None`: on the CPU.
             `True`: on every device. Where it does not apply, TRL generates, and the log says why
-            (`gdpo.integrations.trl._generation`).
+            (`gdpo.integrations.trl.generation`).
         filter_groups (`str`, *optional*, defaults to `"off"`):
             Replace groups that teach nothing by groups of further prompts: those in which no reward
             with a weight varies (`"any_reward_varies"`), or in which every advantage is 0

@@ -26,9 +26,7 @@ from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
 from gdpo.integrations.trl._exact import ExactRewards
 from gdpo.integrations.trl._filtering import FilteredGroups
-from gdpo.integrations.trl._generation import fast_rollouts
 from gdpo.integrations.trl._groups import Groups
-from gdpo.integrations.trl._logprobs import CompletionOnlyHead, bound_memory
 from gdpo.integrations.trl._packing import PackedMicroBatches
 from gdpo.integrations.trl._rewards import (
     all_weights,
@@ -41,13 +39,15 @@ from gdpo.integrations.trl._rewards import (
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._state import KeptState
+from gdpo.integrations.trl.generation import fast_rollouts
+from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
 from gdpo.rewards import (
     apply_gates,
     check_gates,
     closed_gates,
     declared_ranges,
 )
-from gdpo.rewards._gating import describe_rewards
+from gdpo.rewards.gates import describe_rewards
 from gdpo.rewards.named import read_gates
 from gdpo.rollouts.record import Declared
 

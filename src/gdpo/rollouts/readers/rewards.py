@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from gdpo.rewards._gating import Range, described_ranges
+from gdpo.rewards.gates import Range, described_ranges
 from gdpo.rollouts.readers.columns import (
     Batch,
     Rows,

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo.errors import DataError
-from gdpo.rewards._gating import Range
+from gdpo.rewards.gates import Range
 from gdpo.rollouts.arrays import RewardArrays
 
 

@@ -4,7 +4,7 @@ Every function takes a row and returns what `gdpo.rewards.code` wants under `tes
 data:
 
 - `mbpp_tests`: MBPP, both editions;
-- `humaneval_tests`: HumanEval, and HumanEval+ (`_plus.py`, which has MBPP+ too);
+- `humaneval_tests`: HumanEval, and HumanEval+ (`plus.py`, which has MBPP+ too);
 - `leetcode_tests`: LeetCodeDataset;
 - `input_output_tests`: APPS, TACO;
 - `code_contests_tests`: CodeContests;
@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
-from gdpo.tasks._rows import describe, mapping_of, text_at
 from gdpo.tasks._task import Row
-from gdpo.tasks.coding._plus import is_plus, plus_check
+from gdpo.tasks.coding.plus import is_plus, plus_check
+from gdpo.tasks.rows import describe, mapping_of, text_at
 
 TestsOfRow: TypeAlias = dict[str, Any]
 """`kind` and what that kind needs."""

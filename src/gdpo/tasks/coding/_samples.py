@@ -7,9 +7,7 @@ from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
-from gdpo.tasks._rows import describe, messages_at, text_at, without_arrays
 from gdpo.tasks._task import Message, Problem, Row
-from gdpo.tasks.coding._plus import PLUS_LIMITS, is_plus, mbpp_plus_tests
 from gdpo.tasks.coding._rows import (
     TestsOfRow,
     code_contests_tests,
@@ -19,6 +17,8 @@ from gdpo.tasks.coding._rows import (
     leetcode_tests,
     mbpp_tests,
 )
+from gdpo.tasks.coding.plus import PLUS_LIMITS, is_plus, mbpp_plus_tests
+from gdpo.tasks.rows import describe, messages_at, text_at, without_arrays
 
 _REQUEST = (
     "Think it through first. Then give the whole program in one block that begins with ```python "

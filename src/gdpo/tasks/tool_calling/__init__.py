@@ -60,9 +60,9 @@ Both:
 
 from gdpo.tasks._task import Task
 from gdpo.tasks.tool_calling import _compatible
-from gdpo.tasks.tool_calling._prompt import tool_prompt, write_completion
 from gdpo.tasks.tool_calling._rewards import correctness_reward, format_reward
 from gdpo.tasks.tool_calling._rows import COLUMNS, gold_completion, read_row
+from gdpo.tasks.tool_calling.prompt import tool_prompt, write_completion
 
 __all__ = [
     "COMPATIBLE",

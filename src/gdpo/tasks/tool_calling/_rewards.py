@@ -7,8 +7,8 @@ from math import inf
 from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.tasks._thinking import holds_something
-from gdpo.tasks.tool_calling._calls import Call, same_value
-from gdpo.tasks.tool_calling._parsing import parse, parse_gold
+from gdpo.tasks.tool_calling.calls import Call, same_value
+from gdpo.tasks.tool_calling.parsing import parse, parse_gold
 
 
 def best_total(weights: Sequence[Sequence[float]]) -> float:

@@ -17,7 +17,7 @@ from gdpo.runs.checkpoints import LIST, Checkpoint, best_checkpoint
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.environment import now
 from gdpo.runs.summary import RewardChange, draw_curves, number, readme, reward_changes
-from gdpo.training._preflight import Job
+from gdpo.training.preflight import Job
 
 _NO_SIGNAL = (
     "nothing was learned: in every step, all samples of every group were rewarded alike. Take a "

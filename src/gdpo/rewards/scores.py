@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.rewards._event_loop import wait_for
-from gdpo.rewards._reward import Reference, Reward
+from gdpo.rewards.reward import Reference, Reward
 
 SHOWN = 200
 """Characters of a completion, or of an exception's text, that a message shows."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gdpo.tasks._thinking import holds_something, split_thinking
-from gdpo.tasks.tool_calling._calls import Call, scan_calls
+from gdpo.tasks.tool_calling.calls import Call, scan_calls
 
 _OPENING = re.compile(r"<(tool_call|response)>")
 _ANY_TAG = re.compile(r"</?(?:think|tool_call|response)>")

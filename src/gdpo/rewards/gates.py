@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.rewards._reward import Reward
+from gdpo.rewards.reward import Reward
 
 
 @dataclass(frozen=True, slots=True)
