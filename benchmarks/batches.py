@@ -8,7 +8,8 @@ or the prompts of a mini-batch (verl), with "=" where the batch is that of one G
 """
 
 from gdpo.errors import ConfigError
-from gdpo.launch import Machines, plan_verl
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import plan_verl
 from gdpo.recipes.batches import split_batch
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.shipped import shipped_recipe, shipped_recipes

@@ -18,14 +18,9 @@ import numpy as np
 import scipy
 from scipy import stats
 
-from gdpo.experiments import (
-    bootstrap,
-    expanded_level,
-    interquartile_mean,
-    log_rank_scores,
-    paired_difference,
-    permutation_test,
-)
+from gdpo.experiments import bootstrap, interquartile_mean, permutation_test
+from gdpo.experiments._robust import expanded_level, paired_difference
+from gdpo.experiments._survival import log_rank_scores
 
 EXPERIMENTS = 2_000
 DRAWS = 2_000

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments import Experiment, Measured, Run, analyse
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.reading import Experiment, Measured, Run
 from gdpo.report import write_report
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gdpo.sandbox import Asserts, Limits, Sandbox, SandboxError
-from gdpo.sandbox._backends import launcher
+from gdpo.sandbox.backends import launcher
 from gdpo.tasks import load_rows
 from gdpo.tasks.coding._rows import mbpp_tests
 

@@ -19,8 +19,7 @@ import statistics
 import time
 from pathlib import Path
 
-from gdpo.evaluation import find_benchmark, rewards_of
-from gdpo.evaluation._benchmarks import problems
+from gdpo.evaluation.benchmarks import find_benchmark, problems, rewards_of
 from gdpo.rewards import Scorer
 
 LIMIT = 4000

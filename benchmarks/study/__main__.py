@@ -22,14 +22,11 @@ from benchmarks.study._recipes import OFTEN, RARELY, maths_recipe, tools_recipe
 from benchmarks.study._tables import kit_tables, outcome_table
 from rich.console import Console
 
-from gdpo.experiments import (
-    REACHED,
-    analyse,
-    grid_display,
-    make_grid,
-    read_experiment,
-    run_grid,
-)
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.display import grid_display
+from gdpo.experiments.grid import make_grid, run_grid
+from gdpo.experiments.reading import read_experiment
+from gdpo.experiments.threshold import REACHED
 from gdpo.report import write_report
 
 ARMS = (

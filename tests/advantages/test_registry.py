@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gdpo.advantages import check_advantages, resolve_estimator
+from gdpo.advantages import resolve_estimator
+from gdpo.advantages.registry import check_advantages
 from gdpo.errors import ConfigError
 
 REWARDS = torch.zeros(3, 4, 2)

@@ -13,7 +13,9 @@ import pytest
 from rich.console import Console
 
 from gdpo.cli import main
-from gdpo.demo import DemoSettings, PolicySettings, run_demo
+from gdpo.demo import run_demo
+from gdpo.demo._policy import PolicySettings
+from gdpo.demo.run import DemoSettings
 from gdpo.errors import ConfigError
 from gdpo.recipes.read import load_recipe
 from gdpo.rollouts import read_rollouts, rollout_file
@@ -85,7 +87,7 @@ def test_an_arm_that_fails_is_reported_with_what_it_printed(place):
 
 
 def test_the_usual_folder_gets_a_number_when_it_is_taken(place):
-    from gdpo.demo._run import _claim
+    from gdpo.demo.run import _claim
 
     assert [_claim(None) for _ in range(3)] == [
         Path("runs/demo"),
@@ -112,12 +114,12 @@ def test_a_mistake_on_the_command_line_is_one_message_and_leaves_no_folder(place
 
 
 def test_a_warm_start_that_is_interrupted_leaves_no_folder(place, monkeypatch):
-    from gdpo.demo import _run
+    from gdpo.demo import run
 
     def interrupted(settings, progress):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_run, "make_policy", interrupted)
+    monkeypatch.setattr(run, "make_policy", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_demo(console(), SHORT)
     assert list(Path("runs").iterdir()) == []
@@ -126,7 +128,9 @@ def test_a_warm_start_that_is_interrupted_leaves_no_folder(place, monkeypatch):
 _LONG = """
 import sys
 from rich.console import Console
-from gdpo.demo import DemoSettings, PolicySettings, run_demo
+from gdpo.demo.run import DemoSettings
+from gdpo.demo._policy import PolicySettings
+from gdpo.demo import run_demo
 policy = PolicySettings(layers=1, width=32, heads=2, inner_width=32, vocabulary=300, steps=3)
 run_demo(Console(), DemoSettings(steps=2000, prompts=4, samples=2, policy=policy))
 """

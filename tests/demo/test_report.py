@@ -3,9 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from gdpo.demo import Curve
-from gdpo.demo._report import draw_picture, report_table
-from gdpo.demo._run import ArmView, arms_display, trend
+from gdpo.demo._report import Curve, draw_picture, report_table
+from gdpo.demo.run import ArmView, arms_display, trend
 from gdpo.tasks import TASKS
 
 

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from gdpo.evaluation import Response
 from gdpo.evaluation._bfcl import MULTI_TURN
 from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL, fresh_tools, play, run_tools, written
 from gdpo.evaluation._bfcl_multi_turn import (
@@ -16,9 +15,9 @@ from gdpo.evaluation._bfcl_multi_turn import (
     multi_turn_task,
     split_turns,
 )
-from gdpo.evaluation._responders import Written
-from gdpo.tasks.tool_calling import write_completion
+from gdpo.evaluation.responders import Response, Written
 from gdpo.tasks.tool_calling.parsing import parse
+from gdpo.tasks.tool_calling.prompt import write_completion
 
 pytestmark = pytest.mark.slow
 

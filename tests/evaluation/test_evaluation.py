@@ -12,21 +12,14 @@ from tests.evaluation.conftest import written
 from transformers import AutoModelForCausalLM
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.evaluation import (
-    Response,
-    Sampling,
-    Settings,
-    add_to_readme,
-    differences_table,
-    evaluate,
-    find_benchmark,
-    folder_of,
-    read_results,
-    responder_of,
-    weights_of,
-)
-from gdpo.evaluation._responders import LocalModel
-from gdpo.evaluation._server import ANSWERED, Answered
+from gdpo.evaluation import evaluate
+from gdpo.evaluation.benchmarks import find_benchmark
+from gdpo.evaluation.evaluation import Settings, read_results
+from gdpo.evaluation.named import folder_of, responder_of, weights_of
+from gdpo.evaluation.push import add_to_readme
+from gdpo.evaluation.responders import LocalModel, Response, Sampling
+from gdpo.evaluation.server import ANSWERED, Answered
+from gdpo.evaluation.tables import differences_table
 from gdpo.integrations.trl.logprobs import KERNELS
 from gdpo.rollouts import read_rollouts
 

@@ -5,7 +5,7 @@ from math import isnan, nan
 import numpy as np
 import pytest
 
-from gdpo.evaluation import difference, share
+from gdpo.evaluation._intervals import difference, share
 
 
 def test_one_sample_a_problem_gives_wilsons_interval():

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.evaluation import BENCHMARKS, GROUPS, find_benchmark, overlap_findings
-from gdpo.evaluation._benchmarks import problems
+from gdpo.evaluation import BENCHMARKS
+from gdpo.evaluation.benchmarks import GROUPS, find_benchmark, problems
+from gdpo.evaluation.overlap import overlap_findings
 from gdpo.recipes.data import Rows, read_data
 from gdpo.recipes.recipe import DataConfig
 from gdpo.tasks import TASKS, load_rows
-from gdpo.training import Verdict
+from gdpo.training.preflight import Verdict
 
 DATA = os.environ.get("GDPO_DATA")
 SINGLE = ("bfcl_simple_python", "bfcl_live_multiple")

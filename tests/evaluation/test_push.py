@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.evaluation import uploads
+from gdpo.evaluation.push import uploads
 from gdpo.recipes.recipe import DataConfig, Recipe, RewardConfig
 from gdpo.runs.directory import RunDirectory
 from gdpo.runs.summary import readme

@@ -6,7 +6,8 @@ from tests.sandbox.needed import needs_sandbox
 
 from gdpo.cli import main
 from gdpo.cli._evaluating import sanity_lines
-from gdpo.evaluation import Sanity, find_benchmark, sanity
+from gdpo.evaluation.benchmarks import find_benchmark
+from gdpo.evaluation.sanity import Sanity, sanity
 
 
 def program(code, test="assert f(1) == 2"):

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.evaluation import Sampling, Server, ServerError
-from gdpo.evaluation._server import ANSWERED, side_by_side
+from gdpo.evaluation.responders import Sampling
+from gdpo.evaluation.server import ANSWERED, Server, ServerError, side_by_side
 from gdpo.tasks import Problem
 
 PROBLEMS = [Problem([{"role": "user", "content": f"{i}?"}], {}) for i in range(3)]
@@ -58,7 +58,7 @@ def serve(monkeypatch):
 
     An answer that is no text is streamed, piece by piece; None in it breaks the connection.
     """
-    monkeypatch.setattr("gdpo.evaluation._server.time.sleep", lambda _: None)
+    monkeypatch.setattr("gdpo.evaluation.server.time.sleep", lambda _: None)
     servers, seen = [], []
 
     def start(answer):
@@ -294,7 +294,7 @@ def test_after_a_failure_nothing_is_begun_and_what_is_in_progress_comes_to_its_e
 
 INTERRUPTED = """
 import threading
-from gdpo.evaluation._server import side_by_side
+from gdpo.evaluation.server import side_by_side
 
 def interrupt(_):
     raise KeyboardInterrupt
@@ -316,7 +316,7 @@ def test_an_interruption_does_not_wait_for_requests():
 
 
 def test_a_server_that_is_not_there_is_told(monkeypatch):
-    monkeypatch.setattr("gdpo.evaluation._server.time.sleep", lambda _: None)
+    monkeypatch.setattr("gdpo.evaluation.server.time.sleep", lambda _: None)
     server = Server("http://127.0.0.1:9/v1", "m", Sampling())
     with pytest.raises(ServerError, match="4 tries"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)

@@ -6,9 +6,11 @@ from tests.evaluation.conftest import written
 
 from gdpo.cli import main
 from gdpo.errors import ConfigError
-from gdpo.evaluation import find_benchmark, read_results, result_of, rewards_of, sanity
+from gdpo.evaluation.benchmarks import find_benchmark, rewards_of
+from gdpo.evaluation.evaluation import read_results, result_of
+from gdpo.evaluation.sanity import sanity
 from gdpo.rollouts import read_rollouts
-from gdpo.tasks.tool_calling import write_completion
+from gdpo.tasks.tool_calling.prompt import write_completion
 
 MATHS = [{"problem": f"{i}?", "answer": answer} for i, answer in enumerate(["2", "f(0,4]", "3"])]
 CALL = write_completion("so", [{"name": "add", "parameters": {"a": 1}}])
@@ -57,7 +59,9 @@ def test_a_measure_that_is_for_some_rows_only_says_for_how_many(tmp_path, capsys
 
 
 def test_the_card_of_a_model_names_the_rows(tmp_path, capsys):
-    from gdpo.evaluation import Sampling, Settings, add_to_readme
+    from gdpo.evaluation.evaluation import Settings
+    from gdpo.evaluation.push import add_to_readme
+    from gdpo.evaluation.responders import Sampling
 
     result, _ = evaluated(tmp_path, "math500", MATHS, capsys)
     readme = tmp_path / "README.md"

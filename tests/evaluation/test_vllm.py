@@ -8,7 +8,11 @@ from typing import ClassVar
 import pytest
 
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.evaluation import Sampling, Settings, evaluate, find_benchmark, responder_of
+from gdpo.evaluation import evaluate
+from gdpo.evaluation.benchmarks import find_benchmark
+from gdpo.evaluation.evaluation import Settings
+from gdpo.evaluation.named import responder_of
+from gdpo.evaluation.responders import Sampling
 from gdpo.rollouts import read_rollouts
 
 

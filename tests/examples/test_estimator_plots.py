@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from examples.estimator_plots import advantages, main, measure, situations, table
 
-from gdpo.advantages import ESTIMATORS, AdvantageRule, weights_by_name
+from gdpo.advantages import ESTIMATORS, AdvantageRule
+from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError
 from gdpo.recipes.read import load_recipe
-from gdpo.rewards import Gate, check_gates
+from gdpo.rewards import Gate
+from gdpo.rewards.gates import check_gates
 from gdpo.training._quiet import quiet
 
 DOCS = Path(__file__).parents[2] / "docs"

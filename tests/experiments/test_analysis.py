@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdpo.experiments import Experiment, Measured, Run, analyse
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.reading import Experiment, Measured, Run
 
 FORMAT = Measured("format", 0.0, 1.0, 1.0)
 CORRECTNESS = Measured("correctness", -3.0, 3.0, 1.0)

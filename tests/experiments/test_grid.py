@@ -13,9 +13,9 @@ import pytest
 from tests.experiments.conftest import write_run
 
 from gdpo.errors import ConfigError
-from gdpo.experiments import Training, make_grid, read_experiment, run_grid
-from gdpo.experiments._process import noted
-from gdpo.experiments.grid import _free, _slots, described
+from gdpo.experiments.grid import _free, _slots, described, make_grid, run_grid
+from gdpo.experiments.process import Training, noted
+from gdpo.experiments.reading import read_experiment
 from gdpo.recipes.recipe import DataConfig, GateConfig, Recipe
 
 REWARDS = """
@@ -493,7 +493,7 @@ def test_a_closed_terminal_leaves_no_process_behind(recipe, tmp_path):
     script.write_text(f"""
 import signal
 from pathlib import Path
-from gdpo.experiments import make_grid, run_grid
+from gdpo.experiments.grid import make_grid, run_grid
 from gdpo.recipes import load_recipe
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})

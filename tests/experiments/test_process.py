@@ -8,7 +8,7 @@ import sys
 import pytest
 from tests.experiments.conftest import write_run
 
-from gdpo.experiments import Training, describe_ending, signals_held, stop_trainings
+from gdpo.experiments.process import Training, describe_ending, signals_held, stop_trainings
 from gdpo.recipes.read import read_recipe
 from gdpo.runs.directory import RunDirectory
 

@@ -11,8 +11,8 @@ import pytest
 from tests.experiments.conftest import DECLARED, write_run
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.experiments import Plan, analyse, read_experiment, read_plan, run_name
-from gdpo.experiments._reading import failure_file
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.reading import Plan, failure_file, read_experiment, read_plan, run_name
 from gdpo.runs.lock import is_locked, lock, unlock
 
 

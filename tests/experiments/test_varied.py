@@ -3,9 +3,8 @@
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.experiments import estimator_of
-from gdpo.experiments._reading import arm_name
-from gdpo.experiments.grid import read_variants
+from gdpo.experiments.grid import estimator_of, read_variants
+from gdpo.experiments.reading import arm_name
 
 
 def test_nothing_varied_is_one_variant_without_a_name():

@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.evaluation._push import uploads
-from gdpo.launch import Machines, launch_verl, plan_verl
+from gdpo.evaluation.push import uploads
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import launch_verl, plan_verl
 from gdpo.recipes.read import load_recipe
 from gdpo.runs.lock import is_locked
 from gdpo.training import train

@@ -6,7 +6,8 @@ import torch
 
 from gdpo.integrations.verl import compute_score
 from gdpo.integrations.verl._estimator import Carried, carrying, compute_advantages
-from gdpo.launch import Machines, plan_verl
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import plan_verl
 from gdpo.recipes.data import read_data
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import find_task

@@ -10,9 +10,10 @@ import yaml
 from trl import GRPOConfig
 
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl._settings import read_settings
-from gdpo.launch import Machines, plan_verl
+from gdpo.integrations.verl.settings import read_settings
 from gdpo.launch._trl_defaults import DEFAULTS
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import plan_verl
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.shipped import shipped_recipe, shipped_recipes
 from gdpo.recipes.yaml import read_yaml

@@ -6,7 +6,8 @@ import pytest
 from tests.report.hostile import CHATS, TEXTS
 from tests.report.runs import experiment_of, trained, two_arms, unrecorded
 
-from gdpo.experiments import Measured, analyse
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.reading import Measured
 from gdpo.report import write_report
 
 

@@ -18,7 +18,8 @@ from tests.report.runs import REWARDS, experiment_of, record, trained, two_arms,
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
-from gdpo.experiments import Measured, analyse
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.reading import Measured
 from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.report import summary, write_report
 from gdpo.report._figures import lengths

@@ -17,15 +17,8 @@ from gdpo.rewards.code import (
     pass_rate,
     verdict_of,
 )
-from gdpo.sandbox import (
-    Asserts,
-    Calls,
-    Check,
-    Limits,
-    Stdio,
-    Verdict,
-    default_sandbox,
-)
+from gdpo.sandbox import Asserts, Calls, Check, Limits, Stdio, Verdict
+from gdpo.sandbox.sandbox import default_sandbox
 from gdpo.testing import check_reward
 
 REWARDS = (pass_rate, pass_all, no_bug)

@@ -7,7 +7,8 @@ import torch
 
 from gdpo import gdpo
 from gdpo.errors import ConfigError
-from gdpo.rewards import Gate, apply_gates, closed_gates
+from gdpo.rewards import Gate, apply_gates
+from gdpo.rewards.gates import closed_gates
 
 NAMES = ["correct", "short"]
 GATES = {"short": Gate("correct", at_least=1)}

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from gdpo.errors import RewardError
-from gdpo.rewards import Example, Reward, Scorer, _scorer, score_one
+from gdpo.rewards import Example, Reward, Scorer, scorer
 from gdpo.rewards._judges import Judges
+from gdpo.rewards.scores import score_one
 from gdpo.testing import check_reward
 
 
@@ -24,7 +25,7 @@ def _no_pauses(monkeypatch):
     def quick(*, pause, **kwargs):
         return Judges(pause=pause / 100, **kwargs)
 
-    monkeypatch.setattr(_scorer, "Judges", quick)
+    monkeypatch.setattr(scorer, "Judges", quick)
 
 
 class Service:

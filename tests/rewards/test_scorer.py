@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards import Reward, Scorer, check_distinct, score
-from gdpo.rewards._scorer import score_one
+from gdpo.rewards import Reward, Scorer, score
+from gdpo.rewards.scorer import check_distinct, score_one
 
 
 def length(completion, reference):

@@ -170,7 +170,7 @@ _FILES = [
         "/etc/passwd", "/etc/shadow", "/etc/hostname", "/proc/self/environ", "/proc/self/maps",
         "/proc/1/cmdline", "/proc/kallsyms", "/dev/mem", "/dev/kmsg", "/dev/tty", "/dev/kvm",
         "/sys/kernel/version", "{folder}/secret", "{project}/pyproject.toml",
-        "{project}/src/gdpo/sandbox/_sandbox.py",
+        "{project}/src/gdpo/sandbox/sandbox.py",
     )
 ]  # fmt: skip
 

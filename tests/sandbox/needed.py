@@ -8,7 +8,8 @@ import os
 
 import pytest
 
-from gdpo.sandbox import SandboxError, find_backend
+from gdpo.sandbox import SandboxError
+from gdpo.sandbox.backends import find_backend
 
 
 def why_none():

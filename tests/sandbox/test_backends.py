@@ -8,7 +8,8 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 from tests.sandbox.process_tree import eventually, family
 
-from gdpo.sandbox import Asserts, Calls, Limits, Sandbox, describe_backends
+from gdpo.sandbox import Asserts, Calls, Limits, Sandbox
+from gdpo.sandbox.backends import describe_backends
 
 pytestmark = needs_sandbox
 

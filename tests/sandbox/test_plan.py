@@ -10,8 +10,9 @@ from typing import get_args
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.sandbox import Asserts, Bug, Calls, Limits, Stdio
-from gdpo.sandbox._plan import plan
+from gdpo.sandbox import Asserts, Calls, Limits, Stdio
+from gdpo.sandbox._verdict import Bug
+from gdpo.sandbox.plan import plan
 
 
 class Cyclic:

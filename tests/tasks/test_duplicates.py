@@ -1,6 +1,7 @@
 """Rows that repeat others, and rows that give a test away."""
 
-from gdpo.tasks import Problem, near_duplicates, overlaps
+from gdpo.tasks import Problem, near_duplicates
+from gdpo.tasks.likeness import overlaps
 
 QUESTION = "How many eggs do the ducks of Janet lay in a week of seven days?"
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from gdpo.errors import DataError
-from gdpo.evaluation import BENCHMARKS, Source, find_benchmark
-from gdpo.evaluation._benchmarks import problems
+from gdpo.evaluation import BENCHMARKS
+from gdpo.evaluation.benchmarks import Source, find_benchmark, problems
 from gdpo.tasks import TASKS
 
 TASK = TASKS["math_length"]

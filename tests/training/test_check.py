@@ -27,8 +27,9 @@ from gdpo.recipes.resolve import find_task
 from gdpo.rewards import Reward, Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import TASKS, Problem, Task
-from gdpo.training import Verdict, _reward_checks, check, train
+from gdpo.training import _reward_checks, check, train
 from gdpo.training._reward_checks import RewardFinding, check_rewards
+from gdpo.training.preflight import Verdict
 
 
 def told(findings, verdict=None) -> str:

@@ -9,7 +9,8 @@ from gdpo.recipes.data import read_data
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.recipe import DataConfig
 from gdpo.tasks import TASKS
-from gdpo.training import Finding, Verdict, check, train
+from gdpo.training import check, train
+from gdpo.training.preflight import Finding, Verdict
 
 TASK = TASKS["gsm8k"]
 LONG = "Weng earns {} dollars an hour for babysitting, and she babysat for {} minutes. How much?"

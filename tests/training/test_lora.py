@@ -11,7 +11,11 @@ pytest.importorskip("peft")
 from tests.training.conftest import forget_checkpoints_after
 
 from gdpo.errors import ConfigError
-from gdpo.evaluation import Sampling, Settings, evaluate, find_benchmark, responder_of
+from gdpo.evaluation import evaluate
+from gdpo.evaluation.benchmarks import find_benchmark
+from gdpo.evaluation.evaluation import Settings
+from gdpo.evaluation.named import responder_of
+from gdpo.evaluation.responders import Sampling
 from gdpo.recipes.read import load_recipe
 from gdpo.training import check, train
 

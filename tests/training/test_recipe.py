@@ -4,8 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from gdpo.errors import ConfigError
-from gdpo.experiments import make_grid
-from gdpo.launch import Machines, plan_verl
+from gdpo.experiments.grid import make_grid
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import plan_verl
 from gdpo.recipes.read import load_recipe, read_recipe
 from gdpo.recipes.recipe import DataConfig, Recipe, differences
 from gdpo.recipes.resolve import find_rewards, resolve

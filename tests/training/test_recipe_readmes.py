@@ -11,7 +11,7 @@ from gdpo.cli import main
 from gdpo.cli._app import app
 from gdpo.cli._evaluating import the_benchmarks
 from gdpo.errors import ConfigError
-from gdpo.evaluation import Sampling, check_sampling
+from gdpo.evaluation.responders import Sampling, check_sampling
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import resolve
 from gdpo.recipes.trainer_fields import build_config

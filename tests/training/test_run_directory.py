@@ -12,7 +12,8 @@ from gdpo.errors import ConfigError
 from gdpo.recipes.read import load_recipe
 from gdpo.runs.checkpoints import complete
 from gdpo.runs.directory import RunDirectory, create_run, to_json, write_whole
-from gdpo.training import Verdict, check, train
+from gdpo.training import check, train
+from gdpo.training.preflight import Verdict
 
 
 @pytest.fixture

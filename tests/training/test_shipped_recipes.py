@@ -9,15 +9,17 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 from gdpo.errors import ConfigError
-from gdpo.launch import Machines, plan_verl
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import plan_verl
 from gdpo.recipes.batches import plan_batches, split_batch
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.resolve import resolve
 from gdpo.recipes.shipped import copy_recipe, shipped_recipe, shipped_recipes
 from gdpo.recipes.trainer_fields import build_config
 from gdpo.rollouts import read_rollouts
-from gdpo.training import Verdict, check, train
+from gdpo.training import check, train
 from gdpo.training._quiet import quiet
+from gdpo.training.preflight import Verdict
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FOLDERS = sorted(file.parent for file in RECIPES.glob("*/recipe.yaml"))

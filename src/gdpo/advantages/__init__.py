@@ -10,16 +10,10 @@ of one contributes 0. `gdpo.testing.check_estimator` tests all of it, for your o
 from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_decorrelated
 from gdpo.advantages._decoupled import gdpo, gdpo_leave_one_out, per_reward_batch_std
 from gdpo.advantages._emphasis import sa_mrpo, saw
-from gdpo.advantages._registry import (
-    ESTIMATORS,
-    Estimator,
-    check_advantages,
-    resolve_estimator,
-    weights_by_name,
-)
 from gdpo.advantages._rule import AdvantageRule
 from gdpo.advantages._sum_first import grpo, grpo_batch_norm, grpo_batch_std, grpo_no_std, rloo
-from gdpo.advantages.arrays import Advantages, Rewards, Weights, check_finite
+from gdpo.advantages.arrays import Advantages, Rewards, Weights
+from gdpo.advantages.registry import ESTIMATORS, Estimator, resolve_estimator
 
 __all__ = [
     "ESTIMATORS",
@@ -28,8 +22,6 @@ __all__ = [
     "Estimator",
     "Rewards",
     "Weights",
-    "check_advantages",
-    "check_finite",
     "corr_grpo",
     "gd2po_hard",
     "gd2po_snr",
@@ -45,5 +37,4 @@ __all__ = [
     "rloo",
     "sa_mrpo",
     "saw",
-    "weights_by_name",
 ]

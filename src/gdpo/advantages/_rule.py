@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Real
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages._registry import ESTIMATORS, check_advantages, resolve_estimator
 from gdpo.advantages.arrays import Advantages, Number, Rewards, Weights, number
 from gdpo.advantages.contrib import DualAscent
+from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estimator
 from gdpo.errors import ConfigError, GdpoError
 
 Options = Mapping[str, Any]

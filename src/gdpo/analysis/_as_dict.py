@@ -8,7 +8,8 @@ from gdpo.analysis._analysis import Analysis
 from gdpo.analysis._replay import Replayed
 from gdpo.analysis._run import OVER_TIME, OVER_WINDOW, RunAnalysis
 from gdpo.diagnostics import HeldFinding
-from gdpo.rollouts.readers import Notice, ReadReport
+from gdpo.rollouts.readers import ReadReport
+from gdpo.rollouts.readers.report import Notice
 
 _TRACED = (*OVER_TIME, *OVER_WINDOW, "with_length")
 

@@ -14,17 +14,11 @@ from gdpo._files import is_full
 from gdpo.advantages import ESTIMATORS
 from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.errors import ConfigError
-from gdpo.experiments import (
-    LOGS,
-    REACHED,
-    Grid,
-    analyse,
-    grid_display,
-    make_grid,
-    read_experiment,
-    run_grid,
-)
-from gdpo.experiments.grid import described, read_variants
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.display import grid_display
+from gdpo.experiments.grid import Grid, described, make_grid, read_variants, run_grid
+from gdpo.experiments.reading import LOGS, read_experiment
+from gdpo.experiments.threshold import REACHED
 from gdpo.experiments.toys import suite, table
 from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.filesize import decimal
 
-from gdpo.evaluation import check_push, check_repository, push, uploads
+from gdpo.evaluation.push import check_push, check_repository, push, uploads
 from gdpo.runs.directory import RunDirectory
 
 

@@ -52,10 +52,10 @@ def check(
     from rich.text import Text
 
     from gdpo.cli._evaluating import the_benchmarks
-    from gdpo.evaluation import overlap_findings
+    from gdpo.evaluation.overlap import overlap_findings
     from gdpo.recipes.read import read_recipe
-    from gdpo.training import Verdict
     from gdpo.training import check as check_recipe
+    from gdpo.training.preflight import Verdict
 
     console = Console(highlight=False)
     styles = {Verdict.FINE: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
@@ -80,7 +80,7 @@ def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
     from rich.console import Console
 
     from gdpo.cli._evaluating import progress_shown, sanity_lines, the_benchmarks
-    from gdpo.evaluation import sanity
+    from gdpo.evaluation.sanity import sanity
 
     console = Console(highlight=False)
     benchmarks, wrong = the_benchmarks(names, data), 0

@@ -16,7 +16,8 @@ def demo(*, seed: int = 1, steps: int = 100, output: Path | None = None) -> int:
     """
     from rich.console import Console
 
-    from gdpo.demo import DemoSettings, run_demo
+    from gdpo.demo import run_demo
+    from gdpo.demo.run import DemoSettings
 
     settings = DemoSettings(seed=seed, steps=steps)
     return 1 if run_demo(Console(highlight=False), settings, output=output).failed else 0

@@ -40,7 +40,8 @@ def verl(
     """
     from rich.console import Console
 
-    from gdpo.launch import Machines, launch_verl, plan_verl
+    from gdpo.launch.batches import Machines
+    from gdpo.launch.launch import launch_verl, plan_verl
     from gdpo.recipes.read import read_recipe
 
     console = Console(highlight=False, soft_wrap=True, markup=False)

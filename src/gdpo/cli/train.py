@@ -39,12 +39,13 @@ def train(
     from rich.console import Console
 
     from gdpo.errors import ConfigError
-    from gdpo.experiments import analyse, read_experiment
+    from gdpo.experiments.analysis import analyse
+    from gdpo.experiments.reading import read_experiment
     from gdpo.recipes.read import read_recipe
     from gdpo.report import write_report
     from gdpo.runs.summary import summary_table
-    from gdpo.training import leave_processes
     from gdpo.training import train as run_training
+    from gdpo.training.run import leave_processes
 
     if from_scratch and not resume:
         raise ConfigError("--from-scratch goes with --resume: a new run begins from scratch anyway")

@@ -15,7 +15,8 @@ from rich.text import Text
 
 import gdpo
 from gdpo.errors import MissingExtraError
-from gdpo.experiments import REACHED, WINDOW, Training, final, first_reached, start, tenth
+from gdpo.experiments.process import Training
+from gdpo.experiments.threshold import REACHED, WINDOW, final, first_reached, start, tenth
 from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts, rollout_file
 

@@ -11,16 +11,9 @@ from array_api_compat import array_namespace, is_cupy_array, is_torch_array, to_
 from jaxtyping import Float
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import (
-    AdvantageRule,
-    Estimator,
-    Rewards,
-    check_advantages,
-    check_finite,
-    grpo,
-    weights_by_name,
-)
-from gdpo.advantages.arrays import per_reward, prepare
+from gdpo.advantages import AdvantageRule, Estimator, Rewards, grpo
+from gdpo.advantages.arrays import check_finite, per_reward, prepare
+from gdpo.advantages.registry import check_advantages, weights_by_name
 from gdpo.advantages.stages import (
     BATCH,
     SAMPLES,

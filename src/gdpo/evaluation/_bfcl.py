@@ -43,8 +43,10 @@ from typing import Any, cast
 from gdpo.errors import MissingExtraError
 from gdpo.evaluation._bfcl_handlers import OURS, Handler
 from gdpo.rewards import Example, Reference, Reward
-from gdpo.tasks import Problem, Row, Task
-from gdpo.tasks.tool_calling import format_reward, write_completion
+from gdpo.tasks import Problem, Task
+from gdpo.tasks.task import Row
+from gdpo.tasks.tool_calling import format_reward
+from gdpo.tasks.tool_calling.prompt import write_completion
 
 SIMPLE = ("simple_python", "simple_java", "simple_javascript")
 NON_LIVE = (*SIMPLE, "multiple", "parallel", "parallel_multiple")

@@ -30,9 +30,9 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias, cast
 
-from gdpo.tasks.tool_calling import tool_prompt
 from gdpo.tasks.tool_calling.calls import DEEPEST, deeper
 from gdpo.tasks.tool_calling.parsing import parse
+from gdpo.tasks.tool_calling.prompt import tool_prompt
 
 Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 """Names and arguments of the calls of one step."""

@@ -23,11 +23,13 @@ from typing import Any, TypeAlias
 
 from gdpo.evaluation._bfcl import MULTI_TURN, data_file, documented, possible_answers
 from gdpo.evaluation._bfcl_handlers import OURS, Handler, fresh_tools, run_tools, written
-from gdpo.evaluation._responders import Heard, Responder, Response, nobody
+from gdpo.evaluation.responders import Heard, Responder, Response, nobody
 from gdpo.rewards import Reference, Reward
-from gdpo.tasks import Problem, Row, Task
-from gdpo.tasks.tool_calling import format_reward, write_completion
+from gdpo.tasks import Problem, Task
+from gdpo.tasks.task import Row
+from gdpo.tasks.tool_calling import format_reward
 from gdpo.tasks.tool_calling.parsing import parse
+from gdpo.tasks.tool_calling.prompt import write_completion
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo._student import paired_interval, student_quantile
-from gdpo.experiments._comparison import Interval
+from gdpo.experiments.comparison import Interval
 
 Statistic: TypeAlias = Callable[[Float[np.ndarray, "*draw value"]], Any]
 """A figure of values along the last axis."""

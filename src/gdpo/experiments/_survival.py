@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.experiments._comparison import Interval, Survival
+from gdpo.experiments.comparison import Interval, Survival
 
 _Z = NormalDist().inv_cdf(0.975)
 _ROUNDING = 2**10 * np.finfo(float).eps

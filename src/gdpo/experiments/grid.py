@@ -14,9 +14,9 @@ import yaml
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.experiments._comparison import ALPHA, FEWEST_SEEDS, listed
 from gdpo.experiments._permutation import least_p
-from gdpo.experiments._process import (
+from gdpo.experiments.comparison import ALPHA, FEWEST_SEEDS, listed
+from gdpo.experiments.process import (
     NOTE,
     Orphan,
     Training,
@@ -29,7 +29,7 @@ from gdpo.experiments._process import (
     stop_trainings,
     wait_for_end,
 )
-from gdpo.experiments._reading import (
+from gdpo.experiments.reading import (
     LOGS,
     Plan,
     arm_name,

@@ -12,18 +12,13 @@ from jaxtyping import Float
 
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError, DataError
-from gdpo.integrations._rows import Groups
 from gdpo.integrations._settings import Settings
-from gdpo.rewards import (
-    Reward,
-    Scorer,
-    apply_gates,
-    check_gates,
-    declared_ranges,
-)
-from gdpo.rewards.gates import describe_rewards
+from gdpo.integrations.rows import Groups
+from gdpo.rewards import Reward, Scorer, apply_gates
+from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward, read_gates
-from gdpo.tasks import resolve_task, without_arrays
+from gdpo.tasks import resolve_task
+from gdpo.tasks.rows import without_arrays
 
 logger = logging.getLogger(__name__)
 

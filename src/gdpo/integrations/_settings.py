@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gdpo.advantages import AdvantageRule, weights_by_name
+from gdpo.advantages import AdvantageRule
+from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError
-from gdpo.rewards import check_distinct
+from gdpo.rewards.scorer import check_distinct
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.integrations._rows import advantages_of, as_groups, by_name, reward_columns
 from gdpo.integrations._settings import Settings, make_settings
+from gdpo.integrations.rows import advantages_of, as_groups, by_name, reward_columns
 
 logger = logging.getLogger(__name__)
 

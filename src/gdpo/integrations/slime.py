@@ -14,8 +14,8 @@ import numpy as np
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError, MissingExtraError
-from gdpo.integrations._rows import advantages_of, as_groups, by_name, reward_columns
 from gdpo.integrations._settings import Settings, make_settings
+from gdpo.integrations.rows import advantages_of, as_groups, by_name, reward_columns
 
 _DEFAULTS = {"estimator": "gdpo", "reward_keys": None, "reward_weights": None, "options": None}
 _BROADCAST = ("grpo", "gspo", "cispo")

@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import check_finite
+from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError
 from gdpo.integrations._settings import Settings, make_settings
 

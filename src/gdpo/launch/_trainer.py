@@ -6,8 +6,8 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.launch._batches import Batches
 from gdpo.launch._trl_defaults import DEFAULTS, field
+from gdpo.launch.batches import Batches
 from gdpo.recipes.batches import filters_groups
 from gdpo.recipes.recipe import Recipe
 from gdpo.recipes.trainer_fields import ELSEWHERE, out_of_range

@@ -11,10 +11,12 @@ from typing import Any, cast
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl import NAME, PATH, PREFIX, SCORE, TOKENS_MANAGER, compute_score
-from gdpo.launch._batches import Batches, Machines
+from gdpo.integrations.rows import NAME, PREFIX
+from gdpo.integrations.verl import compute_score
+from gdpo.integrations.verl.scores import PATH, SCORE, TOKENS_MANAGER
 from gdpo.launch._trainer import actor, length, rollout
 from gdpo.launch._trl_defaults import field
+from gdpo.launch.batches import Batches, Machines
 from gdpo.recipes.batches import filters_groups
 from gdpo.recipes.models import SMOLLM2, converted_folder
 from gdpo.recipes.recipe import Recipe

@@ -7,18 +7,10 @@ from typing import Any
 from gdpo.advantages import AdvantageRule, resolve_estimator
 from gdpo.errors import ConfigError
 from gdpo.recipes.recipe import Recipe, RewardConfig
-from gdpo.rewards import (
-    BUILT_IN,
-    Gate,
-    OnError,
-    Reward,
-    Scorer,
-    check_distinct,
-    check_gates,
-    declared_ranges,
-)
-from gdpo.rewards.gates import describe_rewards
+from gdpo.rewards import BUILT_IN, Gate, Reward, Scorer
+from gdpo.rewards.gates import check_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import find_reward
+from gdpo.rewards.scorer import OnError, check_distinct
 from gdpo.tasks import Task, resolve_task
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.experiments import Comparison, Measured, Outcome, first_reached
+from gdpo.experiments.comparison import Comparison, Outcome
+from gdpo.experiments.reading import Measured
+from gdpo.experiments.threshold import first_reached
 from gdpo.report._charts import COLOURS, Chart, Line, Points
 
 _POINTS = 20_000

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from gdpo.experiments import Comparison, Difference, Interval, Measured, Run
+from gdpo.experiments.comparison import Comparison, Difference, Interval
+from gdpo.experiments.reading import Measured, Run
 from gdpo.report._charts import COLOURS
 from gdpo.report.text import html, number, probability, short
 

@@ -12,7 +12,8 @@ from gdpo.diagnostics import (
     Span,
     diagnose,
 )
-from gdpo.experiments import Experiment, Run, estimator_of
+from gdpo.experiments.grid import estimator_of
+from gdpo.experiments.reading import Experiment, Run
 from gdpo.report._replay import Replay, Replayed
 
 

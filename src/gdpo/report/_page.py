@@ -9,7 +9,8 @@ from string import Template
 
 from gdpo._files import write_whole
 from gdpo.diagnostics import LASTING
-from gdpo.experiments import Comparison, Measured
+from gdpo.experiments.comparison import Comparison
+from gdpo.experiments.reading import Measured
 from gdpo.report import _figures as figures
 from gdpo.report import _head as head
 from gdpo.report import _parts as parts

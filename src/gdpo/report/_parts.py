@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gdpo.diagnostics import LASTING, Severity, Span
-from gdpo.experiments import Comparison
+from gdpo.experiments.comparison import Comparison
 from gdpo.report._charts import Chart
 from gdpo.report._head import arm_name, swatch, table
 from gdpo.report._lasting import Lasting

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float
 from gdpo.advantages import ESTIMATORS, AdvantageRule
 from gdpo.analysis import Tally, call_rule, disagreement, make_rule
 from gdpo.errors import GdpoError
-from gdpo.experiments import Experiment, Run, estimator_of
+from gdpo.experiments.grid import estimator_of
+from gdpo.experiments.reading import Experiment, Run
 from gdpo.recipes.read import read_recipe
 from gdpo.report._record import Step, evenly, read_step, step_files
 from gdpo.runs.directory import RunDirectory

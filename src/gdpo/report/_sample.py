@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.experiments import Experiment
+from gdpo.experiments.reading import Experiment
 from gdpo.report._record import read_texts
 from gdpo.report._replay import Replay, Replayed
 from gdpo.report.text import embedded, messages, visible

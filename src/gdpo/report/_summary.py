@@ -4,7 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gdpo.experiments import Comparison, Difference, Interval, Measured
+from gdpo.experiments.comparison import Comparison, Difference, Interval
+from gdpo.experiments.reading import Measured
 from gdpo.report.text import number, probability, visible
 
 

@@ -41,7 +41,10 @@ from typing import TypeAlias
 
 from gdpo.rewards._code_tests import LONGEST, limits_from_reference, tests_from_reference
 from gdpo.rewards.reward import Example, Reference, Reward
-from gdpo.sandbox import Verdict, default_sandbox, find_backend, parse_program
+from gdpo.sandbox import Verdict
+from gdpo.sandbox.backends import find_backend
+from gdpo.sandbox.plan import parse_program
+from gdpo.sandbox.sandbox import default_sandbox
 
 __all__ = [
     "LONGEST",

@@ -1,11 +1,10 @@
 """The rollout record: one format for what was sampled, rewarded and learned from."""
 
-from gdpo.rollouts.arrays import RewardArrays, reward_arrays
+from gdpo.rollouts.arrays import reward_arrays
 from gdpo.rollouts.record import Rollout, read_rollouts, rollout_file, write_rollouts
 from gdpo.rollouts.writing import StepWriter
 
 __all__ = [
-    "RewardArrays",
     "Rollout",
     "StepWriter",
     "read_rollouts",

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from gdpo._naming import find
 from gdpo.errors import ConfigError
-from gdpo.tasks._task import Task
+from gdpo.tasks.task import Task
 
 _PLACES = {
     "tool_calling": ("gdpo.tasks.tool_calling", "TASK"),

@@ -42,9 +42,9 @@ from functools import partial
 from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
 from gdpo.rewards.maths import boxed
-from gdpo.tasks._task import Problem, Row, Task
 from gdpo.tasks._thinking import holds_something, split_thinking
 from gdpo.tasks.rows import text_at
+from gdpo.tasks.task import Problem, Row, Task
 
 _SYSTEM = """\
 You solve math problems with care. Work through each problem step by step first, and only then \

@@ -38,8 +38,8 @@ from gdpo.errors import DataError
 from gdpo.rewards import Reference
 from gdpo.rewards.length import token_limit
 from gdpo.rewards.maths import boxed, maths_answer
-from gdpo.tasks._task import Problem, Row, Task
 from gdpo.tasks.rows import describe, text_at
+from gdpo.tasks.task import Problem, Row, Task
 
 _REQUEST = r"Please reason step by step, and put your final answer within \boxed{}."
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeAlias, cast
 import numpy as np
 
 from gdpo.errors import ConfigError, DataError, MissingExtraError
-from gdpo.tasks._task import Problem, Row, Task
+from gdpo.tasks.task import Problem, Row, Task
 
 _ROLES = ("system", "user", "assistant")
 

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from gdpo.errors import RewardError
-from gdpo.rewards import Failure, Reference, Reward, score_one
+from gdpo.rewards import Reference, Reward
 from gdpo.rewards.reward import refuse_no_reward
-from gdpo.rewards.scores import Result
+from gdpo.rewards.scores import Failure, Result, score_one
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
-from gdpo.integrations.verl._settings import read_settings
-from gdpo.launch import Machines, plan_verl
-from gdpo.launch._launch import write_rows
+from gdpo.integrations.verl.settings import read_settings
+from gdpo.launch.batches import Machines
+from gdpo.launch.launch import plan_verl, write_rows
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.shipped import shipped_recipes
 from gdpo.tasks import Problem

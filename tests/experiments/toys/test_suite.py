@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.toys import TOYS, run_toy, suite, table, toy_experiment
+from gdpo.experiments.toys import TOYS, run_toy, suite, table
+from gdpo.experiments.toys._suite import toy_experiment
 
 SHORT = replace(TOYS["opposed"], steps=30)
 HERE = "tests.experiments.toys.test_suite"

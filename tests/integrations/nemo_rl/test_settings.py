@@ -8,9 +8,8 @@ from tests.integrations.nemo_rl.recorded import Grpo, Master, adv_estimator, mas
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
-from gdpo.integrations._rows import is_ours
-from gdpo.integrations.nemo_rl import estimator_names
 from gdpo.integrations.nemo_rl._settings import check_run, read_settings
+from gdpo.integrations.rows import estimator_names, is_ours
 
 GSM8K = {"task": "gsm8k"}
 NAMES_OF_GSM8K = {"gdpo_reward_keys": ["format", "correctness"]}

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdpo.integrations.verl import KNOWN, _plugin
+from gdpo.integrations.verl import _plugin
 from gdpo.integrations.verl._plugin import when_imported
+from gdpo.integrations.verl.settings import KNOWN
 
 
 @pytest.fixture

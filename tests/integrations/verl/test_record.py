@@ -8,9 +8,9 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import gdpo
 from gdpo.errors import ConfigError
-from gdpo.integrations.verl._compute_score import PATH
 from gdpo.integrations.verl._estimator import compute_advantages, metrics_of_latest
 from gdpo.integrations.verl._trainers import with_queue
+from gdpo.integrations.verl.scores import PATH
 from gdpo.rollouts import read_rollouts
 from gdpo.rollouts.readers import read_rollout_files
 

@@ -5,9 +5,8 @@ from tests.integrations.verl.configs import Config
 
 from gdpo import ConfigError
 from gdpo.advantages import ESTIMATORS
-from gdpo.integrations._rows import is_ours
-from gdpo.integrations.verl import estimator_names
-from gdpo.integrations.verl._settings import check_record, read_settings
+from gdpo.integrations.rows import estimator_names, is_ours
+from gdpo.integrations.verl.settings import check_record, read_settings
 
 
 def read(**more):

@@ -8,8 +8,7 @@ import pytest
 from tests.sandbox.needed import needs_sandbox
 
 from gdpo.errors import DataError
-from gdpo.evaluation import find_benchmark
-from gdpo.evaluation._benchmarks import problems
+from gdpo.evaluation.benchmarks import find_benchmark, problems
 from gdpo.rewards.code import pass_all, pass_rate, verdict_of
 from gdpo.tasks import TASKS
 from gdpo.tasks.coding.plus import _STAND_IN, mbpp_plus_tests, plus_check

@@ -6,21 +6,8 @@ compares an estimator's mean update with the true gradients. The batches are tho
 advantages are known in closed form, without any learning.
 """
 
-from gdpo.experiments.toys._run import Alignment, ToyResult, alignment, run_toy
-from gdpo.experiments.toys._suite import suite, table, toy_experiment
-from gdpo.experiments.toys._toys import TOYS, Choice, Reward, Toy, earned_by
+from gdpo.experiments.toys._run import alignment, run_toy
+from gdpo.experiments.toys._suite import suite, table
+from gdpo.experiments.toys._toys import TOYS
 
-__all__ = [
-    "TOYS",
-    "Alignment",
-    "Choice",
-    "Reward",
-    "Toy",
-    "ToyResult",
-    "alignment",
-    "earned_by",
-    "run_toy",
-    "suite",
-    "table",
-    "toy_experiment",
-]
+__all__ = ["TOYS", "alignment", "run_toy", "suite", "table"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments._reading import Experiment, Measured, Run
-from gdpo.experiments._threshold import first_reached
+from gdpo.experiments.reading import Experiment, Measured, Run
+from gdpo.experiments.threshold import first_reached
 from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
 from gdpo.experiments.toys._toys import TOYS, Toy
 

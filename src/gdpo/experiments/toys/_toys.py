@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.experiments._reading import Measured
+from gdpo.experiments.reading import Measured
 
 Array: TypeAlias = np.ndarray
 

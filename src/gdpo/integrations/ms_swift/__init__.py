@@ -3,7 +3,7 @@
 Both are called from a file of the user's that `--external_plugins` names.
 """
 
-from gdpo.integrations.ms_swift._estimator import VERSIONS, use_estimator
+from gdpo.integrations.ms_swift._estimator import use_estimator
 from gdpo.integrations.ms_swift._rewards import register_rewards
 
-__all__ = ["VERSIONS", "register_rewards", "use_estimator"]
+__all__ = ["register_rewards", "use_estimator"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.advantages import check_advantages, resolve_estimator
+from gdpo.advantages import resolve_estimator
+from gdpo.advantages.registry import check_advantages
 from gdpo.errors import ConfigError
-from gdpo.integrations._rows import as_groups
+from gdpo.integrations.rows import as_groups
 
 VERSIONS = ("4.6.",)
 """Of ms-swift: those whose functions are known here."""

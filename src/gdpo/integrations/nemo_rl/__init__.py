@@ -3,8 +3,6 @@
 And any reward, task or gate as its environment `gdpo`.
 """
 
-from gdpo.integrations._rows import NAME, PREFIX, estimator_names
 from gdpo.integrations.nemo_rl._install import install
-from gdpo.integrations.nemo_rl._settings import ENVIRONMENT
 
-__all__ = ["ENVIRONMENT", "NAME", "PREFIX", "estimator_names", "install"]
+__all__ = ["install"]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gdpo.diagnostics import Watch
-from gdpo.integrations._rows import advantages_of, as_groups, reward_columns
 from gdpo.integrations._scoring import Computed
 from gdpo.integrations.nemo_rl._settings import PLACE, read_settings
+from gdpo.integrations.rows import advantages_of, as_groups, reward_columns
 
 COMPONENT = "reward/"
 """Before the name of a reward, in NeMo-RL's batches."""

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gdpo.errors import ConfigError
-from gdpo.integrations._rows import NAME, is_ours
 from gdpo.integrations.nemo_rl._actor import PATH
 from gdpo.integrations.nemo_rl._estimator import AdvantageEstimator
 from gdpo.integrations.nemo_rl._interface import KNOWN_COMMIT, Modules, difference
 from gdpo.integrations.nemo_rl._settings import ENVIRONMENT, check_run
+from gdpo.integrations.rows import NAME, is_ours
 
 logger = logging.getLogger(__name__)
 

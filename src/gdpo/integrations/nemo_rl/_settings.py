@@ -8,9 +8,9 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.integrations._rows import PREFIX, is_ours, without_prefix
 from gdpo.integrations._scoring import Judge
 from gdpo.integrations._settings import Settings, make_settings
+from gdpo.integrations.rows import PREFIX, is_ours, without_prefix
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 from transformers import set_seed
 from trl.trainer.utils import get_callable_name, get_config_model_id, is_async_callable
 
-from gdpo.advantages import weights_by_name
+from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError, RewardError
-from gdpo.rewards import Reward, Scorer, Scores, check_distinct
+from gdpo.rewards import Reward, Scorer, Scores
+from gdpo.rewards.scorer import check_distinct
 
 
 def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str], Any]:

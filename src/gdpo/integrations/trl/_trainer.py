@@ -16,11 +16,8 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from gdpo.advantages import (
-    AdvantageRule,
-    check_finite,
-    gdpo,
-)
+from gdpo.advantages import AdvantageRule, gdpo
+from gdpo.advantages.arrays import check_finite
 from gdpo.diagnostics import Diagnosis, Watch, diagnose
 from gdpo.errors import ConfigError
 from gdpo.integrations.trl._config import GDPOConfig
@@ -41,13 +38,8 @@ from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl._state import KeptState
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
-from gdpo.rewards import (
-    apply_gates,
-    check_gates,
-    closed_gates,
-    declared_ranges,
-)
-from gdpo.rewards.gates import describe_rewards
+from gdpo.rewards import apply_gates
+from gdpo.rewards.gates import check_gates, closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
 from gdpo.rollouts.record import Declared
 

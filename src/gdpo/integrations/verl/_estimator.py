@@ -17,10 +17,10 @@ from jaxtyping import Bool
 
 from gdpo.diagnostics import Watch
 from gdpo.errors import ConfigError
-from gdpo.integrations._rows import Columns, advantages_of, as_groups, reward_columns
 from gdpo.integrations._scoring import Computed
-from gdpo.integrations.verl._compute_score import declared_by
-from gdpo.integrations.verl._settings import ROLLOUTS, read_settings
+from gdpo.integrations.rows import Columns, advantages_of, as_groups, reward_columns
+from gdpo.integrations.verl.scores import declared_by
+from gdpo.integrations.verl.settings import ROLLOUTS, read_settings
 from gdpo.rollouts import Rollout, StepWriter
 from gdpo.rollouts.writing import set_aside
 

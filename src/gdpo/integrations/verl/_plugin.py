@@ -12,10 +12,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from gdpo.integrations._rows import NAME, estimator_names
-from gdpo.integrations.verl._compute_score import TOKENS_MANAGER, with_num_tokens
+from gdpo.integrations.rows import NAME, estimator_names
 from gdpo.integrations.verl._estimator import compute_advantages
-from gdpo.integrations.verl._settings import KNOWN
 from gdpo.integrations.verl._trainers import (
     with_check,
     with_columns,
@@ -23,6 +21,8 @@ from gdpo.integrations.verl._trainers import (
     with_queue,
     with_rewards_dumped,
 )
+from gdpo.integrations.verl.scores import TOKENS_MANAGER, with_num_tokens
+from gdpo.integrations.verl.settings import KNOWN
 
 Change = Callable[[ModuleType], None]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.integrations._rows import by_name, is_ours
-from gdpo.integrations.verl._compute_score import check_keys
+from gdpo.integrations.rows import by_name, is_ours
 from gdpo.integrations.verl._estimator import Carried, carrying, metrics_of_latest, record
-from gdpo.integrations.verl._settings import check_record, read_settings
+from gdpo.integrations.verl.scores import check_keys
+from gdpo.integrations.verl.settings import check_record, read_settings
 
 Function = Callable[..., Any]
 

@@ -4,18 +4,15 @@ The format of each file is recognized by its fields, or said; `docs/reference/ro
 has them all. Nothing is lost silently: every row that was not read is in the report.
 """
 
-from gdpo.rollouts.readers.columns import Rescore, Rescored, RolloutText
+from gdpo.rollouts.readers.columns import Rescored, RolloutText
 from gdpo.rollouts.readers.formats import NAMES as FORMATS
 from gdpo.rollouts.readers.reading import RolloutReading, read_rollout_files, read_texts
-from gdpo.rollouts.readers.report import FileReport, Notice, ReadReport
+from gdpo.rollouts.readers.report import ReadReport
 from gdpo.rollouts.readers.table import RolloutTable
 
 __all__ = [
     "FORMATS",
-    "FileReport",
-    "Notice",
     "ReadReport",
-    "Rescore",
     "Rescored",
     "RolloutReading",
     "RolloutTable",

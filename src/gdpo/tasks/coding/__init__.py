@@ -31,8 +31,8 @@ References:
 
 from gdpo.rewards.code import no_bug, pass_rate
 from gdpo.rewards.length import token_limit
-from gdpo.tasks._task import Task
 from gdpo.tasks.coding._samples import COLUMNS, gold_completion, read_row
+from gdpo.tasks.task import Task
 
 __all__ = ["TASK"]
 

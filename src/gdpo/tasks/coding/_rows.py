@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from gdpo.errors import DataError
-from gdpo.tasks._task import Row
 from gdpo.tasks.coding.plus import is_plus, plus_check
 from gdpo.tasks.rows import describe, mapping_of, text_at
+from gdpo.tasks.task import Row
 
 TestsOfRow: TypeAlias = dict[str, Any]
 """`kind` and what that kind needs."""

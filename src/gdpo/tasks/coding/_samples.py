@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
-from gdpo.tasks._task import Message, Problem, Row
 from gdpo.tasks.coding._rows import (
     TestsOfRow,
     code_contests_tests,
@@ -19,6 +18,7 @@ from gdpo.tasks.coding._rows import (
 )
 from gdpo.tasks.coding.plus import PLUS_LIMITS, is_plus, mbpp_plus_tests
 from gdpo.tasks.rows import describe, messages_at, text_at, without_arrays
+from gdpo.tasks.task import Message, Problem, Row
 
 _REQUEST = (
     "Think it through first. Then give the whole program in one block that begins with ```python "

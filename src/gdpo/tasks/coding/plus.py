@@ -15,8 +15,8 @@ import re
 from typing import Any
 
 from gdpo.errors import DataError
-from gdpo.tasks._task import Row
 from gdpo.tasks.rows import text_at
+from gdpo.tasks.task import Row
 
 _NUMPY = re.compile(r"^import numpy as np[ \t]*$", re.MULTILINE)
 

@@ -58,20 +58,12 @@ Both:
 18. The length reward and the schedules of the published code, off by default there, are not here.
 """
 
-from gdpo.tasks._task import Task
+from gdpo.tasks.task import Task
 from gdpo.tasks.tool_calling import _compatible
 from gdpo.tasks.tool_calling._rewards import correctness_reward, format_reward
 from gdpo.tasks.tool_calling._rows import COLUMNS, gold_completion, read_row
-from gdpo.tasks.tool_calling.prompt import tool_prompt, write_completion
 
-__all__ = [
-    "COMPATIBLE",
-    "TASK",
-    "correctness_reward",
-    "format_reward",
-    "tool_prompt",
-    "write_completion",
-]
+__all__ = ["COMPATIBLE", "TASK", "correctness_reward", "format_reward"]
 
 _BAD = "I would rather not say."
 

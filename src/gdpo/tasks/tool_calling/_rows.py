@@ -29,9 +29,9 @@ from typing import Any, cast
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
-from gdpo.tasks._task import Message, Problem, Row
 from gdpo.tasks._thinking import split_thinking
 from gdpo.tasks.rows import describe, mapping_of, messages_at, text_at, without_arrays
+from gdpo.tasks.task import Message, Problem, Row
 from gdpo.tasks.tool_calling._rewards import gold_calls
 from gdpo.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
 from gdpo.tasks.tool_calling.prompt import tool_prompt, user_turns, write_completion

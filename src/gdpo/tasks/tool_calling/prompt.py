@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gdpo.errors import DataError
-from gdpo.tasks._task import Message
+from gdpo.tasks.task import Message
 
 _SYSTEM = """\
 You are a helpful multi-turn dialogue assistant capable of leveraging tool calls to solve user \

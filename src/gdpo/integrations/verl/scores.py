@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import weights_by_name
+from gdpo.advantages.registry import weights_by_name
 from gdpo.errors import ConfigError
 from gdpo.integrations._scoring import Judge, as_reference
-from gdpo.integrations.verl._settings import plain
+from gdpo.integrations.verl.settings import plain
 
 SCORE = "score"
 """verl's own number of a rollout."""

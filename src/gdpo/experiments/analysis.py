@@ -6,7 +6,15 @@ from math import nan
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.experiments._comparison import (
+from gdpo.experiments._permutation import holm, permutation_test
+from gdpo.experiments._robust import (
+    bootstrap,
+    expanded_level,
+    interquartile_mean,
+    paired_difference,
+)
+from gdpo.experiments._survival import kaplan_meier, log_rank_scores
+from gdpo.experiments.comparison import (
     FEWEST_SEEDS,
     Comparison,
     Difference,
@@ -16,16 +24,8 @@ from gdpo.experiments._comparison import (
     answer,
     question,
 )
-from gdpo.experiments._permutation import holm, permutation_test
-from gdpo.experiments._reading import OPEN, Experiment, Measured, Run
-from gdpo.experiments._robust import (
-    bootstrap,
-    expanded_level,
-    interquartile_mean,
-    paired_difference,
-)
-from gdpo.experiments._survival import kaplan_meier, log_rank_scores
-from gdpo.experiments._threshold import WINDOW, best, final, first_reached
+from gdpo.experiments.reading import OPEN, Experiment, Measured, Run
+from gdpo.experiments.threshold import WINDOW, best, final, first_reached
 
 __all__ = ["Comparison", "Difference", "Interval", "Outcome", "Survival", "analyse"]
 

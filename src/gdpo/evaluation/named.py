@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.evaluation._benchmarks import Benchmark
-from gdpo.evaluation._responders import (
+from gdpo.evaluation.benchmarks import Benchmark
+from gdpo.evaluation.responders import (
     LocalModel,
     Responder,
     Sampling,
@@ -17,7 +17,7 @@ from gdpo.evaluation._responders import (
     Written,
     check_vllm,
 )
-from gdpo.evaluation._server import Server
+from gdpo.evaluation.server import Server
 from gdpo.recipes.models import load_tokenizer, locate_model, make_ready
 from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.runs.directory import RunDirectory

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gdpo.errors import GdpoError
-from gdpo.evaluation._benchmarks import BENCHMARKS, GROUPS, Benchmark, problems
+from gdpo.evaluation.benchmarks import BENCHMARKS, GROUPS, Benchmark, problems
 from gdpo.recipes.data import Rows
-from gdpo.tasks import Problem, Task, overlaps
+from gdpo.tasks import Problem, Task
+from gdpo.tasks.likeness import overlaps
 from gdpo.tasks.tool_calling.prompt import user_turns
-from gdpo.training import Finding, Verdict
+from gdpo.training.preflight import Finding, Verdict
 
 _NAMED = 5
 """Rows that a finding names, at most."""

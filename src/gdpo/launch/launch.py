@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 
 from gdpo._files import write_whole
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.launch._batches import Batches, Machines, plan
 from gdpo.launch._finish import finish
 from gdpo.launch._trainer import check_fields
 from gdpo.launch._trl_defaults import field
 from gdpo.launch._verl import VerlFiles, own_fields, verl_config, with_fields
+from gdpo.launch.batches import Batches, Machines, plan
 from gdpo.recipes.data import digest_of, read_data
 from gdpo.recipes.models import SMOLLM2, convert_smollm2
 from gdpo.recipes.recipe import DataConfig, Recipe
@@ -219,7 +219,7 @@ def launch_verl(
 
 
 def _check_verl() -> None:
-    from gdpo.integrations.verl import KNOWN
+    from gdpo.integrations.verl.settings import KNOWN
 
     try:
         installed = version("verl")

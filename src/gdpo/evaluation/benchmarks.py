@@ -14,7 +14,8 @@ from gdpo.evaluation._bfcl_handlers import HANDLERS, Handler
 from gdpo.evaluation._bfcl_multi_turn import GoOn, go_on, multi_turn_samples, multi_turn_task
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
-from gdpo.tasks import Problem, Row, Task, load_problems, resolve_task
+from gdpo.tasks import Problem, Task, load_problems, resolve_task
+from gdpo.tasks.task import Row
 
 
 @dataclass(frozen=True, slots=True)

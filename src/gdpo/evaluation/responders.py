@@ -6,7 +6,8 @@ from importlib.util import find_spec
 from typing import Any, Protocol, TypeAlias
 
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.tasks import Message, Problem, Task
+from gdpo.tasks import Problem, Task
+from gdpo.tasks.task import Message
 
 
 @dataclass(frozen=True, slots=True)

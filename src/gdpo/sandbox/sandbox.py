@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Self
 
 from gdpo.errors import ConfigError, DataError
-from gdpo.sandbox._backends import find_backend, launcher
 from gdpo.sandbox._interpreter import PACKAGES
 from gdpo.sandbox._launch import plain
 from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._plan import fits, plan
 from gdpo.sandbox._pool import Pool
 from gdpo.sandbox._tests import Stdio, Tests
 from gdpo.sandbox._verdict import Outcome, SandboxError, Verdict
 from gdpo.sandbox._worker import Job, WorkerDied, WorkerHung
+from gdpo.sandbox.backends import find_backend, launcher
+from gdpo.sandbox.plan import fits, plan
 
 logger = logging.getLogger(__name__)
 

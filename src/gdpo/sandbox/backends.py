@@ -17,10 +17,10 @@ from gdpo.sandbox._launch import (
     sandlock,
 )
 from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._plan import plan
 from gdpo.sandbox._tests import Calls
 from gdpo.sandbox._verdict import SandboxError
 from gdpo.sandbox._worker import Job, Worker, WorkerDied, WorkerHung
+from gdpo.sandbox.plan import plan
 
 _PROBE = '''
 import os, socket

@@ -23,16 +23,16 @@ from gdpo.demo._policy import PolicySettings, count_parameters, make_policy, pol
 from gdpo.demo._report import ONE_SEED, Curve, curves, draw_picture, last_answers, report_table
 from gdpo.demo._tools import tool_rows
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.experiments import (
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.process import (
     Training,
-    analyse,
     describe_ending,
-    read_experiment,
     signals_held,
     start_training,
     stop_trainings,
     terminable,
 )
+from gdpo.experiments.reading import read_experiment
 from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe
 from gdpo.report import write_report
 from gdpo.rewards import Reward

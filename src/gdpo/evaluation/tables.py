@@ -7,10 +7,10 @@ from statistics import fmean
 from rich.table import Column, Table
 
 from gdpo.errors import ConfigError
-from gdpo.evaluation._benchmarks import GROUPS
 from gdpo.evaluation._bfcl import VERSIONS, bfcl_averages
-from gdpo.evaluation._evaluation import Result
 from gdpo.evaluation._intervals import Estimate, difference
+from gdpo.evaluation.benchmarks import GROUPS
+from gdpo.evaluation.evaluation import Result
 
 _SHOWN = 20
 """Numbers of problems that a sentence names."""

@@ -14,11 +14,11 @@ import numpy as np
 
 from gdpo._files import to_json, write_whole
 from gdpo.errors import ConfigError, DataError
-from gdpo.evaluation._benchmarks import Benchmark, measures, problems, rewards_of
 from gdpo.evaluation._bfcl_multi_turn import Conversations
 from gdpo.evaluation._intervals import Estimate, share
-from gdpo.evaluation._responders import Responder, Sampling
-from gdpo.evaluation._server import ANSWERED
+from gdpo.evaluation.benchmarks import Benchmark, measures, problems, rewards_of
+from gdpo.evaluation.responders import Responder, Sampling
+from gdpo.evaluation.server import ANSWERED
 from gdpo.rewards import Reward, Scorer
 from gdpo.rollouts import Rollout, read_rollouts, write_rollouts
 from gdpo.runs.lock import alone

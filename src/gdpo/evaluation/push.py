@@ -14,8 +14,8 @@ from typing import Any
 
 from gdpo._files import write_whole
 from gdpo.errors import ConfigError, DataError, GdpoError, MissingExtraError
-from gdpo.evaluation._evaluation import Result, Settings
-from gdpo.evaluation._tables import unscorable_lines
+from gdpo.evaluation.evaluation import Result, Settings
+from gdpo.evaluation.tables import unscorable_lines
 from gdpo.runs.directory import RunDirectory
 
 HEADING = "## Evaluation"

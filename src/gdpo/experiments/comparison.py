@@ -7,7 +7,7 @@ from math import isnan
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.experiments._reading import OPEN, Experiment, Measured
+from gdpo.experiments.reading import OPEN, Experiment, Measured
 
 FEWEST_SEEDS = 5
 """With fewer an arm, a result is exploratory, nothing is called better, and averages have no
@@ -311,5 +311,6 @@ def _seeds(count: int) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: `a, b and c`."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

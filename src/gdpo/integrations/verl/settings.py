@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError
-from gdpo.integrations._rows import PREFIX, as_text, is_ours, without_prefix
 from gdpo.integrations._settings import Settings, make_settings
+from gdpo.integrations.rows import PREFIX, as_text, is_ours, without_prefix
 
 KNOWN = ("0.9.0", "0.9.1")
 """Versions of verl that the conformance tests have run with."""

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import ConfigError, DataError
-from gdpo.experiments._threshold import REACHED
+from gdpo.experiments.threshold import REACHED
 from gdpo.recipes.read import read_recipe
 from gdpo.recipes.recipe import GateConfig, Recipe, differences
 from gdpo.recipes.yaml import spell_number

@@ -26,7 +26,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from gdpo.tasks._task import Problem
+from gdpo.tasks.task import Problem
 
 _GRAM = 5
 _FIFTHS = 4

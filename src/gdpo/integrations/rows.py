@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo._naming import did_you_mean
-from gdpo.advantages import ESTIMATORS, check_finite
+from gdpo.advantages import ESTIMATORS
+from gdpo.advantages.arrays import check_finite
 from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from gdpo.evaluation._benchmarks import Benchmark, rewards_of
-from gdpo.evaluation._evaluation import Progress, Settings, evaluate
-from gdpo.evaluation._named import responder_of
-from gdpo.evaluation._responders import Sampling
+from gdpo.evaluation.benchmarks import Benchmark, rewards_of
+from gdpo.evaluation.evaluation import Progress, Settings, evaluate
+from gdpo.evaluation.named import responder_of
+from gdpo.evaluation.responders import Sampling
 from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts
 

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from gdpo._files import errors_name
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.evaluation._responders import Heard, Response, Sampling, nobody
+from gdpo.evaluation.responders import Heard, Response, Sampling, nobody
 from gdpo.tasks import Problem
 
 T = TypeVar("T")
