@@ -38,7 +38,7 @@ def test_prompts_are_those_of_toolrls_handler(case):
 def test_calls_are_those_that_toolrls_handler_reads(case):
     assert [{name: parameters} for name, parameters in TOOLRL.calls(case["text"])] == case["calls"]
     runs = TOOLRL.runs(case["text"])
-    told = TOOLRL.told(runs, [" {} "] * len(runs))
+    told = TOOLRL.tool_messages(runs, [" {} "] * len(runs))
     assert told == [
         f"You have made the tool call {run}. Execution returns: {{}}" for run in case["runs"]
     ]

@@ -11,11 +11,11 @@ from gdpo.evaluation._bfcl_multi_turn import (
     MOST_STEPS,
     Conversations,
     go_on,
-    multi_turn_samples,
+    multi_turn_problems,
     multi_turn_task,
     split_turns,
 )
-from gdpo.evaluation.responders import Response, Written
+from gdpo.evaluation.responders import Response, RowAnswers
 from gdpo.tasks.tool_calling.parsing import parse
 from gdpo.tasks.tool_calling.prompt import write_completion
 
@@ -44,7 +44,7 @@ def call(name, **parameters):
 
 
 def talked(category, *texts, handler=OURS):
-    [sample] = multi_turn_samples(category, 1, handler=handler)
+    [sample] = multi_turn_problems(category, 1, handler=handler)
     saying = Saying(*texts)
     [[response]] = Conversations(saying, partial(go_on, handler=handler)).respond([sample], 0, 1)
     scores = [
@@ -60,11 +60,11 @@ def talked(category, *texts, handler=OURS):
 def test_the_rows_own_calls_are_right_and_silence_is_not(category, handler):
     task = multi_turn_task(category, handler=handler)
     samples, next_ = (
-        multi_turn_samples(category, 6, handler=handler),
+        multi_turn_problems(category, 6, handler=handler),
         partial(go_on, handler=handler),
     )
-    gold = Conversations(Written(task, gold=True), next_).respond(samples, 0, 1)
-    silent = Conversations(Written(task, gold=False), next_).respond(samples, 0, 1)
+    gold = Conversations(RowAnswers(task, gold=True), next_).respond(samples, 0, 1)
+    silent = Conversations(RowAnswers(task, gold=False), next_).respond(samples, 0, 1)
     assert len(samples) == 6
     for sample, [right], [nothing] in zip(samples, gold, silent, strict=True):
         assert [r.function(right.text, sample.reference) for r in task.rewards] == [1, 1]

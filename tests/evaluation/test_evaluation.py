@@ -95,7 +95,7 @@ def test_what_is_done_is_kept_and_the_rest_goes_on(gsm8k_file, tmp_path):
         ["gsm8k"],
         [gsm8k_file],
         answering=lambda _: second,
-        told=told.append,
+        on_progress=told.append,
     )
     assert first.asked == [(0, 32)]
     assert second.asked == [(32, 32), (64, 6)]

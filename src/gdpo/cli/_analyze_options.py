@@ -19,7 +19,7 @@ PAGE = Path("analysis.html")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AnalyzeOptions:
     """What a command line asks for."""
 
     paths: tuple[Path, ...]
@@ -54,7 +54,7 @@ class Wanted:
         fail_on: str | None,
         output: Path | None,
         report: bool,
-    ) -> "Wanted":
+    ) -> "AnalyzeOptions":
         """Check it all, before anything is read.
 
         Raises:

@@ -20,7 +20,7 @@ from gdpo.analysis import (
     analyze,
     as_dict,
 )
-from gdpo.cli._analyze_options import Wanted
+from gdpo.cli._analyze_options import AnalyzeOptions
 from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.diagnostics import HeldFinding, Severity
 from gdpo.errors import ConfigError, DataError
@@ -36,7 +36,7 @@ _AROUND = 2
 """Lines of the command around its summary: what is read, and where the page is."""
 
 
-def run_analysis(wanted: Wanted) -> int:
+def run_analysis(options: AnalyzeOptions) -> int:
     """Read, print, and write the page. Returns the exit code.
 
     Raises:
@@ -44,18 +44,18 @@ def run_analysis(wanted: Wanted) -> int:
         ConfigError: The files do not have what was asked for.
     """
     console = Console(highlight=False)
-    analysis = _analyzed(wanted)
-    failed = bool(_failing(analysis, wanted.fail_on))
+    analysis = _analyzed(options)
+    failed = bool(_failing(analysis, options.fail_on))
     if analysis.runs:
-        _refuse_absent(analysis, wanted)
-    _tell(analysis, wanted, console, failed=failed)
+        _refuse_absent(analysis, options)
+    _tell(analysis, options, console, failed=failed)
     if not analysis.runs:
         raise DataError(_nothing(analysis))
-    _write_page(analysis, wanted, console)
+    _write_page(analysis, options, console)
     return FAILED if failed else 0
 
 
-def follow_runs(wanted: Wanted) -> int:
+def follow_runs(options: AnalyzeOptions) -> int:
     """Say it again whenever a file is new or has grown, until Ctrl-C. Returns the exit code.
 
     Everything is read again then; reading takes at most a tenth of the time. It ends by itself
@@ -71,11 +71,11 @@ def follow_runs(wanted: Wanted) -> int:
         while True:
             start = time.monotonic()
             try:
-                now = _sizes(wanted.paths)
+                now = _sizes(options.paths)
                 if now != seen:
                     seen = now
-                    if bad := _look(wanted, console):
-                        _tell_end(bad[0], wanted, console)
+                    if bad := _look(options, console):
+                        _tell_end(bad[0], options, console)
                         return FAILED
             except DataError as error:  # a file that was moved away may come back
                 now = f"{error}; waiting for it"
@@ -87,28 +87,28 @@ def follow_runs(wanted: Wanted) -> int:
         return INTERRUPTED
 
 
-def _look(wanted: Wanted, console: Console) -> list[HeldFinding]:
+def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
     """Returns what fails."""
-    analysis = _analyzed(wanted)
+    analysis = _analyzed(options)
     if analysis.runs:
-        _refuse_absent(analysis, wanted)
-    if not wanted.json:
+        _refuse_absent(analysis, options)
+    if not options.json:
         console.rule(time.strftime("%H:%M:%S"))
-    bad = [held for held in _failing(analysis, wanted.fail_on) if held.certain]
-    _tell(analysis, wanted, console, failed=bool(bad))
+    bad = [held for held in _failing(analysis, options.fail_on) if held.certain]
+    _tell(analysis, options, console, failed=bool(bad))
     if analysis.runs:
         try:
-            _write_page(analysis, wanted, console)
+            _write_page(analysis, options, console)
         except OSError as error:  # the disk may have room again when it is looked at next
-            _say(f"no page: {error.filename or wanted.page}: {error.strerror}", console)
+            _say(f"no page: {error.filename or options.page}: {error.strerror}", console)
     return bad
 
 
-def _tell_end(held: HeldFinding, wanted: Wanted, console: Console) -> None:
+def _tell_end(held: HeldFinding, options: AnalyzeOptions, console: Console) -> None:
     finding = held.finding
     steps = f"{held.in_a_row:,} step{'s' * (held.in_a_row != 1)}"
     said = f"--fail-on: a {finding.severity.value} held for {steps} in a row: "
-    out = Console(stderr=True, highlight=False) if wanted.json else console
+    out = Console(stderr=True, highlight=False) if options.json else console
     _say(said + finding.message, out)
 
 
@@ -121,21 +121,21 @@ def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
     return found
 
 
-def _analyzed(wanted: Wanted) -> Analysis:
+def _analyzed(options: AnalyzeOptions) -> Analysis:
     with ExitStack() as stack:
         rescorer = None
-        if wanted.rescore is not None:
+        if options.rescore is not None:
             stack.enter_context(_quiet())
             stack.enter_context(_stdout_kept())
-            rescorer = stack.enter_context(Rescorer(wanted.rescore))
+            rescorer = stack.enter_context(Rescorer(options.rescore))
         told = stack.enter_context(_progress())
         return analyze(
-            read_rollout_files(wanted.paths, **wanted.reading, rescore=rescorer),
-            weights=wanted.weights,
-            low={**(rescorer.low if rescorer else {}), **wanted.low},
-            high={**(rescorer.high if rescorer else {}), **wanted.high},
-            replayed=wanted.estimators,
-            sampled=wanted.page is not None,
+            read_rollout_files(options.paths, **options.reading, rescore=rescorer),
+            weights=options.weights,
+            low={**(rescorer.low if rescorer else {}), **options.low},
+            high={**(rescorer.high if rescorer else {}), **options.high},
+            replayed=options.estimators,
+            sampled=options.page is not None,
             progress=told,
         )
 
@@ -187,8 +187,8 @@ def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
         yield told
 
 
-def _tell(analysis: Analysis, wanted: Wanted, console: Console, *, failed: bool) -> None:
-    if wanted.json:
+def _tell(analysis: Analysis, options: AnalyzeOptions, console: Console, *, failed: bool) -> None:
+    if options.json:
         everything = {"gdpo": __version__, **as_dict(analysis), "failed": failed}
         # ASCII, so that what a file holds cannot command the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
@@ -199,12 +199,12 @@ def _tell(analysis: Analysis, wanted: Wanted, console: Console, *, failed: bool)
         console.print(line, soft_wrap=True)
 
 
-def _write_page(analysis: Analysis, wanted: Wanted, console: Console) -> None:
-    if wanted.page is not None:
-        told = {key: wanted.reading[key] for key in ("columns", "load_pt")}
-        write_rollouts_report(analysis, wanted.page, **told)
-    said = f"the whole page: {wanted.page}" if wanted.page is not None else wanted.no_page
-    if said and not wanted.json:
+def _write_page(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:
+    if options.page is not None:
+        told = {key: options.reading[key] for key in ("columns", "load_pt")}
+        write_rollouts_report(analysis, options.page, **told)
+    said = f"the whole page: {options.page}" if options.page is not None else options.no_page
+    if said and not options.json:
         _say(said, console)
 
 
@@ -212,9 +212,9 @@ def _say(text: str, console: Console) -> None:
     console.print(one_line(text), markup=False, emoji=False, soft_wrap=True)
 
 
-def _refuse_absent(analysis: Analysis, wanted: Wanted) -> None:
+def _refuse_absent(analysis: Analysis, options: AnalyzeOptions) -> None:
     """Raise a ConfigError where recorded advantages were asked for, and there are none."""
-    if RECORDED in (wanted.estimators or ()) and not any(run.recorded for run in analysis.runs):
+    if RECORDED in (options.estimators or ()) and not any(run.recorded for run in analysis.runs):
         raise ConfigError(
             f"--estimators {RECORDED}: these files hold no advantages; leave it out, and the first "
             "estimator that is named is what the others are compared with"

@@ -63,10 +63,10 @@ def analyze(
     # Before anything heavy is imported: what reads for long should have said so.
     print(f"reading {told}", flush=True, file=sys.stderr if json else sys.stdout)
 
-    from gdpo.cli._analyze_options import Wanted
+    from gdpo.cli._analyze_options import AnalyzeOptions
     from gdpo.cli._analyzing import follow_runs, run_analysis
 
-    wanted = Wanted.of(
+    options = AnalyzeOptions.of(
         paths,
         format=format,
         rewards=rewards,
@@ -82,7 +82,7 @@ def analyze(
         output=output,
         report=report,
     )
-    return follow_runs(wanted) if follow else run_analysis(wanted)
+    return follow_runs(options) if follow else run_analysis(options)
 
 
 def _shown(path: Path) -> str:

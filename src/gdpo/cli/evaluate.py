@@ -63,10 +63,9 @@ def evaluate(
 
     from gdpo.cli._evaluating import files_of, names_of, run_evaluation
     from gdpo.cli._pushing import push_run
-    from gdpo.evaluation.evaluation import Settings
+    from gdpo.evaluation import Sampling, Settings
     from gdpo.evaluation.named import weights_of
     from gdpo.evaluation.push import check_push
-    from gdpo.evaluation.responders import Sampling
     from gdpo.runs.directory import RunDirectory
 
     settings = Settings(

@@ -1,6 +1,7 @@
 """Evaluation: benchmarks, responses that are kept, and scores with intervals."""
 
 from gdpo.evaluation.benchmarks import BENCHMARKS
-from gdpo.evaluation.evaluation import evaluate
+from gdpo.evaluation.evaluation import Settings, evaluate
+from gdpo.evaluation.responders import Sampling
 
-__all__ = ["BENCHMARKS", "evaluate"]
+__all__ = ["BENCHMARKS", "Sampling", "Settings", "evaluate"]

@@ -167,9 +167,9 @@ def fresh_tools() -> Generator[str]:
 def _main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     talks = json.load(sys.stdin)
-    told, sys.stdout = sys.stdout, sys.stderr  # tools may print
+    answers, sys.stdout = sys.stdout, sys.stderr  # tools may print
     importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")  # for all
-    json.dump([_apart(talk) for talk in talks], told)
+    json.dump([_apart(talk) for talk in talks], answers)
 
 
 def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
@@ -179,7 +179,7 @@ def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
     """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_play_and_tell, args=(talk, there))
+    child = context.Process(target=_play_and_send, args=(talk, there))
     child.start()
     there.close()
     try:
@@ -191,9 +191,9 @@ def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
     return answers or [[_DIED] * len(step) for step in talk["steps"]]
 
 
-def _play_and_tell(talk: Mapping[str, Any], told: Connection) -> None:
+def _play_and_send(talk: Mapping[str, Any], parent: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
-    told.send(play(talk["entry"], talk["steps"]))
+    parent.send(play(talk["entry"], talk["steps"]))
 
 
 if __name__ == "__main__":
@@ -219,7 +219,7 @@ class Handler:
     """The calls that are compared with the answers; none if none can be read."""
     runs: Callable[[str], Calls]
     """The calls that are carried out; none ends the turn."""
-    told: Callable[[Calls, Sequence[str]], list[str]]
+    tool_messages: Callable[[Calls, Sequence[str]], list[str]]
     """What the model reads of what its calls gave back."""
     lists_new_tools: bool
     """Whether tools that come in a later turn are listed with the others from there on. Else the
@@ -228,9 +228,9 @@ class Handler:
 
 def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
     rest = [message for message in dialogue if message["role"] != "system"]
-    told = [message["content"] for message in dialogue if message["role"] == "system"]
-    if told:  # ToolRL's prompt has its own system message: what a row says there comes first
-        rest = [{"role": "user", "content": "\n\n".join(told)}, *rest]
+    system = [message["content"] for message in dialogue if message["role"] == "system"]
+    if system:  # ToolRL's prompt has its own system message: what a row says there comes first
+        rest = [{"role": "user", "content": "\n\n".join(system)}, *rest]
     return tool_prompt(tools, rest)
 
 
@@ -238,9 +238,9 @@ def _calls_ours(text: str) -> Calls:
     return [(call.name, call.parameters) for call in parse(text).calls or ()]
 
 
-def _told_ours(calls: Calls, results: Sequence[str]) -> list[str]:
-    told = zip(calls, results, strict=True)
-    return [json.dumps([{"name": name, "results": result} for (name, _), result in told])]
+def _tool_messages_ours(calls: Calls, results: Sequence[str]) -> list[str]:
+    results_of = zip(calls, results, strict=True)
+    return [json.dumps([{"name": name, "results": result} for (name, _), result in results_of])]
 
 
 OURS = Handler(
@@ -249,7 +249,7 @@ OURS = Handler(
     ask_in_turns=_ask_ours,
     calls=_calls_ours,
     runs=_calls_ours,
-    told=_told_ours,
+    tool_messages=_tool_messages_ours,
     lists_new_tools=True,
 )
 
@@ -330,7 +330,7 @@ def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
     return [(line["name"], line["parameters"]) for line in meant]
 
 
-def _told_toolrl(calls: Calls, results: Sequence[str]) -> list[str]:
+def _tool_messages_toolrl(calls: Calls, results: Sequence[str]) -> list[str]:
     return [
         f"You have made the tool call {_python(*call).strip()}. Execution returns: {result.strip()}"
         for call, result in zip(calls, results, strict=True)
@@ -347,7 +347,7 @@ TOOLRL = Handler(
     ask_in_turns=partial(_ask_toolrl, closing=_IN_TURNS),
     calls=_calls_toolrl,
     runs=_runs_toolrl,
-    told=_told_toolrl,
+    tool_messages=_tool_messages_toolrl,
     lists_new_tools=False,
 )
 

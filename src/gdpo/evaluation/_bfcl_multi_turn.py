@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from gdpo.evaluation._bfcl import MULTI_TURN, data_file, documented, possible_answers
 from gdpo.evaluation._bfcl_handlers import OURS, Handler, fresh_tools, run_tools, written
-from gdpo.evaluation.responders import Heard, Responder, Response, nobody
+from gdpo.evaluation.responders import OnResponses, Responder, Response, ignore
 from gdpo.rewards import Reference, Reward
 from gdpo.tasks import Problem, Task
 from gdpo.tasks.task import Row
@@ -60,7 +60,11 @@ class Conversations:
     go_on: GoOn
 
     def respond(
-        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
+        self,
+        problems: Sequence[Problem],
+        seed: int,
+        samples: int,
+        on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
         """The conversations about each problem, all of them side by side."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
@@ -69,7 +73,7 @@ class Conversations:
             asked = self.go_on(live)
             for talk, question in zip(live, asked, strict=True):
                 talk.asked = question or talk.asked
-            heard(sum(question is None for question in asked))
+            on_responses(sum(question is None for question in asked))
             live = [talk for talk, question in zip(live, asked, strict=True) if question]
             prompts = [question for question in asked if question]
             for talk, said in zip(live, self.one.respond(prompts, begun, 1), strict=True):
@@ -117,7 +121,7 @@ _DOCUMENTS = {
 """Where the tools of a class are described."""
 
 
-def multi_turn_samples(
+def multi_turn_problems(
     category: str, limit: int | None, *, handler: Handler = OURS
 ) -> list[Problem]:
     """The rows of a category; each prompt is that of the first turn.
@@ -245,8 +249,8 @@ def _dialogue(
         for message in messages:
             dialogue.append({"role": "assistant", "content": message})
             if calls := handler.runs(message):
-                told = handler.told(calls, next(given))
-                dialogue += [{"role": "tool", "content": each} for each in told]
+                results = handler.tool_messages(calls, next(given))
+                dialogue += [{"role": "tool", "content": each} for each in results]
     return dialogue
 
 

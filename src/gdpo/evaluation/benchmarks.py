@@ -11,7 +11,7 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_problems, bfcl_task
 from gdpo.evaluation._bfcl_handlers import HANDLERS, Handler
-from gdpo.evaluation._bfcl_multi_turn import GoOn, go_on, multi_turn_samples, multi_turn_task
+from gdpo.evaluation._bfcl_multi_turn import GoOn, go_on, multi_turn_problems, multi_turn_task
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import Problem, Task, load_problems, resolve_task
@@ -81,7 +81,7 @@ def _bfcl(handler: Handler) -> Iterator[Benchmark]:
     for category in (*CATEGORIES, *MULTI_TURN):
         turns = category in MULTI_TURN
         task, samples = (
-            (multi_turn_task, multi_turn_samples) if turns else (bfcl_task, bfcl_problems)
+            (multi_turn_task, multi_turn_problems) if turns else (bfcl_task, bfcl_problems)
         )
         yield Benchmark(
             f"{handler.name}_{category}",

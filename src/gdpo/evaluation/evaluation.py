@@ -56,7 +56,7 @@ class Progress:
     """Scores that are wanted."""
 
 
-Told = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def evaluate(
     benchmarks: Sequence[Benchmark],
     responder: Callable[[Benchmark], Responder],
     folder: Path,
-    told: Told = lambda *_: None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> list[Result]:
     """Evaluate on each benchmark; what was done before in this folder is kept.
 
@@ -106,7 +106,7 @@ def evaluate(
         benchmarks: In this order.
         responder: Makes what answers a benchmark; called for those that are not done.
         folder: Where responses (rollout records), settings and results lie.
-        told: Of the progress.
+        on_progress: Of the progress.
 
     Raises:
         ConfigError: The folder holds an evaluation with other settings, another process evaluates
@@ -122,7 +122,7 @@ def evaluate(
     with alone(folder, doing="evaluates into", left_overs=_LEFT_OVERS):
         write_whole(folder / "settings.json", to_json(settled, indent=2))
         results = [
-            _evaluate_one(settings, benchmark, problems, responder, folder, told)
+            _evaluate_one(settings, benchmark, problems, responder, folder, on_progress)
             for benchmark, problems in work
         ]
         write_whole(folder / "results.json", to_json([asdict(r) for r in results], indent=2))
@@ -202,21 +202,21 @@ def _evaluate_one(
     problems: Sequence[Problem],
     responder: Callable[[Benchmark], Responder],
     folder: Path,
-    told: Told,
+    on_progress: OnProgress,
 ) -> Result:
     rewards = rewards_of(benchmark, settings.token_limit)
-    parts = list(_parts(folder / benchmark.name, problems))
+    parts = list(_split(folder / benchmark.name, problems))
     left = [part for part in parts if not _is_kept(part.file)]
     done = len(problems) - sum(len(part.problems) for part in left)
-    teller = _Teller(told, Progress(benchmark.name, len(problems), done))
+    tracker = _Tracker(on_progress, Progress(benchmark.name, len(problems), done))
     answering: Responder | None = None
-    with Scorer(rewards, on_error="worst", progress=teller.scored) as scorer:
+    with Scorer(rewards, on_error="worst", progress=tracker.scored) as scorer:
         for part in left:
             answering = answering or _conversing(benchmark, responder(benchmark))
-            teller.begin(len(part.problems), settings.sampling.samples)
-            write_rollouts(part.file, _rollouts(settings, part, answering, scorer, teller))
+            tracker.begin(len(part.problems), settings.sampling.samples)
+            write_rollouts(part.file, _rollouts(settings, part, answering, scorer, tracker))
             part.file.with_name(ANSWERED).unlink(missing_ok=True)
-            teller.end()
+            tracker.end()
     return result_of(
         benchmark.name,
         rewards,
@@ -253,48 +253,48 @@ class _Part:
     file: Path
 
 
-def _parts(folder: Path, problems: Sequence[Problem]) -> Iterator[_Part]:
+def _split(folder: Path, problems: Sequence[Problem]) -> Iterator[_Part]:
     for start in range(0, len(problems), PART):
         file = folder / f"problems_{start:06d}.parquet"
         yield _Part(start, problems[start : start + PART], file)
 
 
-class _Teller:
-    """Tells of a benchmark's progress."""
+class _Tracker:
+    """Reports how far a benchmark is."""
 
-    def __init__(self, told: Told, begun: Progress) -> None:
-        self._told, self._now = told, begun
-        told(begun)
+    def __init__(self, on_progress: OnProgress, begun: Progress) -> None:
+        self._on_progress, self._now = on_progress, begun
+        on_progress(begun)
 
     def begin(self, problems: int, samples: int) -> None:
         """A part is begun."""
-        self._tell(part=problems, responses=problems * samples)
+        self._report(part=problems, responses=problems * samples)
 
-    def heard(self, more: int) -> None:
+    def answered(self, more: int) -> None:
         """So many responses more are there."""
-        self._tell(answered=self._now.answered + more)
+        self._report(answered=self._now.answered + more)
 
     def scored(self, done: int, scores: int) -> None:
         """So many scores are there."""
-        self._tell(scored=done, scores=scores)
+        self._report(scored=done, scores=scores)
 
     def end(self) -> None:
         """The part is kept."""
         now = self._now
-        self._tell(done=now.done + now.part, part=0, answered=0, responses=0, scored=0, scores=0)
+        self._report(done=now.done + now.part, part=0, answered=0, responses=0, scored=0, scores=0)
 
-    def _tell(self, **changed: int) -> None:
+    def _report(self, **changed: int) -> None:
         self._now = replace(self._now, **changed)
-        self._told(self._now)
+        self._on_progress(self._now)
 
 
 def _rollouts(
-    settings: Settings, part: _Part, answering: Responder, scorer: Scorer, teller: _Teller
+    settings: Settings, part: _Part, answering: Responder, scorer: Scorer, tracker: _Tracker
 ) -> list[Rollout]:
     # A part that is begun anew is answered as it would have been.
     drawn = settings.sampling
     answered = answering.respond(
-        part.problems, drawn.seed + part.start, drawn.samples, teller.heard
+        part.problems, drawn.seed + part.start, drawn.samples, tracker.answered
     )
     numbered = enumerate(zip(part.problems, answered, strict=True), part.start)
     pairs = [

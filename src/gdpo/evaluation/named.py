@@ -12,9 +12,9 @@ from gdpo.evaluation.benchmarks import Benchmark
 from gdpo.evaluation.responders import (
     LocalModel,
     Responder,
+    RowAnswers,
     Sampling,
     VllmModel,
-    Written,
     check_vllm,
 )
 from gdpo.evaluation.server import Server
@@ -61,7 +61,7 @@ def responder_of(
         return lambda each: replace(server, kept=server.kept and server.kept / each.name)
     if model in WRITTEN:
         gold = model == "gold"
-        return lambda benchmark: Written(benchmark.task(), gold=gold)
+        return lambda benchmark: RowAnswers(benchmark.task(), gold=gold)
     recipe = _as_recipe(_model_of(model))
     located = locate_model(recipe)
     loaded: list[Responder] = []

@@ -35,26 +35,30 @@ class Response:
     """Of a conversation: all that was said; its text holds the model's messages as JSON."""
 
 
-Heard: TypeAlias = Callable[[int], None]
+OnResponses: TypeAlias = Callable[[int], None]
 """Called with how many more of the responses that were asked for are there."""
 
 
-def nobody(_: int) -> None:
-    """Hears nothing."""
+def ignore(_: int) -> None:
+    """Do nothing with it."""
 
 
 class Responder(Protocol):
     """Answers problems."""
 
     def respond(
-        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
+        self,
+        problems: Sequence[Problem],
+        seed: int,
+        samples: int,
+        on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
         """So many responses to each problem; the same ones for the same seed where possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RowAnswers:
     """Answers with what is there: to try a benchmark without a model.
 
     Args:
@@ -70,11 +74,11 @@ class Written:
         problems: Sequence[Problem],
         seed: int,  # noqa: ARG002  a gold answer needs none
         samples: int,
-        heard: Heard = nobody,
+        on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
         """The gold answer, or nothing, as often as asked."""
         texts = [self.task.gold_completion(p.reference) if self.gold else "" for p in problems]
-        heard(len(texts) * samples)
+        on_responses(len(texts) * samples)
         return [[Response(text or "", 1, "stop")] * samples for text in texts]
 
 
@@ -109,7 +113,11 @@ class LocalModel:
         self._fast = model_not_covered(loaded) is None
 
     def respond(
-        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
+        self,
+        problems: Sequence[Problem],
+        seed: int,
+        samples: int,
+        on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
         """The responses to each problem."""
         import torch
@@ -119,7 +127,7 @@ class LocalModel:
         answered: list[list[Response]] = []
         for start in range(0, len(problems), size):
             answered += self._together(problems[start : start + size], samples)
-            heard(min(size, len(problems) - start) * samples)
+            on_responses(min(size, len(problems) - start) * samples)
         return answered
 
     def _together(self, problems: Sequence[Problem], samples: int) -> list[list[Response]]:
@@ -239,7 +247,11 @@ class VllmModel:
         self._sampling = sampling
 
     def respond(
-        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
+        self,
+        problems: Sequence[Problem],
+        seed: int,
+        samples: int,
+        on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
         """The responses to each problem; vLLM batches them."""
         drawn = self._sampling
@@ -252,7 +264,7 @@ class VllmModel:
         )
         asked = [problem.prompt for problem in problems]
         answered = self._model.chat(asked, params, use_tqdm=False)
-        heard(len(asked) * samples)
+        on_responses(len(asked) * samples)
         return [[_read(one) for one in answer.outputs] for answer in answered]
 
 

@@ -25,7 +25,7 @@ _DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
 _SILENCE = "irrelevance"
 """In the name of benchmarks that want no call: there the leaderboard takes silence for right."""
 
-SanityTold: TypeAlias = Callable[[str, Progress], None]
+OnSanityProgress: TypeAlias = Callable[[str, Progress], None]
 """Called with who answers, `gold` or `empty`, and how far that is."""
 
 _LIMIT = 4000
@@ -68,7 +68,7 @@ class Sanity:
 
 
 def sanity(
-    benchmark: Benchmark, rows: int | None = None, told: SanityTold = lambda *_: None
+    benchmark: Benchmark, rows: int | None = None, on_progress: OnSanityProgress = lambda *_: None
 ) -> Sanity:
     """Evaluate a benchmark's own answers, and an empty response to each problem.
 
@@ -80,13 +80,13 @@ def sanity(
     Args:
         benchmark: Which.
         rows: The first so many problems; None: all.
-        told: Of the progress.
+        on_progress: Of the progress.
 
     Raises:
         DataError: The rows cannot be had or read.
     """
     rewards = [r for r in rewards_of(benchmark, _LIMIT) if r.of == "text"]
-    gold, empty = (_answered(who, benchmark, rows, told) for who in ("gold", "empty"))
+    gold, empty = (_answered(who, benchmark, rows, on_progress) for who in ("gold", "empty"))
     bare = [rollout for rollout in gold if not rollout.completion]
     tried = [rollout for rollout in gold if rollout.completion]
     deciding = [r for r in rewards if r.name in _DECIDING] or rewards[:1]
@@ -108,11 +108,13 @@ def sanity(
     )
 
 
-def _answered(who: str, benchmark: Benchmark, rows: int | None, told: SanityTold) -> list[Rollout]:
+def _answered(
+    who: str, benchmark: Benchmark, rows: int | None, on_progress: OnSanityProgress
+) -> list[Rollout]:
     settings = Settings(who, Sampling(), _LIMIT, rows)
     answering = responder_of(who, settings.sampling, server=None, at_once=1)
     with tempfile.TemporaryDirectory() as folder:
-        evaluate(settings, [benchmark], answering, Path(folder), lambda now: told(who, now))
+        evaluate(settings, [benchmark], answering, Path(folder), lambda now: on_progress(who, now))
         files = sorted((Path(folder) / benchmark.name).iterdir())
         return [rollout for file in files for rollout in read_rollouts(file)]
 
@@ -122,13 +124,13 @@ def _short(
 ) -> Iterator[str]:
     for rollout in rollouts:
         got = {r.name: (rollout.rewards[r.name], r.high) for r in rewards}
-        told = [
+        wrong = [
             f"{name} does not apply" if value is None else f"{name} {value:.3g} of {high:g}"
             for name, (value, high) in got.items()
             if value != high and (value is not None or name in every_row)
         ]
-        if told:
-            yield f"problem {rollout.group_id + 1}: {', '.join(told)}{_why(rollout)}"
+        if wrong:
+            yield f"problem {rollout.group_id + 1}: {', '.join(wrong)}{_why(rollout)}"
 
 
 def _why(rollout: Rollout) -> str:

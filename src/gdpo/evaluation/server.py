@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from gdpo._files import errors_name
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.evaluation.responders import Heard, Response, Sampling, nobody
+from gdpo.evaluation.responders import OnResponses, Response, Sampling, ignore
 from gdpo.tasks import Problem
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class NoCountError(Exception):
     """A stream ended without the number of tokens."""
 
 
-class ToldError(Exception):
+class ReplyError(Exception):
     """The server answers with an error, or a stream goes on with one.
 
     Args:
@@ -146,7 +146,7 @@ def read_answer(lines: Iterable[bytes]) -> Response:
         TimeoutError: The lines raise it.
         BrokenOffError: A stream ended too early.
         NoCountError: A stream is whole, but for `usage.completion_tokens`.
-        ToldError: A stream holds an error.
+        ReplyError: A stream holds an error.
     """
     coming = (line for line in lines if line.strip())
     first = next(coming, b"")
@@ -168,8 +168,8 @@ def _of_json(answer: Any) -> Response:
         ) from error
 
 
-def _reason(told: Any) -> str:
-    return "length" if told == "length" else "stop"
+def _reason(given: Any) -> str:
+    return "length" if given == "length" else "stop"
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class _Coming:
     def take(self, event: Any) -> None:
         """One event more."""
         if error := event.get("error"):
-            raise _told(error, late=self.pieces > 0)
+            raise _reply_error(error, late=self.pieces > 0)
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
             self.texts.append(delta.get("content") or "")
@@ -225,9 +225,9 @@ def _took_all(lines: Iterable[bytes], coming: _Coming) -> bool:
     return False
 
 
-def _told(error: Any, *, late: bool) -> ToldError:
+def _reply_error(error: Any, *, late: bool) -> ReplyError:
     code = error.get("code") if isinstance(error, dict) else None
-    return ToldError(code if isinstance(code, int) else 500, json.dumps(error), late=late)
+    return ReplyError(code if isinstance(code, int) else 500, json.dumps(error), late=late)
 
 
 ANSWERED = ".answered.jsonl"
@@ -352,7 +352,11 @@ class Server:
         return self.deadline or max(_SHORTEST_DEADLINE, self.sampling.max_tokens / SLOWEST)
 
     def respond(
-        self, problems: Sequence[Problem], seed: int, samples: int, heard: Heard = nobody
+        self,
+        problems: Sequence[Problem],
+        seed: int,
+        samples: int,
+        on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
         """The responses to each problem, each asked for by itself.
 
@@ -362,7 +366,10 @@ class Server:
         answered = Answered(self.kept and self.kept / ANSWERED)
         asked = [self._request(problem, seed + i) for problem in problems for i in range(samples)]
         responses = side_by_side(
-            lambda each: self._answer(each, answered), asked, at_once=self.at_once, done=heard
+            lambda each: self._answer(each, answered),
+            asked,
+            at_once=self.at_once,
+            done=on_responses,
         )
         return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
@@ -406,7 +413,7 @@ class Server:
             return self._send({**asked, **STREAMED} if streamed else asked)
         except NoCountError:
             self._tell_once("no stream", "streams without the number of tokens (usage)")
-        except ToldError as error:
+        except ReplyError as error:
             if not (streamed and error.code in _REFUSES_A_FIELD and _STREAM.search(error.text)):
                 return self._refused(error)
             self._tell_once("no stream", f"does not stream: {error}")
@@ -422,7 +429,7 @@ class Server:
             with urllib.request.urlopen(request, timeout=self.silence) as answer:
                 return read_answer(answer)
         except urllib.error.HTTPError as error:
-            raise ToldError(error.code, f"{error.reason}: {_text_of(error)}") from error
+            raise ReplyError(error.code, f"{error.reason}: {_text_of(error)}") from error
         except TimeoutError as error:
             raise ServerError(
                 f"{self.url} has sent nothing for {self.silence:g} s. What is done is kept: give "
@@ -433,7 +440,7 @@ class Server:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error
 
-    def _refused(self, error: ToldError) -> Response:
+    def _refused(self, error: ReplyError) -> Response:
         """What an error of the server comes to: no room for an answer, another try, or the end."""
         if error.code in _TRANSIENT:
             raise _MayPassError(str(error), late=error.late) from error

@@ -20,14 +20,11 @@ from gdpo.experiments.comparison import (
     Difference,
     Interval,
     Outcome,
-    Survival,
     answer,
     question,
 )
 from gdpo.experiments.reading import OPEN, Experiment, Measured, Run
 from gdpo.experiments.threshold import WINDOW, best, final, first_reached
-
-__all__ = ["Comparison", "Difference", "Interval", "Outcome", "Survival", "analyse"]
 
 
 @dataclass(frozen=True, slots=True)

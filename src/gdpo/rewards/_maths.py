@@ -304,7 +304,7 @@ def _same_parts(gold: Any, answer: Any) -> bool | None:
     if isinstance(gold, Interval) and isinstance(answer, Interval):
         ends = (gold.left_open, gold.right_open) == (answer.left_open, answer.right_open)
         return bool(ends) and same(gold.start, answer.start) and same(gold.end, answer.end)
-    ours, theirs = _parts(gold), _parts(answer)
+    ours, theirs = _components(gold), _components(answer)
     if ours is None or theirs is None or len(ours) != len(theirs):
         return None if ours is None or theirs is None else False
     if isinstance(gold, FiniteSet | Either):
@@ -312,7 +312,7 @@ def _same_parts(gold: Any, answer: Any) -> bool | None:
     return all(map(same, ours, theirs))
 
 
-def _parts(expression: Any) -> list[Any] | None:
+def _components(expression: Any) -> list[Any] | None:
     if isinstance(expression, Interval):
         return [expression.start, expression.end] if expression.is_open else None
     return _args(expression) if isinstance(expression, FiniteSet | Tuple) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-Told = Callable[[int, int], None]
+OnScored = Callable[[int, int], None]
 """Called with the number of completions scored and of all; the last time with both equal."""
 
 PATIENCE_S = 2.0
@@ -22,15 +22,15 @@ _LOG_EVERY_S = 30.0
 
 @dataclass(slots=True)
 class Counter:
-    """Counts what is done, and tells it when there is something to tell.
+    """Counts what is done, and shows it once it takes long.
 
     Args:
         total: How much there is to do.
-        told: Whom to tell.
+        on_progress: Called when there is something to show.
     """
 
     total: int
-    told: Told
+    on_progress: OnScored
     done: int = 0
     _next: float = field(default_factory=lambda: time.monotonic() + PATIENCE_S)
     _showing: bool = False
@@ -40,12 +40,12 @@ class Counter:
         self.done += 1
         if self.done < self.total and (now := time.monotonic()) > self._next:
             self._showing, self._next = True, now + _SHOW_EVERY_S
-            self.told(self.done, self.total)
+            self.on_progress(self.done, self.total)
 
     def finish(self) -> None:
         """All is done, or given up: what is shown goes away."""
         if self._showing:
-            self.told(self.total, self.total)
+            self.on_progress(self.total, self.total)
         self._showing = False
 
 

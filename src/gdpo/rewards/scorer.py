@@ -16,7 +16,7 @@ import numpy as np
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError, RewardError
 from gdpo.rewards._judges import Judges
-from gdpo.rewards._progress import Bar, Counter, Told
+from gdpo.rewards._progress import Bar, Counter, OnScored
 from gdpo.rewards._workers import Workers
 from gdpo.rewards.reward import Reference, Reward, refuse_no_reward
 from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
@@ -69,12 +69,12 @@ class Scorer:
         concurrency: int = 16,
         retries: int = 2,
         worker_memory_gb: float | int | None = 8,
-        progress: Told | None = None,
+        progress: OnScored | None = None,
     ) -> None:
         _check_rewards(rewards)
         _check_arguments(on_error, workers, concurrency, retries, worker_memory_gb)
         self.rewards = tuple(rewards)
-        self.progress: Told = progress or Bar()
+        self.progress: OnScored = progress or Bar()
         self._on_error: OnError = on_error
         self._count, self._memory = workers, worker_memory_gb
         self._workers: Workers | None = None
@@ -82,7 +82,11 @@ class Scorer:
 
     @classmethod
     def from_options(
-        cls, rewards: Sequence[Reward], options: Mapping[str, Any], *, progress: Told | None = None
+        cls,
+        rewards: Sequence[Reward],
+        options: Mapping[str, Any],
+        *,
+        progress: OnScored | None = None,
     ) -> "Scorer":
         """A scorer with its options by name, as recipes and trainers hold them.
 

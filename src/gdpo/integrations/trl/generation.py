@@ -97,7 +97,7 @@ def model_not_covered(model: Any) -> str | None:
         return f"{name} generates with code of its own"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return f"{name} lies on several devices"
-    return _cache_not_covered(model) or _noise_not_covered(model)
+    return _cache_not_covered(model) or _dropout_not_covered(model)
 
 
 def _cache_not_covered(model: Any) -> str | None:
@@ -109,9 +109,9 @@ def _cache_not_covered(model: Any) -> str | None:
     return None
 
 
-def _noise_not_covered(model: Any) -> str | None:
+def _dropout_not_covered(model: Any) -> str | None:
     """TRL samples with dropout on, and the rows of a prompt would share that of the prompt."""
-    for name, value in _noise(model):
+    for name, value in _dropouts(model):
         if isinstance(value, float) and value > 0:
             return (
                 f"{name} is {value}, and TRL samples with dropout on: set disable_dropout=True, "
@@ -120,7 +120,7 @@ def _noise_not_covered(model: Any) -> str | None:
     return None
 
 
-def _noise(model: Any) -> Iterator[tuple[str, Any]]:
+def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
     """Every setting by which a forward pass in training mode may be random, by name."""
     for key in ("dropout", "attention_dropout", "hidden_dropout"):  # read there by some models
         yield f"config.{key}", model.config.to_dict().get(key)

@@ -170,16 +170,14 @@ class Batch:
 def batch_of_rows(
     rows: Sequence[Row], lines: Sequence[int], file: FileReport, step: int | None
 ) -> Batch:
-    """Rollouts of records, whose texts are forgotten.
+    """Rollouts of records.
 
     Args:
-        rows: The rollouts.
+        rows: The rollouts, whose texts are forgotten.
         lines: Where each stands.
         file: Told of values that are none.
         step: That of the file, where its rollouts have none.
     """
-    for row in rows:
-        forget_texts(row)
     places = np.array(lines)
 
     def numbers(given: list[Any], what: str) -> Values:
