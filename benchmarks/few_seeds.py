@@ -18,7 +18,8 @@ import numpy as np
 import scipy
 from scipy import stats
 
-from gdpo.experiments import bootstrap, interquartile_mean, permutation_test
+from gdpo.experiments._robust import bootstrap, interquartile_mean
+from gdpo.experiments._permutation import permutation_test
 from gdpo.experiments._robust import expanded_level, paired_difference
 from gdpo.experiments._survival import log_rank_scores
 

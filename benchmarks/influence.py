@@ -19,7 +19,7 @@ import numpy as np
 from gdpo.advantages import gdpo, grpo
 from gdpo.diagnostics import Thresholds
 from gdpo.diagnostics._findings import influence_findings
-from gdpo.diagnostics._influence import Influence, group_sums
+from gdpo.diagnostics.influence import Influence, group_sums
 
 CUTS = (1, 4, 16, 64)
 GROUPS = 800

@@ -1,12 +1,17 @@
-"""What `import gdpo` gives, and what it does not drag in."""
+"""What is promised, and what `import gdpo` does not drag in."""
 
+import ast
+import importlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import gdpo
 
+ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib", "pandas")
 
 
@@ -25,21 +30,28 @@ def test_importing_it_imports_nothing_heavy(module):
     assert modules_after(f"import {module}").isdisjoint(HEAVY)
 
 
-def test_the_public_names_are_these():
-    assert gdpo.__all__ == [
-        "ConfigError",
-        "DataError",
-        "Example",
-        "GdpoError",
-        "MissingExtraError",
-        "Reward",
-        "RewardError",
-        "diagnose",
-        "gdpo",
-        "grpo",
-        "grpo_no_std",
-    ]
-    assert all(hasattr(gdpo, name) for name in gdpo.__all__)
+def promised():
+    """The names in the `__all__` of every module."""
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                parts = file.relative_to(ROOT / "src").with_suffix("").parts
+                yield ".".join(parts).removesuffix(".__init__"), ast.literal_eval(node.value)
+
+
+def test_the_public_names_are_those_of_their_page():
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    modules = dict(promised())
+    assert documented == {name for names in modules.values() for name in names}
+    assert set(re.findall(r"`(gdpo(?:\.\w+)*)`", page)) == set(modules) | {"gdpo"}
+
+
+def test_what_is_promised_is_there():
+    for module, names in promised():
+        there = importlib.import_module(module)
+        assert all(hasattr(there, name) for name in names), module
 
 
 def test_every_error_is_a_gdpo_error_and_one_of_pythons_own():

@@ -11,7 +11,8 @@ import pytest
 from tests.analysis.rows import LEARNED, ROWS, STUCK, run_of
 
 from gdpo.analysis import analyze, analyze_runs, analyze_steps
-from gdpo.diagnostics import Kind, Severity, diagnose
+from gdpo.diagnostics import diagnose
+from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 from gdpo.rollouts.readers import read_rollout_files

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gdpo.analysis import LengthBins
+from gdpo.analysis.lengths import LengthBins
 
 
 @pytest.fixture

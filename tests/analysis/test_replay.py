@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gdpo.advantages import ESTIMATORS, gdpo, grpo
-from gdpo.analysis import RECORDED, Tally, analyze
-from gdpo.analysis._replay import changes
+from gdpo.analysis import analyze
+from gdpo.analysis.replay import RECORDED, Tally, changes
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import read_rollout_files
 

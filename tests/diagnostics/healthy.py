@@ -10,7 +10,8 @@ from collections import Counter
 
 import numpy as np
 
-from gdpo.diagnostics import Severity, diagnose
+from gdpo.diagnostics import diagnose
+from gdpo.diagnostics.diagnosis import Severity
 
 HEALTHY = {
     "two of 0 or 1": "bb",

@@ -15,7 +15,8 @@ from tests.pairs import every_pair
 from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, sa_mrpo
 from gdpo.advantages import stages as st
 from gdpo.advantages.contrib import mo_grpo
-from gdpo.diagnostics import Kind, dead_groups, diagnose, group_std, silent_groups
+from gdpo.diagnostics import dead_groups, diagnose, group_std, silent_groups
+from gdpo.diagnostics.diagnosis import Kind
 from gdpo.errors import ConfigError, DataError
 
 NAN = np.nan

@@ -15,7 +15,8 @@ from tests.diagnostics.healthy import HEALTHY, false_alarms
 
 from gdpo.advantages import gdpo
 from gdpo.advantages.contrib import mo_grpo
-from gdpo.diagnostics import Kind, Severity, Thresholds, diagnose
+from gdpo.diagnostics import Thresholds, diagnose
+from gdpo.diagnostics.diagnosis import Kind, Severity
 
 NAN = np.nan
 A, B = ["a"], ["a", "b"]

@@ -5,7 +5,8 @@ import io
 import re
 from pathlib import Path
 
-from gdpo.diagnostics import Kind, Thresholds
+from gdpo.diagnostics import Thresholds
+from gdpo.diagnostics.diagnosis import Kind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
 

@@ -5,7 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from gdpo.diagnostics import FindingHistory, Kind, Severity, Watch, diagnose, pooled
+from gdpo.diagnostics import Watch, diagnose
+from gdpo.diagnostics.diagnosis import Kind, Severity
+from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.watch import FindingHistory
 
 NAMES = ["big", "mid", "tiny"]
 STDS = [10, 10, 0.01]

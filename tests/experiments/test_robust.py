@@ -9,8 +9,12 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from gdpo._student import student_quantile
-from gdpo.experiments import bootstrap, interquartile_mean
-from gdpo.experiments._robust import expanded_level, paired_difference
+from gdpo.experiments._robust import (
+    bootstrap,
+    expanded_level,
+    interquartile_mean,
+    paired_difference,
+)
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "few_seeds.json").read_text(encoding="utf-8")

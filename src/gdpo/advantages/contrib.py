@@ -39,6 +39,16 @@ from gdpo.advantages.stages import (
 )
 from gdpo.errors import ConfigError, DataError
 
+__all__ = [
+    "DualAscent",
+    "constrained_grpo",
+    "dara_asymmetric",
+    "dara_symmetric",
+    "dvao",
+    "mo_grpo",
+    "rvpo",
+]
+
 
 def mo_grpo(
     rewards: Rewards,

@@ -5,10 +5,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gdpo._naming import did_you_mean
-from gdpo.analysis._lengths import LengthBins
-from gdpo.analysis._replay import RECORDED, Replay, Replayed
-from gdpo.analysis._run import RunAnalysis
-from gdpo.analysis._sample import Sample, SampledGroup
 from gdpo.analysis._seen import Seen
 from gdpo.analysis._steps import (
     UNKNOWN_WEIGHTS,
@@ -18,7 +14,12 @@ from gdpo.analysis._steps import (
     batch_of,
     check_weights,
 )
-from gdpo.diagnostics import HeldFinding, Severity
+from gdpo.analysis.lengths import LengthBins
+from gdpo.analysis.replay import RECORDED, Replay, Replayed
+from gdpo.analysis.run import RunAnalysis
+from gdpo.analysis.sample import Sample, SampledGroup
+from gdpo.diagnostics.diagnosis import Severity
+from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.inference import listed

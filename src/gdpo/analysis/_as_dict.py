@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gdpo.analysis._analysis import Analysis
-from gdpo.analysis._replay import Replayed
-from gdpo.analysis._run import OVER_TIME, OVER_WINDOW, RunAnalysis
-from gdpo.diagnostics import HeldFinding
+from gdpo.analysis.replay import Replayed
+from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, RunAnalysis
+from gdpo.diagnostics.watch import HeldFinding
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.report import Notice
 

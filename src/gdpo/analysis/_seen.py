@@ -5,7 +5,8 @@ from math import inf
 
 import numpy as np
 
-from gdpo.diagnostics import Diagnosis, Finding, Kind, Severity, Thresholds
+from gdpo.diagnostics import Diagnosis, Finding, Thresholds
+from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.rollouts.readers import RolloutTable
 
 

@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from gdpo._naming import did_you_mean
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
 from gdpo.analysis._seen import Seen
-from gdpo.diagnostics import Bounds, Diagnosis, diagnose
+from gdpo.diagnostics import Diagnosis, diagnose
+from gdpo.diagnostics.step import Bounds
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
 from gdpo.rollouts.readers.table import places

@@ -8,10 +8,10 @@ from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages import resolve_estimator
-from gdpo.analysis import RECORDED
-from gdpo.diagnostics import Severity
+from gdpo.analysis.replay import RECORDED
+from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import ConfigError, MissingExtraError
-from gdpo.report import MARK
+from gdpo.report.rollouts_page import MARK
 from gdpo.rollouts.readers import FORMATS
 from gdpo.rollouts.readers.columns import LARGEST
 

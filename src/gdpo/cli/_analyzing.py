@@ -13,18 +13,15 @@ from rich.console import Console
 
 from gdpo import __version__
 from gdpo._files import to_json
-from gdpo.analysis import (
-    RECORDED,
-    Analysis,
-    Rescorer,
-    analyze,
-    as_dict,
-)
+from gdpo.analysis import Analysis, Rescorer, analyze, as_dict
+from gdpo.analysis.replay import RECORDED
 from gdpo.cli._analyze_options import AnalyzeOptions
 from gdpo.cli._codes import FAILED, INTERRUPTED
-from gdpo.diagnostics import HeldFinding, Severity
+from gdpo.diagnostics.diagnosis import Severity
+from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
-from gdpo.report import LINES, estimators_summary, rollouts_summary, write_rollouts_report
+from gdpo.report import write_rollouts_report
+from gdpo.report.rollouts_summary import LINES, estimators_summary, rollouts_summary
 from gdpo.report.text import one_line
 from gdpo.rollouts.readers import RolloutTable, read_rollout_files
 from gdpo.rollouts.readers.files import ENDINGS, find_files

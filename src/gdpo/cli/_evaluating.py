@@ -163,7 +163,11 @@ def run_evaluation(
     try:
         with progress_shown() as show:
             results = evaluate(
-                settings, benchmarks, answering, folder, on_progress=lambda now: show(now, now.benchmark)
+                settings,
+                benchmarks,
+                answering,
+                folder,
+                on_progress=lambda now: show(now, now.benchmark),
             )
     except KeyboardInterrupt as stopped:
         raise KeyboardInterrupt(_STOPPED) from stopped

@@ -6,7 +6,6 @@ from itertools import combinations
 from math import inf, sqrt
 from typing import NamedTuple
 
-from gdpo.diagnostics._influence import Influence
 from gdpo.diagnostics.diagnosis import (
     Diagnosis,
     Finding,
@@ -17,6 +16,7 @@ from gdpo.diagnostics.diagnosis import (
     percent,
     times,
 )
+from gdpo.diagnostics.influence import Influence
 
 
 @dataclass(frozen=True, slots=True)

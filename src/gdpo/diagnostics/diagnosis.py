@@ -7,7 +7,7 @@ from math import isfinite, nan
 from textwrap import wrap
 from typing import Any, TypeAlias
 
-from gdpo.diagnostics._influence import Influence
+from gdpo.diagnostics.influence import Influence
 
 
 class Severity(StrEnum):

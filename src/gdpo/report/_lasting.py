@@ -3,15 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gdpo.diagnostics import (
-    Finding,
-    FindingHistory,
-    HeldFinding,
-    Kind,
-    Severity,
-    Span,
-    diagnose,
-)
+from gdpo.diagnostics import Finding, diagnose
+from gdpo.diagnostics.diagnosis import Kind, Severity
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding, Span
 from gdpo.experiments.grid import estimator_of
 from gdpo.experiments.reading import Experiment, Run
 from gdpo.report._replay import Replay, Replayed

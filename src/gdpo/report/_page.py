@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from gdpo._files import write_whole
-from gdpo.diagnostics import LASTING
+from gdpo.diagnostics.watch import LASTING
 from gdpo.experiments.comparison import Comparison
 from gdpo.experiments.reading import Measured
 from gdpo.report import _figures as figures

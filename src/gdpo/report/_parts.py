@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from gdpo.diagnostics import LASTING, Severity, Span
+from gdpo.diagnostics.diagnosis import Severity
+from gdpo.diagnostics.watch import LASTING, Span
 from gdpo.experiments.comparison import Comparison
 from gdpo.report._charts import Chart
 from gdpo.report._head import arm_name, swatch, table

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gdpo.advantages import ESTIMATORS, AdvantageRule
-from gdpo.analysis import Tally, call_rule, disagreement, make_rule
+from gdpo.analysis.replay import Tally, call_rule, disagreement, make_rule
 from gdpo.errors import GdpoError
 from gdpo.experiments.grid import estimator_of
 from gdpo.experiments.reading import Experiment, Run

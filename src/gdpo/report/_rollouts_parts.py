@@ -6,15 +6,18 @@ from math import isfinite, nan
 
 import numpy as np
 
-from gdpo.analysis import Analysis, LengthBins, Replayed, RewardOverall, RunAnalysis
-from gdpo.diagnostics import HeldFinding, Severity
-from gdpo.diagnostics.diagnosis import interval, percent
+from gdpo.analysis import Analysis
+from gdpo.analysis.lengths import LengthBins
+from gdpo.analysis.replay import Replayed
+from gdpo.analysis.run import RewardOverall, RunAnalysis
+from gdpo.diagnostics.diagnosis import Severity, interval, percent
+from gdpo.diagnostics.watch import HeldFinding
 from gdpo.report._charts import COLOURS, Chart, Line, Points
 from gdpo.report._figures import binned, running_mean, smoothing
 from gdpo.report._head import table
 from gdpo.report._parts import percentage, strip
 from gdpo.report._rollouts_sample import Labels
-from gdpo.report._rollouts_summary import total_told
+from gdpo.report.rollouts_summary import total_told
 from gdpo.report.text import breakable, html, one_line, visible
 
 RUNS, REWARDS = 6, 24

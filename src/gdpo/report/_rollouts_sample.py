@@ -8,7 +8,9 @@ from math import nan
 from pathlib import Path
 from typing import Any, cast
 
-from gdpo.analysis import RECORDED, Analysis, SampledGroup
+from gdpo.analysis import Analysis
+from gdpo.analysis.replay import RECORDED
+from gdpo.analysis.sample import SampledGroup
 from gdpo.errors import DataError
 from gdpo.report._sample import COMPLETION, GOLDEN, PROMPT, Sample, four_digits
 from gdpo.report.text import embedded, messages, visible

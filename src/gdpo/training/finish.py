@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gdpo._files import write_whole
-from gdpo.diagnostics import Diagnosis, Severity, diagnose
+from gdpo.diagnostics import Diagnosis, diagnose
+from gdpo.diagnostics.diagnosis import Severity
 from gdpo.errors import MissingExtraError
 from gdpo.recipes.recipe import Recipe
 from gdpo.rollouts import read_rollouts, reward_arrays, rollout_file

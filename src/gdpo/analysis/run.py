@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from gdpo.analysis._steps import StepAnalysis
-from gdpo.diagnostics import Diagnosis, Finding, FindingHistory, HeldFinding, Influence, pooled
+from gdpo.diagnostics import Diagnosis, Finding, Influence
+from gdpo.diagnostics.influence import pooled
+from gdpo.diagnostics.watch import FindingHistory, HeldFinding
 
 OVER_TIME = ("mean", "missing", "dead_groups", "group_std")
 """What is kept of every reward at every step: fields of `RewardDiagnosis`."""

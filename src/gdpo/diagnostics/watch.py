@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpo.diagnostics._findings import Thresholds, in_order, influence_findings
-from gdpo.diagnostics._influence import Influence, Window, pooled
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis, Severity
+from gdpo.diagnostics.influence import Influence, Window, pooled
 
 LASTING = 5
 """Steps in a row for which a finding of single batches has to hold."""

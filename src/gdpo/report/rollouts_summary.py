@@ -11,9 +11,11 @@ from textwrap import wrap
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
-from gdpo.analysis import Analysis, Replayed, RewardOverall, RunAnalysis
-from gdpo.diagnostics import HeldFinding, Severity
-from gdpo.diagnostics.diagnosis import interval, percent
+from gdpo.analysis import Analysis
+from gdpo.analysis.replay import Replayed
+from gdpo.analysis.run import RewardOverall, RunAnalysis
+from gdpo.diagnostics.diagnosis import Severity, interval, percent
+from gdpo.diagnostics.watch import HeldFinding
 from gdpo.report.text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS

@@ -33,8 +33,8 @@ from gdpo.diagnostics._groups import (
     silent_groups,
     where_it_applies,
 )
-from gdpo.diagnostics._influence import Influence, influence_of
 from gdpo.diagnostics.diagnosis import Diagnosis, Matrix, RewardDiagnosis
+from gdpo.diagnostics.influence import Influence, influence_of
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None

@@ -5,7 +5,7 @@ from typing import Any
 
 from gdpo._files import write_whole
 from gdpo.analysis import Analysis
-from gdpo.diagnostics import LASTING
+from gdpo.diagnostics.watch import LASTING
 from gdpo.report import _parts as parts
 from gdpo.report import _rollouts_parts as of_rollouts
 from gdpo.report._page import framed

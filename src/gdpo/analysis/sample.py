@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.analysis._replay import Advantages, disagreement
 from gdpo.analysis._steps import Batch
+from gdpo.analysis.replay import Advantages, disagreement
 
 _KEPT = 400
 """Groups at most."""
