@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gdpo.analysis.lengths import LengthBins
+from gdpo.analysis.run import LengthBins
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from tests.rollouts.readers import written
 
 from gdpo.analysis import Rescorer
-from gdpo.analysis._rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS, completion_text
+from gdpo.analysis.rescore import NO_REFERENCE, NO_TEXT, NO_TOKENS, completion_text
 from gdpo.errors import ConfigError
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit

@@ -21,7 +21,7 @@ def counted(rewards, weights):
 @pytest.fixture
 def few(monkeypatch):
     """Room for so few groups that most steps are passed over."""
-    monkeypatch.setattr(sample, "_KEPT", 8)
+    monkeypatch.setattr(sample, "KEPT", 8)
     called.clear()
 
 
@@ -67,7 +67,7 @@ def test_a_run_without_room_shows_what_one_with_room_shows_of_the_same_steps(
     dump, rewards, monkeypatch
 ):
     every = {(group.step, group.place): group for group in sampled(dump).sample}
-    monkeypatch.setattr(sample, "_KEPT", 8)
+    monkeypatch.setattr(sample, "KEPT", 8)
     for group in (found := sampled(dump).sample):
         before = every[group.step, group.place]
         assert group.rows == before.rows

@@ -22,11 +22,10 @@ from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Measured
 from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.report import summary, write_report
-from gdpo.report._figures import lengths
-from gdpo.report._replay import agreements, replay
+from gdpo.report.runs_page import analyze_experiment, lengths
 from gdpo.rollouts import read_rollouts, reward_arrays
 
-VOID = {"meta", "br", "input", "path", "circle"}
+VOID = {"meta", "br", "wbr", "input", "path", "circle"}
 
 
 class Parsed(HTMLParser):
@@ -188,10 +187,11 @@ def test_arms_that_differ_in_their_weights_alone_are_replayed_as_one_estimator(t
         tmp_path,
         [replace(trained(tmp_path, "gdpo", seed), arm=arm) for seed, arm in enumerate(arms)],
     )
-    replayed = replay(experiment)
-    assert replayed.estimators == ("gdpo", "grpo")
-    assert [found.off < 1e-6 for found in agreements(replayed)] == [True, False]
-    assert replayed.not_called == ()
+    analysis = analyze_experiment(experiment)
+    assert list(analysis.estimators) == ["gdpo", "grpo"]
+    assert [each.estimator for each in analysis.replayed] == ["gdpo", "grpo"]
+    assert analysis.off_record == {"gdpo": pytest.approx(0, abs=1e-6)}
+    assert not any(trained.own_code for trained in analysis.estimators.values())
     assert "length.weight=0.5" in made(tmp_path, analyse(experiment))[0]
 
 
@@ -203,9 +203,12 @@ def test_arms_that_differ_in_the_options_of_their_estimator_are_replayed_with_th
         recipe = Recipe(task="x", model="m", data=DataConfig(source="r"), advantage_options=options)
         (run.path / "recipe.yaml").write_text(recipe.to_yaml())
         runs.append(run)
-    replayed = replay(experiment_of(tmp_path, runs))
-    assert replayed.estimators == ("gdpo", "gdpo bound=None")
-    bounded, free = (np.nanmax(np.abs([s.advantages[i] for s in replayed.steps])) for i in (0, 1))
+    analysis = analyze_experiment(experiment_of(tmp_path, runs))
+    assert list(analysis.estimators) == ["gdpo", "gdpo bound=None"]
+    bounded, free = (
+        max(np.max(np.abs(group.advantages[name])) for group in analysis.sample)
+        for name in analysis.estimators
+    )
     assert bounded <= 1.0 < free
 
 
@@ -358,17 +361,17 @@ def test_an_estimator_that_cannot_be_replayed_is_told_of(tmp_path):
 def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tmp_path, arms):
     runs = [trained(tmp_path, arm, 1) for arm in arms]  # both with GRPO's advantages
     experiment = experiment_of(tmp_path, runs)
-    replayed = replay(experiment)
-    own = arms.index("nobody:knows")
-    for step in replayed.steps:
-        if step.run.arm == "nobody:knows":
-            np.testing.assert_array_equal(step.advantages[own], step.step.advantages)
+    analysis = analyze_experiment(experiment)
+    for group in analysis.sample:
+        shown, others = (group.advantages[arm] for arm in ("nobody:knows", "grpo"))
+        if arms[int(group.run)] == "nobody:knows":
+            np.testing.assert_allclose(shown, others, atol=1e-12)
         else:
-            assert np.isnan(step.advantages[own]).all()
-    assert [(a.estimator, round(a.correlation, 6)) for a in agreements(replayed)] == [
+            assert np.isnan(shown).all()
+    assert [(each.estimator, round(each.correlation, 6)) for each in analysis.replayed] == [
         (arm, 1.0) for arm in arms
     ]
-    assert np.isnan(agreements(replayed)[own].off)
+    assert set(analysis.off_record) == {"grpo"}
     _, parsed, _ = made(tmp_path, analyse(experiment))
     assert "a report runs no code that a run names" in "".join(parsed.text)
     assert "could not be replayed" not in "".join(parsed.text)
@@ -387,7 +390,7 @@ def test_missing_rewards_are_shown_as_missing(tmp_path):
 def test_importing_it_imports_nothing_heavy():
     code = "import sys, gdpo.report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"torch", "transformers", "trl", "datasets", "matplotlib"}.isdisjoint(
+    assert {"torch", "transformers", "trl", "datasets", "matplotlib", "jinja2"}.isdisjoint(
         done.stdout.split()
     )
 

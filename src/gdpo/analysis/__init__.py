@@ -2,8 +2,15 @@
 
 from gdpo.analysis._analysis import Analysis, analyze
 from gdpo.analysis._as_dict import as_dict
-from gdpo.analysis._rescore import Rescorer
-from gdpo.analysis._steps import analyze_steps
+from gdpo.analysis.rescore import Rescorer
 from gdpo.analysis.run import analyze_runs
+from gdpo.analysis.steps import analyze_steps
 
-__all__ = ["Analysis", "Rescorer", "analyze", "analyze_runs", "analyze_steps", "as_dict"]
+__all__ = [
+    "Analysis",
+    "Rescorer",
+    "analyze",
+    "analyze_runs",
+    "analyze_steps",
+    "as_dict",
+]

@@ -2,29 +2,26 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from gdpo._naming import did_you_mean
-from gdpo.analysis._seen import Seen
-from gdpo.analysis._steps import (
+from gdpo.analysis.replay import RECORDED, Replay, Replayed
+from gdpo.analysis.run import LengthBins, RunAnalysis
+from gdpo.analysis.sample import Sample, SampledGroup
+from gdpo.analysis.steps import (
     UNKNOWN_WEIGHTS,
     Batch,
+    Bounds,
+    RangesSoFar,
     StepAnalysis,
     analyze_step,
     batch_of,
     check_weights,
 )
-from gdpo.analysis.lengths import LengthBins
-from gdpo.analysis.replay import RECORDED, Replay, Replayed
-from gdpo.analysis.run import RunAnalysis
-from gdpo.analysis.sample import Sample, SampledGroup
 from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.inference import listed
-
-Bounds: TypeAlias = Mapping[str, float]
 
 _VIEWED = ("grpo", "gdpo")
 """Estimators whose advantages are shown beside the recorded ones, if none are asked for. They have
@@ -84,8 +81,8 @@ def analyze(
     reading: RolloutReading,
     *,
     weights: Mapping[str, float] | None = None,
-    low: Bounds | None = None,
-    high: Bounds | None = None,
+    low: Bounds = None,
+    high: Bounds = None,
     replayed: Sequence[str] | None = None,
     sampled: bool = False,
     progress: Callable[[RolloutTable], None] | None = None,
@@ -113,20 +110,25 @@ def analyze(
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)
     estimator = next((name for name in replayed or () if name != RECORDED), "grpo")
-    done, sample, seen = Analysis(reading.report), Sample(), Seen()
+    done, sample, ranges = Analysis(reading.report), Sample(), RangesSoFar()
     names: dict[str, None] = {}
     for table in reading:
         if progress is not None:
             progress(table)
         names |= dict.fromkeys(table.names)
-        batch = _batch(table, weights, done)
+        try:
+            batch = batch_of(table, weights)
+        except DataError as error:
+            done.problems[str(error)] = done.problems.get(str(error), 0) + len(table)
+            batch = None
         if batch is None:
+            done.untold += len(table)
             continue
-        done.add(batch, analyze_step(batch, seen, estimator=estimator, low=low, high=high))
+        done.add(batch, analyze_step(batch, ranges, estimator=estimator, low=low, high=high))
         found = None if replay is None else replay.add(batch)
         if sampled and sample.turn():
             sample.look(batch, viewed.advantages(batch) if found is None else found)
-    _check_rewards(reading.report)
+    _refuse_absent(reading.report)
     check_weights(weights, names)
     check_weights(low, names, what="low values")
     check_weights(high, names, what="high values")
@@ -137,24 +139,10 @@ def analyze(
     return done
 
 
-def _check_rewards(report: ReadReport) -> None:
+def _refuse_absent(report: ReadReport) -> None:
     for name in report.absent:
-        has = did_you_mean(name, report.offered) if report.offered else _no_numbers(report)
+        fields = f"; their fields are {listed(report.fields)}" if report.fields else ""
+        has = f"they hold no numbers{fields}"
+        if report.offered:
+            has = did_you_mean(name, report.offered)
         raise ConfigError(f"rewards name {name!r}, which no file has: {has}")
-
-
-def _no_numbers(report: ReadReport) -> str:
-    fields = f"; their fields are {listed(report.fields)}" if report.fields else ""
-    return f"they hold no numbers{fields}"
-
-
-def _batch(
-    table: RolloutTable, weights: Mapping[str, float] | None, done: Analysis
-) -> Batch | None:
-    try:
-        batch = batch_of(table, weights)
-    except DataError as error:
-        done.problems[str(error)] = done.problems.get(str(error), 0) + len(table)
-        batch = None
-    done.untold += len(table) if batch is None else 0
-    return batch

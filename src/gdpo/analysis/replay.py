@@ -1,11 +1,10 @@
 """The recorded rewards given to estimators anew: who would have got which advantage.
 
-Step by step, whole, with the options that an estimator has by default; nothing of a step is kept.
+Step by step, whole; nothing of a step is kept.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan, sqrt
 from statistics import median
 
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gdpo.advantages import ESTIMATORS, AdvantageRule, resolve_estimator
-from gdpo.analysis._steps import Batch
+from gdpo.analysis.steps import Batch
 from gdpo.errors import GdpoError
 
 RECORDED = "recorded"
@@ -100,6 +99,35 @@ class Replayed:
         return self.steps > 0 and not self.changed and not self.problem
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedWith:
+    """What the runs of gdpo in some arms were trained with: an estimator with its options."""
+
+    estimator: str
+    options: Mapping[str, object]
+    runs: frozenset[str]
+    """Whose recorded advantages are its own."""
+
+    @property
+    def own_code(self) -> bool:
+        """Whether it is a user's own, which is never called: a run may come from anywhere."""
+        return self.estimator not in ESTIMATORS
+
+
+@dataclass(slots=True)
+class _Compared:
+    """An estimator beside the first, step added to step."""
+
+    tally: Tally = field(default_factory=Tally)
+    steps: int = 0
+    changed: int = 0
+    groups: int = 0
+    dies: int = 0
+    revives: int = 0
+    departure: float = nan
+    scales: list[float] = field(default_factory=list[float])
+
+
 def changes(
     a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]
 ) -> tuple[float, float]:
@@ -128,6 +156,8 @@ class Replay:
             out: those that the files declare.
         high: Highest value, likewise.
         among: What all of them are.
+        trained: By name, those of the estimators that runs of gdpo were trained with; the others
+            are called with their default options.
 
     Raises:
         ConfigError: There is no such estimator.
@@ -140,19 +170,21 @@ class Replay:
         low: Mapping[str, float] | None = None,
         high: Mapping[str, float] | None = None,
         among: Iterable[str] = ESTIMATORS,
+        trained: Mapping[str, TrainedWith] | None = None,
     ) -> None:
+        self._trained = trained or {}
         for name in estimators or ():
-            if name != RECORDED:
+            if name != RECORDED and name not in self._trained:
                 resolve_estimator(name)
         self._bounds = (dict(low or {}), dict(high or {}))
         self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
         self._among = tuple(among)
         self.problems: dict[str, str] = {}
+        """Why an estimator could not be called, by its name."""
+        self.off_record: dict[str, float] = {}
+        """Of those that runs were trained with the largest difference from what these recorded."""
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
-        self._tallies: dict[str, Tally] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._factors: dict[str, list[float]] = {}
-        self._departures: dict[str, float] = {}
+        self._compared: dict[str, _Compared] = {}
 
     def advantages(self, batch: Batch) -> dict[str, Advantages]:
         """What every estimator makes of a step, NaN where there are none; nothing is compared."""
@@ -165,27 +197,73 @@ class Replay:
         """Replay a step; returns its advantages by estimator."""
         found = self.advantages(batch)
         beside = found[self.names[0]]
-        there = batch.placed >= 0
-        for name in self.names:
-            if not np.any(np.isnan(found[name])) and not np.any(np.isnan(beside)):
-                self._compare(name, beside, found[name], there)
+        for name, here in found.items():
+            if not np.any(np.isnan(here)) and not np.any(np.isnan(beside)):
+                self._compare(name, beside, here, batch.there)
+            own = self._trained.get(name)
+            if own is None or own.own_code or batch.advantages is None:
+                continue
+            if batch.table.run in own.runs and name not in self.problems:
+                off = float(np.max(np.abs(here - batch.advantages)))
+                self.off_record[name] = max(off, self.off_record.get(name, 0.0))
         return found
 
     def results(self) -> list[Replayed]:
         """Every estimator beside the first."""
-        return [self._result(name) for name in self.names]
+        compared = [(name, self._compared.get(name, _Compared())) for name in self.names]
+        return [
+            Replayed(
+                estimator=name,
+                beside=self.names[0],
+                steps=each.steps,
+                changed=each.changed,
+                departure=each.departure,
+                correlation=each.tally.correlation,
+                opposite=each.tally.opposite,
+                zero=each.tally.zero,
+                dies=each.dies,
+                revives=each.revives,
+                groups=each.groups,
+                scale=median(each.scales) if each.scales else nan,
+                problem=self.problems.get(name, ""),
+            )
+            for name, each in compared
+        ]
 
     def _advantages(self, name: str, batch: Batch) -> Advantages:
-        if name == RECORDED:
-            missing = np.full(batch.rewards.shape[:2], nan)
-            return missing if batch.advantages is None else batch.advantages
-        key = (batch.table.run, batch.table.names, name)
+        trained, run = self._trained.get(name), batch.table.run
+        missing = np.full(batch.rewards.shape[:2], nan)
+        if name == RECORDED or (trained is not None and trained.own_code):
+            theirs = trained is not None and run not in trained.runs
+            return missing if theirs or batch.advantages is None else batch.advantages
+        key = (run, batch.table.names, name)
         if key not in self._rules:
-            declared, names = batch.table.ranges, batch.table.names
-            low = {reward: known[0] for reward, known in declared.items()} | self._bounds[0]
-            high = {reward: known[1] for reward, known in declared.items()} | self._bounds[1]
-            self._rules[key] = make_rule(name, names, {}, self.problems, low=low, high=high)
-        return call_rule(self._rules[key], name, batch.rewards, batch.weights, self.problems)
+            self._rules[key] = self._rule(name, batch)
+        rule = self._rules[key]
+        if rule is None or name in self.problems:
+            return missing
+        try:
+            found = rule(batch.rewards, np.array(batch.weights), token_counts=_token_counts(batch))
+            rule.update(batch.rewards)
+        except Exception as error:  # noqa: BLE001 (users' estimators; the report tells)
+            self.problems.setdefault(name, f"{type(error).__name__}: {error}")
+            return missing
+        return np.asarray(found, dtype=np.float64)
+
+    def _rule(self, name: str, batch: Batch) -> AdvantageRule | None:
+        """The estimator for a run: one with state goes on from step to step, as in training."""
+        trained, names = self._trained.get(name), batch.table.names
+        estimator, options = (trained.estimator, trained.options) if trained else (name, {})
+        bounds = [
+            {reward: known[end] for reward, known in batch.table.ranges.items()} | self._bounds[end]
+            for end in (0, 1)
+        ]
+        low, high = ([known.get(reward, nan) for reward in names] for known in bounds)
+        try:
+            return AdvantageRule(estimator, names, options, low=low, high=high)
+        except GdpoError as error:
+            self.problems.setdefault(name, str(error))
+            return None
 
     def _compare(
         self,
@@ -195,86 +273,26 @@ class Replay:
         there: Bool[np.ndarray, "prompt sample"],
     ) -> None:
         tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
-        a, b = beside[there], here[there]
-        self._tallies.setdefault(name, Tally()).add(a, b)
-        departure, factor = changes(a, b)
-        self._departures[name] = max(self._departures.get(name, 0.0), departure)
+        compared = self._compared.setdefault(name, _Compared())
+        compared.tally.add(beside[there], here[there])
+        departure, factor = changes(beside[there], here[there])
+        compared.departure = departure if not compared.steps else max(compared.departure, departure)
         if factor == factor:
-            self._factors.setdefault(name, []).append(factor)
-        dead = [_dead(values, tolerance) for values in (beside, here)]
-        self._counts.update(
-            {
-                (name, "steps"): 1,
-                (name, "changed"): int(departure > tolerance),
-                (name, "groups"): len(beside),
-                (name, "dies"): int(np.sum(~dead[0] & dead[1])),
-                (name, "revives"): int(np.sum(dead[0] & ~dead[1])),
-            }
-        )
-
-    def _result(self, name: str) -> Replayed:
-        tally = self._tallies.get(name, Tally())
-        return Replayed(
-            estimator=name,
-            beside=self.names[0],
-            correlation=tally.correlation,
-            opposite=tally.opposite,
-            zero=tally.zero,
-            departure=self._departures.get(name, nan),
-            scale=median(self._factors[name]) if name in self._factors else nan,
-            problem=self.problems.get(name, ""),
-            **{
-                key: self._counts[name, key]
-                for key in ("steps", "changed", "dies", "revives", "groups")
-            },
-        )
+            compared.scales.append(factor)
+        sizes = (np.abs(beside), np.abs(here))
+        dead = [np.max(s, axis=1, initial=0) <= tolerance * np.max(s, initial=0) for s in sizes]
+        compared.steps += 1
+        compared.changed += int(departure > tolerance)
+        compared.groups += len(beside)
+        compared.dies += int(np.sum(~dead[0] & dead[1]))
+        compared.revives += int(np.sum(dead[0] & ~dead[1]))
 
 
-def make_rule(
-    name: str,
-    rewards: Sequence[str],
-    options: Mapping[str, object],
-    problems: dict[str, str],
-    *,
-    low: Mapping[str, float],
-    high: Mapping[str, float],
-) -> AdvantageRule | None:
-    """An estimator with options; None: it cannot be had, and `problems` says why."""
-    try:
-        return AdvantageRule(
-            name,
-            rewards,
-            options,
-            low=[low.get(reward, nan) for reward in rewards],
-            high=[high.get(reward, nan) for reward in rewards],
-        )
-    except GdpoError as error:
-        problems.setdefault(name, str(error))
-        return None
-
-
-def call_rule(
-    rule: AdvantageRule | None,
-    name: str,
-    rewards: Float[np.ndarray, "prompt sample reward"],
-    weights: Sequence[float],
-    problems: dict[str, str],
-    *,
-    token_counts: np.ndarray | None = None,
-) -> Advantages:
-    """The advantages of a step; a rule with state goes on from step to step, as in training.
-
-    NaN: it could not be called, and `problems` says why.
-    """
-    if rule is not None and name not in problems:
-        try:
-            found = rule(rewards, np.array(weights), token_counts=token_counts)
-            rule.update(rewards)
-        except Exception as error:  # noqa: BLE001 (users' estimators; the report tells)
-            problems.setdefault(name, f"{type(error).__name__}: {error}")
-        else:
-            return np.asarray(found, dtype=np.float64)
-    return np.full(rewards.shape[:2], nan)
+def _token_counts(batch: Batch) -> Float[np.ndarray, "prompt sample"] | None:
+    """None: some are not known."""
+    tokens = batch.num_tokens
+    known = not np.any(np.isnan(tokens[batch.there]))
+    return np.where(batch.there, tokens, 0.0) if known else None
 
 
 def disagreement(
@@ -291,8 +309,3 @@ def disagreement(
     scales = [np.sqrt(np.mean(a[there] ** 2)) for a in known]
     scaled = [a / scale if scale > 0 else a for a, scale in zip(known, scales, strict=True)]
     return np.ptp(np.stack(scaled), axis=0)
-
-
-def _dead(advantages: Advantages, tolerance: float) -> Bool[np.ndarray, " prompt"]:
-    sizes = np.abs(advantages)
-    return np.max(sizes, axis=1, initial=0.0) <= tolerance * np.max(sizes, initial=0.0)

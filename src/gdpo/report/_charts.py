@@ -1,21 +1,22 @@
-"""Line charts as inline SVG, and the numbers under them for the page's script."""
+"""Line charts: their shapes for inline SVG, and the numbers under them for the page's script."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from sys import float_info
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 
-from gdpo.report.text import html, number, short
+from gdpo.report.text import number
 
-WIDTH, HEIGHT = 440, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 36
 COLOURS = 8
 """Arms that differ in colour; the page's style has as many, each with a dash pattern of its own."""
 
 Points = Float[np.ndarray, " point"]
+Curves = Float[np.ndarray, "curve point"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Line:
     value: Points
     low: Points
     high: Points
-    thin: Float[np.ndarray, "seed point"]
+    thin: Curves
     """Drawn thinly beside it; may have no rows."""
     note: tuple[str, ...] = ()
     """For each point, behind its value."""
@@ -39,6 +40,14 @@ class Line:
 class Chart:
     """Lines over the steps."""
 
+    WIDTH: ClassVar[int] = 440
+    """Of the picture, in pixels."""
+    HEIGHT: ClassVar[int] = 220
+    LEFT: ClassVar[int] = 46
+    """End of the area between the axes, in pixels from the left or from the top."""
+    RIGHT: ClassVar[int] = 428
+    TOP: ClassVar[int] = 10
+    BOTTOM: ClassVar[int] = 184
     title: str
     label: str
     """What the vertical axis is."""
@@ -59,13 +68,13 @@ class Chart:
         """Where a step lies in the picture."""
         first, last = float(self.x[0]), float(self.x[-1])
         share = (step - first) / (last - first) if last > first else 0.5
-        return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
+        return round(self.LEFT + share * (self.RIGHT - self.LEFT), 1)
 
     def up(self, value: float) -> float:
         """Where a value lies in the picture."""
         span = self.high - self.low
         share = (value - self.low) / span if span > 0 else 0.5
-        return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
+        return round(self.BOTTOM - share * (self.BOTTOM - self.TOP), 1)
 
     def data(self) -> dict[str, Any]:
         """What a reader of the page can ask it for: every arm's values at a step."""
@@ -77,65 +86,18 @@ class Chart:
             "lines": [
                 {
                     "colour": line.colour,
-                    "py": [self.up(v) if np.isfinite(v) else None for v in line.value.tolist()],
-                    "text": self._texts(line),
+                    "py": [self.up(v) if isfinite(v) else None for v in line.value.tolist()],
+                    "text": list(self._texts(line)),
                 }
                 for line in self.lines
             ],
         }
 
-    def svg(self) -> str:
-        """The picture."""
-        lines = (f'<g class="a{line.colour}">{self._line(line)}</g>' for line in self.lines)
-        parts = [*self._axes(), *lines]
-        unit = html(self.unit)
-        return (
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html(self.title)}: '
-            f'{html(self.label)}, by {unit}">{"".join(parts)}<g class="cursor"></g></svg>'
-        )
-
-    def _texts(self, line: Line) -> list[str]:
-        texts: list[str] = []
-        rows = zip(line.value.tolist(), line.low.tolist(), line.high.tolist(), strict=True)
-        for i, (value, low, high) in enumerate(rows):
-            shown = [number(v, self.low, self.high) for v in (value, low, high)]
-            band = f" ({shown[1]} to {shown[2]})" if np.isfinite(low) and low != high else ""
-            texts.append(f"{shown[0]}{band} {line.note[i] if line.note else ''}".rstrip())
-        return texts
-
-    def _axes(self) -> list[str]:
-        right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
-        parts: list[str] = []
-        for value in ticks(self.low, self.high):
-            y = self.up(value)
-            parts.append(f'<path class="grid" d="M{_LEFT} {y}H{right}"/>')
-            parts.append(f'<text class="tick y" x="{_LEFT - 6}" y="{y + 4}">{short(value)}</text>')
-        for step in ticks(float(self.x[0]), float(self.x[-1])):
-            place = f'x="{self.across(step)}" y="{bottom + 15}"'
-            parts.append(f'<text class="tick x" {place}>{step:g}</text>')
-        middle = f'x="{(_LEFT + right) / 2}" y="{HEIGHT - 4}"'
-        parts.append(f'<text class="tick x" {middle}>{html(self.unit)}</text>')
-        parts.append(f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>')
-        if self.threshold is not None:
-            y = self.up(self.threshold)
-            parts.append(f'<path class="threshold" d="M{_LEFT} {y}H{right}"/>')
-        return parts
-
-    def _line(self, line: Line) -> str:
-        parts = [self._band(line)]
-        parts += [f'<path class="thin" d="{self._path(seed)}"/>' for seed in line.thin]
-        parts.append(f'<path class="bold" d="{self._path(line.value)}"/>')
-        for step in line.censored:
-            place = max(0, int(np.searchsorted(self.x, step, side="right")) - 1)
-            x, y = self.across(step), self.up(float(line.value[place]))
-            parts.append(f'<path class="censored" d="M{x} {y - 5}V{y + 5}M{x - 5} {y}H{x + 5}"/>')
-        return "".join(parts)
-
-    def _path(self, values: Points) -> str:
+    def path(self, values: Points) -> str:
         """A line through what is known; a gap where nothing is."""
         parts, drawing, before = [""], False, 0.0
         for step, value in zip(self.x.tolist(), values.tolist(), strict=True):
-            if not np.isfinite(value):
+            if not isfinite(value):
                 drawing = False
                 continue
             x, y = self.across(step), self.up(value)
@@ -150,8 +112,8 @@ class Chart:
             parts.append("h0")
         return "".join(parts)
 
-    def _band(self, line: Line) -> str:
-        """Around one stretch after another."""
+    def band(self, line: Line) -> str:
+        """Around one stretch of a line after another."""
         known = np.isfinite(line.low) & np.isfinite(line.high)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(int), [0]])))
         shapes: list[str] = []
@@ -159,7 +121,21 @@ class Chart:
             top = self._corners(line.high, start, end)
             bottom = self._corners(line.low, start, end)[::-1]
             shapes.append("M" + "L".join([*top, *bottom]) + "Z")
-        return f'<path class="band" d="{"".join(shapes)}"/>'
+        return "".join(shapes)
+
+    def crosses(self, line: Line) -> Iterator[str]:
+        """Where runs ended that had not come to it."""
+        for step in line.censored:
+            place = max(0, int(np.searchsorted(self.x, step, side="right")) - 1)
+            x, y = self.across(step), self.up(float(line.value[place]))
+            yield f"M{x} {y - 5}V{y + 5}M{x - 5} {y}H{x + 5}"
+
+    def _texts(self, line: Line) -> Iterator[str]:
+        rows = zip(line.value.tolist(), line.low.tolist(), line.high.tolist(), strict=True)
+        for i, (value, low, high) in enumerate(rows):
+            shown = [number(v, self.low, self.high) for v in (value, low, high)]
+            band = f" ({shown[1]} to {shown[2]})" if isfinite(low) and low != high else ""
+            yield f"{shown[0]}{band} {line.note[i] if line.note else ''}".rstrip()
 
     def _corners(self, values: Points, start: int, end: int) -> list[str]:
         corners: list[str] = []
@@ -187,3 +163,35 @@ def ticks(low: float, high: float) -> list[float]:
     width = scale * next(m for m in (1, 2, 5, 10) if raw <= m * scale * (1 + 1e-9))
     first, last = np.ceil(low / width - 1e-9), np.floor(high / width + 1e-9)
     return [float(f"{i * width:.10g}") + 0.0 for i in np.arange(first, last + 1)]
+
+
+def smoothing(total_steps: int) -> int:
+    """Steps of the running mean that the curves show: a twentieth of the run, and an odd number."""
+    return max(1, total_steps // 20) // 2 * 2 + 1
+
+
+def running_mean(table: Curves, window: int) -> Curves:
+    """Over the steps around each, fewer at the ends; of what is known, and only where it is."""
+    known = np.isfinite(table)
+    half = window // 2
+
+    def moving_sum(values: Curves) -> Curves:
+        sums = np.cumsum(np.pad(values, ((0, 0), (half + 1, half))), axis=1)
+        return sums[:, window:] - sums[:, :-window]
+
+    counts = moving_sum(known.astype(np.float64))
+    sums = moving_sum(np.where(known, table, 0.0))
+    return np.where(known, sums / np.maximum(counts, 1), np.nan)
+
+
+def binned(table: Curves, points: int) -> Curves:
+    """Means of neighbouring steps, so that a long run has no more than so many points."""
+    if table.shape[1] <= points:
+        return table
+    return np.stack([_nanmean(part) for part in np.array_split(table, points, axis=1)], axis=1)
+
+
+def _nanmean(part: Curves) -> Float[np.ndarray, " seed"]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # nothing known: NaN is the answer
+        return np.nanmean(part, axis=1)

@@ -1,20 +1,39 @@
 """The page of the rollouts that any framework left behind: what each reward did, and when."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gdpo._files import write_whole
 from gdpo.analysis import Analysis
+from gdpo.analysis.replay import RECORDED
+from gdpo.analysis.run import LengthBins, RunAnalysis
+from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING
-from gdpo.report import _parts as parts
-from gdpo.report import _rollouts_parts as of_rollouts
-from gdpo.report._page import framed
-from gdpo.report._rollouts_sample import sample_of
-from gdpo.report._sample import Sample
-from gdpo.report.text import breakable, embedded, html, visible
+from gdpo.report._charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
+from gdpo.report._html import bars, finding_row, in_words, render, shortened
+from gdpo.report._viewer import Labels, count_shown, viewer_data
+from gdpo.report.rollouts_summary import scalar_alone
+from gdpo.report.text import one_line, visible
 
 MARK = '<meta name="generator" content="gdpo analyze">'
 """What tells the page from any other file."""
+
+_RUNS, _REWARDS, _ESTIMATORS = 6, 24, 4
+"""That the page shows, the last of them in the table of rollouts; the rest is in the JSON."""
+
+_POINTS = 16_000
+"""Of all lines together: they decide the size of the page."""
+
+_FINDINGS, _NOTICES = 40, 50
+"""Of a run, and of all files."""
+
+_ROUNDING = 1e-12
+"""Of its size: what a curve varies by less is drawn as constant."""
 
 
 def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> None:
@@ -30,40 +49,70 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
 
 
 def _page(analysis: Analysis, **reading: Any) -> str:
-    shown = of_rollouts.labels(analysis)
+    from markupsafe import Markup
+
+    report, shown = analysis.report, _labels(analysis)
     runs = [run for run in analysis.runs if run.run in shown.runs]
-    sampled = sample_of(analysis, shown, **reading)
-    curves = of_rollouts.mean_charts(runs, shown)
-    influence = of_rollouts.influence_charts(runs, shown)
-    lengths = of_rollouts.length_charts(analysis.lengths, shown)
-    charts = [*curves, *influence, *lengths]
-    answer = " ".join(of_rollouts.sentences(analysis))
-    question = f"What did each reward do in {_where(analysis)}?"
-    return framed(
+    viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
+    curves, influence = _mean_charts(runs, shown), _influence_charts(runs, shown)
+    drawn = [*curves, *influence, *_length_charts(analysis.lengths, shown)]
+    charts, others = list(enumerate(drawn)), len(curves) + len(influence)
+    path = visible(str(report.paths[0]))[-120:]
+    where = path if len(report.paths) == 1 else f"{len(report.paths):,} paths"
+    question = f"What did each reward do in {where}?"
+    answer = " ".join(_sentences(analysis))
+    lines = _what_was_read(analysis)
+    return render(
         "rollouts.html",
-        mark=MARK,
-        title=html(f"{question} {answer}"[:300]),
-        setup=html(_setup(analysis)),
-        question=breakable(question),
-        answer=breakable(answer),
-        rewards="".join(of_rollouts.rewards_table(run, shown) for run in runs) + _more(analysis),
+        data={"charts": [chart.data() for chart in drawn], "rollouts": viewer},
+        mark=Markup(MARK),
+        title=f"{question} {answer}"[:300],
+        setup=_setup(analysis),
+        question=question,
+        answer=answer,
+        analysis=analysis,
+        labels=shown,
+        runs=runs,
+        made_of=_made_of,
+        left_out=_left_out(analysis),
         lasting=LASTING,
-        findings="".join(of_rollouts.findings(run, shown) for run in runs),
-        smoothing=of_rollouts.smoothing_note(runs),
-        curves=parts.figures(curves, 0),
-        influence=parts.figures(influence, len(curves)),
-        correlation="".join(of_rollouts.correlation_table(run, shown) for run in runs),
-        lengths=_lengths(parts.figures(lengths, len(curves) + len(influence))),
-        estimators=of_rollouts.estimators(analysis),
-        read=of_rollouts.what_was_read(analysis),
-        sampled=_sampled(analysis, sampled),
-        data=embedded({"charts": [chart.data() for chart in charts], "rollouts": sampled.data}),
+        findings=[_findings(run) for run in runs],
+        window=smoothing(max(len(run.steps) for run in runs)),
+        curves=charts[: len(curves)],
+        influence=charts[len(curves) : others],
+        lengths=charts[others:],
+        figure=_figure,
+        share=lambda value: percent(value) if isfinite(value) else "–",
+        interval=interval,
+        correlation=lambda value: f"{value:.3f}".replace("-", "−") if isfinite(value) else "–",
+        read=lines[:_NOTICES],
+        unlisted=max(0, len(lines) - _NOTICES),
+        sampled=count_shown(viewer),
     )
 
 
-def _where(analysis: Analysis) -> str:
-    paths = analysis.report.paths
-    return visible(str(paths[0]))[-120:] if len(paths) == 1 else f"{len(paths):,} paths"
+def _labels(analysis: Analysis) -> Labels:
+    """Names of runs and rewards that can be shown, each different from the others."""
+    runs = [run.run for run in analysis.runs[:_RUNS]]
+    rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
+    path = analysis.report.paths[0]
+    called = {"": path.stem if path.is_file() else path.absolute().name}
+    return Labels(_distinct(runs, called), _distinct(list(rewards)[:_REWARDS], {}))
+
+
+def _distinct(names: Sequence[str], called: Mapping[str, str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for place, name in enumerate(names):
+        label = shortened(visible(called.get(name, name)))
+        labels[name] = f"{label} ({place + 1})" if label in labels.values() else label
+    return labels
+
+
+def _estimators(analysis: Analysis) -> list[str]:
+    """Whose advantages are shown."""
+    every = list(dict.fromkeys(name for group in analysis.sample for name in group.advantages))
+    first = [name for name in (RECORDED, *every[:1], "grpo", "gdpo") if name in every]
+    return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
 
 
 def _setup(analysis: Analysis) -> str:
@@ -79,35 +128,219 @@ def _setup(analysis: Analysis) -> str:
     )
 
 
-def _more(analysis: Analysis) -> str:
+def _made_of(run: RunAnalysis) -> str:
+    """What the numbers of a run are made of."""
+    credit = "the dump’s" if run.recorded == len(run.steps) else ", ".join(sorted(run.estimators))
+    more = f", {run.left_out:,} more not trained on" if run.left_out else ""
+    return (
+        f"{len(run.steps):,} steps, {run.rollouts:,} rollouts{more}; weights: {run.weights_from}; "
+        f"advantages: {credit}"
+    )
+
+
+def _left_out(analysis: Analysis) -> str:
     """What the page has no room for."""
     names = {name for run in analysis.runs for name in run.names}
-    left = [
-        f"{count - most:,} more {what}"
-        for count, most, what in (
-            (len(analysis.runs), of_rollouts.RUNS, "runs"),
-            (len(names), of_rollouts.REWARDS, "rewards"),
-        )
-        if count > most
+    counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
+    left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
+    return f"{' and '.join(left)} are in --json." if left else ""
+
+
+def _figure(value: float) -> str:
+    """A number of any size, to three digits."""
+    return "–" if not isfinite(value) else f"{value:.3g}".replace("-", "−")
+
+
+def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:
+    """What lasted in a run, when, and what to do; and how much more than there is room for."""
+    found = [held for held in run.findings() if held.lasting]
+    rows: list[dict[str, Any]] = []
+    numbers = run.steps
+    for held in found[:_FINDINGS]:
+        words = in_words([(numbers[first - 1], numbers[last - 1]) for first, last in held.spans])
+        when = bars(held.spans[:400], held.of), f"{words}: {held.steps:,} of {held.of:,}"
+        rows.append(finding_row(held.finding, [when]))
+    return run, rows, len(found) - len(rows)
+
+
+def _what_was_read(analysis: Analysis) -> list[str]:
+    """Files by format, groups, and all that was odd."""
+    report = analysis.report
+    return [
+        f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped",
+        *(f"format {name}: {count:,} files" for name, count in report.formats.items()),
+        *dict.fromkeys(
+            f"rewards: {', '.join(f.rewards)} ({f.rewards_told_by})"
+            for f in report.files
+            if f.rewards
+        ),
+        f"{report.groups:,} groups by {', '.join(report.grouped_by)}",
+        *report.group_findings(),
+        *(f"{why} ({count:,} rollouts)" for why, count in analysis.problems.items()),
+        *report.oddities(),
     ]
-    return f'<p class="small">{" and ".join(left)} are in --json.</p>' if left else ""
 
 
-def _lengths(charts: str) -> str:
-    if not charts:
-        return ""
-    return (
-        '<section aria-labelledby="lengths"><h2 id="lengths">Each reward by the length of the '
-        'completion</h2><p class="small">Mean over all rollouts of so many tokens.</p>'
-        f'<div class="figures">{charts}</div></section>'
-    )
+def _sentences(analysis: Analysis) -> Iterator[str]:
+    """The answer: the worst that lasted, and whether another estimator would change anything."""
+    found = analysis.findings()
+    warnings = [pair for pair in found if pair[1].finding.severity is Severity.WARNING]
+    if warnings:
+        run, held = warnings[0]
+        where = f" of {shortened(visible(run.run))}" if len(analysis.runs) > 1 else ""
+        message = shortened(visible(held.finding.message), 600)
+        yield f"In {held.steps:,} of {held.of:,} steps{where}: {message}."
+    if len(warnings) > 1:
+        yield f"{len(warnings) - 1} more warning{'s' * (len(warnings) > 2)} below."
+    if not warnings:
+        notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
+        yield f"No warning lasted{notes}."
+    yield from _estimator_sentences(analysis)
 
 
-def _sampled(analysis: Analysis, sampled: Sample) -> str:
-    if not sampled.rollouts:
-        return "No texts could be read."
-    return (
-        f"{sampled.rollouts:,} of {analysis.report.read:,} rollouts are shown here: groups spread "
-        "over the steps, and those that the estimators disagree on most. Disagreement: the range "
-        "of the estimators' advantages, each divided by their root mean square over the step."
-    )
+def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
+    others = [r for r in analysis.replayed if r.estimator != r.beside and r.steps]
+    if others and analysis.report.total_alone:
+        sentence = scalar_alone(analysis.report)
+        yield f"{sentence[0].upper()}{sentence[1:]}."
+    elif analysis.weights_to_give:
+        yield (
+            "No estimator gives the recorded advantages with weights of 1; if the run had others, "
+            "what is told here is of another run (--weights)."
+        )
+        return
+    elif others and all(r.same for r in others):
+        yield f"Nothing would change under {', '.join(one_line(r.estimator) for r in others)}."
+    for each in others:
+        if each.estimator == "gdpo" and not each.same:
+            yield (
+                f"Under gdpo {percent(each.opposite)} of the rollouts would be pushed the other "
+                f"way than under {each.beside}."
+            )
+
+
+def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
+    """The mean of each reward over the steps, a line per run."""
+    points = _points(runs, shown)
+    return [
+        _chart(
+            label,
+            "mean reward",
+            [(r, shown.runs[r.run], r.over_time(name, "mean")) for r in runs if name in r.names],
+            points,
+        )
+        for name, label in shown.rewards.items()
+    ]
+
+
+def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
+    """Influence, and live groups, of every reward of a run."""
+    points = _points(runs, shown)
+    charts: list[Chart] = []
+    for run in runs:
+        names = [name for name in run.names if name in shown.rewards]
+        title = shown.runs[run.run] or "all rewards"
+        live = [(run, shown.rewards[n], 1 - run.over_time(n, "dead_groups")) for n in names]
+        charts.append(_influence_chart(run, title, names, shown, points))
+        charts.append(_chart(title, "live groups", live, points, low=0.0))
+    return charts
+
+
+def _influence_chart(
+    run: RunAnalysis, title: str, names: Sequence[str], shown: Labels, points: int
+) -> Chart:
+    """The influence share of each reward over the last groups, with its interval as a band."""
+    steps = np.array(run.steps, np.float64)
+    lines: list[Line] = []
+    for place, name in enumerate(names):
+        value, margin = (
+            run.over_time(name, what) for what in ("influence_share", "influence_margin")
+        )
+        table = np.stack([value, value - margin, value + margin])
+        drawn = np.clip(binned(table, points), -1.0, 1.0)
+        lines.append(
+            replace(_line(place, shown.rewards[name], drawn[0]), low=drawn[1], high=drawn[2])
+        )
+    return _drawn(title, "influence share", binned(steps[None], points)[0], lines, low=0.0)
+
+
+def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
+    """The mean of each reward by the tokens of the completion, a line per run."""
+    charts: list[Chart] = []
+    for name, label in shown.rewards.items():
+        found = {run: bins for run, bins in lengths.items() if run in shown.runs}
+        found = {run: bins for run, bins in found.items() if np.any(bins.counts(name))}
+        width = max((bins.width for bins in found.values()), default=0.0)
+        found = {run: bins.widened(width) for run, bins in found.items()}
+        if found:
+            x = max((bins.middles for bins in found.values()), key=len)
+            lines = [
+                _by_length(place, shown.runs[run], bins, name, len(x))
+                for place, (run, bins) in enumerate(found.items())
+            ]
+            chart = _drawn(label, "mean reward", x, lines)
+            charts.append(replace(chart, unit="tokens", rest="the longest"))
+    return charts
+
+
+def _by_length(place: int, run: str, bins: LengthBins, name: str, size: int) -> Line:
+    """The means of a run whose completions may be shorter than those of others."""
+    counts, means = bins.counts(name), bins.means(name)
+    notes = [f"of {n:,.0f} rollout{'s' * (n != 1)}" if n else "" for n in counts.tolist()]
+    shorter = size - len(means)
+    means = np.pad(means, (0, shorter), constant_values=nan)
+    return replace(_line(place, run, means), note=(*notes, *[""] * shorter))
+
+
+def _points(runs: Sequence[RunAnalysis], shown: Labels) -> int:
+    return min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
+
+
+def _chart(
+    title: str,
+    label: str,
+    curves: Iterable[tuple[RunAnalysis, str, Points]],
+    points: int,
+    *,
+    low: float | None = None,
+) -> Chart:
+    """Curves over the steps; of several runs over the steps of all of them."""
+    found = list(curves)
+    steps = np.unique(np.concatenate([np.array(run.steps, np.float64) for run, _, _ in found]))
+    lines = [
+        _line(place, name, _smoothed(run, values, steps, points))
+        for place, (run, name, values) in enumerate(found)
+    ]
+    return _drawn(title, label, binned(steps[None], points)[0], lines, low=low)
+
+
+def _smoothed(run: RunAnalysis, values: Points, steps: Points, points: int) -> Points:
+    placed = np.full(len(steps), nan)
+    placed[np.searchsorted(steps, run.steps)] = values
+    return binned(running_mean(placed[None], smoothing(len(steps))), points)[0]
+
+
+def _drawn(
+    title: str,
+    label: str,
+    x: Points,
+    lines: Sequence[Line],
+    *,
+    low: float | None = None,
+) -> Chart:
+    values = np.concatenate([each for line in lines for each in (line.value, line.low, line.high)])
+    known = values[np.isfinite(values)]
+    least = float(known.min()) if len(known) else 0.0
+    most = float(known.max()) if len(known) else 1.0
+    if low is not None:
+        least = min(low, least)
+    size = max(abs(least), abs(most))
+    if most - least <= _ROUNDING * size:
+        pad = 0.5 * max(1.0, size)
+        least, most = least - pad, most + pad
+    return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
+
+
+def _line(place: int, name: str, values: Points) -> Line:
+    nothing = np.full(len(values), nan)
+    return Line(name, place % COLOURS, values, nothing, nothing, np.empty((0, len(values))))

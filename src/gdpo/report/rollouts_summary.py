@@ -79,7 +79,7 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
     rows = [("estimator", "correlation", "other sign", "groups die", "revive", "scale", "")]
     alone = analysis.report.total_alone
     rows += [_replayed_cells(each, alone=alone) for each in replayed if each.steps]
-    verdict = [total_told(analysis.report)] if alone else _verdict(replayed)
+    verdict = [scalar_alone(analysis.report)] if alone else _verdict(replayed)
     told = (*verdict, *_gain(analysis), *_not_replayed(replayed))
     if analysis.weights_to_give:
         told = (WEIGHTS_TOLD, *told)
@@ -119,7 +119,7 @@ def _ready(report: ReadReport) -> Iterator[Text]:
         yield Text(f"  to choose others: {one_line(command)}")
 
 
-def total_told(report: ReadReport) -> str:
+def scalar_alone(report: ReadReport) -> str:
     """What is said of estimators where there is nothing but a scalar reward."""
     told = (
         "these files contain only a scalar reward, so estimators that differ in how they combine "

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from math import ceil, isnan, log10
 from typing import Any
 
@@ -10,8 +9,6 @@ from gdpo._files import to_json
 
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """In a script element: what could end it, or is no text."""
-
-_WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
 
 _KEPT = frozenset("\n\t\u200c\u200d")
 """Not printable, and part of ordinary text: lines, Persian, and emoji that are several in one."""
@@ -29,7 +26,7 @@ def visible(text: str) -> str:
     >>> visible("safe\u202etxt.exe")
     'safe⟨U+202E⟩txt.exe'
     """
-    return text if text.isprintable() else "".join(_shown(text))
+    return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def one_line(text: str) -> str:
@@ -66,27 +63,15 @@ def messages(text: Any, limit: int) -> list[Message]:
     )
     left_out = len(chat) - 2 * _MESSAGES
     kept = chat if left_out <= 0 else [*chat[:_MESSAGES], *chat[-_MESSAGES:]]
-    each = limit // max(1, len(kept))
-    found = [_message(message, max(each, limit - _length(kept))) for message in kept]
+    contents = [str(message.get("content") or "") for message in kept]
+    most = max(limit // max(1, len(kept)), limit - sum(map(len, contents)))
+    shown: list[Message] = [
+        ("".join(_fitting(str(message.get("role") or ""), 40)), *cut(content, most))
+        for message, content in zip(kept, contents, strict=True)
+    ]
     if left_out > 0:
-        found.insert(_MESSAGES, ("", f"… {left_out:,} messages left out …", 0, ""))
-    return found
-
-
-def html(text: object) -> str:
-    """Anything as text in HTML, in an element or an attribute."""
-    return escape(visible(str(text)))
-
-
-def breakable(name: str) -> str:
-    """A name as HTML that may break where its words end, and never in a number.
-
-    >>> breakable("match_format")
-    'match_<wbr>format'
-    >>> breakable("is 0.98")
-    'is 0.98'
-    """
-    return _WORD_ENDS.sub(r"\g<0><wbr>", html(name))
+        shown.insert(_MESSAGES, ("", f"… {left_out:,} messages left out …", 0, ""))
+    return shown
 
 
 def embedded(data: Any) -> str:
@@ -119,25 +104,18 @@ def probability(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def _message(message: Mapping[str, Any], limit: int) -> Message:
-    role, content = message.get("role"), message.get("content")
-    return ("".join(_fitting(str(role or ""), 40)), *cut(str(content or ""), limit))
-
-
-def _length(chat: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(str(message.get("content") or "")) for message in chat)
-
-
-def _shown(text: Iterable[str]) -> Iterable[str]:
-    return (c if c.isprintable() or c in _KEPT else f"⟨U+{ord(c):04X}⟩" for c in text)
+def _shown(character: str) -> str:
+    if character.isprintable() or character in _KEPT:
+        return character
+    return f"⟨U+{ord(character):04X}⟩"
 
 
 def _fitting(text: Iterable[str], room: int) -> list[str]:
     """The first characters of a text, each made visible, as many as there is room for."""
-    pieces: list[str] = []
-    for piece in _shown(text):
-        room -= len(piece)
+    fitting: list[str] = []
+    for shown in map(_shown, text):
+        room -= len(shown)
         if room < 0:
             break
-        pieces.append(piece)
-    return pieces
+        fitting.append(shown)
+    return fitting

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from tests.conformance.others.known_rollouts import STEPS, WEIGHTS, known
 
-from gdpo.analysis._rescore import completion_text
+from gdpo.analysis.rescore import completion_text
 from gdpo.integrations.slime import load_dump
 from gdpo.rollouts.readers import read_rollout_files, read_texts
 

@@ -1,20 +1,22 @@
 """One step of a run: the diagnosis of its rewards, and what else its rollouts say."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import nan
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf, nan
+from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from gdpo._naming import did_you_mean
 from gdpo.advantages.stages import BATCH, SAMPLES, mean
-from gdpo.analysis._seen import Seen
-from gdpo.diagnostics import Diagnosis, diagnose
-from gdpo.diagnostics.step import Bounds
+from gdpo.diagnostics import Diagnosis, Finding, Thresholds, diagnose
+from gdpo.diagnostics.diagnosis import Kind, Severity
 from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
-from gdpo.rollouts.readers.table import places
+
+Bounds: TypeAlias = Mapping[str, float] | None
+"""By the name of the reward, for those whose bound is known."""
 
 UNKNOWN_WEIGHTS = "all 1, as none are known"
 
@@ -58,6 +60,16 @@ class Batch:
     placed: Int[np.ndarray, "prompt sample"]
     """Which rollout of the table stands where; -1: none."""
 
+    @property
+    def there(self) -> Bool[np.ndarray, "prompt sample"]:
+        """Where there is a rollout."""
+        return self.placed >= 0
+
+    @property
+    def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
+        """Tokens of each completion; NaN: not known, or there is no such rollout."""
+        return np.where(self.there, self.table.num_tokens[self.placed], nan)
+
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
     """The arrays of one step; None: it has no rewards, or nothing of it was trained on.
@@ -72,22 +84,26 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
     trained = np.flatnonzero(table.trained)
     if not table.names or not len(trained):
         return None
-    left_out = len(table) - len(trained)
-    used = table if not left_out else table.take(trained)
+    used = table.take(trained) if len(trained) < len(table) else table
     arrays = used.grouped()
-    given, said_by = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "the dump"
+    given, weights_from = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "the dump"
     if weights is not None:
         others = ""
         if set(table.names) - set(weights):
             others = ", others 1" if table.weights is None else ", others by the dump"
         named = zip(table.names, given, strict=True)
         given = tuple(float(weights.get(name, weight)) for name, weight in named)
-        said_by = f"asked for{others}"
-    recorded = bool(np.all(np.isfinite(used.advantages)))
-    advantages = arrays.advantages if recorded else None
-    placed = np.full(arrays.rewards.shape[:2], -1)
-    placed[places(used.groups)] = np.arange(len(used))
-    return Batch(used, arrays.rewards, given, said_by, advantages, left_out, placed)
+        weights_from = f"asked for{others}"
+    numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
+    return Batch(
+        table=used,
+        rewards=arrays.rewards,
+        weights=given,
+        weights_from=weights_from,
+        advantages=arrays.advantages if np.all(np.isfinite(used.advantages)) else None,
+        left_out=len(table) - len(trained),
+        placed=np.nan_to_num(numbered.grouped().rewards[..., 0], nan=-1).astype(np.int64),
+    )
 
 
 def analyze_steps(
@@ -113,35 +129,49 @@ def analyze_steps(
         DataError: Groups of so different a size that they have no common shape.
     """
     names: dict[str, None] = {}
-    seen = Seen()
+    ranges = RangesSoFar()
     for table in tables:
         batch = batch_of(table, weights)
         names |= dict.fromkeys(table.names)
         if batch is not None:
-            yield analyze_step(batch, seen, estimator=estimator, low=low, high=high)
+            yield analyze_step(batch, ranges, estimator=estimator, low=low, high=high)
     check_weights(weights, names)
 
 
 def analyze_step(
-    batch: Batch, seen: Seen, *, estimator: str = "grpo", low: Bounds = None, high: Bounds = None
+    batch: Batch,
+    ranges: "RangesSoFar",
+    *,
+    estimator: str = "grpo",
+    recorded_by: str | None = None,
+    low: Bounds = None,
+    high: Bounds = None,
 ) -> StepAnalysis:
-    """Diagnose one step; `seen` is of the steps before it, the others are as in `analyze_steps`."""
+    """Diagnose one step.
+
+    Args:
+        batch: The step.
+        ranges: Of the steps before it; takes this one in.
+        estimator: As in `analyze_steps`.
+        recorded_by: The estimator that made the advantages of the dump; None: unknown.
+        low: As in `analyze_steps`.
+        high: Likewise.
+    """
     used, recorded = batch.table, batch.advantages is not None
-    low, high = bounds_of(used, low, high)
     diagnosis = diagnose(
         batch.rewards,
         batch.weights,
         used.names,
-        estimator=None if recorded else estimator,
+        estimator=recorded_by if recorded else estimator,
         advantages=batch.advantages,
-        low=low,
-        high=high,
+        low=_known(used, low, 0),
+        high=_known(used, high, 1),
     )
     return StepAnalysis(
         run=used.run,
         step=int(used.steps[0]),
         rollouts=len(used),
-        diagnosis=seen.judged(used, diagnosis),
+        diagnosis=ranges.judged(used, diagnosis),
         recorded=recorded,
         weights_from=batch.weights_from,
         left_out=batch.left_out,
@@ -163,17 +193,10 @@ def check_weights(
             )
 
 
-def bounds_of(table: RolloutTable, low: Bounds, high: Bounds) -> tuple[Bounds, Bounds]:
-    """Return the bounds of the rewards of a step: those given, and for the rest those declared."""
-    lowest = {name: known[0] for name, known in table.ranges.items()}
-    highest = {name: known[1] for name, known in table.ranges.items()}
-    return _completed(low, lowest, table.names), _completed(high, highest, table.names)
-
-
-def _completed(given: Bounds, declared: Mapping[str, float], names: Sequence[str]) -> Bounds:
-    if given is not None and not isinstance(given, Mapping):
-        return given
-    return {name: bound for name, bound in {**declared, **(given or {})}.items() if name in names}
+def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
+    """The bounds of the rewards of a step: those given, and for the rest those declared."""
+    bounds = {name: declared[end] for name, declared in table.ranges.items()} | dict(given or {})
+    return {name: bound for name, bound in bounds.items() if name in table.names}
 
 
 def _mean(values: Float[np.ndarray, " rollout"]) -> float:
@@ -183,7 +206,7 @@ def _mean(values: Float[np.ndarray, " rollout"]) -> float:
 
 def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
     r"""$\sum a b / \sqrt{\sum a^2 \sum b^2}$ of a reward and the tokens, centred in each group."""
-    tokens = np.where(batch.placed >= 0, batch.table.num_tokens[batch.placed], nan)[..., None]
+    tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)
     a, b = (_centred(np.where(known, values, nan)) for values in (batch.rewards, tokens))
     products = np.sum(a * b, axis=BATCH)
@@ -199,3 +222,44 @@ def _centred(
     largest = np.max(np.abs(values), axis=BATCH, initial=0.0, where=~np.isnan(values))
     # What is left of a group without spread is rounding, and no correlation.
     return np.where(np.abs(centred) > 1e-12 * largest, centred, 0.0)
+
+
+class RangesSoFar:
+    """The lowest and the highest value of each reward so far, run by run.
+
+    They are the next best thing where the range of a reward is not declared.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def judged(self, table: RolloutTable, diagnosis: Diagnosis) -> Diagnosis:
+        """Return the diagnosis with a note for each reward that is constant at its highest so far.
+
+        Such a reward is probably learned. Where its range is known, the diagnosis has told already.
+
+        Args:
+            table: The next rollouts of the run.
+            diagnosis: What was found in them.
+        """
+        for name, values in zip(table.names, table.rewards.T, strict=True):
+            known = values[~np.isnan(values)]
+            low, high = self._values.get((table.run, name), (inf, -inf))
+            self._values[table.run, name] = (
+                float(np.min(known, initial=low)),
+                float(np.max(known, initial=high)),
+            )
+        found = (self._judged(finding, diagnosis, table.run) for finding in diagnosis.findings)
+        return replace(diagnosis, findings=tuple(found))
+
+    def _judged(self, finding: Finding, diagnosis: Diagnosis, run: str) -> Finding:
+        if finding.kind is not Kind.CONSTANT or "saturation" in finding.evidence:
+            return finding
+        (reward,) = (each for each in diagnosis.rewards if each.name in finding.rewards)
+        low, high = self._values[run, reward.name]
+        if reward.mean is None or reward.weight < 0 or low >= high:
+            return finding
+        if (reward.mean - low) / (high - low) < Thresholds().top:
+            return finding
+        message = f"{finding.message}. It was never higher in this run: probably it is learned"
+        return replace(finding, severity=Severity.NOTE, message=message)

@@ -1,0 +1,176 @@
+"""The rollouts that a page shows: the texts of sampled groups, as far as there is room."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from math import nan
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from gdpo.analysis.sample import GOLDEN, SampledGroup
+from gdpo.errors import DataError
+from gdpo.report.text import embedded, messages, visible
+from gdpo.rollouts.readers import RolloutText, read_texts
+
+_ROOM = 1_000_000
+"""Bytes for all texts together."""
+
+_ROWS = 400_000
+"""Of the files that are read for them, at most: a text is found by reading from the start."""
+
+_PROMPT, _COMPLETION = 2_000, 3_000
+"""Characters of each that are shown."""
+
+_Texts = Mapping[tuple[Path, int], RolloutText]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What the page calls runs and rewards: as they are called, but fit to be shown."""
+
+    runs: Mapping[str, str]
+    rewards: Mapping[str, str]
+    seeds: Mapping[str, int] | None = None
+    """Of the runs, whose labels are those of their arms. None: the runs are somebody else's."""
+
+
+def viewer_data(
+    groups: Sequence[SampledGroup], labels: Labels, estimators: Sequence[str], **reading: Any
+) -> dict[str, Any]:
+    """What the page's script shows of the groups of the runs that have labels.
+
+    Args:
+        groups: In the order of their steps; the texts are read from their files now.
+        labels: See `Labels`.
+        estimators: Whose advantages are shown.
+        reading: Options of `read_texts`.
+    """
+    groups = [group for group in groups if group.run in labels.runs]
+    groups = list(_affordable([groups[place] for place in _most_wanted(groups)]))
+    texts = _texts(groups, reading)
+    prompts: dict[str, int] = {}
+    shown: list[dict[str, Any]] = []
+    room = _ROOM
+    for group in groups:
+        if not all((group.file, row) in texts for row in group.rows):
+            continue
+        data = _group(group, texts, labels, estimators)
+        prompt = embedded(data["prompt"])
+        size = len(embedded(data).encode()) - (len(prompt.encode()) if prompt in prompts else 0)
+        if size <= room:
+            room -= size
+            data["prompt"] = prompts.setdefault(prompt, len(prompts))
+            shown.append(data)
+    seeds = labels.seeds or {}
+    return {
+        "estimators": [visible(name)[:80] for name in estimators],
+        "rewards": list(dict.fromkeys(labels.rewards.values())),
+        "runs": [{"arm": arm, "seed": seeds.get(run)} for run, arm in labels.runs.items()],
+        "prompts": [json.loads(prompt) for prompt in prompts],
+        "groups": shown,
+    }
+
+
+def count_shown(data: Mapping[str, Any]) -> int:
+    """How many rollouts `viewer_data` holds."""
+    return sum(len(group["samples"]) for group in data["groups"])
+
+
+def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
+    """The places of the groups: one of each run, then in turn evenly and by disagreement."""
+    evenly = sorted(range(len(groups)), key=lambda place: place * GOLDEN % 1)
+    one_each = {groups[place].run: place for place in reversed(evenly)}
+    apart = [float(np.max(group.disagreement)) for group in groups]
+    worst = sorted((p for p in evenly if apart[p] > 0), key=lambda place: (-apart[place], place))
+    in_turn: Iterable[int | None] = chain(reversed(one_each.values()), *zip_longest(evenly, worst))
+    return list(dict.fromkeys(place for place in in_turn if place is not None))
+
+
+def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
+    """Those whose files can be read so far for so many rows."""
+    furthest: dict[Path, int] = {}
+    for group in groups:
+        more = max(0, max(group.rows) + 1 - furthest.get(group.file, 0))
+        if sum(furthest.values()) + more <= _ROWS:
+            furthest[group.file] = furthest.get(group.file, 0) + more
+            yield group
+
+
+def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts:
+    """By file and row; a file that has gone since then has none."""
+    rows: dict[tuple[Path, str], set[int]] = defaultdict(set)
+    for group in groups:
+        rows[group.file, group.format] |= set(group.rows)
+    found: dict[tuple[Path, int], RolloutText] = {}
+    for (file, form), some in rows.items():
+        try:
+            texts = read_texts(file, sorted(some), format=form, **reading)
+        except DataError:
+            continue
+        found |= {(file, text.row): text for text in texts}
+    return found
+
+
+def _group(
+    group: SampledGroup, texts: _Texts, labels: Labels, estimators: Sequence[str]
+) -> dict[str, Any]:
+    written = [texts[group.file, row] for row in group.rows]
+    return {
+        "run": list(labels.runs).index(group.run),
+        "step": group.step,
+        "id": group.place,
+        "size": group.size,
+        "prompt": messages(_chat(written[0].prompt), _PROMPT),
+        "samples": [
+            {
+                "id": text.row if labels.seeds is None else group.samples[s],
+                "completion": messages(_chat(text.completion), _COMPLETION),
+                "rewards": {
+                    labels.rewards[name]: _four_digits(value)
+                    for name, value in zip(group.names, group.rewards[s].tolist(), strict=True)
+                    if name in labels.rewards
+                },
+                "advantages": [
+                    _four_digits(group.advantages[name][s]) if name in group.advantages else nan
+                    for name in estimators
+                ],
+                "disagreement": _four_digits(group.disagreement[s]),
+                "tokens": float(group.num_tokens[s]),
+                "end": {0.0: "stop", 1.0: "length"}.get(float(group.cut[s]), ""),
+            }
+            for s, text in enumerate(written)
+        ],
+    }
+
+
+def _four_digits(value: float) -> float:
+    """Four digits are enough to read, and less to carry."""
+    return float(f"{value:.4g}")
+
+
+def _chat(written: Any) -> str | list[dict[str, Any]]:
+    """A text, or messages; what is neither (tokens, nothing) as it is written."""
+    if written is None:
+        return "(the dump has none)"
+    if isinstance(written, str):
+        return written
+    if not isinstance(written, list):
+        return str(written)
+    turns = cast("list[Any]", written)
+    if turns and all(isinstance(turn, Mapping) for turn in turns):
+        return [_message(turn) for turn in turns]
+    if turns and all(isinstance(turn, str) for turn in turns):
+        return [{"role": "", "content": turn} for turn in turns]
+    return str(turns)
+
+
+def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose content is nothing may hold something else, such as calls of tools."""
+    if turn.get("content"):
+        return {"role": turn.get("role"), "content": turn["content"]}
+    others = {key: value for key, value in turn.items() if key != "role" and value}
+    return {"role": turn.get("role"), "content": str(others) if others else ""}
