@@ -17,7 +17,6 @@ from gdpo.analysis.steps import (
     batch_of,
     check_weights,
 )
-from gdpo.diagnostics.diagnosis import Severity
 from gdpo.diagnostics.watch import HeldFinding
 from gdpo.errors import ConfigError, DataError
 from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
@@ -69,12 +68,8 @@ class Analysis:
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
         """What lasted in any run, worst first; of the same severity, what held longest."""
-        severities = list(Severity)
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
-        return sorted(
-            found,
-            key=lambda pair: (severities.index(pair[1].finding.severity), -pair[1].steps),
-        )
+        return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
 
 def analyze(

@@ -1,17 +1,11 @@
 """An analysis as dicts, lists, numbers and text, for machines. The keys are documented."""
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from gdpo.analysis._analysis import Analysis
-from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import OVER_TIME, OVER_WINDOW, RunAnalysis
 from gdpo.diagnostics.watch import HeldFinding
-from gdpo.rollouts.readers import ReadReport
-from gdpo.rollouts.readers.report import Notice
-
-_TRACED = (*OVER_TIME, *OVER_WINDOW, "with_length")
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:
@@ -42,30 +36,25 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             for file in report.files
         ],
         "left_out": [{"path": str(p), "why": why} for p, why in report.left_out.items()],
-        "notices": [_notice(notice) for notice in report.notices.values()],
-        "groups": _groups(report),
+        "notices": [
+            {
+                "file": str(notice.file),
+                "line": notice.line,
+                "what": notice.what,
+                "count": notice.count,
+                "rows": notice.rows,
+            }
+            for notice in report.notices.values()
+        ],
+        "groups": {
+            "count": report.groups,
+            "sizes": {str(size): count for size, count in sorted(report.group_sizes.items())},
+            "by": dict(report.grouped_by),
+            "findings": report.group_findings(),
+        },
         "problems": [{"what": w, "rollouts": n} for w, n in analysis.problems.items()],
         "runs": [_run(run) for run in analysis.runs],
-        "estimators": [_replayed(replayed) for replayed in analysis.replayed],
-    }
-
-
-def _notice(notice: Notice) -> dict[str, Any]:
-    return {
-        "file": str(notice.file),
-        "line": notice.line,
-        "what": notice.what,
-        "count": notice.count,
-        "rows": notice.rows,
-    }
-
-
-def _groups(report: ReadReport) -> dict[str, Any]:
-    return {
-        "count": report.groups,
-        "sizes": {str(size): count for size, count in sorted(report.group_sizes.items())},
-        "by": dict(report.grouped_by),
-        "findings": report.group_findings(),
+        "estimators": [{**asdict(each), "same": each.same} for each in analysis.replayed],
     }
 
 
@@ -81,7 +70,10 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "rewards": [
             {
                 **asdict(reward),
-                "over_time": _over_time(run, reward.name, _TRACED),
+                "over_time": {
+                    each: run.over_time(reward.name, each).tolist()
+                    for each in (*OVER_TIME, *OVER_WINDOW, "with_length")
+                },
             }
             for reward in run.rewards()
         ],
@@ -94,10 +86,6 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "cut": lengths[:, 1].tolist(),
         },
     }
-
-
-def _over_time(run: RunAnalysis, name: str, what: Iterable[str]) -> dict[str, list[float]]:
-    return {each: run.over_time(name, each).tolist() for each in what}
 
 
 def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
@@ -116,7 +104,3 @@ def _finding(run: RunAnalysis, held: HeldFinding) -> dict[str, Any]:
         "of": held.of,
         "lasting": held.lasting,
     }
-
-
-def _replayed(replayed: Replayed) -> dict[str, Any]:
-    return {**asdict(replayed), "same": replayed.same}

@@ -1,6 +1,6 @@
 """What a finding is: something in a batch that a person should know, with the numbers behind it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, sqrt
@@ -97,15 +97,10 @@ def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fi
         yield from _missing(reward, thresholds)
         if (reward.below_resolution or 0) >= thresholds.below_resolution:
             yield _below_resolution(reward, diagnosis.precision, thresholds)
-        elif is_dead(reward, thresholds):
+        elif reward.dead_groups is not None and reward.dead_groups >= thresholds.dead:
             yield _dead(reward, thresholds)
         else:
             yield from _tiny_spread(reward, thresholds)
-
-
-def is_dead(reward: RewardDiagnosis, thresholds: Thresholds) -> bool:
-    """Whether it varies in so few groups that it hardly acts."""
-    return reward.dead_groups is not None and reward.dead_groups >= thresholds.dead
 
 
 def severity_of_share(groups: int, thresholds: Thresholds) -> Severity:
@@ -259,15 +254,14 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
         margin = thresholds.standard_errors * reward.error
         if reward.correlation < -margin and -reward.share >= thresholds.reversed:
             yield _reversed(reward, influence.groups)
-        elif _is_ignored(reward, margin, thresholds):
-            yield _ignored(reward, _dominating(reward, rewards), influence.groups)
-
-
-def _is_ignored(reward: _Reward, margin: float, thresholds: Thresholds) -> bool:
-    # Where a few groups have all of the advantages, a correlation over all groups is small.
-    little = reward.share + reward.margin < reward.weight_share / 2
-    hardly = reward.correlation + margin < thresholds.ignored * reward.asked
-    return little and hardly and reward.asked > 0
+            continue
+        # Where a few groups have all of the advantages, a correlation over all groups is small.
+        little = reward.share + reward.margin < reward.weight_share / 2
+        hardly = reward.correlation + margin < thresholds.ignored * reward.asked
+        if little and hardly and reward.asked > 0:
+            others = [other for other in rewards if other is not reward and other.weight_share > 0]
+            most = max(others, key=lambda other: other.share / other.weight_share, default=None)
+            yield _ignored(reward, most, influence.groups)
 
 
 def _rewards(influence: Influence) -> Iterator[_Reward]:
@@ -300,12 +294,6 @@ def _rewards(influence: Influence) -> Iterator[_Reward]:
         )
 
 
-def _dominating(reward: _Reward, rewards: list[_Reward]) -> _Reward | None:
-    """Return the other reward that has the most influence for its weight, or None."""
-    others = [other for other in rewards if other is not reward and other.weight_share > 0]
-    return max(others, key=lambda other: other.share / other.weight_share, default=None)
-
-
 def _reversed(reward: _Reward, groups: int) -> Finding:
     direction = "up" if reward.push > 0 else "down"
     return Finding(
@@ -321,6 +309,7 @@ def _reversed(reward: _Reward, groups: int) -> Finding:
 
 
 def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
+    """`dominating` is the other reward that has the most influence for its weight."""
     cause, remedy, evidence = "", f"raise the weight of `{reward.name}`", _evidence(reward, groups)
     if dominating is not None and dominating.share > 0:
         cause = f"; `{dominating.name}` has {interval(dominating.share, dominating.margin)}"
@@ -536,19 +525,7 @@ def _redundant(a: str, b: str, evidence: dict[str, float]) -> Finding:
     )
 
 
-_OF_BATCH: tuple[Callable[[Diagnosis, Thresholds], Iterator[Finding]], ...] = (
-    reward_findings,
-    pair_findings,
-    batch_findings,
-)
-
-
-_SEVERITIES, _KINDS = list(Severity), list(Kind)
-
-
-def findings_of(
-    diagnosis: Diagnosis, thresholds: Thresholds, *, over: Influence | None = None
-) -> tuple[Finding, ...]:
+def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:
     """Return what the numbers of a diagnosis say, by severity and then by kind.
 
     Opposed pairs explain a conflict, which is not given beside them. Rewards of weight 0 are only
@@ -557,20 +534,17 @@ def findings_of(
     Args:
         diagnosis: Of one batch.
         thresholds: From where on a number is worth a finding.
-        over: Sums over the last steps, from which it is told who is ignored; left out: those of
-            the batch.
     """
-    found = [finding for source in _OF_BATCH for finding in source(diagnosis, thresholds)]
+    found = [
+        *reward_findings(diagnosis, thresholds),
+        *pair_findings(diagnosis, thresholds),
+        *batch_findings(diagnosis, thresholds),
+    ]
     if any(finding.kind is Kind.OPPOSED for finding in found):
         found = [finding for finding in found if finding.kind is not Kind.CONFLICT]
-    found += influence_findings(diagnosis.influence if over is None else over, thresholds)
-    return in_order(found)
+    return in_order([*found, *influence_findings(diagnosis.influence, thresholds)])
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with the worst first."""
-    return tuple(sorted(findings, key=_rank))
-
-
-def _rank(finding: Finding) -> tuple[int, int]:
-    return _SEVERITIES.index(finding.severity), _KINDS.index(finding.kind)
+    return tuple(sorted(findings, key=lambda finding: finding.rank))

@@ -76,6 +76,11 @@ class Finding:
     evidence: Mapping[str, float]
     """The numbers of the message, unrounded."""
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Places of its severity and of its kind, worst first."""
+        return list(Severity).index(self.severity), list(Kind).index(self.kind)
+
 
 _SMALL, _EXACT = 0.02, 5e-4
 """Shares that are given as an upper bound, and margins that are left out."""
@@ -257,8 +262,19 @@ class Diagnosis:
         return _plain({k: v for k, v in asdict(self).items() if k != "influence"})
 
     def summary(self) -> str:
-        """A table of the rewards, the batch and the findings, for a terminal; about 20 lines."""
-        return summary(self)
+        """The rewards as a table, the batch in two lines, and the findings, for a terminal.
+
+        The worst findings come first. Those that do not fit into about 20 lines are counted; the
+        first two are always shown.
+        """
+        headings = ("reward", "weight", "mean", "std", "zero-variance", "weight share")
+        head = [
+            f"{self.estimator or 'advantages'} on {self.prompts} x {self.samples} rollouts "
+            "(prompts x samples)",
+            *_table([(*headings, "influence share"), *map(_cells, self.rewards)]),
+            *_batch(self),
+        ]
+        return "\n".join([*head, *_findings(self.findings, _LINES - len(head))])
 
     def __str__(self) -> str:
         return self.summary()
@@ -274,42 +290,10 @@ def _plain(value: Any) -> Any:
     return value if not isinstance(value, float) or isfinite(value) else None
 
 
-_LINES = 20
-"""What fits on a screen beside something else."""
-
-
-_WIDTH = 100
-
-
-_HEADINGS = (
-    "reward",
-    "weight",
-    "mean",
-    "std",
-    "zero-variance",
-    "weight share",
-    "influence share",
-)
-
+_LINES, _WIDTH = 20, 100
+"""What fits on a screen beside something else, and characters of a line."""
 
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
-
-
-_UNKNOWN = "–"
-
-
-def summary(diagnosis: Diagnosis) -> str:
-    """The rewards as a table, the batch in two lines, and the findings, worst first.
-
-    Findings that do not fit into about 20 lines are counted; the first two are always shown.
-    """
-    head = [
-        f"{diagnosis.estimator or 'advantages'} on {diagnosis.prompts} x {diagnosis.samples} "
-        f"rollouts (prompts x samples)",
-        *_table([_HEADINGS, *map(_cells, diagnosis.rewards)]),
-        *_batch(diagnosis),
-    ]
-    return "\n".join([*head, *_findings(diagnosis.findings, _LINES - len(head))])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -325,14 +309,18 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cells(reward: RewardDiagnosis) -> tuple[str, ...]:
+    influence = (reward.influence_share, reward.influence_margin)
+    means = ("–" if value is None else f"{value:.3g}" for value in (reward.mean, reward.live_std))
+    shares = (
+        "–" if value is None else percent(value)
+        for value in (reward.dead_groups, reward.weight_share)
+    )
     return (
         reward.name,
         f"{reward.weight:g}",
-        _figure(reward.mean),
-        _figure(reward.live_std),
-        _share(reward.dead_groups),
-        _share(reward.weight_share),
-        _interval(reward),
+        *means,
+        *shares,
+        interval(*(nan if value is None else value for value in influence)),
     )
 
 
@@ -357,30 +345,15 @@ def _findings(findings: Sequence[Finding], room: int) -> Iterator[str]:
         yield "nothing found"
         return
     for index, finding in enumerate(findings):
-        lines = _lines(finding)
+        message = f"{_MARKS[finding.severity]} {finding.message}"
+        remedy = f"→ {finding.remedy}"
+        lines = [
+            *wrap(message, _WIDTH, subsequent_indent="  "),
+            *wrap(remedy, _WIDTH, initial_indent="  ", subsequent_indent="    "),
+        ]
         last = index == len(findings) - 1
         if index >= 2 and len(lines) + (not last) > room:
             yield f"... and {len(findings) - index} more, in .findings"
             return
         room -= len(lines)
         yield from lines
-
-
-def _lines(finding: Finding) -> list[str]:
-    return [
-        *wrap(f"{_MARKS[finding.severity]} {finding.message}", _WIDTH, subsequent_indent="  "),
-        *wrap(f"→ {finding.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    "),
-    ]
-
-
-def _interval(reward: RewardDiagnosis) -> str:
-    values = reward.influence_share, reward.influence_margin
-    return interval(*(nan if value is None else value for value in values))
-
-
-def _share(value: float | None) -> str:
-    return _UNKNOWN if value is None else percent(value)
-
-
-def _figure(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:.3g}"

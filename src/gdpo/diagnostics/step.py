@@ -26,14 +26,7 @@ from gdpo.advantages.stages import (
 )
 from gdpo.diagnostics import _measures as measures
 from gdpo.diagnostics._findings import Thresholds, findings_of
-from gdpo.diagnostics._groups import (
-    below_resolution,
-    dead_share,
-    mean_std,
-    silent_groups,
-    where_it_applies,
-)
-from gdpo.diagnostics.diagnosis import Diagnosis, Matrix, RewardDiagnosis
+from gdpo.diagnostics.diagnosis import Diagnosis, RewardDiagnosis
 from gdpo.diagnostics.influence import Influence, influence_of
 from gdpo.errors import ConfigError, DataError
 
@@ -97,14 +90,34 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
     x = batch.values
     bounds = _bounds(low, "low", names, x), _bounds(high, "high", names, x)
     _check_range(*bounds, names)
-    if advantages is None:
-        a = batch.grpo if estimator == "grpo" else _advantages(r, batch, estimator, names, bounds)
-    else:
-        a = _given(advantages, r)
-    found = _diagnosis(batch, a, names, bounds)
-    precision = r.dtype.name if r.dtype.kind == "f" else "float64"
-    found = replace(found, estimator=_name(estimator), precision=precision)
-    return replace(found, findings=findings_of(found, thresholds or Thresholds()))
+    a = _advantages(batch, advantages, r, estimator, names, bounds)
+    applies = np.any(~np.isnan(x), axis=-1)
+    live = np.any(a != 0, axis=SAMPLES)
+    gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
+    correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
+    conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
+    influence = influence_of(a, batch.z, batch.std, batch.weights, names)
+    diagnosis = Diagnosis(
+        estimator=_name(estimator),
+        prompts=x.shape[0],
+        samples=x.shape[1],
+        rollouts=int(np.sum(applies)),
+        rewards=_reward_diagnoses(batch, influence, names, bounds),
+        correlation=tuple(map(tuple, correlation.tolist())),
+        degrees=tuple(map(tuple, degrees.tolist())),
+        conflict=conflict,
+        chance_conflict=chance_conflict,
+        silent_groups=measures.silent_groups(a),
+        batch_gain=1 / gain if gain > 0 else None,
+        live_rms=measures.live_rms(a, applies),
+        largest=float(np.max(np.abs(a), where=applies, initial=0.0)),
+        distinct=measures.distinct(a, applies, live),
+        distinct_grpo=measures.distinct(batch.grpo, applies, live),
+        same_as_grpo=measures.similarity(a, batch.grpo, applies),
+        influence=influence,
+        precision=r.dtype.name if r.dtype.kind == "f" else "float64",
+    )
+    return replace(diagnosis, findings=findings_of(diagnosis, thresholds or Thresholds()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,44 +141,11 @@ class _Batch:
         return _Batch(
             values=x.values,
             weights=w,
-            std=where_it_applies(std[:, 0, :], x.values),
+            std=measures.where_it_applies(std[:, 0, :], x.values),
             z=z.values,
             total=weighted_sum(z, w),
             grpo=np.asarray(grpo(rewards, weights), dtype=np.float64),
         )
-
-
-def _diagnosis(
-    batch: _Batch,
-    advantages: measures.Scores,
-    names: Sequence[str],
-    bounds: tuple[Vector, Vector],
-) -> Diagnosis:
-    applies = np.any(~np.isnan(batch.values), axis=-1)
-    live = np.any(advantages != 0, axis=SAMPLES)
-    gain = float(spread(centre(batch.total, over=BATCH), over=BATCH)[0, 0])
-    correlation, degrees = measures.pooled_correlation(batch.z, batch.std)
-    conflict, chance_conflict = measures.conflict(batch.z, batch.weights)
-    influence = influence_of(advantages, batch.z, batch.std, batch.weights, names)
-    return Diagnosis(
-        estimator=None,
-        prompts=batch.values.shape[0],
-        samples=batch.values.shape[1],
-        rollouts=int(np.sum(applies)),
-        rewards=_reward_diagnoses(batch, influence, names, bounds),
-        correlation=_matrix(correlation),
-        degrees=_matrix(degrees),
-        conflict=conflict,
-        chance_conflict=chance_conflict,
-        silent_groups=silent_groups(advantages),
-        batch_gain=1 / gain if gain > 0 else None,
-        live_rms=measures.live_rms(advantages, applies),
-        largest=float(np.max(np.abs(advantages), where=applies, initial=0.0)),
-        distinct=measures.distinct(advantages, applies, live),
-        distinct_grpo=measures.distinct(batch.grpo, applies, live),
-        same_as_grpo=measures.similarity(advantages, batch.grpo, applies),
-        influence=influence,
-    )
 
 
 def _reward_diagnoses(
@@ -190,15 +170,15 @@ def _reward_diagnoses(
         "mean": _numbers(means),
         "missing": np.mean(missing, axis=BATCH).tolist(),
         "groups": np.sum(~np.isnan(batch.std), axis=0).tolist(),
-        "dead_groups": _numbers(dead_share(batch.std)),
-        "group_std": _numbers(mean_std(batch.std)),
+        "dead_groups": _numbers(measures.dead_share(batch.std)),
+        "group_std": _numbers(measures.mean_std(batch.std)),
         "live_std": _numbers(_live_std(batch.std)),
         "saturation": _numbers((means - low) / (high - low)),
         "weight_share": _numbers(influence.weight_shares),
         "influence": known(influence.sums.influence / rollouts),
         "influence_share": known(influence.shares),
         "influence_margin": known(influence.margins),
-        "below_resolution": _numbers(below_resolution(batch.std, batch.values)),
+        "below_resolution": _numbers(measures.below_resolution(batch.std, batch.values)),
     }
     rows = zip(*columns.values(), strict=True)
     return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)
@@ -216,36 +196,32 @@ def _numbers(values: Vector) -> list[float | None]:
     return [None if isnan(value) else value for value in values.tolist()]
 
 
-def _matrix(values: measures.Square) -> Matrix:
-    return tuple(tuple(row) for row in values.tolist())
-
-
 def _advantages(
-    rewards: Any,
     batch: _Batch,
+    given: Any,
+    rewards: Any,
     estimator: str | Estimator | None,
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> measures.Scores:
-    """Those of the estimator."""
+    """Those that were used, checked, or else the estimator's."""
+    if given is not None:
+        a = _numpy(given)
+        if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
+            raise DataError(
+                f"advantages must be finite numbers [prompt, sample] of shape {rewards.shape[:2]}, "
+                f"as the rewards have it; got the shape {a.shape}"
+            )
+        return np.asarray(a, dtype=np.float64)
     if estimator is None:
         raise ConfigError("diagnose needs an estimator, or the advantages that were used")
+    if estimator == "grpo":
+        return batch.grpo
     if isinstance(estimator, str):
         low, high = (None if np.all(np.isnan(bound)) else bound.tolist() for bound in bounds)
         estimator = AdvantageRule(estimator, names, low=low, high=high)
     a = estimator(rewards, batch.weights)
     check_advantages(a, rewards, _name(estimator) or "estimator")
-    return np.asarray(a, dtype=np.float64)
-
-
-def _given(advantages: Any, rewards: Any) -> measures.Scores:
-    """Those that were used, checked."""
-    a = _numpy(advantages)
-    if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
-        raise DataError(
-            f"advantages must be finite numbers [prompt, sample] of shape {rewards.shape[:2]}, as "
-            f"the rewards have it; got the shape {a.shape}"
-        )
     return np.asarray(a, dtype=np.float64)
 
 

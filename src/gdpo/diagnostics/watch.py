@@ -126,14 +126,8 @@ class FindingHistory:
             HeldFinding(held.finding, tuple(held.spans), self.steps)
             for held in (over_all | self._held).values()
         ]
-        severities, kinds = list(Severity), list(Kind)
         return sorted(
-            found,
-            key=lambda held: (
-                severities.index(held.finding.severity),
-                -held.steps,
-                kinds.index(held.finding.kind),
-            ),
+            found, key=lambda held: (held.finding.rank[0], -held.steps, held.finding.rank[1])
         )
 
     def state(self) -> dict[str, Any]:

@@ -40,11 +40,6 @@ _WHOLE = 500
 _LEAST = 14
 """Cells of a name that are kept."""
 
-WEIGHTS_TOLD = (
-    "none of them gives the recorded advantages with weights of 1: if the run had others, give "
-    "--weights, and look again"
-)
-
 _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
@@ -57,7 +52,9 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
         width: Of the terminal; long lines are cut into several.
         room: Lines that there is room for.
     """
-    lines = [*_wrapped(_read(analysis.report), width), *_ready(analysis.report)]
+    lines = [*_wrapped(_read(analysis.report), width)]
+    if command := ready_command(analysis.report):  # whole, on a line to be copied
+        lines.append(Text(f"  to choose others: {one_line(command)}"))
     lines += _odd(analysis, width)
     lines += [line for run in analysis.runs[:2] for line in _wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
@@ -80,10 +77,14 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
     alone = analysis.report.total_alone
     rows += [_replayed_cells(each, alone=alone) for each in replayed if each.steps]
     verdict = [scalar_alone(analysis.report)] if alone else _verdict(replayed)
-    told = (*verdict, *_gain(analysis), *_not_replayed(replayed))
+    sentences = [*verdict, *_gain(analysis), *_not_replayed(replayed)]
     if analysis.weights_to_give:
-        told = (WEIGHTS_TOLD, *told)
-    return [Text(heading, style="bold"), *_table(rows, width), *_wrapped(told, width)]
+        sentences.insert(
+            0,
+            "none of them gives the recorded advantages with weights of 1: if the run had others, "
+            "give --weights, and look again",
+        )
+    return [Text(heading, style="bold"), *_table(rows, width), *_wrapped(sentences, width)]
 
 
 def _read(report: ReadReport) -> Iterator[str]:
@@ -103,20 +104,12 @@ def _read(report: ReadReport) -> Iterator[str]:
         if file.rewards and (file.guessed or file.rewards_told_by.startswith(TOTAL_ALONE))
     )
     told |= dict.fromkeys(f.rewards_told_by for f in report.files if NO_REWARD in f.rewards_told_by)
+    remedy = ""
+    if report.total_alone:
+        wordless = _wordless(report)
+        remedy = ", nor texts for --rescore" if wordless else "; --rescore gives the parts back"
     if told:
-        yield f"rewards: {'; '.join(map(one_line, told))}{_remedy(report)}"
-
-
-def _remedy(report: ReadReport) -> str:
-    if not report.total_alone:
-        return ""
-    return ", nor texts for --rescore" if _wordless(report) else "; --rescore gives the parts back"
-
-
-def _ready(report: ReadReport) -> Iterator[Text]:
-    """The command that names the rewards that were inferred: whole, on a line to be copied."""
-    if command := ready_command(report):
-        yield Text(f"  to choose others: {one_line(command)}")
+        yield f"rewards: {'; '.join(map(one_line, told))}{remedy}"
 
 
 def scalar_alone(report: ReadReport) -> str:
@@ -161,42 +154,28 @@ def _with_options(text: str) -> str:
 
 
 def _run(run: RunAnalysis, analysis: Analysis) -> str:
-    name = f"{one_line(run.run)}: " if run.run else ""
-    steps = _count(len(run.steps), "step")
-    span = f" ({min(run.steps):,} to {max(run.steps):,}{_every(run)})" if len(run.steps) > 1 else ""
-    groups = f"; {_groups(analysis.report)}" if len(analysis.runs) == 1 else ""
+    numbers, report, span = run.steps, analysis.report, ""
+    if len(numbers) > 1:
+        apart = {later - step for step, later in pairwise(numbers)}
+        # A log may hold one step of several alone.
+        every = f", one in {min(apart):,}" if len(apart) == 1 and min(apart) > 1 else ""
+        span = f" ({min(numbers):,} to {max(numbers):,}{every})"
+    groups = ""
+    if len(analysis.runs) == 1:
+        size = report.group_sizes.most_common(1)[0][0]
+        usual = f"of {size}" if len(report.group_sizes) == 1 else f"mostly of {size}"
+        by = ", ".join(report.grouped_by)
+        groups = f"; {_count(report.groups, 'group')} {usual}, by {by}"
+    credit = [f"{', '.join(sorted(run.estimators))}'s"] if run.recorded < len(numbers) else []
+    if run.recorded:
+        where = f" in {run.recorded:,} steps" if credit else ""
+        credit.insert(0, f"the dump's{where}")
     return (
-        f"{name}{steps}{span}, {run.rollouts:,} rollouts{_left_out(run)}{groups}; "
-        f"weights: {_weights(run)}; advantages: {_credit(run)}"
+        f"{f'{one_line(run.run)}: ' if run.run else ''}{_count(len(numbers), 'step')}{span}, "
+        f"{run.rollouts:,} rollouts"
+        f"{f' ({run.left_out:,} more not trained on)' if run.left_out else ''}{groups}; "
+        f"weights: {run.weights_from}; advantages: {', '.join(credit)}"
     )
-
-
-def _every(run: RunAnalysis) -> str:
-    """What is told where a log holds one step of several alone."""
-    apart = {later - step for step, later in pairwise(run.steps)}
-    return f", one in {min(apart):,}" if len(apart) == 1 and min(apart) > 1 else ""
-
-
-def _weights(run: RunAnalysis) -> str:
-    return run.weights_from
-
-
-def _left_out(run: RunAnalysis) -> str:
-    return f" ({run.left_out:,} more not trained on)" if run.left_out else ""
-
-
-def _groups(report: ReadReport) -> str:
-    size = report.group_sizes.most_common(1)[0][0]
-    by = ", ".join(report.grouped_by)
-    usual = f"of {size}" if len(report.group_sizes) == 1 else f"mostly of {size}"
-    return f"{_count(report.groups, 'group')} {usual}, by {by}"
-
-
-def _credit(run: RunAnalysis) -> str:
-    if run.recorded == len(run.steps):
-        return "the dump's"
-    names = ", ".join(sorted(run.estimators))
-    return f"{names}'s" if not run.recorded else f"the dump's in {run.recorded:,} steps, {names}'s"
 
 
 def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
@@ -259,10 +238,16 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
 
 def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
     """Return a row of the table; of a scalar reward alone, equal estimators may still differ."""
-    itself = replayed.estimator == replayed.beside
-    same = "cannot be told apart" if alone else "nothing would change"
-    verdict = same if replayed.same else _changed(replayed)
-    verdict = "" if itself else "fails" if replayed.problem else verdict
+    if replayed.estimator == replayed.beside:
+        verdict = ""
+    elif replayed.problem:
+        verdict = "fails"
+    elif replayed.same:
+        verdict = "cannot be told apart" if alone else "nothing would change"
+    elif replayed.changed == replayed.steps:
+        verdict = "changes every step"
+    else:
+        verdict = f"changes {_count(replayed.changed, 'step')}"
     return (
         _name(replayed.estimator),
         "–" if replayed.correlation != replayed.correlation else f"{replayed.correlation:z.3f}",
@@ -272,11 +257,6 @@ def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
         _number(replayed.scale),
         verdict,
     )
-
-
-def _changed(replayed: Replayed) -> str:
-    every = replayed.changed == replayed.steps
-    return "changes every step" if every else f"changes {_count(replayed.changed, 'step')}"
 
 
 def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:

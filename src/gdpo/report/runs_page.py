@@ -12,7 +12,7 @@ from gdpo._files import write_whole
 from gdpo.analysis.replay import TrainedWith
 from gdpo.analysis.trained import TrainedAnalysis, TrainedRun, analyze_trained
 from gdpo.diagnostics import Finding
-from gdpo.diagnostics.diagnosis import Kind, Severity
+from gdpo.diagnostics.diagnosis import Kind
 from gdpo.diagnostics.watch import LASTING, Span
 from gdpo.errors import GdpoError
 from gdpo.experiments.comparison import Comparison, Outcome
@@ -203,7 +203,6 @@ def _findings(
     experiment: Experiment, analysis: TrainedAnalysis
 ) -> Iterator[tuple[str, bool, list[dict[str, Any]]]]:
     """Arm by arm whether it has rollouts, and what lasted in any run, worst first."""
-    severities, kinds = list(Severity), list(Kind)
     for arm in experiment.arms:
         runs = [
             (run.seed, analysis.runs[str(place)])
@@ -222,11 +221,7 @@ def _findings(
                 found.spans.append((seed, spans))
         worst_first = sorted(
             lasting.values(),
-            key=lambda found: (
-                severities.index(found.finding.severity),
-                -found.steps,
-                kinds.index(found.finding.kind),
-            ),
+            key=lambda found: (found.finding.rank[0], -found.steps, found.finding.rank[1]),
         )
         rows = [
             finding_row(
