@@ -111,7 +111,8 @@ class Rescorer:
         """What the task makes of the record; None: its fields are not those of a row."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
-        extras, asked = _single(written.extras), completion_text(written.prompt)
+        extras = {name: value for name, value in written.extras.items() if value is not None}
+        asked = completion_text(written.prompt)
         for columns in self.task.columns:
             lacking = set(columns) - set(extras)
             if len(lacking) < len(columns) and lacking <= set(_ASKED):
@@ -133,20 +134,13 @@ def completion_text(written: Any) -> str | None:
         return written
     if not isinstance(written, list | tuple):
         return None
-    parts = [_content(message) for message in cast("Sequence[Any]", written)]
-    return (
-        "".join(part for part in parts if part is not None)
-        if any(part is not None for part in parts)
-        else None
-    )
-
-
-def _content(message: Any) -> str | None:
-    if isinstance(message, str):
-        return message
-    if not isinstance(message, Mapping):
-        return None
-    return str(cast("Mapping[str, Any]", message).get("content") or "")
+    parts: list[str] = []
+    for message in cast("Sequence[Any]", written):
+        if isinstance(message, str):
+            parts.append(message)
+        elif isinstance(message, Mapping):
+            parts.append(str(cast("Mapping[str, Any]", message).get("content") or ""))
+    return "".join(parts) if parts else None
 
 
 def _truth(written: RolloutText) -> Reference | None:
@@ -171,18 +165,10 @@ def _as_object(value: Any) -> Mapping[str, Any] | None:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
 
 
-def _single(extras: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in extras.items() if value is not None}
-
-
 def _found(name: str) -> tuple[Task | None, list[Reward]]:
     known: Mapping[str, Any] = {**dict.fromkeys(BUILT_IN), **dict.fromkeys(TASKS)}
-    if name in TASKS:
-        return TASKS[name], list(TASKS[name].rewards)
-    found = find(BUILT_IN.get(name, name), known, "task or reward")
-    if isinstance(found, Task):
-        return found, list(found.rewards)
-    if isinstance(found, Callable) and not isinstance(found, Reward):
+    found = TASKS.get(name) or find(BUILT_IN.get(name, name), known, "task or reward")
+    if isinstance(found, Callable) and not isinstance(found, Reward | Task):
         found = make(repr(name), found, {})
     if isinstance(found, Task):
         return found, list(found.rewards)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from sys import float_info
 from typing import Any, ClassVar
@@ -26,10 +26,11 @@ class Line:
     arm: str
     colour: int
     value: Points
-    low: Points
-    high: Points
-    thin: Curves
-    """Drawn thinly beside it; may have no rows."""
+    low: Points | None = None
+    """The band around it goes from here; None: it has none."""
+    high: Points | None = None
+    thin: Curves = field(default_factory=lambda: np.empty((0, 0)))
+    """Drawn thinly beside it."""
     note: tuple[str, ...] = ()
     """For each point, behind its value."""
     censored: tuple[float, ...] = ()
@@ -114,6 +115,8 @@ class Chart:
 
     def band(self, line: Line) -> str:
         """Around one stretch of a line after another."""
+        if line.low is None or line.high is None:
+            return ""
         known = np.isfinite(line.low) & np.isfinite(line.high)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(int), [0]])))
         shapes: list[str] = []
@@ -131,7 +134,9 @@ class Chart:
             yield f"M{x} {y - 5}V{y + 5}M{x - 5} {y}H{x + 5}"
 
     def _texts(self, line: Line) -> Iterator[str]:
-        rows = zip(line.value.tolist(), line.low.tolist(), line.high.tolist(), strict=True)
+        nothing = np.full(len(line.value), np.nan)
+        ends = (nothing if each is None else each for each in (line.low, line.high))
+        rows = zip(line.value.tolist(), *(each.tolist() for each in ends), strict=True)
         for i, (value, low, high) in enumerate(rows):
             shown = [number(v, self.low, self.high) for v in (value, low, high)]
             band = f" ({shown[1]} to {shown[2]})" if isfinite(low) and low != high else ""

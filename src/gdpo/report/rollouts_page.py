@@ -54,7 +54,8 @@ def _page(analysis: Analysis, **reading: Any) -> str:
     report, shown = analysis.report, _labels(analysis)
     runs = [run for run in analysis.runs if run.run in shown.runs]
     viewer = viewer_data(analysis.sample, shown, _estimators(analysis), **reading)
-    curves, influence = _mean_charts(runs, shown), _influence_charts(runs, shown)
+    points = min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
+    curves, influence = _mean_charts(runs, shown, points), _influence_charts(runs, shown, points)
     drawn = [*curves, *influence, *_length_charts(analysis.lengths, shown)]
     charts, others = list(enumerate(drawn)), len(curves) + len(influence)
     path = visible(str(report.paths[0]))[-120:]
@@ -219,9 +220,8 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
             )
 
 
-def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
+def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
     """The mean of each reward over the steps, a line per run."""
-    points = _points(runs, shown)
     return [
         _chart(
             label,
@@ -233,9 +233,8 @@ def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
     ]
 
 
-def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels) -> list[Chart]:
+def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
     """Influence, and live groups, of every reward of a run."""
-    points = _points(runs, shown)
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
@@ -258,9 +257,7 @@ def _influence_chart(
         )
         table = np.stack([value, value - margin, value + margin])
         drawn = np.clip(binned(table, points), -1.0, 1.0)
-        lines.append(
-            replace(_line(place, shown.rewards[name], drawn[0]), low=drawn[1], high=drawn[2])
-        )
+        lines.append(Line(shown.rewards[name], place % COLOURS, *drawn))
     return _drawn(title, "influence share", binned(steps[None], points)[0], lines, low=0.0)
 
 
@@ -289,11 +286,7 @@ def _by_length(place: int, run: str, bins: LengthBins, name: str, size: int) -> 
     notes = [f"of {n:,.0f} rollout{'s' * (n != 1)}" if n else "" for n in counts.tolist()]
     shorter = size - len(means)
     means = np.pad(means, (0, shorter), constant_values=nan)
-    return replace(_line(place, run, means), note=(*notes, *[""] * shorter))
-
-
-def _points(runs: Sequence[RunAnalysis], shown: Labels) -> int:
-    return min(400, max(20, _POINTS // (3 * len(runs) * max(1, len(shown.rewards)))))
+    return Line(run, place % COLOURS, means, note=(*notes, *[""] * shorter))
 
 
 def _chart(
@@ -307,17 +300,13 @@ def _chart(
     """Curves over the steps; of several runs over the steps of all of them."""
     found = list(curves)
     steps = np.unique(np.concatenate([np.array(run.steps, np.float64) for run, _, _ in found]))
-    lines = [
-        _line(place, name, _smoothed(run, values, steps, points))
-        for place, (run, name, values) in enumerate(found)
-    ]
+    lines: list[Line] = []
+    for place, (run, name, values) in enumerate(found):
+        placed = np.full(len(steps), nan)
+        placed[np.searchsorted(steps, run.steps)] = values
+        (drawn,) = binned(running_mean(placed[None], smoothing(len(steps))), points)
+        lines.append(Line(name, place % COLOURS, drawn))
     return _drawn(title, label, binned(steps[None], points)[0], lines, low=low)
-
-
-def _smoothed(run: RunAnalysis, values: Points, steps: Points, points: int) -> Points:
-    placed = np.full(len(steps), nan)
-    placed[np.searchsorted(steps, run.steps)] = values
-    return binned(running_mean(placed[None], smoothing(len(steps))), points)[0]
 
 
 def _drawn(
@@ -328,7 +317,8 @@ def _drawn(
     *,
     low: float | None = None,
 ) -> Chart:
-    values = np.concatenate([each for line in lines for each in (line.value, line.low, line.high)])
+    drawn = (each for line in lines for each in (line.value, line.low, line.high))
+    values = np.concatenate([each for each in drawn if each is not None])
     known = values[np.isfinite(values)]
     least = float(known.min()) if len(known) else 0.0
     most = float(known.max()) if len(known) else 1.0
@@ -339,8 +329,3 @@ def _drawn(
         pad = 0.5 * max(1.0, size)
         least, most = least - pad, most + pad
     return Chart(title=title, label=label, x=x, low=least, high=most, lines=lines)
-
-
-def _line(place: int, name: str, values: Points) -> Line:
-    nothing = np.full(len(values), nan)
-    return Line(name, place % COLOURS, values, nothing, nothing, np.empty((0, len(values))))

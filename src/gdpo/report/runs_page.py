@@ -365,7 +365,6 @@ def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, .
         value=share[at],
         low=bounds[0],
         high=bounds[1],
-        thin=np.empty((0, len(grid))),
         censored=censored if np.isfinite(share[at]).all() else (),
     )
 
