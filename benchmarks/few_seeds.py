@@ -18,10 +18,14 @@ import numpy as np
 import scipy
 from scipy import stats
 
-from gdpo.experiments._robust import bootstrap, interquartile_mean
-from gdpo.experiments._permutation import permutation_test
-from gdpo.experiments._robust import expanded_level, paired_difference
-from gdpo.experiments._survival import log_rank_scores
+from gdpo.experiments.statistics import (
+    bootstrap,
+    expanded_level,
+    interquartile_mean,
+    log_rank_scores,
+    paired_difference,
+    permutation_test,
+)
 
 EXPERIMENTS = 2_000
 DRAWS = 2_000

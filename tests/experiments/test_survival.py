@@ -8,8 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gdpo.experiments._permutation import permutation_test
-from gdpo.experiments._survival import kaplan_meier, log_rank_scores
+from gdpo.experiments.statistics import kaplan_meier, log_rank_scores, permutation_test
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "few_seeds.json").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from tests.pairs import every_pair
 from gdpo import ConfigError, DataError, Reward, RewardError, gdpo
 from gdpo.diagnostics import Watch, diagnose
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._state import KeptState
+from gdpo.integrations.trl._trainer import KeptState
 from gdpo.rewards import Scorer
 from gdpo.rewards.length import token_limit
 from gdpo.rollouts import read_rollouts, rollout_file

@@ -6,14 +6,6 @@ from math import nan
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.experiments._permutation import holm, permutation_test
-from gdpo.experiments._robust import (
-    bootstrap,
-    expanded_level,
-    interquartile_mean,
-    paired_difference,
-)
-from gdpo.experiments._survival import kaplan_meier, log_rank_scores
 from gdpo.experiments.comparison import (
     FEWEST_SEEDS,
     Comparison,
@@ -24,6 +16,16 @@ from gdpo.experiments.comparison import (
     question,
 )
 from gdpo.experiments.reading import OPEN, Experiment, Measured, Run
+from gdpo.experiments.statistics import (
+    bootstrap,
+    expanded_level,
+    holm,
+    interquartile_mean,
+    kaplan_meier,
+    log_rank_scores,
+    paired_difference,
+    permutation_test,
+)
 from gdpo.experiments.threshold import WINDOW, best, final, first_reached
 
 

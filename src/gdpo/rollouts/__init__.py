@@ -1,7 +1,6 @@
 """The rollout record: one format for what was sampled, rewarded and learned from."""
 
-from gdpo.rollouts.arrays import reward_arrays
-from gdpo.rollouts.record import Rollout, read_rollouts, rollout_file, write_rollouts
+from gdpo.rollouts.record import Rollout, read_rollouts, reward_arrays, rollout_file, write_rollouts
 from gdpo.rollouts.writing import StepWriter
 
 __all__ = [

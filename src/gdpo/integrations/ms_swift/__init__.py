@@ -3,7 +3,6 @@
 Both are called from a file of the user's that `--external_plugins` names.
 """
 
-from gdpo.integrations.ms_swift._estimator import use_estimator
-from gdpo.integrations.ms_swift._rewards import register_rewards
+from gdpo.integrations.ms_swift._estimator import register_rewards, use_estimator
 
 __all__ = ["register_rewards", "use_estimator"]

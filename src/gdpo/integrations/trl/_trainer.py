@@ -10,9 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
+from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
@@ -35,13 +36,48 @@ from gdpo.integrations.trl._rewards import (
     reward_names,
 )
 from gdpo.integrations.trl._rollouts import RolloutLog
-from gdpo.integrations.trl._state import KeptState
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import check_gates, closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
 from gdpo.rollouts.record import Declared
+
+
+class Stateful(Protocol):
+    """Something with a state of lists, numbers and text."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state; empty: there is none."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; an empty one changes nothing."""
+        ...
+
+
+class KeptState(TrainerCallback):
+    """Keeps the states of an estimator and a watch with every checkpoint, and restores them.
+
+    Args:
+        subjects: Whose states they are, by the name under which each lies in a checkpoint's
+            `trainer_state.json`, beside the states of callbacks.
+    """
+
+    def __init__(self, subjects: Mapping[str, Stateful]) -> None:
+        self.subjects = dict(subjects)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Take over the states of the checkpoint that training goes on from, if it does."""
+        for key, subject in self.subjects.items():
+            subject.restore(state.stateful_callbacks.get(key, {}))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Leave them where the next checkpoint takes them from."""
+        for key, subject in self.subjects.items():
+            if now := subject.state():
+                state.stateful_callbacks[key] = now
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
-from gdpo.rollouts.arrays import RewardArrays
+from gdpo.rollouts.record import RewardArrays
 
 
 @dataclass(frozen=True, slots=True)
