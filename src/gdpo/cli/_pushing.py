@@ -9,6 +9,16 @@ from gdpo.evaluation.push import check_push, check_repository, push, uploads
 from gdpo.runs.directory import RunDirectory
 
 
+def check_run(folder: Path, name: str) -> None:
+    """Check what `push_run` needs, before anything is done for it.
+
+    Raises:
+        ConfigError: The run is not finished, or nobody is logged in.
+        HubError: The Hub cannot be reached, or refuses.
+    """
+    check_push(RunDirectory(folder), name)
+
+
 def push_run(
     folder: Path,
     name: str,

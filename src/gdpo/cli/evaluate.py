@@ -62,11 +62,9 @@ def evaluate(
     from rich.console import Console
 
     from gdpo.cli._evaluating import files_of, names_of, run_evaluation
-    from gdpo.cli._pushing import push_run
+    from gdpo.cli._pushing import check_run, push_run
     from gdpo.evaluation import Sampling, Settings
     from gdpo.evaluation.named import weights_of
-    from gdpo.evaluation.push import check_push
-    from gdpo.runs.directory import RunDirectory
 
     settings = Settings(
         model=model,
@@ -80,7 +78,7 @@ def evaluate(
     names = names_of(benchmarks)
     console = Console(highlight=False)
     if push is not None:
-        check_push(RunDirectory(Path(model)), push)
+        check_run(Path(model), push)
     run_evaluation(
         settings,
         names,
