@@ -39,7 +39,7 @@ class Analysis:
     lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
     """By run."""
     untold: int = 0
-    """Rollouts that were read and of which nothing is told: without a reward, or of a step whose
+    """Rollouts that were read and are in no step: without a reward, or of a step whose
     groups have no common shape."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
     """Why a step could not be analyzed, and its rollouts."""
@@ -84,7 +84,7 @@ def analyze(
 ) -> Analysis:
     """Diagnose every step as it is read, and what else is asked for.
 
-    A step that cannot be analyzed is told in `problems`, and the others are analyzed.
+    Why a step cannot be analyzed is in `problems`; the others are analyzed.
 
     Args:
         reading: As `read_rollout_files` gives it.

@@ -236,7 +236,7 @@ class RangesSoFar:
     def judged(self, table: RolloutTable, diagnosis: Diagnosis) -> Diagnosis:
         """Return the diagnosis with a note for each reward that is constant at its highest so far.
 
-        Such a reward is probably learned. Where its range is known, the diagnosis has told already.
+        Such a reward is probably learned. Where its range is known, the diagnosis says so already.
 
         Args:
             table: The next rollouts of the run.

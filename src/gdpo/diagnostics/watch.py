@@ -154,7 +154,15 @@ class FindingHistory:
         )
         self._held = {}
         for held in state["held"]:
-            finding = _finding(held["finding"])
+            plain = held["finding"]
+            finding = Finding(
+                kind=Kind(plain["kind"]),
+                severity=Severity(plain["severity"]),
+                rewards=tuple(plain["rewards"]),
+                message=plain["message"],
+                remedy=plain["remedy"],
+                evidence=plain["evidence"],
+            )
             spans = [(first, last) for first, last in held["spans"]]
             self._held[_key(finding)] = _Held(finding, spans)
 
@@ -186,18 +194,18 @@ class Watch:
         self.due: list[Finding] = []
         """Warnings that the last step made due."""
         self._history = FindingHistory(thresholds)
-        self._told: set[Key] = set()
+        self._reported: set[Key] = set()
 
     def state(self) -> dict[str, Any]:
         """Return all of it as lists, numbers and text, for a checkpoint."""
-        told = [[kind.value, list(rewards)] for kind, rewards in sorted(self._told)]
-        return {"history": self._history.state(), "told": told}
+        reported = [[kind.value, list(rewards)] for kind, rewards in sorted(self._reported)]
+        return {"history": self._history.state(), "told": reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned; an empty one changes nothing."""
         if state:
             self._history.restore(state["history"])
-            self._told = {(Kind(kind), tuple(rewards)) for kind, rewards in state["told"]}
+            self._reported = {(Kind(kind), tuple(rewards)) for kind, rewards in state["told"]}
 
     def update(self, diagnosis: Diagnosis) -> Diagnosis:
         """Take in the diagnosis of the next step.
@@ -211,8 +219,8 @@ class Watch:
             for held in self._history.held()
             if held.certain and held.finding.severity is Severity.WARNING
         }
-        self.due = [finding for key, finding in lasting.items() if key not in self._told]
-        self._told |= set(lasting)
+        self.due = [finding for key, finding in lasting.items() if key not in self._reported]
+        self._reported |= set(lasting)
         return replace(diagnosis, rewards=_over(diagnosis.rewards, window), findings=findings)
 
 
@@ -241,17 +249,6 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
         products=np.array(plain["products"], np.float64),
         sampled=plain["sampled"],
         alone=None if alone is None else np.array(alone, np.float64),
-    )
-
-
-def _finding(plain: Mapping[str, Any]) -> Finding:
-    return Finding(
-        Kind(plain["kind"]),
-        Severity(plain["severity"]),
-        tuple(plain["rewards"]),
-        plain["message"],
-        plain["remedy"],
-        plain["evidence"],
     )
 
 

@@ -23,19 +23,19 @@ from gdpo.rollouts.readers.inference import NO_REWARD, TOTAL_ALONE
 from gdpo.rollouts.readers.report import ready_command
 
 LINES = 20
-"""What fits on a screen; the worst finding and three rewards are told in any case."""
+"""What fits on a screen; the worst finding and three rewards are printed in any case."""
 
 _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
 """Oddities and rewards that are listed, and characters of a name and of a problem, at most."""
 
 _FINDING = 6
-"""Lines that are left to a finding, the heading of the rewards, and what is not told."""
+"""Lines that are left to a finding, the heading of the rewards, and the count of the others."""
 
 _PLACE = 40
 """Cells of the name of a file that are kept in any case: what to do about it is never cut."""
 
 _WHOLE = 500
-"""Cells of what is told of it, whose end says what to do."""
+"""Cells of the sentence about it, whose end says what to do."""
 
 _LEAST = 14
 """Cells of a name that are kept."""
@@ -90,36 +90,38 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
 def _read(report: ReadReport) -> Iterator[str]:
     formats = list(report.formats.items())
     if len(formats) == 1:
-        told = one_line(report.files[0].told_by)
+        told_by = one_line(report.files[0].told_by)
         name, count = formats[0]
-        yield f"{name}: {_count(count, 'file')}{', ' if told else ''}{told}"
+        yield f"{name}: {_count(count, 'file')}{', ' if told_by else ''}{told_by}"
     elif formats:
         yield "; ".join(f"{name}: {_count(n, 'file')}" for name, n in formats)
     skipped = f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped"
     left = len(report.left_out)
     yield skipped + (f"; {_count(left, 'file')} not read" if left else "")
-    told = dict.fromkeys(
+    sources = [
         file.rewards_told_by
         for file in report.files
         if file.rewards and (file.guessed or file.rewards_told_by.startswith(TOTAL_ALONE))
-    )
-    told |= dict.fromkeys(f.rewards_told_by for f in report.files if NO_REWARD in f.rewards_told_by)
+    ]
+    sources += [f.rewards_told_by for f in report.files if NO_REWARD in f.rewards_told_by]
     remedy = ""
     if report.total_alone:
         wordless = _wordless(report)
         remedy = ", nor texts for --rescore" if wordless else "; --rescore gives the parts back"
-    if told:
-        yield f"rewards: {'; '.join(map(one_line, told))}{remedy}"
+    if sources:
+        yield f"rewards: {'; '.join(map(one_line, dict.fromkeys(sources)))}{remedy}"
 
 
 def scalar_alone(report: ReadReport) -> str:
     """What is said of estimators where there is nothing but a scalar reward."""
-    told = (
+    sentence = (
         "these files contain only a scalar reward, so estimators that differ in how they combine "
         "rewards (gdpo, mo_grpo, ...) cannot be told apart; those without a per-group std still "
         "differ"
     )
-    return told if _wordless(report) else f"{told} (--rescore gives the rewards one by one)"
+    if _wordless(report):
+        return sentence
+    return f"{sentence} (--rescore gives the rewards one by one)"
 
 
 def _wordless(report: ReadReport) -> bool:
@@ -130,14 +132,14 @@ def _wordless(report: ReadReport) -> bool:
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
     """What was wrong with files, groups and steps."""
     report = analysis.report
-    told = [("", text) for text in report.group_findings()] + report.odd_places()
-    told += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]
-    if len(told) > _NOTICES:
-        told = [
-            *told[: _NOTICES - 1],
-            ("", f"and {len(told) - _NOTICES + 1:,} more: --json has all"),
+    oddities = [("", text) for text in report.group_findings()] + report.odd_places()
+    oddities += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]
+    if len(oddities) > _NOTICES:
+        oddities = [
+            *oddities[: _NOTICES - 1],
+            ("", f"and {len(oddities) - _NOTICES + 1:,} more: --json has all"),
         ]
-    for place, what in told:
+    for place, what in oddities:
         text = _without_middle(one_line(_with_options(what)), _WHOLE)
         room = max(_PLACE, 2 * width - len(text) - len("! : "))
         where = _without_middle(one_line(place), room)
@@ -271,8 +273,8 @@ def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
 def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
     for each in replayed:
         if each.steps and each.problem:
-            told = f"{one_line(each.estimator)} fails after {_count(each.steps, 'step')}"
-            yield _cut(f"{told}: {one_line(each.problem)}", _PROBLEM)
+            where = f"{one_line(each.estimator)} fails after {_count(each.steps, 'step')}"
+            yield _cut(f"{where}: {one_line(each.problem)}", _PROBLEM)
         elif not each.steps:
             why = each.problem or f"nothing to compare: no step has {each.beside} advantages too"
             yield _cut(f"not replayed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
