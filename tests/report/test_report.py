@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from tests.report.hostile import CHATS, TEXTS
@@ -385,6 +387,26 @@ def test_missing_rewards_are_shown_as_missing(tmp_path):
     data = made(tmp_path, analyse(experiment_of(tmp_path, [run])))[2]
     step = [g for g in data["rollouts"]["groups"] if g["step"] == 2 and g["id"] == 0]
     assert [s["rewards"]["correct"] for s in step[0]["samples"]] == [None] * 4
+
+
+def test_no_column_of_a_rollout_file_is_read_twice_for_a_page(tmp_path, monkeypatch):
+    comparison = analyse(two_arms(tmp_path / "runs", steps=3))
+    read = Counter()
+
+    class Counting(pq.ParquetFile):
+        def __init__(self, source, *args, **kwargs):
+            super().__init__(source, *args, **kwargs)
+            self.path = source
+
+        def iter_batches(self, *args, columns=None, **kwargs):
+            read.update((self.path, name) for name in columns or self.schema_arrow.names)
+            return super().iter_batches(*args, columns=columns, **kwargs)
+
+    monkeypatch.setattr(pq, "ParquetFile", Counting)
+    made(tmp_path, comparison)
+    assert len({path for path, _ in read}) == 4 * 3
+    assert {name for _, name in read} >= {"advantage", "completion"}
+    assert set(read.values()) == {1}
 
 
 def test_importing_it_imports_nothing_heavy():
