@@ -61,8 +61,13 @@ def code_lines(function: Function) -> int:
     return len(lines) - bool(ast.get_docstring(function))
 
 
-def is_public(function: Function) -> bool:
-    return not function.name.startswith("_")
+def public_functions(tree: ast.AST) -> Iterator[Function]:
+    """Those of the module and of its classes; a function within a function is nobody's to call."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from public_functions(node)
+        elif isinstance(node, Function) and not node.name.startswith("_"):
+            yield node
 
 
 def is_typed(function: Function) -> bool:
@@ -155,7 +160,7 @@ def figures(root: Path, folder: Path) -> dict[str, object]:
     every = [(file, function) for file, tree in trees.items() for function in functions(tree)]
     used = {file: names(tree) for file, tree in trees.items()}
     private = [(f, each) for f, each in every if each.name.startswith("_") and each.name[1] != "_"]
-    public = [function for _, function in every if is_public(function)]
+    public = [function for tree in trees.values() for function in public_functions(tree)]
     lengths = sorted(code_lines(function) for _, function in every)
     data, model = f"data.source={rows_of_gsm8k(folder)}", f"model={a_model(folder)}"
     check = ("check", str(root / "recipes" / "gsm8k"), "--set", data, "--set", model)

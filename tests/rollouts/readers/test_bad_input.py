@@ -17,6 +17,7 @@ from tests.rollouts.readers import written
 
 from gdpo.integrations.slime import load_dump
 from gdpo.rollouts.readers import read_rollout_files, read_texts
+from gdpo.rollouts.readers.report import FileReport
 
 
 def read(path, **options):
@@ -434,3 +435,12 @@ def test_rows_that_fill_verls_batch_up_are_no_rollouts(tmp_path):
     (notice,) = report.notices.values()
     assert (notice.line, "fills verl's batch up" in notice.what) == (5, True)
     assert tables[0].rewards.max() == 1
+
+
+@pytest.mark.parametrize("forgotten", ["count", "take", "lose"])
+def test_a_row_of_which_nothing_becomes_is_a_fault(tmp_path, monkeypatch, forgotten):
+    path = written.lines(tmp_path / "1.jsonl", [verl_line(), {"input": "p"}, verl_line()])
+    read(path)
+    monkeypatch.setattr(FileReport, forgotten, lambda *_, **__: None)
+    with pytest.raises(AssertionError, match="rows="):
+        read(path)

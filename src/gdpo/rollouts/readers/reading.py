@@ -209,7 +209,7 @@ def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[Roll
                 what = "its step is no whole number from 0"
                 file.lose(int(lines[0]), what, rows=len(table))
             else:
-                file.read += len(table)
+                file.take(len(table))
                 yield table
         file.numbered = numbered + len(batch)
 

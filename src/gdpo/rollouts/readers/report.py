@@ -83,6 +83,10 @@ class FileReport:
         """Rows were met, whatever becomes of them."""
         self.rows += rows
 
+    def take(self, rows: int) -> None:
+        """Rows that were counted are in a table."""
+        self.read += rows
+
     def lose(self, line: int | None, what: str, *, rows: int = 1) -> None:
         """Rows that were counted cannot be read."""
         self.note(line, what, count=rows).rows += rows
