@@ -15,6 +15,7 @@ from gdpo.errors import DataError
 from gdpo.rollouts.readers import (
     Rescored,
     batches,
+    columns,
     read_texts,
     rewards,
     sources,
@@ -306,3 +307,38 @@ def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkey
     assert half.grouped().rewards.shape == (2, 3, 4)
     with pytest.raises(DataError, match="are they groups"):
         uneven(tmp_path / "b.csv", 5, 2).grouped()  # 7 of 15
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_texts_of_a_few_rows_cost_no_numbers_and_no_other_texts(tmp_path, monkeypatch, kind):
+    path = tmp_path / f"a.{kind}"
+    rows = [{"prompt": f"p{i}", "completion": f"c{i}", "reward": 1.0} for i in range(100)]
+    if kind == "parquet":
+        written.parquet(path, rows)
+    elif kind == "jsonl":
+        written.lines(path, rows)
+    else:
+        lines = "".join(f"p{i},c{i},1\n" for i in range(100))
+        path.write_text("prompt,completion,reward\n" + lines)
+    made = []
+    text = columns.RolloutText
+    monkeypatch.setattr(columns, "RolloutText", lambda *a: made.append(a) or text(*a))
+    monkeypatch.delattr(columns, "group_keys")
+    found = read_texts(path, [7, 90])
+    assert [(each.row, each.prompt, each.completion) for each in found] == [
+        (7, "p7", "c7"),
+        (90, "p90", "c90"),
+    ]
+    assert len(made) == 2
+
+
+def test_lines_after_the_last_that_is_shown_are_not_parsed(tmp_path, monkeypatch):
+    path = written.lines(
+        tmp_path / "a.jsonl",
+        [{"prompt": f"p{i}", "completion": f"c{i}", "reward": 1.0} for i in range(2000)],
+    )
+    parsed = []
+    parse = sources._parsed
+    monkeypatch.setattr(sources, "_parsed", lambda *a: parsed.append(a) or parse(*a))
+    assert read_texts(path, [300])[0].prompt == "p300"
+    assert len(parsed) < 600

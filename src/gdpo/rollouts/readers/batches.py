@@ -10,13 +10,15 @@ from gdpo.errors import DataError
 from gdpo.rollouts.readers.columns import (
     Batch,
     RolloutText,
+    TextsOnDemand,
     batch_of_rows,
     batch_of_table,
+    few_texts_of_table,
     forget_texts,
     kind_of_type,
     numeric,
     paths_in,
-    texts_of_rows,
+    text_of_row,
     texts_of_table,
 )
 from gdpo.rollouts.readers.files import RolloutFile
@@ -58,6 +60,8 @@ _BATCH = 65_536
 """Rows of parquet at a time."""
 _TEXTS = 4096
 """Rollouts at a time whose texts are wanted."""
+_FEW = 128
+"""Rollouts at a time where the texts of some are wanted: what follows the last is not read."""
 _TEXT_BYTES = 2**27
 """Of lines at a time whose texts are wanted."""
 _ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
@@ -115,7 +119,8 @@ def open_file(
         rewards = None
         if not texts:
             rewards = TableRewards(asked, file, known, schema, lambda _: first[:LOOKED_AT])
-        return _of_tables(found, file, known, rewards, chain([first], blocks))
+        texts_of = few_texts_of_table if asked.rescore is None else texts_of_table
+        return _of_tables(found, file, known, rewards, chain([first], blocks), texts_of)
     return _of_parquet(found, asked, file, texts=texts)
 
 
@@ -131,13 +136,13 @@ def _of_parquet(found: RolloutFile, asked: Asked, file: FileReport, *, texts: bo
     file.count(size)
     known = layout_of(form.name, asked, _fields_of(schema))
     if texts:
-        names = schema.names
+        names, texts_of = schema.names, texts_of_table
         if asked.rescore is None:
             texts_at = (known.prompt, known.completion)
             names = sorted({path.partition(".")[0] for path in texts_at if path is not None})
+            texts_of = few_texts_of_table
         batches = parts(open_parquet(found.path, None), _TEXTS, names)
-        alone = asked.rescore is None
-        return _of_tables(found, file, known, None, batches, alone=alone)
+        return _of_tables(found, file, known, None, batches, texts_of)
 
     def first_rows(paths: Sequence[str]) -> Any:
         tops = (path.partition(".")[0] for path in paths)
@@ -196,15 +201,14 @@ def _of_tables(
     known: Layout,
     rewards: TableRewards | None,
     batches: Iterator[Any],
-    *,
-    alone: bool = False,
+    texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
-    """Batches of Arrow; without rewards their texts are read, perhaps alone."""
+    """Batches of Arrow; without rewards their texts are read."""
     known = known if rewards is None else rewards.known
 
     def read() -> Batches:
         for batch in batches:
-            texts = texts_of_table(batch, known, alone=alone) if rewards is None else ()
+            texts = texts_of(batch, known) if rewards is None else ()
             yield batch_of_table(batch, known, file, found.step), texts
 
     return OpenFile(rewards, read())
@@ -238,23 +242,30 @@ def _of_records(
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
     def read() -> Batches:
-        for rows, lines in _some_at_a_time(rollouts, file, rewards):
-            given = texts_of_rows(rows) if rewards is None else ()
-            if rewards is None:
+        for rows, lines in _some_at_a_time(rollouts, file, asked, rewards):
+            given: Sequence[RolloutText] = ()
+            if rewards is not None:
+                rewards.settle(rows)
+            elif asked.rescore is None:
+                given = TextsOnDemand(rows, text_of_row)
+            else:
+                given = [text_of_row(row) for row in rows]
                 for row in rows:
                     forget_texts(row)
-            else:
-                rewards.settle(rows)
             yield batch_of_rows(rows, lines, file, found.step), given
 
     return OpenFile(rewards, read())
 
 
 def _some_at_a_time(
-    rollouts: Iterator[tuple[int, Row]], file: FileReport, rewards: RecordRewards | None
+    rollouts: Iterator[tuple[int, Row]],
+    file: FileReport,
+    asked: Asked,
+    rewards: RecordRewards | None,
 ) -> Iterator[tuple[list[Row], list[int]]]:
     """Rollouts with their lines; what was read before a broken part comes first."""
     rows, lines, start = list[Row](), list[int](), 0
+    texts = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
     try:
         for line, row in rollouts:
@@ -263,7 +274,7 @@ def _some_at_a_time(
                 rewards.narrow(row, line)
             lines.append(line)
             rows.append(row)
-            most = _TEXTS if rewards is None else max(_CHUNK, rewards.needed)
+            most = texts if rewards is None else max(_CHUNK, rewards.needed)
             if len(rows) >= most or (rewards is None and file.bytes - start >= _TEXT_BYTES):
                 yield rows, lines
                 rows, lines, start = [], [], file.bytes

@@ -146,8 +146,9 @@ class Batch:
 
     lines: Int[np.ndarray, " rollout"]
     """Where each stands: its line, or its row from 0."""
-    columns: Mapping[str, np.ndarray]
-    """Those of a table, but for its rewards and its file. The step is -1 where it is none."""
+    columns: Callable[[], Mapping[str, np.ndarray]]
+    """Those of a table, but for its rewards and its file, made when they are needed. The step is -1
+    where it is none."""
     has_group: Bool[np.ndarray, " rollout"]
     has_prompt: Bool[np.ndarray, " rollout"]
     reward: Callable[[str, Rows], Column | None]
@@ -196,10 +197,9 @@ def batch_of_rows(
         found = [row.weights.get(name) if row.weights else None for row in part]
         return None if all(each is None for each in found) else np.array(found, np.float64)
 
-    keys = [row.prompt if row.group is None else row.group for row in rows]
-    return Batch(
-        lines=places,
-        columns={
+    def columns() -> dict[str, np.ndarray]:
+        keys = [row.prompt if row.group is None else row.group for row in rows]
+        return {
             "steps": np.array([_step(row.step, step) for row in rows], np.int64),
             "groups": np.array([NO_KEY if key is None else key for key in keys], np.int64),
             "total": numbers([row.total for row in rows], "total"),
@@ -207,7 +207,11 @@ def batch_of_rows(
             "num_tokens": numbers([row.num_tokens for row in rows], "num_tokens"),
             "cut": np.array([cut_of(row.finish_reason) for row in rows]),
             "trained": np.array([row.trained for row in rows], np.bool_),
-        },
+        }
+
+    return Batch(
+        lines=places,
+        columns=columns,
         has_group=np.array([row.group is not None for row in rows], np.bool_),
         has_prompt=np.array([row.prompt is not None for row in rows], np.bool_),
         reward=reward,
@@ -225,11 +229,10 @@ def forget_texts(row: Row) -> None:
     row.num_tokens, row.finish_reason = plain(row.num_tokens), plain(row.finish_reason)
 
 
-def texts_of_rows(rows: Sequence[Row]) -> list[RolloutText]:
-    """The texts of records, before they are forgotten."""
-    return [
-        RolloutText(r.prompt, r.completion, r.truth, r.extras, _count(r.num_tokens)) for r in rows
-    ]
+def text_of_row(row: Row) -> RolloutText:
+    """The texts of a record, before they are forgotten."""
+    tokens = _count(row.num_tokens)
+    return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens)
 
 
 def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:
@@ -261,10 +264,8 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
         is_weight = found is not None and is_numeric(found.type)
         return column_in(found).values[rows] if is_weight else None
 
-    groups = None if known.group is None else entered(batch, known.group)
-    return Batch(
-        lines=lines,
-        columns={
+    def columns() -> dict[str, np.ndarray]:
+        return {
             "steps": _steps(batch, known.step, numbers(known.step, "step"), step),
             "groups": _groups(batch, known, file),
             "total": numbers(known.total, "total"),
@@ -272,7 +273,12 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
             "num_tokens": numbers(known.num_tokens, "num_tokens"),
             "cut": _cut(batch, known.finish_reason),
             "trained": _trained(batch),
-        },
+        }
+
+    groups = None if known.group is None else entered(batch, known.group)
+    return Batch(
+        lines=lines,
+        columns=columns,
         has_group=np.full(size, groups is not None),
         has_prompt=np.full(size, known.prompt is not None),
         reward=reward,
@@ -280,32 +286,45 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
     )
 
 
-def texts_of_table(batch: Any, known: Layout, *, alone: bool = False) -> list[RolloutText]:
-    """The texts of the rows of a table, and the columns that mean nothing else.
-
-    Args:
-        batch: Of Arrow.
-        known: What its columns mean.
-        alone: Leave the other columns out.
-    """
-    size = batch.num_rows
+def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
+    """The texts of the rows of a table, and the columns that mean nothing else."""
 
     def values(path: str | None) -> list[Any]:
         column = None if path is None else entered(batch, path)
-        return [None] * size if column is None else column.to_pylist()
+        return [None] * batch.num_rows if column is None else column.to_pylist()
 
-    prompts, completions = values(known.prompt), values(known.completion)
-    if alone:
-        return [RolloutText(*texts) for texts in zip(prompts, completions, strict=True)]
     others = [name for name in batch.schema.names if name not in known.taken()]
-    extras = batch.select(others).to_pylist() if others else [{}] * size
-    counts = values(known.num_tokens)
+    extras = batch.select(others).to_pylist() if others else [{}] * batch.num_rows
+    columns = (values(path) for path in (known.prompt, known.completion, known.num_tokens))
     return [
         RolloutText(prompt, completion, None, _opened(extra), _count(tokens))
-        for prompt, completion, extra, tokens in zip(
-            prompts, completions, extras, counts, strict=True
-        )
+        for prompt, completion, tokens, extra in zip(*columns, extras, strict=True)
     ]
+
+
+class TextsOnDemand(Sequence[RolloutText]):
+    """The texts of some rollouts, of which few are asked for: each is made then."""
+
+    def __init__(self, rows: Sequence[Any], text_of: Callable[[Any], RolloutText]) -> None:
+        self._rows, self._text_of = rows, text_of
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._text_of(self._rows[row])
+
+
+def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
+    """Prompts and completions of a few rows of a table, and none of its other columns."""
+    paths = (known.prompt, known.completion)
+    columns = [None if path is None else entered(batch, path) for path in paths]
+
+    def text_of(row: int) -> RolloutText:
+        prompt, completion = (None if c is None else c[row].as_py() for c in columns)
+        return RolloutText(prompt, completion)
+
+    return TextsOnDemand(range(batch.num_rows), text_of)
 
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:

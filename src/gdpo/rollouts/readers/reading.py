@@ -176,7 +176,8 @@ def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[Roll
     for batch, texts in opened.batches:
         numbered = file.numbered
         anew = None if rescore is None else _rescored(rescore, batch, texts, file)
-        for rows in _by_step(batch.columns["steps"]):
+        of_batch = batch.columns()
+        for rows in _by_step(of_batch["steps"]):
             lines, weights, ranges = batch.lines[rows], None, {}
             if opened.rewards is None:
                 columns = {name: column.take(rows) for name, column in (anew or {}).items()}
@@ -203,7 +204,7 @@ def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[Roll
                 row=numbered + np.arange(len(batch))[rows],
                 ranges=ranges,
                 grouped_by=batch.grouped_by(rows),
-                **{name: values[rows] for name, values in batch.columns.items()},
+                **{name: values[rows] for name, values in of_batch.items()},
             )
             if table.steps[0] < 0:
                 what = "its step is no whole number from 0"
