@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from importlib.util import find_spec
 from queue import Empty, SimpleQueue
 from time import monotonic
 from types import FrameType
@@ -15,6 +16,7 @@ from gdpo.errors import RewardError
 from gdpo.rewards import Reference, Reward
 from gdpo.rewards.reward import refuse_no_reward
 from gdpo.rewards.scores import Failure, Result, score_one
+from gdpo.testing._estimators import search
 
 T = TypeVar("T")
 
@@ -24,17 +26,10 @@ class TooLate(BaseException):
 
 
 def at_most(seconds: float, call: Callable[[], T]) -> T:
-    """What a call returns, which raises nothing of its own.
+    """What a call returns, which raises nothing of its own; `TooLate` if it takes longer.
 
     In the main thread an alarm ends it, also within a regular expression. In another one it is left
     behind: it cannot be ended there.
-
-    Args:
-        seconds: The time that it may take.
-        call: What to call.
-
-    Raises:
-        TooLate: It takes longer.
     """
     if threading.current_thread() is not threading.main_thread():
         return _left_behind(seconds, call)
@@ -107,6 +102,11 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
         RewardError: The contract is broken; the message holds the text.
     """
     refuse_no_reward(reward)
+    if not reward.examples:
+        raise RewardError(
+            f"reward {reward.name!r} has no examples; give it at least one Example(completion, "
+            "reference, score) whose score you know"
+        )
     try:
         _check(reward, texts, seconds)
     except TooLate as late:
@@ -114,11 +114,6 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
 
 
 def _check(reward: Reward, texts: int, seconds: float) -> None:
-    if not reward.examples:
-        raise RewardError(
-            f"reward {reward.name!r} has no examples; give it at least one Example(completion, "
-            "reference, score) whose score you know"
-        )
     for example in reward.examples:
         got = _score(reward, example.completion, example.reference, seconds)
         if got != example.score:
@@ -126,13 +121,16 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
                 f"reward {reward.name!r} gives {got}, its example says {example.score}; "
                 f"completion: {_shown(example.completion)}; reference: {_shown(example.reference)}"
             )
-    references = _distinct_references(reward)
+    references: list[Reference] = []
+    for example in reward.examples:
+        if example.reference not in references:
+            references.append(example.reference)
     for completion in _COUNTS if reward.of == "tokens" else hostile_texts(reward, texts):
         for reference in references:
             _score(reward, completion, reference, seconds)
-    if reward.asks_elsewhere:
-        return  # enough for one that may cost
-    _check_with_hypothesis(reward, references, texts, seconds)
+    # It is a convenience here: it finds the shortest offender. What asks elsewhere may cost.
+    if find_spec("hypothesis") and not reward.asks_elsewhere:
+        _search(reward, references, texts, seconds)
 
 
 def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[str]:
@@ -172,35 +170,19 @@ def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
     return "".join(parts)
 
 
-def _check_with_hypothesis(
-    reward: Reward, references: list[Reference], texts: int, seconds: float
-) -> None:
-    try:
-        from hypothesis import HealthCheck, given, settings
-        from hypothesis import strategies as st
-    except ImportError:  # hypothesis is a convenience here: it finds the shortest offender
-        return
+def _search(reward: Reward, references: list[Reference], texts: int, seconds: float) -> None:
+    from hypothesis import strategies as st
+
     pieces = sorted({piece for text in _texts(reward) for piece in _PIECE.findall(text)})
     characters = st.text(st.characters(exclude_categories=()))
     # An example whose completion is empty has no pieces.
     joined = st.lists(st.sampled_from([*pieces, "\n"]) | characters).map("".join)
 
-    @settings(
-        max_examples=texts,
-        database=None,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.nested_given],
-        report_multiple_bugs=False,
-    )
-    @given(
-        st.integers(0, 2**31) if reward.of == "tokens" else characters | joined,
-        st.sampled_from(references),
-    )
     def check(completion: str | int, reference: Reference) -> None:
         _score(reward, completion, reference, seconds)
 
-    check()
+    drawn = st.integers(0, 2**31) if reward.of == "tokens" else characters | joined
+    search(check, drawn, st.sampled_from(references), examples=texts)
 
 
 def _score(
@@ -214,9 +196,11 @@ def _score(
     before = deepcopy(reference)
 
     def broken(what: str) -> str:
+        length = len(completion) if isinstance(completion, str) else None
+        size = "" if length is None else f" of {length:,} character{'s' * (length != 1)}"
         return (
-            f"reward {reward.name!r} {what}; completion{_size(completion)}: "
-            f"{_shown(completion)}; reference: {_shown(before)}"
+            f"reward {reward.name!r} {what}; completion{size}: {_shown(completion)}; "
+            f"reference: {_shown(before)}"
         )
 
     def call() -> Result:
@@ -233,20 +217,6 @@ def _score(
     if reference != before:
         raise RewardError(broken("changes its reference"))
     return got
-
-
-def _distinct_references(reward: Reward) -> list[Reference]:
-    references: list[Reference] = []
-    for example in reward.examples:
-        if example.reference not in references:
-            references.append(example.reference)
-    return references
-
-
-def _size(completion: str | int) -> str:
-    if not isinstance(completion, str):
-        return ""
-    return f" of {len(completion):,} character" + ("s" if len(completion) != 1 else "")
 
 
 def _shown(value: Any) -> str:
