@@ -42,28 +42,20 @@ from sympy.functions.elementary.trigonometric import TrigonometricFunction
 SPACE = r"(?:\\[,;:! ]|\\q?quad(?![a-zA-Z])|~|\s)"
 """One space, as LaTeX may write it."""
 
-
 TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
 """What makes a group a text; its brace follows."""
 
-
 _PIECE = rf"{TEXT}\{{[^{{}}]*\}}(?:\s*\^\s*(?:[0-9]|\{{-?[0-9]\}}))?"
-
 
 _TAIL = re.compile(rf"{SPACE}*{_PIECE}(?:(?:{SPACE}|/|\\cdot\s*)*{_PIECE})*$")
 
-
 _IN_TEXT = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
-
 
 _NO_NUMBER = re.compile(r"(?:[-+*/=^_,<>(&]|\\(?:cdot|times|div|[lg]eq?|neq?|in|pm|mp))$")
 
-
 _POWER = re.compile(r"(?<=[a-zA-Z])\^?-?[1-4](?![0-9])")
 
-
 _SPELT = re.compile(r"[A-Za-zµμΩ\s'/()^·-]*")
-
 
 _SCALES = {
     "hundred": 100,
@@ -74,15 +66,11 @@ _SCALES = {
     "dozen": 12,
 }
 
-
 _PERCENT = ("percent", "per cent", "pct", "percentage")
-
 
 _MARKS = {"squared": "^2", "cubed": "^3", "factorial": "!"}
 
-
 _BARE = re.compile(rf"(?<=[0-9}}])\s+((?:{'|'.join(_SCALES)})(?:\s+[a-z]+)*|{'|'.join(_PERCENT)})$")
-
 
 _TWO_LETTERS = frozenset(
     re.findall(
@@ -94,10 +82,8 @@ _TWO_LETTERS = frozenset(
     )
 )
 
-
 _ONE_LETTER = frozenset("acfghjklmnsvw")
 """Part of a unit only beside other words: alone, a letter may be a variable, or e, or i."""
-
 
 _CHANGING = frozenset(
     re.findall(
@@ -465,34 +451,25 @@ _CHARACTERS = str.maketrans(
     | {"²": "^2", "³": "^3", "√": r"\sqrt "}
 )
 
-
 _DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
 """A long dash is a minus, but not between two digits: 2–3 is a range."""
 
-
 _AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
 
-
 _EDGE = re.compile(rf"^{SPACE}+|(?:{SPACE}|[.,;])+$")
-
 
 _SWITCH = re.compile(
     r"\\(?:displaystyle|textstyle|(?:foot|script|normal)size|tiny|small|[lL]arge|LARGE|huge|Huge"
     r"|bfseries|boldmath)(?![a-zA-Z])\s*|\\(?:text)?color\s*\{[^{}]*\}"
 )
 
-
 _OLD_FONT = re.compile(r"(?:\{\s*\\(bf|rm|it|sf)(?![a-zA-Z])\s*|\\(bf|rm|it|sf)\s*\{)")
-
 
 _FONT = re.compile(r"\\(?:boldsymbol|bm|math(?:bf|it|sf|normal)|textbf|underline)\s*\{")
 
-
 _WORD = re.compile(r"[\sA-Za-z.]*[A-Za-z]{2}[\sA-Za-z.]*")
 
-
 _NUMERAL_IN_TEXT = re.compile(rf"{TEXT}\{{\s*([-+]?[0-9][0-9.,/]*)\s*\}}")
-
 
 _LABEL = re.compile(
     rf"(?:{TEXT}\{{\s*(?:\(([A-J])\)|([A-J])[).:])\s*\}}|\(([A-J])\)(?=\s+(?:[0-9]|\\(?:[dt]?frac|sqrt|\$))))"
@@ -500,26 +477,20 @@ _LABEL = re.compile(
     re.DOTALL,
 )
 
-
 _CHOICE = re.compile(rf"(?:{TEXT}\{{)?\s*\(?([A-J])\)?\s*\}}?")
-
 
 _DIGITS_IN_BRACES = re.compile(r"(?<![0-9A-Za-z}_^\]])(?:\{[0-9]+\})+(?!\{)")
 
-
 _DIGITS_APART = re.compile(rf"(?<![_^0-9.])[0-9]+(?:\.[0-9]+)?{SPACE}+[0-9]")
-
 
 _THOUSANDS = re.compile(
     rf"(?<![_^0-9.])[0-9]{{1,3}}(?:(?:,\\!|{SPACE}{{1,3}})[0-9]{{3}})+(?![0-9])"
 )
 
-
 _RECURRING = re.compile(
     r"(?<![0-9.])([0-9]{0,50})\.([0-9]{0,50})"
     r"(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,50})\}|([0-9]))|\(([0-9]{1,50})\))(?![0-9])"
 )
-
 
 _NOTATION = (
     (re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}"), ""),
@@ -548,9 +519,7 @@ _NOTATION = (
     ),
 )
 
-
 _POWER_OF_I = re.compile(r"([0-9A-Za-z)}]\s*)?(?<!\\)I(?=\s*\^)")
-
 
 _TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from array_api_compat import array_namespace
 from jaxtyping import Bool, Float
@@ -176,15 +176,13 @@ def described_ranges(described: object) -> dict[str, Range | None]:
     """
     if not isinstance(described, Mapping):
         return {}
-    entries = cast("Mapping[Any, Any]", described).items()
-    return {str(name): _range_of_declared(entry) for name, entry in entries}
+    return {str(name): _range_of_declared(entry) for name, entry in described.items()}
 
 
 def _range_of_declared(entry: object) -> Range | None:
     if not isinstance(entry, Mapping):
         return None
-    bounds = cast("Mapping[Any, Any]", entry)
-    low, high = _number(bounds.get("low")), _number(bounds.get("high"))
+    low, high = _number(entry.get("low")), _number(entry.get("high"))
     return None if low is None or high is None or low >= high else (low, high)
 
 

@@ -91,6 +91,13 @@ class Reward:
         return iscoroutinefunction(self.function) or iscoroutinefunction(call)
 
 
+def binary(
+    name: str, function: Callable[[Any, Reference], float | None], *examples: Example
+) -> Reward:
+    """A reward of the text that is 0 or 1."""
+    return Reward(name=name, function=function, low=0.0, high=1.0, examples=examples)
+
+
 def refuse_no_reward(given: object) -> None:
     """Raise a ConfigError with the remedy unless this is a `Reward`."""
     if isinstance(given, Reward):

@@ -68,7 +68,6 @@ _PER_CHARACTER = 6
 """Bytes that a character of an expected value may take in an answer: one outside ASCII is escaped,
 and around a small tuple or list the message has a record and a pointer to it."""
 
-
 _parsing = Lock()
 """CPython before 3.12.2 counts the depth of what it parses for all threads together (its issue
 106905), and now and then fails when two of them parse."""

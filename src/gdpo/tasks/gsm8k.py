@@ -36,12 +36,14 @@ As a benchmark GSM8K has one measure more, which trains nothing: **flexible** (`
 """
 
 import re
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 
 from gdpo.errors import DataError
-from gdpo.rewards import Example, Reference, Reward
+from gdpo.rewards import Example, Reference
 from gdpo.rewards.maths import boxed
+from gdpo.rewards.reward import binary
 from gdpo.tasks._thinking import holds_something, split_thinking
 from gdpo.tasks.rows import text_at
 from gdpo.tasks.task import Problem, Row, Task
@@ -190,79 +192,63 @@ def _gold_completion(reference: Reference) -> str:
 
 _72, _COMMA = {"answer": "72"}, {"answer": "2,125"}
 
-correctness_reward = Reward(
-    name="correctness",
-    function=_correctness,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-        Example("<answer>$72.00</answer>", _72, 1.0),
-        Example("<answer>2125</answer>", _COMMA, 1.0),
-        Example("72", _72, 1.0),
-        Example("<answer>144/2</answer>", _72, 0.0),  # not worked out
-        Example("<answer>7,2</answer>", _72, 0.0),
-        Example("<answer>72 eggs</answer>", _72, 0.0),
-        Example("<answer>72</answer> or <answer>73</answer>", _72, 0.0),  # the last one counts
-        Example("", _72, 0.0),
-    ),
+correctness_reward = binary(
+    "correctness",
+    _correctness,
+    Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+    Example("<answer>$72.00</answer>", _72, 1.0),
+    Example("<answer>2125</answer>", _COMMA, 1.0),
+    Example("72", _72, 1.0),
+    Example("<answer>144/2</answer>", _72, 0.0),  # not worked out
+    Example("<answer>7,2</answer>", _72, 0.0),
+    Example("<answer>72 eggs</answer>", _72, 0.0),
+    Example("<answer>72</answer> or <answer>73</answer>", _72, 0.0),  # the last one counts
+    Example("", _72, 0.0),
 )
 """Binary."""
 
-integer_reward = Reward(
-    name="integer",
-    function=_integer,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example("<answer>72</answer>", _72, 1.0),
-        Example("<answer>-7</answer>", _72, 1.0),
-        Example("<answer>1,080</answer>", _72, 1.0),
-        Example("<answer>72.0</answer>", _72, 0.0),
-        Example("<answer>$72</answer>", _72, 0.0),
-        Example("<answer>7²</answer>", _72, 0.0),
-        Example("so it is 72", _72, 0.0),
-    ),
+integer_reward = binary(
+    "integer",
+    _integer,
+    Example("<answer>72</answer>", _72, 1.0),
+    Example("<answer>-7</answer>", _72, 1.0),
+    Example("<answer>1,080</answer>", _72, 1.0),
+    Example("<answer>72.0</answer>", _72, 0.0),
+    Example("<answer>$72</answer>", _72, 0.0),
+    Example("<answer>7²</answer>", _72, 0.0),
+    Example("so it is 72", _72, 0.0),
 )
 """Binary. The right number or a wrong one: that is the correctness reward's."""
 
-format_reward = Reward(
-    name="format",
-    function=_format,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-        Example("<think>an <answer> follows</think> <answer>b</answer>\n", _72, 1.0),
-        Example("<think>a</think>\n<answer> </answer>", _72, 0.0),  # empty
-        Example("<think>a</think>\n<answer>1</answer>\n<answer>2</answer>", _72, 0.0),
-        Example("<think>a</think>\nso\n<answer>72</answer>", _72, 0.0),  # text outside
-        Example("<answer>72</answer>", _72, 0.0),
-        Example("<think>a</think>", _72, 0.0),
-    ),
+format_reward = binary(
+    "format",
+    _format,
+    Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+    Example("<think>an <answer> follows</think> <answer>b</answer>\n", _72, 1.0),
+    Example("<think>a</think>\n<answer> </answer>", _72, 0.0),  # empty
+    Example("<think>a</think>\n<answer>1</answer>\n<answer>2</answer>", _72, 0.0),
+    Example("<think>a</think>\nso\n<answer>72</answer>", _72, 0.0),  # text outside
+    Example("<answer>72</answer>", _72, 0.0),
+    Example("<think>a</think>", _72, 0.0),
 )
 """Binary. What the answer says is not its concern."""
 
-flexible_reward = Reward(
-    name="flexible",
-    function=_flexible,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-        Example("<answer>72 eggs</answer>", _72, 1.0),
-        Example("<answer></answer> so it is 72", _72, 1.0),
-        Example(r"That is \boxed{\$2{,}125}, of which she keeps 3.", _COMMA, 1.0),
-        Example("60 + 12 = 72. She has **72** eggs.", _72, 1.0),
-        Example("<answer>71</answer>, or 72", _72, 0.0),  # what stands first in this list counts
-        Example(r"72, or \boxed{71}", _72, 0.0),
-        Example("72 eggs in 3 boxes", _72, 0.0),  # the last number
-        Example("<think>72</think>", _72, 0.0),
-        Example("- 72 eggs", _72, 1.0),
-        Example("60, 72", _72, 1.0),
-        Example("it is -72", _72, 0.0),
-        Example("seventy-two", _72, 0.0),
-    ),
+flexible_reward = binary(
+    "flexible",
+    _flexible,
+    Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+    Example("<answer>72 eggs</answer>", _72, 1.0),
+    Example("<answer></answer> so it is 72", _72, 1.0),
+    Example(r"That is \boxed{\$2{,}125}, of which she keeps 3.", _COMMA, 1.0),
+    Example("60 + 12 = 72. She has **72** eggs.", _72, 1.0),
+    Example("<answer>71</answer>, or 72", _72, 0.0),  # what stands first in this list counts
+    Example(r"72, or \boxed{71}", _72, 0.0),
+    Example("72 eggs in 3 boxes", _72, 0.0),  # the last number
+    Example("<think>72</think>", _72, 0.0),
+    Example("- 72 eggs", _72, 1.0),
+    Example("60, 72", _72, 1.0),
+    Example("it is -72", _72, 0.0),
+    Example("seventy-two", _72, 0.0),
 )
 """Binary: a measure of the benchmark, and no reward of a recipe. The last number counts, whatever
 stands around it (of 144/2 it is 2): of the last `<answer>` if it holds one, else of the last box,
@@ -279,48 +265,34 @@ TASK = Task(
 )
 """GSM8K with rewards that compare numbers."""
 
-COMPATIBLE = Task(
+COMPATIBLE = replace(
+    TASK,
     name="gsm8k_compatible",
-    columns=TASK.columns,
     read_row=partial(_read_row, system=_PUBLISHED_SYSTEM),
     rewards=(
-        Reward(
-            name="correctness",
-            function=_compatible_correctness,
-            low=0.0,
-            high=1.0,
-            examples=(
-                Example("<answer> 72 </answer>", _72, 1.0),
-                Example("<answer>72.0</answer>", _72, 0.0),
-                Example("<answer>2125</answer>", _COMMA, 0.0),
-            ),
+        binary(
+            "correctness",
+            _compatible_correctness,
+            Example("<answer> 72 </answer>", _72, 1.0),
+            Example("<answer>72.0</answer>", _72, 0.0),
+            Example("<answer>2125</answer>", _COMMA, 0.0),
         ),
-        Reward(
-            name="integer",
-            function=_compatible_integer,
-            low=0.0,
-            high=1.0,
-            examples=(
-                Example("<answer>72</answer>", _72, 1.0),
-                Example("<answer>7²</answer>", _72, 1.0),
-                Example("<answer>-7</answer>", _72, 0.0),
-                Example("<answer>2,125</answer>", _COMMA, 0.0),
-            ),
+        binary(
+            "integer",
+            _compatible_integer,
+            Example("<answer>72</answer>", _72, 1.0),
+            Example("<answer>7²</answer>", _72, 1.0),
+            Example("<answer>-7</answer>", _72, 0.0),
+            Example("<answer>2,125</answer>", _COMMA, 0.0),
         ),
-        Reward(
-            name="format",
-            function=_compatible_format,
-            low=0.0,
-            high=1.0,
-            examples=(
-                Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
-                Example("<think></think>\n<answer></answer>", _72, 1.0),
-                Example("<think>a</think> <answer>72</answer>", _72, 0.0),
-                Example("<think>an <answer> follows</think>\n<answer>b</answer>", _72, 0.0),
-            ),
+        binary(
+            "format",
+            _compatible_format,
+            Example("<think>a</think>\n<answer>72</answer>", _72, 1.0),
+            Example("<think></think>\n<answer></answer>", _72, 1.0),
+            Example("<think>a</think> <answer>72</answer>", _72, 0.0),
+            Example("<think>an <answer> follows</think>\n<answer>b</answer>", _72, 0.0),
         ),
     ),
-    gold_completion=_gold_completion,
-    bad_completion=TASK.bad_completion,
 )
 """GSM8K with the published prompt and numbers."""

@@ -22,11 +22,14 @@ References:
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeAlias
 from unicodedata import normalize
 
 import numpy as np
 
 from gdpo.tasks.task import Problem
+
+_Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _GRAM = 5
 _FIFTHS = 4
@@ -68,9 +71,7 @@ def find_alike(
     return found
 
 
-def _ordered_grams(
-    texts: Iterable[Sequence[str]],
-) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", list[int]]:
+def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]:
     """Every text's distinct 5-grams as numbers, the rarest of the corpus first; and their ends.
 
     A 5-gram that a single text has gets a negative number: it leads to no other text.
@@ -97,12 +98,7 @@ def _ordered_grams(
 class _Index:
     """Texts that were added, by their rare 5-grams."""
 
-    def __init__(
-        self,
-        grams: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-        ends: list[int],
-        kinds: Sequence[Hashable],
-    ) -> None:
+    def __init__(self, grams: _Numbers, ends: list[int], kinds: Sequence[Hashable]) -> None:
         self._grams, self._starts, self._ends, self._kinds = grams, [0, *ends], ends, kinds
         self._texts: defaultdict[tuple[Hashable, int], list[int]] = defaultdict(list)
         self._same: dict[tuple[Hashable, bytes], int] = {}
@@ -131,7 +127,7 @@ class _Index:
             if len(texts) < _MOST_TEXTS:
                 texts.append(i)
 
-    def _of(self, i: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _of(self, i: int) -> _Numbers:
         return self._grams[self._starts[i] : self._ends[i]]
 
     def _bytes(self, i: int) -> bytes:

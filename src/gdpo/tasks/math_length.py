@@ -32,13 +32,13 @@ References:
     DeepSeek-R1, https://github.com/deepseek-ai/DeepSeek-R1#usage-recommendations.
 """
 
-from typing import Any, cast
+from typing import Any
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
 from gdpo.rewards.length import token_limit
 from gdpo.rewards.maths import boxed, maths_answer
-from gdpo.tasks.rows import describe, text_at
+from gdpo.tasks.rows import describe, text_at, texts_in
 from gdpo.tasks.task import Problem, Row, Task
 
 _REQUEST = r"Please reason step by step, and put your final answer within \boxed{}."
@@ -73,11 +73,7 @@ def _answer(row: Row) -> str | None:
 
 def _joined(answers: Any) -> str | None:
     """OlympiadBench: a list with one text, now and then more."""
-    if answers is None:
-        return None
-    texts = cast("list[Any]", answers)
-    if not isinstance(answers, list) or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"column 'final_answer' must hold a list of texts, got {describe(answers)}")
+    texts = [] if answers is None else texts_in(answers, "final_answer")
     return ", ".join(text.strip() for text in texts) or None
 
 

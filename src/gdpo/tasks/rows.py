@@ -18,7 +18,6 @@ from gdpo.tasks.task import Problem, Row, Task
 
 _ROLES = ("system", "user", "assistant")
 
-
 _SHOWN = 60
 """Characters of a wrong value that a message shows."""
 
@@ -37,32 +36,44 @@ def without_arrays(value: Any) -> Any:
 
 def _without_arrays(value: Any) -> Any:
     if isinstance(value, Mapping):
-        mapping = cast("Mapping[Any, Any]", value)
-        return {str(key): _without_arrays(item) for key, item in mapping.items()}
+        return {str(key): _without_arrays(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
-        return [_without_arrays(item) for item in cast("Sequence[Any]", value)]
+        return [_without_arrays(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
 def text_at(row: Mapping[str, Any], *path: str) -> str:
-    """The text in a column, or deeper inside it.
-
-    Args:
-        row: A row that has the column.
-        path: The column, then the keys below it.
+    """The text in a column, or deeper inside it: `path` is the column, then the keys below it.
 
     Raises:
         DataError: A key is missing, or what is there is no text or only whitespace.
     """
-    place = ".".join(path)
-    value: Any = row
-    for key in path:
-        value = mapping_of(value, place).get(key)
+    place, value = ".".join(path), value_at(row, *path)
     if not isinstance(value, str):
         raise DataError(f"column {place!r} must hold text, got {describe(value)}")
     if not value.strip():
         raise DataError(f"column {place!r} is empty; it must hold text")
     return value
+
+
+def value_at(row: Mapping[str, Any], *path: str) -> Any:
+    """What stands in a column, or deeper inside it; None where the last key is missing."""
+    value: Any = row
+    for key in path:
+        value = mapping_of(value, ".".join(path)).get(key)
+    return value
+
+
+def texts_in(value: Any, column: str) -> list[str]:
+    """The value as a list of texts, or a DataError that names the column."""
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise DataError(f"column {column!r} must hold a list of texts, got {describe(value)}")
+    return value
+
+
+def json_in(text: str, column: str) -> Any:
+    """What a column holds as JSON text, or a DataError that names the column."""
+    return _parsed(text, f"column {column!r}")
 
 
 def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
@@ -77,7 +88,7 @@ def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
             f"column {column!r} must hold a list of messages with role and content, "
             f"got {describe(value)}"
         )
-    return [_message(item, f"{column}[{i}]") for i, item in enumerate(cast("list[Any]", value))]
+    return [_message(item, f"{column}[{i}]") for i, item in enumerate(value)]
 
 
 def _message(value: Any, place: str) -> dict[str, str]:
@@ -96,7 +107,7 @@ def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
     """The value as an object, or a DataError that names the column."""
     if not isinstance(value, Mapping):
         raise DataError(f"column {place!r} must lie in an object, got {describe(value)}")
-    return cast("Mapping[str, Any]", value)
+    return value
 
 
 def describe(value: Any) -> str:
@@ -108,7 +119,6 @@ def describe(value: Any) -> str:
 
 
 _TIMEOUT_S = 10
-
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -153,7 +163,6 @@ _Placed: TypeAlias = tuple[str, dict[str, Any]]
 
 _FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz", ".zst", ".yaml")
 """With the readable ones: what no dataset of the Hub ends in."""
-
 
 _NAMED = 5
 """Files or rows that a message names, at most."""
@@ -347,7 +356,7 @@ def _parsed(text: str, place: str, hint: str = "") -> Any:
 def _as_row(value: Any, place: str) -> _Placed:
     if not isinstance(value, dict):
         raise DataError(f"{place} must be an object of columns, got {describe(value)}")
-    return place, cast("dict[str, Any]", value)
+    return place, value
 
 
 def _numbered(name: str, values: Iterable[Any]) -> Iterator[_Placed]:
@@ -372,7 +381,7 @@ def _json_rows(path: Path) -> Iterator[_Placed]:
     value = _parsed(text, str(path), hint)
     if not isinstance(value, list):
         raise DataError(f"{path} must hold a list of rows, got {describe(value)}{hint}")
-    yield from _numbered(str(path), cast("list[Any]", value))
+    yield from _numbered(str(path), value)
 
 
 def _parquet_rows(path: Path) -> Iterator[_Placed]:
@@ -403,7 +412,7 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
     unreachable = why_unreachable(name, "README.md", kind="dataset")
     try:
         with from_cache_alone() if unreachable else nullcontext():
-            return cast("Iterable[Any]", datasets.load_dataset(name, subset, split=split))
+            return datasets.load_dataset(name, subset, split=split)
     except Exception as error:  # four libraries meet here, each with errors of its own
         why = unreachable or error
         raise DataError(

@@ -31,7 +31,7 @@ References:
 
 from gdpo.rewards.code import no_bug, pass_rate
 from gdpo.rewards.length import token_limit
-from gdpo.tasks.coding._problems import COLUMNS, gold_completion, read_row
+from gdpo.tasks.coding._rows import COLUMNS, gold_completion, read_row
 from gdpo.tasks.task import Task
 
 __all__ = ["TASK"]

@@ -1,7 +1,7 @@
-"""Reads the tests of a row, in the shapes in which coding datasets are published.
+"""Rows of coding datasets as prompts, tests and, where there is one, a solution.
 
-Every function takes a row and returns what `gdpo.rewards.code` wants under `tests`, as JSON-like
-data:
+Each `…_tests` takes a row and returns what `gdpo.rewards.code` wants under `tests`, as JSON-like
+data, or raises a DataError that names the column:
 
 - `mbpp_tests`: MBPP, both editions;
 - `humaneval_tests`: HumanEval, and HumanEval+ (`plus.py`, which has MBPP+ too);
@@ -17,20 +17,36 @@ No row's time limit is read: it is meant per test, and for compiled languages.
 """
 
 import ast
-import json
-import warnings
-from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from gdpo.errors import DataError
-from gdpo.tasks.coding.plus import is_plus, plus_check
-from gdpo.tasks.rows import describe, mapping_of, text_at
-from gdpo.tasks.task import Row
+from gdpo.rewards import Reference
+from gdpo.tasks.coding.plus import PLUS_LIMITS, is_plus, mbpp_plus_tests, parsed, plus_check
+from gdpo.tasks.rows import (
+    describe,
+    json_in,
+    messages_at,
+    text_at,
+    texts_in,
+    value_at,
+    without_arrays,
+)
+from gdpo.tasks.task import Problem, Row
 
 TestsOfRow: TypeAlias = dict[str, Any]
 """`kind` and what that kind needs."""
 
 _PARTS = ("public_tests", "private_tests", "generated_tests")
+_PYTHON3 = 3
+"""What CodeContests calls the language."""
+
+_STREAMS = "The program reads from standard input and writes to standard output."
+_REQUEST = (
+    "Think it through first. Then give the whole program in one block that begins with ```python "
+    "and ends with ```."
+)
 
 
 def mbpp_tests(row: Row) -> TestsOfRow:
@@ -38,16 +54,15 @@ def mbpp_tests(row: Row) -> TestsOfRow:
 
     `test_imports` (the sanitized edition) and `test_setup_code` become the setup. In tasks 367 and
     927 it builds on a class `Node` that only the reference solution defines: other programs fail.
-
-    Raises:
-        DataError: A column is missing, or is no Python.
     """
-    statements = _texts(row.get("test_list"), "test_list")
+    statements = texts_in(row.get("test_list"), "test_list")
+    if not statements:
+        raise DataError("column 'test_list' is empty: a program needs at least one test")
     for i, statement in enumerate(statements):
-        _parsed(statement, f"test_list[{i}]")
-    imports = _texts(row.get("test_imports") or [], "test_imports", least=0)
+        parsed(statement, f"test_list[{i}]")
+    imports = texts_in(row.get("test_imports") or [], "test_imports")
     setup = "\n".join([*imports, str(row.get("test_setup_code") or "")]).strip()
-    _parsed(setup, "test_setup_code")
+    parsed(setup, "test_setup_code")
     return {"kind": "asserts", "statements": statements, "setup": setup}
 
 
@@ -56,12 +71,9 @@ def humaneval_tests(row: Row) -> TestsOfRow:
 
     The setup is what stands in the prompt beside the wanted function: imports, and the helpers that
     some tests use (`poly`, `encode_cyclic`, `encode_shift`).
-
-    Raises:
-        DataError: A column is missing, is no Python, or the prompt does not hold the function.
     """
     entry_point, prompt = text_at(row, "entry_point"), text_at(row, "prompt")
-    tree = _parsed(prompt, "prompt")
+    tree = parsed(prompt, "prompt")
     beside = [node for node in tree.body if getattr(node, "name", None) != entry_point]
     if len(beside) == len(tree.body):
         raise DataError(f"column 'prompt' must hold the beginning of the function {entry_point!r}")
@@ -71,13 +83,9 @@ def humaneval_tests(row: Row) -> TestsOfRow:
 
 
 def leetcode_tests(row: Row) -> TestsOfRow:
-    """LeetCodeDataset: every assert of `check(candidate)` is a test; the setup is `prompt`.
-
-    Raises:
-        DataError: A column is missing or no Python.
-    """
+    """LeetCodeDataset: every assert of `check(candidate)` is a test; the setup is `prompt`."""
     code, setup = _code_at(row, "test", "check"), text_at(row, "prompt")
-    _parsed(setup, "prompt")
+    parsed(setup, "prompt")
     entry_point = text_at(row, "entry_point")
     return {"kind": "check", "code": code, "entry_point": entry_point, "setup": setup}
 
@@ -93,29 +101,18 @@ def input_output_tests(row: Row) -> TestsOfRow:
       either; here a function that must return a list of one item each time would be misread);
     - an object whose keys are all whole numbers has them as numbers, which JSON cannot say;
     - standard input given as a list of lines is joined.
-
-    Raises:
-        DataError: No JSON, no tests, or inputs and outputs that do not match.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")
 
 
 def ground_truth_tests(row: Row) -> TestsOfRow:
-    """Eurus-2-RL: `reward_model.ground_truth` holds what `input_output` holds in APPS.
-
-    Raises:
-        DataError: As `input_output_tests`.
-    """
+    """Eurus-2-RL: `reward_model.ground_truth` holds what `input_output` holds in APPS."""
     place = "reward_model.ground_truth"
     return _inputs_outputs(_object_at(row, "reward_model", "ground_truth"), place)
 
 
 def code_contests_tests(row: Row) -> TestsOfRow:
-    """CodeContests: `public_tests`, `private_tests` and `generated_tests`, in this order.
-
-    Raises:
-        DataError: None of the three holds a test, or inputs and outputs do not match.
-    """
+    """CodeContests: `public_tests`, `private_tests` and `generated_tests`, in this order."""
     cases: list[list[str]] = []
     for part in _PARTS:
         if row.get(part) is not None:
@@ -129,14 +126,12 @@ def code_contests_tests(row: Row) -> TestsOfRow:
 
 
 def _inputs_outputs(held: Mapping[str, Any], place: str) -> TestsOfRow:
-    inputs, outputs = held.get("inputs"), held.get("outputs")
-    if held.get("fn_name") is None:
-        cases = _stdio_cases(inputs, outputs, place)
-    else:
-        cases = _call_cases(inputs, outputs, place)
+    stdio = held.get("fn_name") is None
+    read = _stdio_cases if stdio else _call_cases
+    cases = read(held.get("inputs"), held.get("outputs"), place)
     if not cases:
         raise DataError(f"column {place!r} holds no test: 'inputs' is empty")
-    if held.get("fn_name") is None:
+    if stdio:
         return {"kind": "stdio", "cases": cases}
     name = text_at(held, "fn_name")
     if not name.isidentifier():
@@ -151,7 +146,7 @@ def _stdio_cases(inputs: Any, outputs: Any, place: str) -> list[list[str]]:
 
 
 def _stream(value: Any, place: str, index: int) -> str:
-    lines = cast("list[Any]", value) if isinstance(value, list) else [value]
+    lines = value if isinstance(value, list) else [value]
     if not all(isinstance(line, str) for line in lines):
         raise DataError(
             f"column {place!r}: inputs and outputs must be text, or lists of lines, got "
@@ -170,8 +165,8 @@ def _call_cases(inputs: Any, outputs: Any, place: str) -> list[list[Any]]:
                 f"column {place!r}: with 'fn_name', each input must be a list of arguments, got "
                 f"{describe(arguments)} in test {i}"
             )
-        given = cast("list[Any]", arguments)
-        cases.append([[_keyed(each) for each in given], _keyed(value[0] if wrapped else value)])
+        given = [_keyed(each) for each in arguments]
+        cases.append([given, _keyed(value[0] if wrapped else value)])
     return cases
 
 
@@ -179,9 +174,8 @@ def _keyed(value: Any) -> Any:
     """An object with its whole numbers as keys again; anything else as it is."""
     if not isinstance(value, dict):
         return value
-    items = cast("dict[str, Any]", value)
-    whole = bool(items) and all(key.removeprefix("-").isdecimal() for key in items)
-    return {int(key): held for key, held in items.items()} if whole else items
+    whole = bool(value) and all(key.removeprefix("-").isdecimal() for key in value)
+    return {int(key): held for key, held in value.items()} if whole else value
 
 
 def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any, Any]]]:
@@ -198,42 +192,125 @@ def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any,
 
 def _object_at(row: Row, *path: str) -> Mapping[str, Any]:
     """The object in a column, given as one or as JSON text."""
-    place = ".".join(path)
-    value: Any = row
-    for key in path:
-        value = mapping_of(value, place).get(key)
+    place, value = ".".join(path), value_at(row, *path)
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"column {place!r} is no JSON: {error}") from error
+        value = json_in(value, place)
     if not isinstance(value, Mapping):
         raise DataError(
             f"column {place!r} must hold an object, or one as JSON text, got {describe(value)}"
         )
-    return cast("Mapping[str, Any]", value)
-
-
-def _texts(value: Any, place: str, *, least: int = 1) -> list[str]:
-    texts = cast("list[Any]", value)
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"column {place!r} must hold a list of texts, got {describe(value)}")
-    if len(texts) < least:
-        raise DataError(f"column {place!r} is empty: a program needs at least one test")
-    return list(texts)
+    return value
 
 
 def _code_at(row: Row, column: str, function: str) -> str:
     code = text_at(row, column)
-    if not any(getattr(node, "name", None) == function for node in _parsed(code, column).body):
+    if not any(getattr(node, "name", None) == function for node in parsed(code, column).body):
         raise DataError(f"column {column!r} must define the function {function!r}")
     return code
 
 
-def _parsed(code: str, place: str) -> ast.Module:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in a row's texts, which nobody here mends
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError(f"column {place!r} is no Python: {error}") from error
+def _mbpp(row: Row) -> str:
+    tests = "\n".join(row["test_list"])
+    task = text_at(row, "text" if row.get("text") is not None else "prompt")
+    return f"{task.strip()}\n\nIt must pass these tests:\n```python\n{tests}\n```"
+
+
+def _humaneval(row: Row) -> str:
+    return f"Complete this Python function:\n```python\n{text_at(row, 'prompt').rstrip()}\n```"
+
+
+def _leetcode(row: Row) -> str:
+    return text_at(row, "query").strip()
+
+
+def _question(row: Row) -> str:
+    starter = row.get("starter_code")
+    begun = isinstance(starter, str) and starter.strip()
+    form = f"Begin with this:\n```python\n{starter}\n```" if begun else _STREAMS
+    return f"{text_at(row, 'question').strip()}\n\n{form}"
+
+
+def _description(row: Row) -> str:
+    return f"{text_at(row, 'description').strip()}\n\n{_STREAMS}"
+
+
+def _first_of_list(row: Row) -> str | None:
+    """APPS and TACO: a list of programs, often as JSON text."""
+    held = row.get("solutions")
+    if isinstance(held, str):
+        held = json_in(held, "solutions") if held.strip() else []
+    programs = held if isinstance(held, list) else []
+    return next((program for program in programs if isinstance(program, str)), None)
+
+
+def _first_in_python(row: Row) -> str | None:
+    """CodeContests: languages and programs side by side."""
+    held = row.get("solutions")
+    if not isinstance(held, Mapping):
+        return None
+    pairs = zip(held.get("language") or (), held.get("solution") or (), strict=False)
+    return next((program for language, program in pairs if language == _PYTHON3), None)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How the rows of a dataset are told, and what is read from them."""
+
+    columns: tuple[str, ...]
+    tests: Callable[[Row], TestsOfRow]
+    problem: Callable[[Row], str] | None
+    """None: the row brings its messages under `prompt`."""
+    solution: Callable[[Row], str | None]
+
+
+_SHAPES = (
+    _Shape(("prompt", "reward_model"), ground_truth_tests, None, lambda _: None),
+    _Shape(("prompt", "test_list", "test"), mbpp_plus_tests, _mbpp, lambda row: row.get("code")),
+    _Shape(("text", "test_list"), mbpp_tests, _mbpp, lambda row: row.get("code")),
+    _Shape(("prompt", "test_list"), mbpp_tests, _mbpp, lambda row: row.get("code")),
+    _Shape(
+        ("query", "prompt", "entry_point", "test"),
+        leetcode_tests,
+        _leetcode,
+        lambda row: row.get("completion"),
+    ),
+    _Shape(
+        ("prompt", "entry_point", "test"),
+        humaneval_tests,
+        _humaneval,
+        lambda row: (
+            f"{row['prompt']}{row['canonical_solution']}"
+            if row.get("canonical_solution") is not None
+            else None
+        ),
+    ),
+    _Shape(("question", "input_output"), input_output_tests, _question, _first_of_list),
+    _Shape(("description", "public_tests"), code_contests_tests, _description, _first_in_python),
+)
+
+COLUMNS = tuple(shape.columns for shape in _SHAPES)
+
+
+def read_row(row: Row) -> Problem:
+    """A prompt, the tests, and a program that should pass them, if the row has one.
+
+    Raises:
+        DataError: A value cannot be used; the message names the column.
+    """
+    row = without_arrays(row)
+    shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
+    solution = shape.solution(row)
+    if solution is not None and not isinstance(solution, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DataError(f"the row's solution must be text, got {describe(solution)}")
+    limits = PLUS_LIMITS if is_plus(row) else None
+    reference = {"tests": shape.tests(row), "limits": limits, "solution": solution}
+    if shape.problem is None:
+        return Problem(messages_at(row, "prompt"), reference)
+    prompt = [{"role": "user", "content": f"{shape.problem(row)}\n\n{_REQUEST}"}]
+    return Problem(prompt, reference)
+
+
+def gold_completion(reference: Reference) -> str | None:
+    """The row's solution as an answer."""
+    solution = reference["solution"]
+    return None if solution is None else f"<think>worked out</think>\n```python\n{solution}\n```"

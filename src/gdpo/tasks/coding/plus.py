@@ -12,6 +12,7 @@ are never close.
 
 import ast
 import re
+import warnings
 from typing import Any
 
 from gdpo.errors import DataError
@@ -40,7 +41,6 @@ class np:
         def assert_allclose(out, exp, rtol=1e-07, atol=0):
             assert np.allclose(out, exp, rtol, atol, True)
 """
-
 
 PLUS_LIMITS = {"output_kb": 16 * 1024, "cpu_seconds": 10}
 """Limits of EvalPlus's rows: the right answers of HumanEval+'s 15, 100 and 130 have up to 11 MiB,
@@ -104,10 +104,7 @@ def mbpp_plus_tests(row: Row) -> dict[str, Any]:
         DataError: The column is missing, is no Python or compares nothing.
     """
     code = text_at(row, "test")
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError(f"column 'test' is no Python: {error}") from error
+    tree = parsed(code, "test")
     lines, name = code.split("\n"), _called(tree)
     for call in _comparisons(tree):
         _assert_line(lines, call)
@@ -120,6 +117,16 @@ def mbpp_plus_tests(row: Row) -> dict[str, Any]:
         "entry_point": name,
         "setup": "\n".join(row.get("test_imports") or []),
     }
+
+
+def parsed(code: str, column: str) -> ast.Module:
+    """What a column holds as Python, or a DataError that names the column."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in a row's texts, which nobody here mends
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"column {column!r} is no Python: {error}") from error
 
 
 def _called(tree: ast.Module) -> str:

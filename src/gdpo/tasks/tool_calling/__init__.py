@@ -58,6 +58,8 @@ Both:
 18. The length reward and the schedules of the published code, off by default there, are not here.
 """
 
+from dataclasses import replace
+
 from gdpo.tasks.task import Task
 from gdpo.tasks.tool_calling import _compatible
 from gdpo.tasks.tool_calling._rewards import correctness_reward, format_reward
@@ -65,24 +67,19 @@ from gdpo.tasks.tool_calling._rows import COLUMNS, gold_completion, read_row
 
 __all__ = ["COMPATIBLE", "TASK", "correctness_reward", "format_reward"]
 
-_BAD = "I would rather not say."
-
 TASK = Task(
     name="tool_calling",
     columns=COLUMNS,
     read_row=read_row,
     rewards=(format_reward, correctness_reward),
     gold_completion=gold_completion,
-    bad_completion=_BAD,
+    bad_completion="I would rather not say.",
 )
 """Tool calling with rewards that judge what a completion means."""
 
-COMPATIBLE = Task(
+COMPATIBLE = replace(
+    TASK,
     name="tool_calling_compatible",
-    columns=COLUMNS,
-    read_row=read_row,
     rewards=(_compatible.format_reward, _compatible.correctness_reward),
-    gold_completion=gold_completion,
-    bad_completion=_BAD,
 )
 """Tool calling with the published numbers."""

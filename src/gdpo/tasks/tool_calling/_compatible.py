@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdpo.rewards import Example, Reference, Reward
+from gdpo.rewards.reward import binary
 from gdpo.tasks.tool_calling._rewards import HIGH, LOW
 
 _THINK = r"<think>.*?</think>"
@@ -104,17 +105,13 @@ def _overlap(a: Sequence[Any], b: Sequence[Any]) -> float:
 _CALL = '<think> a </think>\n<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
 _TALK = "<think> a </think>\n<response> b </response>"
 
-format_reward = Reward(
-    name="format",
-    function=_format,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example(_CALL, {"output": _CALL}, 1.0),
-        Example(_TALK, {"output": _TALK}, 1.0),
-        Example(_TALK.replace("\n", " "), {"output": _TALK}, 0.0),
-        Example(_CALL.replace(" a ", " a <tool_call> "), {"output": _CALL}, 0.0),
-    ),
+format_reward = binary(
+    "format",
+    _format,
+    Example(_CALL, {"output": _CALL}, 1.0),
+    Example(_TALK, {"output": _TALK}, 1.0),
+    Example(_TALK.replace("\n", " "), {"output": _TALK}, 0.0),
+    Example(_CALL.replace(" a ", " a <tool_call> "), {"output": _CALL}, 0.0),
 )
 """Binary, as published: the fields that the gold text names anywhere, one newline between them, to
 the letter."""

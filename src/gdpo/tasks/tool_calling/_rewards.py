@@ -6,6 +6,7 @@ from math import inf
 
 from gdpo.errors import DataError
 from gdpo.rewards import Example, Reference, Reward
+from gdpo.rewards.reward import binary
 from gdpo.tasks._thinking import holds_something
 from gdpo.tasks.tool_calling.calls import Call, same_value
 from gdpo.tasks.tool_calling.parsing import parse, parse_gold
@@ -71,7 +72,6 @@ def _augment(
 
 LOW, HIGH = -3.0, 3.0
 
-
 _MOST_CALLS = 256
 """A completion with more calls than this (or than the gold text, if that has more) gets the lowest
 score: no tool user means it, and matching it would cost time."""
@@ -136,9 +136,7 @@ def _calls(*lines: str) -> str:
 
 _SUM = '{"name": "add", "parameters": {"a": 1, "b": 2}}'
 
-
 _GOLD = {"output": _calls(_SUM)}
-
 
 _TWO = {
     "output": _calls(
@@ -146,9 +144,7 @@ _TWO = {
     )
 }
 
-
 _TALK = {"output": "<think> so </think>\n<response> hello </response>"}
-
 
 correctness_reward = Reward(
     name="correctness",
@@ -186,7 +182,6 @@ It raises a DataError where the calls of the gold text cannot be read; reading t
 first.
 """
 
-
 _CALL = '{"name": "clock", "parameters": {}}'
 _GOLD_CALL = {"output": f"<think> look </think>\n<tool_call>\n{_CALL}\n</tool_call>"}
 _GOLD_ANSWER = {"output": "<think> known </think>\n<response> noon </response>"}
@@ -201,25 +196,19 @@ def _format(completion: str, reference: Reference) -> float:
     return float(thought and written.clean and written.fields == needed)
 
 
-format_reward = Reward(
-    name="format",
-    function=_format,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example(_GOLD_CALL["output"], _GOLD_CALL, 1.0),
-        Example(_GOLD_ANSWER["output"], _GOLD_ANSWER, 1.0),
-        Example(_GOLD_BOTH["output"], _GOLD_BOTH, 1.0),
-        Example(_GOLD_ANSWER["output"], _GOLD_CALL, 0.0),  # answers where it should call
-        Example(_GOLD_CALL["output"], _GOLD_BOTH, 0.0),  # the response is missing
-        Example(
-            f"<think>a <tool_call> helps</think><tool_call>{_CALL}</tool_call>", _GOLD_CALL, 1.0
-        ),
-        Example(f"<tool_call>{_CALL}</tool_call>", _GOLD_CALL, 0.0),  # no thinking
-        Example("<think> known </think>\n<response> </response>", _GOLD_ANSWER, 0.0),  # empty
-        Example("<think>a</think><response>b</response> bye", _GOLD_ANSWER, 0.0),  # text outside
-        Example("", _GOLD_ANSWER, 0.0),
-    ),
+format_reward = binary(
+    "format",
+    _format,
+    Example(_GOLD_CALL["output"], _GOLD_CALL, 1.0),
+    Example(_GOLD_ANSWER["output"], _GOLD_ANSWER, 1.0),
+    Example(_GOLD_BOTH["output"], _GOLD_BOTH, 1.0),
+    Example(_GOLD_ANSWER["output"], _GOLD_CALL, 0.0),  # answers where it should call
+    Example(_GOLD_CALL["output"], _GOLD_BOTH, 0.0),  # the response is missing
+    Example(f"<think>a <tool_call> helps</think><tool_call>{_CALL}</tool_call>", _GOLD_CALL, 1.0),
+    Example(f"<tool_call>{_CALL}</tool_call>", _GOLD_CALL, 0.0),  # no thinking
+    Example("<think> known </think>\n<response> </response>", _GOLD_ANSWER, 0.0),  # empty
+    Example("<think>a</think><response>b</response> bye", _GOLD_ANSWER, 0.0),  # text outside
+    Example("", _GOLD_ANSWER, 0.0),
 )
 """Binary. It judges which fields there are, never what is in them: that is the correctness
 reward's."""

@@ -25,12 +25,12 @@ says how these names go, and each tool's description names what it gives back.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from gdpo.errors import DataError
 from gdpo.rewards import Reference
 from gdpo.tasks._thinking import split_thinking
-from gdpo.tasks.rows import describe, mapping_of, messages_at, text_at, without_arrays
+from gdpo.tasks.rows import describe, json_in, mapping_of, messages_at, text_at, without_arrays
 from gdpo.tasks.task import Message, Problem, Row
 from gdpo.tasks.tool_calling._rewards import gold_calls
 from gdpo.tasks.tool_calling.calls import read_calls, read_literal, starts_calls
@@ -87,11 +87,7 @@ def _supervised(row: Row) -> tuple[list[Message], str, str]:
     instruction, given = text_at(row, "instruction"), row.get("input")
     if given is None or given == "":
         return _hammer(instruction, text_at(row, "output"))
-    return (
-        _asked(instruction, text_at(row, "input")),
-        text_at(row, "output"),
-        "output",
-    )
+    return _asked(instruction, text_at(row, "input")), text_at(row, "output"), "output"
 
 
 def _training(row: Row) -> tuple[list[Message], str, str]:
@@ -110,19 +106,14 @@ def _api_bank(row: Row) -> tuple[list[Message], str, str]:
 def _xlam(row: Row) -> tuple[list[Message], str, str]:
     tools, answers = _json_at(row, "tools"), _objects(_json_at(row, "answers"), "answers")
     if isinstance(row["query"], list):
-        turns = [
-            (str(turn.get("role")), str(turn.get("content")))
-            for turn in _objects(row["query"], "query")
-        ]
+        said = _objects(row["query"], "query")
+        turns = [(str(turn.get("role")), str(turn.get("content"))) for turn in said]
     else:
         turns = [("user", text_at(row, "query"))]
     # Hammer's rows of Seal-Tools have other names for the two.
     named = ("parameters", "tool") if answers and "tool" in answers[0] else ("arguments", "name")
     calls = _calls(answers, "answers", *named)
-    prompt = tool_prompt(
-        [_hammer_tool(tool) for tool in _objects(tools, "tools")], _hammer_dialogue(turns, "query")
-    )
-    return prompt, _written(calls), "answers"
+    return _hammer_prompt(_objects(tools, "tools"), turns, "query"), _written(calls), "answers"
 
 
 def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
@@ -133,14 +124,12 @@ def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
             "column 'input' is empty, and 'instruction' is not Hammer's prompt, which holds all: "
             "[BEGIN OF AVAILABLE TOOLS] … [END OF AVAILABLE TOOLS]"
         )
-    tools = _objects(_json(listed[1], "instruction"), "instruction")
+    tools = _objects(json_in(listed[1], "instruction"), "instruction")
     turns = _hammer_turns(instruction)
     if not turns:
         raise DataError("column 'instruction' asks nothing: no text in [BEGIN OF QUERY], no turn")
-    prompt = tool_prompt(
-        [_hammer_tool(tool) for tool in tools], _hammer_dialogue(turns, "instruction")
-    )
-    calls = _calls(_json(output.strip().strip("`"), "output"), "output", "arguments")
+    prompt = _hammer_prompt(tools, turns, "instruction")
+    calls = _calls(json_in(output.strip().strip("`"), "output"), "output", "arguments")
     return prompt, _written(calls), "output"
 
 
@@ -151,26 +140,29 @@ def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
     return [(turn[1], turn[2]) for turn in _HAMMER_TURN.finditer(instruction)][1:]
 
 
-def _hammer_dialogue(turns: Sequence[tuple[str, str]], place: str) -> list[Message]:
-    """A dialogue in ToolRL's format: `assistant` called tools, `agent` spoke to the user."""
+def _hammer_prompt(
+    tools: Sequence[Mapping[str, Any]], turns: Sequence[tuple[str, str]], place: str
+) -> list[Message]:
+    """Tools and a dialogue in ToolRL's format: `assistant` called tools, `agent` spoke to the user.
+
+    A tool whose needed parameters are listed beside them has them in its parameters.
+    """
     dialogue: list[Message] = []
     for who, said in turns:
         text = said.strip().removesuffix(_HAMMER_REQUEST).strip()
         if who == "agent":
             text = write_completion(_THINKING_OF_ANSWER, response=text)
         elif who == "assistant":
-            calls = _calls(_json(text.strip("`"), place), place, "arguments")
+            calls = _calls(json_in(text.strip("`"), place), place, "arguments")
             text = write_completion(_THINKING, calls)
         dialogue.append({"role": "assistant" if who == "agent" else who, "content": text})
-    return dialogue
-
-
-def _hammer_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool whose needed parameters are listed beside them has them in its parameters."""
-    if tool.get("required") is None:
-        return tool
-    inside = {"properties": tool.get("parameters"), "required": tool["required"]}
-    return {**tool, "parameters": inside}
+    documented = [
+        {**tool, "parameters": {"properties": tool.get("parameters"), "required": required}}
+        if (required := tool.get("required")) is not None
+        else tool
+        for tool in tools
+    ]
+    return tool_prompt(documented, dialogue)
 
 
 def _toolace(row: Row) -> tuple[list[Message], str, str]:
@@ -301,19 +293,11 @@ def _literal(text: str, column: str) -> Any:
 
 
 def _objects(value: Any, column: str) -> list[Mapping[str, Any]]:
-    items = cast("list[Any]", value)
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in items):
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise DataError(f"column {column!r} must hold a list of objects, got {describe(value)}")
-    return items
+    return value
 
 
 def _json_at(row: Row, column: str) -> Any:
     value = row.get(column)
-    return _json(value, column) if isinstance(value, str) else value
-
-
-def _json(text: str, column: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"column {column!r} is no JSON: {error}") from error
+    return json_in(value, column) if isinstance(value, str) else value

@@ -10,25 +10,24 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from gdpo.errors import DataError
 
-_LONGEST = 100_000
-"""Characters."""
-
+DEEPEST = 100
+"""Brackets within brackets: far below where Python's stack decides, which differs by caller."""
 
 _DEEPEST = 32
-"""Brackets within brackets."""
+"""The same in a literal."""
 
+_LONGEST = 100_000
+"""Characters of a literal."""
 
 _MOST_BITS = 1024
 """Of an integer: Python refuses to write those of thousands of digits."""
 
-
 _JSON_NAMES = {"true": True, "false": False, "null": None}
-
-
+_SPACE = re.compile(r"\s*")
 _MARK = re.compile(r"\\.|[\"'()\[\]{},=]", re.DOTALL)
 
 
@@ -126,7 +125,7 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
     calls: list[dict[str, Any]] = []
     place = 1
     while True:
-        place = _after_space(text, place)
+        place = _skip_space(text, place)
         heads = (text[place : place + length] for length in lengths)
         name = next((n for n in heads if n in named and text.startswith("(", place + len(n))), None)
         opening = text.find("(", place) if name is None else place + len(name)
@@ -134,17 +133,12 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
             raise DataError(f"{_shown(text[place:])} is no call: name(parameter=value, ...)")
         parameters, end = _read_arguments(text, opening)
         calls.append({"name": name or text[place:opening].strip(), "parameters": parameters})
-        place = _after_space(text, end)
+        place = _skip_space(text, end)
         follows, place = text[place : place + 1], place + 1
         if follows == "]":
             return calls, text[place:].strip()
         if follows != ",":
             raise DataError(f"after a call must stand a comma or ']', not {_shown(text[end:])}")
-
-
-def _after_space(text: str, start: int) -> int:
-    found = _SPACE.match(text, start)
-    return found.end() if found else start
 
 
 def _read_arguments(text: str, opening: int) -> tuple[dict[str, Any], int]:
@@ -191,12 +185,6 @@ def _marks(text: str, start: int) -> Iterator[tuple[int, str]]:
 def _shown(text: str) -> str:
     text = text.strip()
     return repr(text if len(text) <= 60 else text[:60] + "…")
-
-
-DEEPEST = 100
-"""Brackets within brackets: far below where Python's stack decides, which differs by caller."""
-
-_SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,19 +263,14 @@ def _skip_space(text: str, place: int) -> int:
 
 
 def _as_calls(value: Any) -> list[Call] | None:
-    items = cast("list[Any]", value) if isinstance(value, list) else [value]
-    calls = [_as_call(item) for item in items]
-    return None if None in calls else [call for call in calls if call is not None]
-
-
-def _as_call(value: Any) -> Call | None:
-    if not isinstance(value, dict):
-        return None
-    fields = cast("dict[str, Any]", value)
-    name, parameters = fields.get("name"), fields.get("parameters")
-    if not (isinstance(name, str) and isinstance(parameters, dict)):
-        return None
-    return Call(name, cast("dict[str, Any]", parameters))
+    calls: list[Call] = []
+    for item in value if isinstance(value, list) else [value]:
+        match item:
+            case {"name": str(name), "parameters": dict(parameters)}:
+                calls.append(Call(name, parameters))
+            case _:
+                return None
+    return calls
 
 
 def same_value(a: Any, b: Any) -> bool:
@@ -299,15 +282,13 @@ def same_value(a: Any, b: Any) -> bool:
     while pairs:
         a, b = pairs.pop()
         if isinstance(a, dict) and isinstance(b, dict):
-            left, right = cast("dict[str, Any]", a), cast("dict[str, Any]", b)
-            if left.keys() != right.keys():
+            if a.keys() != b.keys():
                 return False
-            pairs.extend((left[key], right[key]) for key in left)
+            pairs += [(a[key], b[key]) for key in a]
         elif isinstance(a, list) and isinstance(b, list):
-            ones, others = cast("list[Any]", a), cast("list[Any]", b)
-            if len(ones) != len(others):
+            if len(a) != len(b):
                 return False
-            pairs.extend(zip(ones, others, strict=True))
+            pairs += zip(a, b, strict=True)
         elif isinstance(a, bool) is not isinstance(b, bool) or a != b:
             return False
     return True
