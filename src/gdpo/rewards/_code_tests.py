@@ -5,7 +5,7 @@ What they look like stands in `gdpo.rewards.code`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
@@ -22,11 +22,8 @@ _SHOWN = 60
 def tests_from_reference(reference: Reference) -> Tests | None:
     """The tests of a reference, None where it has none.
 
-    Args:
-        reference: With the data described above under `tests`.
-
     Raises:
-        DataError: The data are no tests; the message names the place.
+        DataError: The data under `tests` are no tests; the message names the place.
     """
     data = reference.get("tests")
     if data is None:
@@ -37,7 +34,9 @@ def tests_from_reference(reference: Reference) -> Tests | None:
         raise DataError(
             f"reference 'tests.kind' must be one of {', '.join(_KINDS)}, got {_shown(kind)}"
         )
-    return _KINDS[kind](given)
+    read, required, optional = _KINDS[kind]
+    _check_names(given, required, optional)
+    return read(given)
 
 
 def limits_from_reference(reference: Reference) -> Limits:
@@ -69,50 +68,44 @@ def limits_from_reference(reference: Reference) -> Limits:
 
 
 def _asserts(given: dict[str, Any]) -> Asserts:
-    _check_names(given, {"statements"}, {"setup"})
-    statements = _list(given["statements"], "statements")
-    texts = tuple(_text(each, f"statements[{i}]") for i, each in enumerate(statements))
-    return Asserts(texts, setup=_setup(given))
+    statements = enumerate(_list(given["statements"], "statements"))
+    texts = tuple(_text(each, f"statements[{i}]") for i, each in statements)
+    return Asserts(texts, setup=_text(given.get("setup", ""), "setup"))
 
 
 def _check(given: dict[str, Any]) -> Check:
-    _check_names(given, {"code", "entry_point"}, {"setup"})
     code, entry_point = (_text(given[name], name) for name in ("code", "entry_point"))
-    return Check(code, entry_point, setup=_setup(given))
+    return Check(code, entry_point, setup=_text(given.get("setup", ""), "setup"))
 
 
 def _calls(given: dict[str, Any]) -> Calls:
-    _check_names(given, {"function", "cases"}, set())
-    cases = [
+    cases = tuple(
         (tuple(_list(arguments, f"cases[{i}][0]", least=0)), expected)
         for i, (arguments, expected) in enumerate(_pairs(given["cases"]))
-    ]
-    return Calls(_text(given["function"], "function"), tuple(cases))
+    )
+    return Calls(_text(given["function"], "function"), cases)
 
 
 def _stdio(given: dict[str, Any]) -> Stdio:
-    _check_names(given, {"cases"}, set())
-    cases = [
-        (_text(stdin, f"cases[{i}][0]"), _text(stdout, f"cases[{i}][1]"))
-        for i, (stdin, stdout) in enumerate(_pairs(given["cases"]))
-    ]
-    return Stdio(tuple(cases))
+    cases = enumerate(_pairs(given["cases"]))
+    texts = [[_text(each, f"cases[{i}][{k}]") for k, each in enumerate(case)] for i, case in cases]
+    return Stdio(tuple((stdin, stdout) for stdin, stdout in texts))
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], Tests]] = {
-    "asserts": _asserts,
-    "check": _check,
-    "calls": _calls,
-    "stdio": _stdio,
+_KINDS: dict[str, tuple[Callable[[dict[str, Any]], Tests], set[str], set[str]]] = {
+    "asserts": (_asserts, {"statements"}, {"setup"}),
+    "check": (_check, {"code", "entry_point"}, {"setup"}),
+    "calls": (_calls, {"function", "cases"}, set()),
+    "stdio": (_stdio, {"cases"}, set()),
 }
+"""How a kind of tests is read, and the names that it needs and may have."""
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:
     """A copy without what is None: Arrow gives every row the keys of all others."""
     if not isinstance(value, Mapping):
         raise DataError(f"reference {place!r} must hold an object, got {_shown(value)}")
-    items = cast("Mapping[Any, Any]", value).items()
-    return {str(key): held for key, held in items if held is not None}
+    return {str(key): held for key, held in value.items() if held is not None}
 
 
 def _check_names(given: Mapping[str, Any], required: set[str], optional: set[str]) -> None:
@@ -127,10 +120,9 @@ def _check_names(given: Mapping[str, Any], required: set[str], optional: set[str
 def _list(value: Any, place: str, *, least: int = 1) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         raise DataError(f"reference 'tests.{place}' must hold a list, got {_shown(value)}")
-    held = cast("Sequence[Any]", value)
-    if len(held) < least:
+    if len(value) < least:
         raise DataError(f"reference 'tests.{place}' is empty: a program needs at least one test")
-    return held
+    return value
 
 
 def _pairs(value: Any) -> list[Sequence[Any]]:
@@ -143,10 +135,6 @@ def _pairs(value: Any) -> list[Sequence[Any]]:
                 f"come out, got {len(pair)}"
             )
     return pairs
-
-
-def _setup(given: Mapping[str, Any]) -> str:
-    return _text(given.get("setup", ""), "setup")
 
 
 def _text(value: Any, place: str) -> str:

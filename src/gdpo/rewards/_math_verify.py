@@ -11,22 +11,9 @@ from functools import lru_cache
 from math import inf, lgamma, log, log10
 from typing import Any
 
+import sympy as sp
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse
-from sympy import (
-    Add,
-    Basic,
-    Derivative,
-    Eq,
-    Expr,
-    MatrixBase,
-    Mul,
-    Pow,
-    Rational,
-    Symbol,
-    factorial,
-    gamma,
-)
 
 from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
 from gdpo.rewards.reward import Reference
@@ -116,9 +103,9 @@ def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
 
 def _differentiates(expression: Any) -> bool:
     """Whether something is still to be differentiated; the left side of dy/dx = 2x is a name."""
-    if isinstance(expression, Eq) and isinstance(expression.lhs, Derivative):
-        return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], Symbol)
-    return expression.has(Derivative)
+    if isinstance(expression, sp.Eq) and isinstance(expression.lhs, sp.Derivative):
+        return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], sp.Symbol)
+    return expression.has(sp.Derivative)
 
 
 def _read(answer: str) -> Any:
@@ -136,9 +123,9 @@ def _read_clean(text: str) -> Any:
         return None
     if read is None and text.endswith("%"):
         number = _parse(text.removesuffix("%").removesuffix("\\"))
-        return Mul(number, PERCENT, evaluate=False) if isinstance(number, Expr) else None
+        return sp.Mul(number, PERCENT, evaluate=False) if isinstance(number, sp.Expr) else None
     # Of a chain of equations that it cannot read, math-verify takes the last part.
-    last_only = len(_EQUALS.findall(text)) > 1 and read is not None and not read.has(Eq)
+    last_only = len(_EQUALS.findall(text)) > 1 and read is not None and not read.has(sp.Eq)
     return None if last_only else read
 
 
@@ -152,7 +139,7 @@ def _parse(text: str) -> Any:
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]
     )
     # Of \subset it is True or False.
-    return read[0] if read and isinstance(read[0], Basic | MatrixBase) else None
+    return read[0] if read and isinstance(read[0], sp.Basic | sp.MatrixBase) else None
 
 
 def _depth(text: str) -> int:
@@ -165,18 +152,18 @@ def _depth(text: str) -> int:
 
 def _digits(expression: Any) -> float:
     """About as many digits as the largest number in it has before the point, worked out."""
-    if isinstance(expression, Rational):
+    if isinstance(expression, sp.Rational):
         # A logarithm takes integers of any size, a float does not.
         return log10(max(abs(expression.p), 1))
-    matrix = isinstance(expression, MatrixBase)
+    matrix = isinstance(expression, sp.MatrixBase)
     parts = [_digits(p) for p in (expression.flat() if matrix else getattr(expression, "args", ()))]
     try:
-        if isinstance(expression, Pow):
+        if isinstance(expression, sp.Pow):
             return max(parts[0], 0.1) * 10 ** parts[1]
-        if isinstance(expression, factorial | gamma):
+        if isinstance(expression, sp.factorial | sp.gamma):
             return lgamma(10 ** parts[0] + 1) / log(10)
     except OverflowError:
         return inf
-    if isinstance(expression, Add):
+    if isinstance(expression, sp.Add):
         return max(parts) + log10(len(parts))
     return max(parts, default=0.0) if matrix else sum(parts)

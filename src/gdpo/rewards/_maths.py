@@ -10,31 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import sympy as sp
 from math_verify import verify
-from sympy import (
-    Abs,
-    Add,
-    And,
-    Basic,
-    Derivative,
-    E,
-    Eq,
-    Expr,
-    FiniteSet,
-    Float,
-    I,
-    Interval,
-    MatrixBase,
-    Mul,
-    Pow,
-    Rational,
-    Symbol,
-    Tuple,
-    UnevaluatedExpr,
-    Union,
-    simplify,
-    solve,
-)
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
@@ -157,7 +134,7 @@ def _is_part(word: str, *, alone: bool, first: bool, named: bool) -> bool:
 # It warns that it has no time-out; the scorer has one.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
-PERCENT = UnevaluatedExpr(Rational(1, 100))
+PERCENT = sp.UnevaluatedExpr(sp.Rational(1, 100))
 """The factor as which math-verify reads a percent sign."""
 
 _FAULTS = (
@@ -174,7 +151,7 @@ _WORKING = 50
 """Digits to which numbers are worked out."""
 
 
-class Either(Tuple):
+class Either(sp.Tuple):
     """Inequalities joined by "or"."""
 
 
@@ -186,7 +163,7 @@ def same(gold: Any, answer: Any) -> bool:
     gold, answer = _stated(gold), _stated(answer)
     if gold is None or answer is None:
         return False
-    lists = isinstance(gold, FiniteSet) or isinstance(answer, FiniteSet)
+    lists = isinstance(gold, sp.FiniteSet) or isinstance(answer, sp.FiniteSet)
     if not lists and isinstance(gold, Either) is not isinstance(answer, Either):
         gold, answer = _as_set(gold), _as_set(answer)
         return gold is not None and answer is not None and _verify(gold, answer)
@@ -196,8 +173,8 @@ def same(gold: Any, answer: Any) -> bool:
 
 def members(expression: Any) -> list[Any] | None:
     """Return the sides of an equation or of a chain of them, None if it is neither."""
-    relations = _args(expression) if isinstance(expression, And) else [expression]
-    if not relations or not all(isinstance(relation, Eq) for relation in relations):
+    relations = _args(expression) if isinstance(expression, sp.And) else [expression]
+    if not relations or not all(isinstance(relation, sp.Eq) for relation in relations):
         return None
     return [relations[0].lhs, *(relation.rhs for relation in relations)]
 
@@ -214,24 +191,24 @@ def _stated(expression: Any) -> Any:
     while len(sides) > 1 and _is_name(sides[0]):
         sides = sides[1:]
     *others, last = sides
-    if others and isinstance(last, Symbol) and not any(x.has(last) for x in others):
+    if others and isinstance(last, sp.Symbol) and not any(x.has(last) for x in others):
         *others, last = others
     return last if all(same(last, other) for other in others) else None
 
 
 def _is_name(side: Any) -> bool:
     """Whether a side is letters only: x, AB, x - y, a/b, or a function of something, as f(2)."""
-    if isinstance(side, Symbol) or side == E:
+    if isinstance(side, sp.Symbol) or side == sp.E:
         return True
     if isinstance(side, AppliedUndef | TrigonometricFunction):
         return True
-    if isinstance(side, Derivative):
-        return isinstance(side.args[0], Symbol)
-    if isinstance(side, Tuple | Abs):
+    if isinstance(side, sp.Derivative):
+        return isinstance(side.args[0], sp.Symbol)
+    if isinstance(side, sp.Tuple | sp.Abs):
         return all(map(_is_name, side.args))
-    if isinstance(side, Add | Mul):
+    if isinstance(side, sp.Add | sp.Mul):
         names = [_is_name(x) for x in side.args]
-        less = Pow if isinstance(side, Mul) else Mul
+        less = sp.Pow if isinstance(side, sp.Mul) else sp.Mul
         taken = [isinstance(x, less) and _is_taken(x) for x in side.args]
         return any(names) and all(a or b for a, b in zip(names, taken, strict=True))
     return False
@@ -260,7 +237,7 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
 def _has_solutions(equation: Any) -> bool:
     """Whether an equation can hold: math-verify calls all equal that cannot."""
     try:
-        return bool(solve(equation, _symbols(equation)))
+        return bool(sp.solve(equation, _symbols(equation)))
     except _FAULTS:
         return True
 
@@ -270,7 +247,7 @@ def _closed(equation: Any, sides: list[Any]) -> Any:
     if len(sides) == 2:
         return equation
     stated = _stated(equation)
-    return None if stated is None else Eq(sides[0], stated, evaluate=False)
+    return None if stated is None else sp.Eq(sides[0], stated, evaluate=False)
 
 
 def _as_set(expression: Any) -> Any:
@@ -278,30 +255,30 @@ def _as_set(expression: Any) -> Any:
     if not isinstance(expression, Either):
         return expression
     try:
-        return Union(*(part.as_set() for part in _args(expression)))
+        return sp.Union(*(part.as_set() for part in _args(expression)))
     except _FAULTS:
         return None
 
 
 def _same_parts(gold: Any, answer: Any) -> bool | None:
     """Whether lists are equal part by part; None where one of the two is no list."""
-    if isinstance(gold, MatrixBase) and isinstance(answer, MatrixBase):
+    if isinstance(gold, sp.MatrixBase) and isinstance(answer, sp.MatrixBase):
         return gold.shape == answer.shape and all(map(same, gold.flat(), answer.flat()))
-    if isinstance(gold, Interval) and isinstance(answer, Interval):
+    if isinstance(gold, sp.Interval) and isinstance(answer, sp.Interval):
         ends = (gold.left_open, gold.right_open) == (answer.left_open, answer.right_open)
         return bool(ends) and same(gold.start, answer.start) and same(gold.end, answer.end)
     ours, theirs = _components(gold), _components(answer)
     if ours is None or theirs is None or len(ours) != len(theirs):
         return None if ours is None or theirs is None else False
-    if isinstance(gold, FiniteSet | Either):
+    if isinstance(gold, sp.FiniteSet | Either):
         return _same_in_any_order(ours, theirs)
     return all(map(same, ours, theirs))
 
 
 def _components(expression: Any) -> list[Any] | None:
-    if isinstance(expression, Interval):
+    if isinstance(expression, sp.Interval):
         return [expression.start, expression.end] if expression.is_open else None
-    return _args(expression) if isinstance(expression, FiniteSet | Tuple) else None
+    return _args(expression) if isinstance(expression, sp.FiniteSet | sp.Tuple) else None
 
 
 def _args(expression: Any) -> list[Any]:
@@ -331,13 +308,13 @@ def _same_value(gold: Any, answer: Any) -> bool:
 
 
 def _without_percent(expression: Any) -> tuple[Any, bool]:
-    if isinstance(expression, Mul) and PERCENT in expression.args:
-        return Mul(*(x for x in expression.args if x != PERCENT), evaluate=False), True
+    if isinstance(expression, sp.Mul) and PERCENT in expression.args:
+        return sp.Mul(*(x for x in expression.args if x != PERCENT), evaluate=False), True
     return expression, False
 
 
 def _hundredth(expression: Any) -> Any:
-    return Mul(expression, Rational(1, 100), evaluate=False)
+    return sp.Mul(expression, sp.Rational(1, 100), evaluate=False)
 
 
 def _is_proportion(expression: Any) -> bool:
@@ -346,11 +323,11 @@ def _is_proportion(expression: Any) -> bool:
 
 
 def _same_expression(gold: Any, answer: Any) -> bool:
-    gold = _renamed(gold, {s: I for s in _symbols(gold) if s.name == "i"})
-    named = {s.name: s for s in _symbols(gold)} | {"i": I}
+    gold = _renamed(gold, {s: sp.I for s in _symbols(gold) if s.name == "i"})
+    named = {s.name: s for s in _symbols(gold)} | {"i": sp.I}
     answer = _renamed(answer, {s: named.get(s.name, s) for s in _symbols(answer)})
     ours, theirs = _value(gold), _value(answer)
-    if isinstance(ours, Rational) and isinstance(theirs, Rational):
+    if isinstance(ours, sp.Rational) and isinstance(theirs, sp.Rational):
         return bool(ours == theirs)
     if ours is not None and theirs is not None:
         return _same_number(gold, answer, ours, theirs)
@@ -360,8 +337,8 @@ def _same_expression(gold: Any, answer: Any) -> bool:
 
 
 def _symbols(expression: Any) -> list[Any]:
-    parts = expression.free_symbols if isinstance(expression, Basic) else ()
-    return [s for s in parts if isinstance(s, Symbol)]
+    parts = expression.free_symbols if isinstance(expression, sp.Basic) else ()
+    return [s for s in parts if isinstance(s, sp.Symbol)]
 
 
 def _names(expression: Any) -> set[str]:
@@ -379,9 +356,9 @@ def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
 
 def _value(expression: Any) -> Any:
     """The finite number that an expression is, worked out; None if it is none."""
-    if not isinstance(expression, Expr) or expression.free_symbols:
+    if not isinstance(expression, sp.Expr) or expression.free_symbols:
         return None
-    if isinstance(expression, Rational):
+    if isinstance(expression, sp.Rational):
         return expression
     try:
         value = expression.evalf(_WORKING)
@@ -397,38 +374,38 @@ def _same_number(gold: Any, answer: Any, ours: Any, theirs: Any) -> bool:
 
     A decimal agrees to 6 places, below 0.001 to 6 digits, with a whole number to 14.
     """
-    exact = [x for x in (gold, answer) if not x.has(Float)]
+    exact = [x for x in (gold, answer) if not x.has(sp.Float)]
     size, apart = max(abs(ours), abs(theirs)), abs(ours - theirs)
     if len(exact) == 2:
-        settled = Float("1e-30") < size < Float("1e40")
-        near = bool(apart <= size * Float("1e-40"))
+        settled = sp.Float("1e-30") < size < sp.Float("1e40")
+        near = bool(apart <= size * sp.Float("1e-40"))
         return near if settled or (size > 1 and not near) else _is_zero(gold - answer)
     if any(x.is_integer for x in exact):
-        return bool(apart <= size * Float("1e-14"))
-    if size < Float("1e-3"):
-        return bool(apart <= size * Float("5e-6"))
-    return bool(apart <= max(Float("5.000001e-7"), size * Float("1e-14")))
+        return bool(apart <= size * sp.Float("1e-14"))
+    if size < sp.Float("1e-3"):
+        return bool(apart <= size * sp.Float("5e-6"))
+    return bool(apart <= max(sp.Float("5.000001e-7"), size * sp.Float("1e-14")))
 
 
 def _is_zero(difference: Any) -> bool:
     try:
-        return simplify(difference) == 0
+        return sp.simplify(difference) == 0
     except _FAULTS:
         return False
 
 
 def _far_apart(gold: Any, answer: Any) -> bool:
     """Whether what math-verify calls equal differs at a point: it drops what is below 1e-15."""
-    if not isinstance(gold, Expr) or not isinstance(answer, Expr):
+    if not isinstance(gold, sp.Expr) or not isinstance(answer, sp.Expr):
         return False
-    if isinstance(gold, Symbol) or isinstance(answer, Symbol):
+    if isinstance(gold, sp.Symbol) or isinstance(answer, sp.Symbol):
         return False
     names = sorted(_names(gold) | _names(answer))
-    point = {name: Rational(7 + 3 * i, 5 + 2 * i) for i, name in enumerate(names)}
+    point = {name: sp.Rational(7 + 3 * i, 5 + 2 * i) for i, name in enumerate(names)}
     values = [_at(x, point) for x in (gold, answer)]
     if None in values:
         return False
-    near = Float("1e-9" if any(x.has(Float) for x in (gold, answer)) else "1e-25")
+    near = sp.Float("1e-9" if any(x.has(sp.Float) for x in (gold, answer)) else "1e-25")
     return bool(abs(values[0] - values[1]) > near * max(map(abs, values)))
 
 

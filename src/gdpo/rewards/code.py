@@ -35,6 +35,7 @@ References:
 
 import ast
 import os
+from functools import partial
 from hashlib import blake2b
 from threading import Lock
 from typing import TypeAlias
@@ -230,26 +231,26 @@ _recent = _Recent()
 os.register_at_fork(after_in_child=_recent.__init__)
 
 
-def _pass_rate(completion: str, reference: Reference) -> float | None:
-    """Passed tests over all tests."""
-    verdict = verdict_of(completion, reference, reader="pass_rate")
-    return None if verdict is None else verdict.pass_rate
-
-
-def _pass_all(completion: str, reference: Reference) -> float | None:
-    """1 if every test passed, else 0."""
-    verdict = verdict_of(completion, reference, reader="pass_all")
-    return None if verdict is None else float(verdict.pass_all)
-
-
-def _no_bug(completion: str, reference: Reference) -> float | None:
-    """1 if the program compiled, ran and stayed within its limits, else 0."""
-    verdict = verdict_of(completion, reference, reader="no_bug")
-    return None if verdict is None else float(verdict.no_bug)
+def _of_verdict(completion: str, reference: Reference, *, name: str) -> float | None:
+    verdict = verdict_of(completion, reference, reader=name)
+    return None if verdict is None else float(getattr(verdict, name))
 
 
 def _sandbox_needed() -> str:
     return f"sandbox: {find_backend()} works here"
+
+
+def _reward(name: str, *examples: Example) -> Reward:
+    """In [0, 1]: what the verdict on a program has under this name."""
+    return Reward(
+        name=name,
+        function=partial(_of_verdict, name=name),
+        low=0.0,
+        high=1.0,
+        examples=examples,
+        deadline=LONGEST + _MARGIN,
+        needs=_sandbox_needed,
+    )
 
 
 _ADD: Reference = {
@@ -265,59 +266,38 @@ _RAISES = "```python\ndef add(a, b):\n    raise ValueError\n```"
 _LEAVES = "```python\nimport os\nos._exit(0)\n```"
 _PRINTS = "```python\nprint(sum(map(int, input().split())))\n```"
 
-pass_rate = Reward(
-    name="pass_rate",
-    function=_pass_rate,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example(_RIGHT, _ADD, 1.0),
-        Example(_HALF, _ADD, 0.5),
-        Example(_WRONG, _ADD, 0.0),
-        Example(_PRINTS, _SUM, 1.0),
-        Example("```python\nprint(3)\n```", _SUM, 0.5),
-        Example(_LEAVES, _ADD, 0.0),
-        Example("I would rather not say.", _ADD, 0.0),
-        Example(_RIGHT, _NO_TESTS, None),
-    ),
-    deadline=LONGEST + _MARGIN,
-    needs=_sandbox_needed,
+pass_rate = _reward(
+    "pass_rate",
+    Example(_RIGHT, _ADD, 1.0),
+    Example(_HALF, _ADD, 0.5),
+    Example(_WRONG, _ADD, 0.0),
+    Example(_PRINTS, _SUM, 1.0),
+    Example("```python\nprint(3)\n```", _SUM, 0.5),
+    Example(_LEAVES, _ADD, 0.0),
+    Example("I would rather not say.", _ADD, 0.0),
+    Example(_RIGHT, _NO_TESTS, None),
 )
 """Passed tests over all tests."""
 
-pass_all = Reward(
-    name="pass_all",
-    function=_pass_all,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example(_RIGHT, _ADD, 1.0),
-        Example(_PRINTS, _SUM, 1.0),
-        Example(_HALF, _ADD, 0.0),
-        Example("", _ADD, 0.0),
-        Example(_RIGHT, _NO_TESTS, None),
-    ),
-    deadline=LONGEST + _MARGIN,
-    needs=_sandbox_needed,
+pass_all = _reward(
+    "pass_all",
+    Example(_RIGHT, _ADD, 1.0),
+    Example(_PRINTS, _SUM, 1.0),
+    Example(_HALF, _ADD, 0.0),
+    Example("", _ADD, 0.0),
+    Example(_RIGHT, _NO_TESTS, None),
 )
 """Binary: every test passed."""
 
-no_bug = Reward(
-    name="no_bug",
-    function=_no_bug,
-    low=0.0,
-    high=1.0,
-    examples=(
-        Example(_RIGHT, _ADD, 1.0),
-        Example(_WRONG, _ADD, 1.0),  # a wrong answer is no bug
-        Example(_RAISES, _ADD, 0.0),
-        Example("```python\nimport no_such_module\n```", _ADD, 0.0),
-        Example("```python\ndef add(a, b)\n```", _ADD, 0.0),
-        Example("```python\nwhile True: pass\n```", {**_ADD, "limits": {"cpu_seconds": 1}}, 0.0),
-        Example("I would rather not say.", _SUM, 0.0),
-        Example(_RIGHT, _NO_TESTS, None),
-    ),
-    deadline=LONGEST + _MARGIN,
-    needs=_sandbox_needed,
+no_bug = _reward(
+    "no_bug",
+    Example(_RIGHT, _ADD, 1.0),
+    Example(_WRONG, _ADD, 1.0),  # a wrong answer is no bug
+    Example(_RAISES, _ADD, 0.0),
+    Example("```python\nimport no_such_module\n```", _ADD, 0.0),
+    Example("```python\ndef add(a, b)\n```", _ADD, 0.0),
+    Example("```python\nwhile True: pass\n```", {**_ADD, "limits": {"cpu_seconds": 1}}, 0.0),
+    Example("I would rather not say.", _SUM, 0.0),
+    Example(_RIGHT, _NO_TESTS, None),
 )
 """Binary: no syntax, import or run-time error, no limit hit. A wrong answer is no bug."""

@@ -123,17 +123,19 @@ class Scorer:
             ConfigError: The sequences differ in length, or tokens are wanted and not given.
             RewardError: A reward failed, and `on_error` is `raise`; or a worker does not start.
         """
-        places = [k for k, r in enumerate(self.rewards) if only is None or r in only]
-        chosen = {k: self.rewards[k] for k in places}
-        batch = _Batch(chosen, completions, references, num_tokens)
-        results = self._results(batch)
-        values = np.full((len(completions), len(places)), np.nan)
+        chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
+        judged: dict[str, Any] = {"text": completions, "tokens": num_tokens}
+        firsts = _first_places(chosen, judged, references)
+        results = self._results(*_calls(chosen, judged, references, firsts))
+        values = np.full((len(completions), len(chosen)), np.nan)
         failures: list[Failure] = []
         for column, (k, reward) in enumerate(chosen.items()):
-            for i, first in enumerate(batch.firsts[reward.of]):
+            for i, first in enumerate(firsts[reward.of]):
                 result = results[k, first]
                 if isinstance(result, Failure):
-                    failures.append(replace(result, index=i, error=self._kept(result.error)))
+                    # An error's traceback keeps alive whatever the reward had in hand.
+                    error = result.error if self._on_error == "raise" else None
+                    failures.append(replace(result, index=i, error=error))
                     values[i, column] = reward.low if self._on_error == "worst" else np.nan
                 elif result is not None:
                     values[i, column] = result
@@ -152,18 +154,21 @@ class Scorer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _results(self, batch: "_Batch") -> dict[tuple[int, int], Result]:
+    def _results(
+        self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
+    ) -> dict[tuple[int, int], Result]:
         """By reward and rollout, for the first of equal rollouts."""
-        quick, slow, waiting = batch.calls()
-        slow = _by_rollout(slow)
         counter = Counter(len(quick) + len(slow) + len(waiting), self.progress)
         results: dict[tuple[int, int], Result] = {}
         try:
             for call in quick:
-                results[_key_of(call)] = _score_here(call)
+                result = score_one(call.reward, call.completion, call.reference, call.index)
+                results[_key_of(call)] = result
                 counter.advance()
             if slow:
-                parts = self._start_workers().score(slow, done=counter.advance)
+                if self._workers is None:
+                    self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
+                parts = self._workers.score(slow, done=counter.advance)
                 for calls, part in zip(slow, parts, strict=True):
                     results |= zip(map(_key_of, calls), part, strict=True)
             if waiting:
@@ -175,15 +180,6 @@ class Scorer:
         finally:
             counter.finish()
         return results
-
-    def _start_workers(self) -> Workers:
-        if self._workers is None:
-            self._workers = Workers(self.rewards, count=self._count, memory=self._memory)
-        return self._workers
-
-    def _kept(self, error: BaseException | None) -> BaseException | None:
-        # Its traceback keeps alive whatever the reward had in hand.
-        return error if self._on_error == "raise" else None
 
     def _tell(self, failures: Sequence[Failure], completions: Sequence[str]) -> None:
         if failures and self._on_error == "raise":
@@ -197,43 +193,50 @@ class Scorer:
         _log_first_of_each_kind(failures, completions, became)
 
 
-class _Batch:
-    """What is scored, and which rollouts are the same to which rewards."""
-
-    def __init__(
-        self,
-        rewards: Mapping[int, Reward],
-        completions: Sequence[str],
-        references: Sequence[Reference],
-        num_tokens: Sequence[int] | None,
-    ) -> None:
-        _check_lengths(completions, references, num_tokens)
-        kinds = {reward.of: reward.name for reward in rewards.values()}
-        if "tokens" in kinds and num_tokens is None:
+def _first_places(
+    rewards: Mapping[int, Reward], judged: Mapping[str, Any], references: Sequence[Reference]
+) -> dict[str, list[int]]:
+    """By what is judged: for each rollout, the first one that is the same."""
+    completions, num_tokens = judged["text"], judged["tokens"]
+    for what, given in (("references", references), ("numbers of tokens", num_tokens)):
+        if given is not None and len(given) != len(completions):
             raise ConfigError(
-                f"reward {kinds['tokens']!r} judges the number of tokens: give num_tokens, one per "
-                "completion"
+                f"{len(completions)} completions but {len(given)} {what}: one of each per rollout"
             )
-        self._rewards = rewards
-        self._references = references
-        self._judged: dict[str, Any] = {"text": completions, "tokens": num_tokens}
-        keys = [_key(reference, i) for i, reference in enumerate(references)]
-        self.firsts = {kind: _first_places(self._judged[kind], keys) for kind in kinds}
-        """By what is judged: for each rollout, the first one that is the same."""
+    kinds = {reward.of: reward.name for reward in rewards.values()}
+    if "tokens" in kinds and num_tokens is None:
+        raise ConfigError(
+            f"reward {kinds['tokens']!r} judges the number of tokens: give num_tokens, one per "
+            "completion"
+        )
+    keys = [_key(reference, i) for i, reference in enumerate(references)]
+    seen: dict[Any, int] = {}
+    return {
+        kind: [
+            seen.setdefault((kind, *pair), i)
+            for i, pair in enumerate(zip(judged[kind], keys, strict=True))
+        ]
+        for kind in kinds
+    }
 
-    def calls(self) -> tuple[list[Call], list[Call], list[Call]]:
-        """What has to run, on the first of equal rollouts: quick, slow, and waiting elsewhere."""
-        quick: list[Call] = []
-        slow: list[Call] = []
-        waiting: list[Call] = []
-        for k, reward in self._rewards.items():
-            kind = waiting if reward.asks_elsewhere else quick if reward.deadline is None else slow
-            judged = self._judged[reward.of]
-            kind += [
-                Call(k, reward, judged[i], self._references[i], i)
-                for i in sorted(set(self.firsts[reward.of]))
-            ]
-        return quick, slow, waiting
+
+def _calls(
+    rewards: Mapping[int, Reward],
+    judged: Mapping[str, Any],
+    references: Sequence[Reference],
+    firsts: Mapping[str, Sequence[int]],
+) -> tuple[list[Call], list[list[Call]], list[Call]]:
+    """What has to run: the quick, the slow by rollout, and those that wait elsewhere."""
+    quick: list[Call] = []
+    slow: dict[int, list[Call]] = {}
+    waiting: list[Call] = []
+    for k, reward in rewards.items():
+        in_worker = reward.deadline is not None and not reward.asks_elsewhere
+        others = waiting if reward.asks_elsewhere else quick
+        for i in sorted(set(firsts[reward.of])):
+            call = Call(k, reward, judged[reward.of][i], references[i], i)
+            (slow.setdefault(i, []) if in_worker else others).append(call)
+    return quick, list(slow.values()), waiting
 
 
 def score(
@@ -294,16 +297,6 @@ def _check_arguments(
         raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
 
 
-def _check_lengths(
-    completions: Sequence[str], references: Sequence[Reference], num_tokens: Sequence[int] | None
-) -> None:
-    for what, given in (("references", references), ("numbers of tokens", num_tokens)):
-        if given is not None and len(given) != len(completions):
-            raise ConfigError(
-                f"{len(completions)} completions but {len(given)} {what}: one of each per rollout"
-            )
-
-
 def _key(reference: Reference, index: int) -> bytes:
     """Equal for equal references."""
     try:
@@ -315,25 +308,8 @@ def _key(reference: Reference, index: int) -> bytes:
         ) from error
 
 
-def _first_places(judged: Sequence[str] | Sequence[int], keys: Sequence[bytes]) -> list[int]:
-    seen: dict[tuple[str | int, bytes], int] = {}
-    pairs = zip(judged, keys, strict=True)
-    return [seen.setdefault(pair, i) for i, pair in enumerate(pairs)]
-
-
-def _by_rollout(calls: Sequence[Call]) -> list[list[Call]]:
-    groups: dict[int, list[Call]] = {}
-    for call in calls:
-        groups.setdefault(call.index, []).append(call)
-    return list(groups.values())
-
-
 def _key_of(call: Call) -> tuple[int, int]:
     return call.place, call.index
-
-
-def _score_here(call: Call) -> Result:
-    return score_one(call.reward, call.completion, call.reference, call.index)
 
 
 def _log_first_of_each_kind(
