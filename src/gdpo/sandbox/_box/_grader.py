@@ -34,10 +34,8 @@ _JUDGES = {"asserts": judge_asserts, "check": judge_check, "calls": judge_calls}
 def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
     """Turn this fresh process into the grader of some jobs: read the tests, run them, say so.
 
-    Args:
-        jobs: Pipe from the host, at a job's tests when the server says so.
-        verdicts: Pipe to the host.
-        control: Where the server says so, and takes orders.
+    `jobs` and `verdicts` are pipes from and to the host: the first is at a job's tests when the
+    server says so over `control`, where it takes orders.
     """
     die_with_parent()
     memory = address_space() + _OWN_MEMORY
@@ -82,15 +80,12 @@ def _grade(plan: Mapping[str, Any], process: Process) -> dict[str, Any]:
         record.first = record.first or Failure("killed", "killed", "its answers cannot be graded")
         record.outcomes.append("killed")
     first = record.first
+    told = (first.message if first else record.wrong)[:_LONGEST_MESSAGE]
     return {
         "outcomes": record.outcomes,
         "bug": first.bug if first else None,
-        "message": _printable(first.message if first else record.wrong),
+        "message": "".join(c if c.isprintable() else " " for c in told),
         "seconds": time.monotonic() - process.clock.started,
         "by_clock": process.clock.struck,
         "lost": lost,
     }
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text[:_LONGEST_MESSAGE])

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from ._clock import Clock
 from ._frames import Closed, TooLate, TooLong, read_frame, write_frame
-from ._reader import Reader
+from ._reader import Reader, as_text
 from ._writer import Writer
 
 DEATH = struct.Struct("=i?dq")
@@ -296,16 +296,10 @@ def told_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, Failure]
         Exception: It is no reply.
     """
     if verb == "raise":
-        return _exception(*map(_text, parts))
+        return _exception(*map(as_text, parts))
     if verb != "ok":
         raise ValueError("no reply")
     return None
-
-
-def _text(x: Any) -> str:
-    if type(x) is not str:
-        raise ValueError("no text")
-    return x
 
 
 def _exception(kind: str, words: str, bug: str) -> tuple[BaseException, Failure]:

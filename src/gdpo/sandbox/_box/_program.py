@@ -115,7 +115,7 @@ def _serve(namespace: _Namespace, content: dict[str, Any], longest: int) -> None
     try:
         _reply(["ok", [None, []], None] if failure is None else failure)
         while True:
-            _send(program.answer(read_frame(REQUESTS, _LONGEST_REQUEST)))
+            write_frame(REPLIES, program.answer(read_frame(REQUESTS, _LONGEST_REQUEST)))
     except Closed:
         return
 
@@ -183,11 +183,7 @@ class Program:
 
 
 def _reply(content: list[Any]) -> None:
-    _send(json.dumps(content).encode())
-
-
-def _send(reply: bytes) -> None:
-    write_frame(REPLIES, reply)
+    write_frame(REPLIES, json.dumps(content).encode())
 
 
 def _failure(error: BaseException) -> list[Any]:

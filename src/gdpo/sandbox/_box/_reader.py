@@ -71,7 +71,7 @@ class Reader:
         if tag in ("t", "f"):
             pass
         elif tag == "o":
-            inner = object.__new__(self._classes[_text(items[0])])
+            inner = object.__new__(self._classes[as_text(items[0])])
         elif tag in _EMPTY:
             inner = _EMPTY[tag]()
         else:
@@ -114,7 +114,7 @@ class Reader:
             return self._object(_index(parts[0]))
         if tag == "h":
             return self._opaque(_index(parts[0]))
-        return _SCALARS[_text(tag)](*parts)
+        return _SCALARS[as_text(tag)](*parts)
 
     def _object(self, i: int) -> Any:
         x = self.objects[i]
@@ -134,10 +134,11 @@ def _list(x: Any, length: int | None = None) -> list[Any]:
 
 def _record(x: Any) -> tuple[str, list[Any]]:
     tag, items = _list(x, 2)
-    return _text(tag), _list(items)
+    return as_text(tag), _list(items)
 
 
-def _text(x: Any) -> str:
+def as_text(x: Any) -> str:
+    """A text, or a ValueError."""
     if type(x) is not str:
         raise ValueError("no text")
     return x
@@ -151,7 +152,7 @@ def _index(x: Any) -> int:
 
 def _attribute(cls: type, name: Any) -> str:
     """A name that objects of a class have for a value: in a method's place it would be believed."""
-    if not _text(name).isidentifier() or name.startswith("__"):
+    if not as_text(name).isidentifier() or name.startswith("__"):
         raise ValueError("no attribute that may be set")
     own = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
     if hasattr(own, "__get__") and not isinstance(own, MemberDescriptorType):
@@ -164,12 +165,12 @@ def _pairs(values: list[Any]) -> Iterable[tuple[Any, Any]]:
 
 
 def _integer(text: Any) -> int:
-    return int(_text(text), 16)
+    return int(as_text(text), 16)
 
 
 def _fraction(*parts: Any) -> Fraction:
     # Reducing a fraction takes quadratic time.
-    if any(len(_text(part)) > _LONGEST_FRACTION for part in parts):
+    if any(len(as_text(part)) > _LONGEST_FRACTION for part in parts):
         raise ValueError("a fraction of too many digits")
     return Fraction(*map(_integer, parts))
 
@@ -177,11 +178,11 @@ def _fraction(*parts: Any) -> Fraction:
 _SCALARS: dict[str, Callable[..., Any]] = {
     "I": _integer,
     "c": complex,
-    "b": lambda text: _text(text).encode("latin-1"),
-    "B": lambda text: bytearray(_text(text), "latin-1"),
+    "b": lambda text: as_text(text).encode("latin-1"),
+    "B": lambda text: bytearray(as_text(text), "latin-1"),
     "r": lambda *parts: range(*map(_integer, parts)),
-    "D": lambda text: Decimal(_text(text)),
+    "D": lambda text: Decimal(as_text(text)),
     "F": _fraction,
-    "T": lambda name: TYPES[_text(name)],
+    "T": lambda name: TYPES[as_text(name)],
     "...": lambda: ...,
 }

@@ -19,11 +19,7 @@ class TooManyTests(BaseException):
 
 
 class Record:
-    """What became of each test so far.
-
-    Args:
-        process: The program under test.
-    """
+    """What became of each test so far."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -64,8 +60,7 @@ class Record:
 
     def add_missed(self, tests: int) -> None:
         """Write down tests that were never reached."""
-        for _ in range(tests):
-            self.outcomes.append("not run")
+        self.outcomes += ["not run"] * tests
 
     def _outcome(self, error: BaseException | None) -> str:
         failure = self._failure(error)

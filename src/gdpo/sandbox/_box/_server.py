@@ -65,12 +65,7 @@ def serve() -> None:
 
 
 class Server:
-    """Runs job after job; nothing of a program is left when the next begins.
-
-    Args:
-        jobs: Pipe from the host.
-        verdicts: Pipe to the host.
-    """
+    """Runs job after job from the host; nothing of a program is left when the next begins."""
 
     def __init__(self, jobs: int, verdicts: int) -> None:
         self._jobs = jobs

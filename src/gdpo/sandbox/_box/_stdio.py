@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import select
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from ._frames import Left, TooLate, TooLong
-from ._output import same_output
 from ._process import FOUL, TIMEOUT, TOO_LONG, Failure, Process, told_exception
 from ._record import Record
 
 _CHUNK = 1 << 16
 _LONGEST_REPORT = 1 << 14
+_TOLERANCE = 1e-6
+_FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=e))(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def judge_stdio(plan: Mapping[str, Any], process: Process, record: Record) -> None:
@@ -24,7 +27,7 @@ def judge_stdio(plan: Mapping[str, Any], process: Process, record: Record) -> No
                 record.add_missed(1)
                 continue
             output, failure = _run(process, text, process.limits["answer"])
-        right = failure is None and same_output(output.decode(errors="replace"), expected)
+        right = failure is None and _same_output(output.decode(errors="replace"), expected)
         record.add_case(failure, right=right)
 
 
@@ -81,3 +84,35 @@ def _failure(process: Process, report: bytes) -> Failure | None:
     if killed:
         return FOUL
     return process.cause(status, memory) if status else None
+
+
+def _same_output(actual: str, expected: str) -> bool:
+    """Whether two texts agree.
+
+    Blanks at the end of a line and empty lines do not count. Where two lines differ, their tokens
+    are compared: two numbers with a point or an exponent agree within 1e-6, relative above 1.
+    """
+    lines, wanted = _lines(actual), _lines(expected)
+    return len(lines) == len(wanted) and all(map(_same_line, lines, wanted))
+
+
+def _lines(text: str) -> list[str]:
+    stripped = (line.rstrip() for line in text.splitlines())
+    return [line for line in stripped if line]
+
+
+def _same_line(line: str, wanted: str) -> bool:
+    if line == wanted:
+        return True
+    tokens, others = line.split(), wanted.split()
+    return len(tokens) == len(others) and all(map(_same_token, tokens, others))
+
+
+def _same_token(token: str, wanted: str) -> bool:
+    if token == wanted:
+        return True
+    if not (_FLOAT.fullmatch(token) and _FLOAT.fullmatch(wanted)):
+        return False
+    number, other = float(token), float(wanted)
+    near = abs(number - other) <= _TOLERANCE * max(1.0, abs(other))
+    return near and isfinite(number) and isfinite(other)

@@ -1,13 +1,15 @@
-"""One sandboxed process tree, and the channel to it."""
+"""Sandboxed process trees with a channel to each, and the thread that starts and ends them."""
 
 import json
 import marshal
 import os
+import queue
 import secrets
 import select
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -15,7 +17,7 @@ from typing import Any
 
 from gdpo.sandbox._box._frames import Closed, Left, TooLate, TooLong, read_frame, write_frame
 from gdpo.sandbox._launch import Launch
-from gdpo.sandbox._limits import Limits
+from gdpo.sandbox._terms import Limits, SandboxError
 
 _MIB = 1 << 20
 _KIB = 1 << 10
@@ -62,11 +64,7 @@ class Job:
 
 
 class Worker:
-    """A running server.
-
-    Args:
-        launch: How to start it.
-    """
+    """A running server."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -179,3 +177,80 @@ class Worker:
             self._process.wait(timeout=0.5)
         text = words.decode(errors="replace").strip() or "it said nothing"
         return f"{text} (exit status {self._process.returncode})"
+
+
+class Pool:
+    """A number of workers, of which each does one job at a time.
+
+    One thread starts them all: the kernel ends a worker when the thread that started it ends, which
+    is how none outlives this process, however that ends.
+    """
+
+    def __init__(self, launch: Callable[[], Launch], workers: int) -> None:
+        self.pid = os.getpid()
+        self._launch = launch
+        self._idle: queue.SimpleQueue[Worker | Exception | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._all: set[Worker] = set()
+        self._thread = threading.Thread(target=self._obey, name="gdpo-sandbox", daemon=True)
+        self._thread.start()
+        for _ in range(workers):
+            self._orders.put(self._start)
+
+    def take(self) -> Worker:
+        """A worker of one's own, as soon as one is free.
+
+        Raises:
+            SandboxError: None can be started, or the pool is closed.
+        """
+        found = self._idle.get()
+        if found is None:
+            self._idle.put(None)
+            raise SandboxError("this sandbox is closed; make another one")
+        if isinstance(found, Exception):
+            self._orders.put(self._start)
+            raise SandboxError(f"no sandboxed process can be started: {found}") from found
+        return found
+
+    def give_back(self, worker: Worker) -> None:
+        """Let others have a worker that is as it was."""
+        self._idle.put(worker)
+
+    def replace(self, worker: Worker) -> None:
+        """End a worker and start another one, without waiting for either."""
+        self._orders.put(self._start)
+        self._orders.put(lambda: self._end(worker))
+
+    def close(self) -> None:
+        """End all workers; whoever waits for one gets a SandboxError."""
+        if self.pid != os.getpid():
+            return
+        self._idle.put(None)
+        self._orders.put(None)
+        # A sandbox that nobody holds any more may be collected in the thread that would end it.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def forget(self) -> None:
+        """Let go of all workers without ending them: they are another process's."""
+        for worker in self._all:
+            worker.forget()
+
+    def _obey(self) -> None:
+        for order in iter(self._orders.get, None):
+            order()
+        for worker in list(self._all):
+            self._end(worker)
+
+    def _start(self) -> None:
+        try:
+            worker = Worker(self._launch())
+        except (OSError, SandboxError) as error:
+            self._idle.put(error)
+            return
+        self._all.add(worker)
+        self._idle.put(worker)
+
+    def _end(self, worker: Worker) -> None:
+        self._all.discard(worker)
+        worker.close()
