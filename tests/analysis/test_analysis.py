@@ -42,10 +42,10 @@ def test_every_reward_has_its_numbers_over_all_steps(dump):
     assert run.estimators == {"grpo"}
     assert run.weights_from == "all 1, as none are known"
     wide, narrow = run.rewards()
-    assert (wide.mean, wide.missing, wide.groups, wide.live_groups) == (5.0, 0.0, 4, 3)
+    assert (wide.mean, wide.missing, wide.groups, wide.zero_variance_groups) == (5.0, 0.0, 4, 1)
     assert narrow.mean == pytest.approx(2 / 6)
     assert narrow.missing == pytest.approx(2 / 8)
-    assert (narrow.groups, narrow.live_groups) == (3, 2)
+    assert (narrow.groups, narrow.zero_variance_groups) == (3, 1)
     assert wide.weight_share == narrow.weight_share == 0.5
     # 10 more tokens with 10 more reward, 20 fewer with none; then 10 and 20 more with 10.
     step_1 = (5 * 5 + 5 * 5) / np.sqrt((25 + 25) * (25 + 25 + 100 + 100))

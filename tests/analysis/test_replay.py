@@ -49,9 +49,9 @@ def test_correlation_sign_and_size_are_those_of_the_advantages_side_by_side(tmp_
         for f in (grpo, gdpo)
     )
     assert found.correlation == pytest.approx(np.corrcoef(a, b)[0, 1])
-    assert found.opposite == np.mean(a * b < 0) > 0
+    assert found.sign_flips == np.mean(a * b < 0) > 0
     assert found.zero == np.mean(b == 0)
-    assert (found.beside, found.steps, found.groups, found.changed) == ("grpo", 3, 9, 3)
+    assert (found.baseline, found.steps, found.groups, found.changed) == ("grpo", 3, 9, 3)
     assert not found.same
 
 
@@ -59,7 +59,11 @@ def test_a_single_reward_makes_grpo_and_gdpo_the_same(tmp_path):
     dump(tmp_path, [[(0,), (1,), (5,)], [(2,), (2,), (2,)], [(0,), (9,), (1,)]])
     found = replay(tmp_path, ["grpo", "gdpo", "grpo_no_std"], rewards=1)
     assert found["gdpo"].same
-    assert (found["gdpo"].changed, found["gdpo"].dies, found["gdpo"].revives) == (0, 0, 0)
+    assert (found["gdpo"].changed, found["gdpo"].signal_lost, found["gdpo"].signal_gained) == (
+        0,
+        0,
+        0,
+    )
     assert not found["grpo_no_std"].same  # it weighs the groups otherwise
 
 
@@ -79,9 +83,9 @@ def test_groups_that_die_and_revive_are_counted(tmp_path):
     alive = [(0, 0), (1, 1)]
     dump(tmp_path, [opposed, cancelled, alive])
     found = replay(tmp_path, ["grpo", "gdpo"])
-    assert (found["gdpo"].dies, found["gdpo"].revives) == (1, 0)
+    assert (found["gdpo"].signal_lost, found["gdpo"].signal_gained) == (1, 0)
     found = replay(tmp_path, ["gdpo", "grpo"])
-    assert (found["grpo"].dies, found["grpo"].revives) == (0, 1)
+    assert (found["grpo"].signal_lost, found["grpo"].signal_gained) == (0, 1)
 
 
 def test_recorded_advantages_are_compared_up_to_what_frameworks_add(tmp_path):
@@ -102,7 +106,7 @@ def test_without_recorded_advantages_all_are_beside_grpo(tmp_path):
     dump(tmp_path, WIDE)
     found = replay(tmp_path, [])
     assert list(found) == list(ESTIMATORS)
-    assert {each.beside for each in found.values()} == {"grpo"}
+    assert {each.baseline for each in found.values()} == {"grpo"}
 
 
 def test_an_estimator_that_cannot_be_called_says_why_and_the_others_are_replayed(tmp_path):

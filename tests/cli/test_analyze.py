@@ -94,15 +94,15 @@ def test_the_numbers_are_those_of_a_table_worked_out_by_hand(gdpo_says, dump, he
         "last": 5.0,
         "missing": 0.0,
         "groups": 4,
-        "live_groups": 3,
+        "zero_variance_groups": 1,
         "weight_share": 0.5,
         "influence_share": 3 / 5,
     }
     assert {key: wide[key] for key in expected} == pytest.approx(expected)
     expected = {"mean": 2 / 6, "first": 1 / 4, "last": 1 / 2, "missing": 2 / 8, "groups": 3}
-    expected |= {"live_groups": 2, "influence_share": 2 / 5}
+    expected |= {"zero_variance_groups": 1, "influence_share": 2 / 5}
     assert {key: narrow[key] for key in expected} == pytest.approx(expected)
-    assert wide["over_time"]["dead_groups"] == [0.5, 0.0]
+    assert wide["over_time"]["zero_variance_groups"] == [0.5, 0.0]
     assert narrow["over_time"]["missing"] == [0.0, 0.5]
     # Step 1: Σ z is ±1/√2 four times, step 2: ±1/√2 and ±2/√2; their spread is over n - 1.
     gains = [1 / np.sqrt(2 / 3), 1 / np.sqrt((1 + 4) / 3)]
@@ -125,7 +125,7 @@ def test_the_summary_is_short_and_plain_and_the_rows_add_up(gdpo_says, tmp_path,
     assert "96 groups of 8, by repeated prompts" in " ".join(lines)
     table = {line.split()[0]: line for line in lines}
     assert "50 %" in table["loud"]
-    assert "100 %" in table["quiet"]  # it varies, and is ignored all the same
+    assert " 0 % " in table["quiet"]  # it varies in every group, and is ignored nevertheless
     assert "in 6 of 6 steps" in out
     assert "`quiet`" in out
     assert "→" in out
@@ -201,7 +201,7 @@ def test_estimators_are_replayed_and_nothing_would_change_is_said(gdpo_says, dum
     _, out, _ = gdpo_says("analyze", dump, *one)
     assert "nothing would change under any of them: it is grpo, scaled" in out
     found, _ = machine(gdpo_says, dump, *one)
-    assert [(e["estimator"], e["same"], e["dies"]) for e in found["estimators"]] == [
+    assert [(e["estimator"], e["same"], e["signal_lost"]) for e in found["estimators"]] == [
         ("grpo", True, 0),
         ("gdpo", True, 0),
     ]

@@ -15,7 +15,7 @@ from tests.pairs import every_pair
 from gdpo.advantages import AdvantageRule, gdpo, grpo, grpo_no_std, sa_mrpo
 from gdpo.advantages import stages as st
 from gdpo.advantages.contrib import mo_grpo
-from gdpo.diagnostics import dead_groups, diagnose, group_std, silent_groups
+from gdpo.diagnostics import diagnose, group_std, zero_advantage_groups, zero_variance_groups
 from gdpo.diagnostics.diagnosis import Kind
 from gdpo.errors import ConfigError, DataError
 
@@ -56,10 +56,10 @@ def z_scores(rewards):
 
 def test_recorded_advantages_of_rollouts_without_a_reward_are_not_measured():
     rewards = np.full((2, 3, 1), NAN)
-    assert diagnose(rewards, [1], ["a"], advantages=np.ones((2, 3))).live_rms is None
+    assert diagnose(rewards, [1], ["a"], advantages=np.ones((2, 3))).signal_rms is None
     rewards[0] = [[0.0], [1.0], [2.0]]
     advantages = np.array([[-3.0, 0.0, 3.0], [50.0, 50.0, 50.0]])
-    assert diagnose(rewards, [1], ["a"], advantages=advantages).live_rms == pytest.approx(6**0.5)
+    assert diagnose(rewards, [1], ["a"], advantages=advantages).signal_rms == pytest.approx(6**0.5)
 
 
 def of_each(diagnosis, field):
@@ -141,8 +141,8 @@ def test_group_statistics_are_those_of_the_functions_that_stand_alone():
     rewards = some_rewards()
     diagnosis = diagnose(rewards, WEIGHTS, NAMES, estimator="grpo")
     close(of_each(diagnosis, "group_std"), group_std(rewards))
-    close(of_each(diagnosis, "dead_groups"), dead_groups(rewards))
-    assert diagnosis.silent_groups == silent_groups(grpo(rewards, WEIGHTS))
+    close(of_each(diagnosis, "zero_variance_groups"), zero_variance_groups(rewards))
+    assert diagnosis.zero_advantage_groups == zero_advantage_groups(grpo(rewards, WEIGHTS))
     close(of_each(diagnosis, "mean"), np.nanmean(rewards, axis=(0, 1)))
     close(of_each(diagnosis, "missing"), np.isnan(rewards).mean(axis=(0, 1)))
 
@@ -151,11 +151,11 @@ def test_the_typical_spread_is_the_median_over_the_groups_in_which_a_reward_vari
     rewards = np.zeros((4, 2, 1))
     rewards[1:, 0, 0] = 1.0, 2.0, 100.0
     (reward,) = diagnose(rewards, None, ["a"]).rewards
-    assert reward.live_std == pytest.approx(2 * np.sqrt(0.5))
+    assert reward.varying_std == pytest.approx(2 * np.sqrt(0.5))
     assert reward.group_std == pytest.approx(103 * np.sqrt(0.5) / 4)
     rewards[0, 0, 0] = 4.0
     (reward,) = diagnose(rewards, None, ["a"]).rewards
-    assert reward.live_std == pytest.approx(3 * np.sqrt(0.5))
+    assert reward.varying_std == pytest.approx(3 * np.sqrt(0.5))
 
 
 def test_saturation_is_where_the_mean_lies_in_the_declared_range():
@@ -208,9 +208,9 @@ def test_sizes_are_of_rollouts_in_groups_that_have_signal():
     rewards = np.zeros((2, 3, 1))
     rewards[0, 2] = NAN
     diagnosis = diagnose(rewards, None, ["a"], advantages=advantages)
-    assert diagnosis.live_rms == pytest.approx(np.sqrt((9 + 16) / 2))
+    assert diagnosis.signal_rms == pytest.approx(np.sqrt((9 + 16) / 2))
     assert diagnosis.largest == 4.0
-    assert diagnosis.silent_groups == 0.5
+    assert diagnosis.zero_advantage_groups == 0.5
     assert (diagnosis.prompts, diagnosis.samples, diagnosis.rollouts) == (2, 3, 5)
 
 
@@ -304,8 +304,8 @@ def test_half_precision_and_whole_numbers_are_taken_as_they_are():
         of_each(wanted, "influence"), rel=1e-5
     )
     used = torch.tensor(gdpo(counts, [1, 1]), dtype=torch.bfloat16)
-    assert diagnose(counts, None, ["a", "b"], advantages=used).live_rms == pytest.approx(
-        wanted.live_rms, rel=0.01
+    assert diagnose(counts, None, ["a", "b"], advantages=used).signal_rms == pytest.approx(
+        wanted.signal_rms, rel=0.01
     )
 
 
@@ -313,8 +313,8 @@ def test_rounding_noise_of_float32_is_no_variation():
     noisy = np.full((4, 8, 1), 0.3, dtype=np.float32)
     noisy[:, ::2] = np.nextafter(np.float32(0.3), np.float32(1))
     assert len(np.unique(noisy)) == 2
-    assert of_each(diagnose(noisy.astype(float), None, ["a"]), "dead_groups") == [0.0]
-    assert of_each(diagnose(noisy, None, ["a"]), "dead_groups") == [1.0]
+    assert of_each(diagnose(noisy.astype(float), None, ["a"]), "zero_variance_groups") == [0.0]
+    assert of_each(diagnose(noisy, None, ["a"]), "zero_variance_groups") == [1.0]
 
 
 def test_the_order_of_prompts_and_samples_changes_nothing():
@@ -348,8 +348,8 @@ def test_tiny_and_huge_rewards_and_weights_are_computed_without_overflow(size):
     for field in ("weight_share", "influence_share", "influence_margin"):
         assert of_each(heavy, field) == pytest.approx(of_each(wanted, field), rel=1e-9, abs=1e-7)
     in_units = diagnose(rewards * size, [1, -1], ["a", "b"], estimator="grpo_no_std")
-    assert in_units.live_rms == pytest.approx(
-        size * diagnose(rewards, [1, -1], ["a", "b"], estimator="grpo_no_std").live_rms, rel=1e-9
+    assert in_units.signal_rms == pytest.approx(
+        size * diagnose(rewards, [1, -1], ["a", "b"], estimator="grpo_no_std").signal_rms, rel=1e-9
     )
     assert str(in_units)
     assert diagnose(rewards, [1e300, -1e-300], ["a", "b"]).rewards[1].weight_share == 0.0
@@ -387,14 +387,16 @@ def test_a_batch_without_much_in_it_is_diagnosed_all_the_same(batch, weights, es
 def test_what_is_not_known_is_none():
     diagnosis = diagnose(np.full((3, 4, 1), NAN), [0], ["a"])
     (reward,) = diagnosis.rewards
-    assert (reward.mean, reward.group_std, reward.live_std, reward.dead_groups) == (None,) * 4
+    assert (reward.mean, reward.group_std, reward.varying_std, reward.zero_variance_groups) == (
+        None,
+    ) * 4
     assert (reward.influence, reward.influence_share, reward.influence_margin) == (None,) * 3
     assert (reward.missing, reward.groups) == (1.0, 0)
-    assert (diagnosis.conflict, diagnosis.batch_gain, diagnosis.live_rms) == (None,) * 3
+    assert (diagnosis.conflict, diagnosis.batch_gain, diagnosis.signal_rms) == (None,) * 3
     assert (diagnosis.distinct, diagnosis.same_as_grpo) == (None, None)
     assert diagnosis.metrics() == {
         "diagnostics/a/missing": 1.0,
-        "diagnostics/silent_groups": 1.0,
+        "diagnostics/zero_advantage_groups": 1.0,
         "diagnostics/largest": 0.0,
         "diagnostics/findings": 1.0,
         "diagnostics/warnings": 0.0,
@@ -483,5 +485,5 @@ def test_a_reward_of_weight_zero_is_watched_and_gives_no_finding():
     kinds = {f.kind for f in diagnose(rewards, [1, 1], ["a", "b"]).findings}
     assert Kind.CONSTANT in kinds
     watched = diagnose(rewards, [1, 0], ["a", "b"])
-    assert watched.rewards[1].dead_groups == 1.0
+    assert watched.rewards[1].zero_variance_groups == 1.0
     assert {f.kind for f in watched.findings} == {Kind.SAME_AS_GRPO}

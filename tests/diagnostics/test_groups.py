@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from gdpo.diagnostics import dead_groups, group_std, silent_groups
+from gdpo.diagnostics import group_std, zero_advantage_groups, zero_variance_groups
 
 NAN = np.nan
 REWARDS = np.array(
@@ -17,7 +17,7 @@ REWARDS = np.array(
 
 
 def test_the_share_of_dead_groups_is_of_those_that_a_reward_applies_to():
-    np.testing.assert_allclose(dead_groups(REWARDS), [2 / 4, 2 / 3])
+    np.testing.assert_allclose(zero_variance_groups(REWARDS), [2 / 4, 2 / 3])
 
 
 def test_the_group_std_is_the_mean_over_groups_and_not_over_the_batch():
@@ -27,16 +27,18 @@ def test_the_group_std_is_the_mean_over_groups_and_not_over_the_batch():
 
 def test_a_reward_that_applies_nowhere_has_neither():
     nowhere = np.full((2, 3, 1), NAN)
-    assert np.isnan(dead_groups(nowhere)).all()
+    assert np.isnan(zero_variance_groups(nowhere)).all()
     assert np.isnan(group_std(nowhere)).all()
 
 
 def test_torch_gives_the_same():
     tensor = torch.tensor(REWARDS, dtype=torch.float32)
-    np.testing.assert_allclose(dead_groups(tensor), dead_groups(REWARDS), rtol=1e-6)
+    np.testing.assert_allclose(
+        zero_variance_groups(tensor), zero_variance_groups(REWARDS), rtol=1e-6
+    )
     np.testing.assert_allclose(group_std(tensor), group_std(REWARDS), rtol=1e-6)
 
 
 def test_a_group_is_silent_only_if_each_of_its_advantages_is_exactly_zero():
     advantages = np.array([[0.0, 0.0], [0.0, 1e-30], [1.0, -1.0], [0.0, 0.0]])
-    assert silent_groups(advantages) == 0.5
+    assert zero_advantage_groups(advantages) == 0.5

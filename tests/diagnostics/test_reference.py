@@ -32,17 +32,17 @@ def test_the_thresholds_of_the_page_are_the_defaults():
     text = PAGE.read_text("utf-8")
     t = Thresholds()
     for words in (
-        f"{t.silent:.0%} of the groups are silent",
+        f"{t.zero_advantage:.0%} of the groups have zero advantage",
         f"with {t.reversed:.0%} of the influence",
         f"the **last {t.window} groups**",
-        f"It takes {t.least_groups} groups, {t.least_live} in which the reward varies",
-        f"dead in {t.dead:.0%} of its groups, in the lowest {t.bottom:.0%}",
+        f"It takes {t.least_groups} groups, {t.least_varying} in which the reward varies",
+        f"constant in {t.zero_variance:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
         f"in {t.below_resolution:.0%} of its groups it differs",
         f"ask for is −{t.opposed:g} or less",
         f"ask for is {t.redundant:g} or more",
-        f"below {t.tiny_spread:.0%} of the range",
-        f"`live_rms` is {t.live_rms:g} or more",
+        f"below {t.tiny_std:.0%} of the range",
+        f"`signal_rms` is {t.signal_rms:g} or more",
         f"an advantage is larger than {t.extreme:g} root mean squares",
         f"missing on {t.missing:.0%} of the rollouts",
         f"correlation with GRPO of {t.same:g}",

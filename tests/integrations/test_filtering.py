@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdpo import ConfigError
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
-from gdpo.integrations.trl._groups import Groups, Ranks, further_rows, replace_dead
+from gdpo.integrations.trl._groups import Groups, Ranks, further_rows, replace_without_signal
 from gdpo.rollouts import read_rollouts, rollout_file
 
 pytestmark = pytest.mark.slow
@@ -251,10 +251,10 @@ def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
         asked.append(count)
         return groups([1.0, 0.0, 0.0, 1.0, 0.0, 1.0] if count == 3 else [0.0, 0.0] * count)
 
-    generated = replace_dead(
+    generated = replace_without_signal(
         groups([0.0, 0.0, 0.0, 1.0, 0.0, 1.0]),
         more=more,
-        are_alive=lambda g: [bool(value) for value in g.rewards.flatten()],
+        have_signal=lambda g: [bool(value) for value in g.rewards.flatten()],
         ranks=Ranks(2, 0),
         rounds=2,
     )

@@ -98,7 +98,7 @@ def test_evaluation_uses_its_own_number_of_samples(tiny_policy, tmp_path):
         "ours", tiny_policy, tmp_path, num_generations_eval=2, per_device_eval_batch_size=4
     )
     metrics = trainer.evaluate()
-    assert 0 <= metrics["eval_rewards/digits/dead_groups"] <= 1
+    assert 0 <= metrics["eval_rewards/digits/zero_variance_groups"] <= 1
     batch = trainer.record[0]
     assert not batch["training"]
     rewards = np.array(

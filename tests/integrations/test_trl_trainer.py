@@ -38,9 +38,9 @@ def parity(completions, **columns):
 def test_metrics_per_reward_tell_which_one_is_dead(tiny_policy, tmp_path):
     trainer = make("ours", tiny_policy, tmp_path, rewards=[bytes_written, digits, parity])
     trainer.train()
-    assert logged(trainer, "rewards/parity/dead_groups") == [1.0] * 3
+    assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
     assert logged(trainer, "rewards/parity/group_std") == [0.0] * 3
-    assert logged(trainer, "rewards/bytes_written/dead_groups") == [0.0] * 3
+    assert logged(trainer, "rewards/bytes_written/zero_variance_groups") == [0.0] * 3
     for batch, std in zip(trainer.record, logged(trainer, "rewards/digits/group_std"), strict=True):
         groups = np.array(batch["rewards"]).reshape(-1, 4, 3)[..., 1]
         assert abs(groups.std(axis=1, ddof=1).mean() - std) < 1e-6
@@ -384,7 +384,9 @@ def test_the_diagnosis_of_every_batch_is_logged(tiny_policy, tmp_path):
     trainer.train()
     assert logged(trainer, "diagnostics/bytes_written/influence_share") == pytest.approx([1.0] * 3)
     assert logged(trainer, "diagnostics/parity/influence_share") == [0.0] * 3
-    assert not logged(trainer, "diagnostics/parity/dead_groups")  # rewards/parity/dead_groups is it
+    assert not logged(
+        trainer, "diagnostics/parity/zero_variance_groups"
+    )  # rewards/parity/zero_variance_groups is it
     for batch, largest in zip(trainer.record, logged(trainer, "diagnostics/largest"), strict=True):
         assert largest == pytest.approx(np.abs(batch["advantages"]).max())
 

@@ -24,7 +24,7 @@ def row(step: int, **figures: float) -> dict:
         "step_time": 2.0,
         "rewards/format/mean": step / 100,
         "rewards/format/group_std": 0.25,
-        "rewards/format/dead_groups": 0.5,
+        "rewards/format/zero_variance_groups": 0.5,
         "rewards/correct[ness]/mean": -1.0,
         "completions/mean_length": 80.4,
         "completions/clipped_ratio": 0.1,

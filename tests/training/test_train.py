@@ -58,9 +58,11 @@ def test_a_run_holds_everything_about_itself(finished, recipe_file):
     assert finished.steps == 4
     metrics = run.read_metrics()
     assert [row["step"] for row in metrics] == [1, 2, 3, 4]
-    assert {"rewards/vowels/mean", "rewards/vowels/group_std", "rewards/format/dead_groups"} <= set(
-        metrics[0]
-    )
+    assert {
+        "rewards/vowels/mean",
+        "rewards/vowels/group_std",
+        "rewards/format/zero_variance_groups",
+    } <= set(metrics[0])
     environment = run.read_environment()
     assert environment["seed"] == 42
     assert environment["packages"]["trl"]

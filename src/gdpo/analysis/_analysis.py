@@ -61,7 +61,7 @@ class Analysis:
         others = [r for r in self.replayed if r.estimator != RECORDED and r.steps]
         return (
             bool(others)
-            and others[0].beside == RECORDED
+            and others[0].baseline == RECORDED
             and not any(r.same for r in others)
             and any(UNKNOWN_WEIGHTS in run.weightings for run in self.runs)
         )

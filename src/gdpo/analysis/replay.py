@@ -31,14 +31,14 @@ class Tally:
     """How advantages go with others of the same rollouts, step added to step."""
 
     count: int = 0
-    opposites: int = 0
+    flips: int = 0
     zeros: int = 0
     _sums: tuple[float, ...] = (0.0,) * 5
 
     def add(self, a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]) -> None:
         """Take in the rollouts of a step: the advantages that are compared with, and these."""
         self.count += len(a)
-        self.opposites += int(np.sum(a * b < 0))
+        self.flips += int(np.sum(a * b < 0))
         self.zeros += int(np.sum(b == 0))
         sums = (np.sum(a), np.sum(b), np.sum(a * a), np.sum(b * b), np.sum(a * b))
         self._sums = tuple(old + float(new) for old, new in zip(self._sums, sums, strict=True))
@@ -55,9 +55,9 @@ class Tally:
         return float(np.clip((ab - a * b) / sqrt(spreads[0] * spreads[1]), -1.0, 1.0))
 
     @property
-    def opposite(self) -> float:
+    def sign_flips(self) -> float:
         """Share of rollouts with advantages of opposite signs."""
-        return self.opposites / self.count if self.count else nan
+        return self.flips / self.count if self.count else nan
 
     @property
     def zero(self) -> float:
@@ -67,10 +67,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What an estimator would have made of the run, beside another."""
+    """What an estimator would have changed in a run, compared with a baseline."""
 
     estimator: str
-    beside: str
+    baseline: str
     """What it is compared with: the first estimator named, or the recorded advantages."""
     steps: int
     """On which both have advantages."""
@@ -79,17 +79,17 @@ class Replayed:
     departure: float
     """Largest difference, see `changes`, over the steps."""
     correlation: float
-    opposite: float
+    sign_flips: float
     """Share of rollouts whose advantage has the other sign."""
     zero: float
     """Share of rollouts whose advantage is exactly 0."""
-    dies: int
-    """Groups without a signal here that have one beside it."""
-    revives: int
+    signal_lost: int
+    """Groups with a signal here and none under the baseline."""
+    signal_gained: int
     """The other way round."""
     groups: int
     scale: float
-    """What its advantages are multiplied with beside the other's, median over the steps."""
+    """Factor between its advantages and those of the baseline, median over the steps."""
     problem: str = ""
     """Why it could not be called, or not on all steps."""
 
@@ -116,14 +116,14 @@ class TrainedWith:
 
 @dataclass(slots=True)
 class _Compared:
-    """An estimator beside the first, step added to step."""
+    """Compares an estimator with the baseline, one step after another."""
 
     tally: Tally = field(default_factory=Tally)
     steps: int = 0
     changed: int = 0
     groups: int = 0
-    dies: int = 0
-    revives: int = 0
+    signal_lost: int = 0
+    signal_gained: int = 0
     departure: float = nan
     scales: list[float] = field(default_factory=list[float])
 
@@ -151,7 +151,7 @@ class Replay:
 
     Args:
         estimators: Names; the first is what the others are compared with. `recorded` is one. None:
-            all, beside the recorded advantages where the first step has them, else GRPO's.
+            all, compared with the recorded advantages where the first step has them, else GRPO's.
         low: Lowest value of each reward by name, for estimators that need it; of others and left
             out: those that the files declare.
         high: Highest value, likewise.
@@ -196,10 +196,10 @@ class Replay:
     def add(self, batch: Batch) -> dict[str, Advantages]:
         """Replay a step; returns its advantages by estimator."""
         found = self.advantages(batch)
-        beside = found[self.names[0]]
+        baseline = found[self.names[0]]
         for name, here in found.items():
-            if not np.any(np.isnan(here)) and not np.any(np.isnan(beside)):
-                self._compare(name, beside, here, batch.there)
+            if not np.any(np.isnan(here)) and not np.any(np.isnan(baseline)):
+                self._compare(name, baseline, here, batch.there)
             own = self._trained.get(name)
             if own is None or own.own_code or batch.advantages is None:
                 continue
@@ -209,20 +209,20 @@ class Replay:
         return found
 
     def results(self) -> list[Replayed]:
-        """Every estimator beside the first."""
+        """Return the comparison of every estimator with the first."""
         compared = [(name, self._compared.get(name, _Compared())) for name in self.names]
         return [
             Replayed(
                 estimator=name,
-                beside=self.names[0],
+                baseline=self.names[0],
                 steps=each.steps,
                 changed=each.changed,
                 departure=each.departure,
                 correlation=each.tally.correlation,
-                opposite=each.tally.opposite,
+                sign_flips=each.tally.sign_flips,
                 zero=each.tally.zero,
-                dies=each.dies,
-                revives=each.revives,
+                signal_lost=each.signal_lost,
+                signal_gained=each.signal_gained,
                 groups=each.groups,
                 scale=median(each.scales) if each.scales else nan,
                 problem=self.problems.get(name, ""),
@@ -268,24 +268,24 @@ class Replay:
     def _compare(
         self,
         name: str,
-        beside: Advantages,
+        baseline: Advantages,
         here: Advantages,
         there: Bool[np.ndarray, "prompt sample"],
     ) -> None:
         tolerance = FRAMEWORKS if RECORDED in (name, self.names[0]) else ROUNDING
         compared = self._compared.setdefault(name, _Compared())
-        compared.tally.add(beside[there], here[there])
-        departure, factor = changes(beside[there], here[there])
+        compared.tally.add(baseline[there], here[there])
+        departure, factor = changes(baseline[there], here[there])
         compared.departure = departure if not compared.steps else max(compared.departure, departure)
         if factor == factor:
             compared.scales.append(factor)
-        sizes = (np.abs(beside), np.abs(here))
+        sizes = (np.abs(baseline), np.abs(here))
         dead = [np.max(s, axis=1, initial=0) <= tolerance * np.max(s, initial=0) for s in sizes]
         compared.steps += 1
         compared.changed += int(departure > tolerance)
-        compared.groups += len(beside)
-        compared.dies += int(np.sum(~dead[0] & dead[1]))
-        compared.revives += int(np.sum(dead[0] & ~dead[1]))
+        compared.groups += len(baseline)
+        compared.signal_lost += int(np.sum(~dead[0] & dead[1]))
+        compared.signal_gained += int(np.sum(dead[0] & ~dead[1]))
 
 
 def _token_counts(batch: Batch) -> Float[np.ndarray, "prompt sample"] | None:

@@ -14,7 +14,7 @@ from gdpo.diagnostics import Diagnosis, Finding, Influence
 from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding
 
-OVER_TIME = ("mean", "missing", "dead_groups", "group_std")
+OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std")
 """What is kept of every reward at every step: fields of `RewardDiagnosis`."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
@@ -40,8 +40,8 @@ class RewardOverall:
     missing: float
     """Share of the rollouts of the run."""
     groups: int
-    live_groups: int
-    """Groups in which it varies."""
+    zero_variance_groups: int
+    """Number of groups in which all samples have the same value."""
     weight_share: float
     """Share of the weights, mean over the groups."""
     influence_share: float
@@ -208,13 +208,13 @@ class RunAnalysis:
             # Padding of smaller groups is missing in the array, and no rollout.
             values |= {"missing": 1 - there / step.rollouts, "with_length": length}
             numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
-            live = round(reward.groups * (1 - (reward.dead_groups or 0.0)))
-            counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, live])
+            constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
+            counts = np.array([1, there, there * (reward.mean or 0.0), reward.groups, constant])
             self._counts[reward.name] = self._counts.get(reward.name, 0) + counts
         return numbers
 
     def _overall(self, name: str, whole: Influence) -> RewardOverall:
-        steps, there, total, groups, live = self._counts[name].tolist()
+        steps, there, total, groups, constant = self._counts[name].tolist()
         means = self.over_time(name, "mean")
         means = means[~np.isnan(means)]
         tenth = max(1, len(means) // _TENTH)
@@ -226,7 +226,7 @@ class RunAnalysis:
             last=_mean(means[-tenth:]),
             missing=1 - there / self.rollouts if self.rollouts else nan,
             groups=int(groups),
-            live_groups=int(live),
+            zero_variance_groups=int(constant),
             with_length=_mean(self.over_time(name, "with_length")),
             **{what: _of_window(whole, what)[name] for what in OVER_WINDOW},
         )

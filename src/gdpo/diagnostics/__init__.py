@@ -1,7 +1,7 @@
 """What a reward array says about a batch, and what to do about it."""
 
 from gdpo.diagnostics._findings import Thresholds
-from gdpo.diagnostics._measures import dead_groups, group_std, silent_groups
+from gdpo.diagnostics._measures import group_std, zero_advantage_groups, zero_variance_groups
 from gdpo.diagnostics.diagnosis import Diagnosis, Finding, RewardDiagnosis
 from gdpo.diagnostics.influence import Influence
 from gdpo.diagnostics.step import diagnose
@@ -14,8 +14,8 @@ __all__ = [
     "RewardDiagnosis",
     "Thresholds",
     "Watch",
-    "dead_groups",
     "diagnose",
     "group_std",
-    "silent_groups",
+    "zero_advantage_groups",
+    "zero_variance_groups",
 ]

@@ -27,9 +27,9 @@ class Thresholds:
     diagnostics.md says how often they cry wolf.
     """
 
-    dead: float = 0.9
-    """Share of dead groups from which a reward is said not to vary: it acts in one of ten groups at
-    most."""
+    zero_variance: float = 0.9
+    """Share of zero-variance groups from which a reward counts as constant: it then varies in at
+    most one of ten groups."""
     few_groups: int = 7
     """With fewer groups, what is said about a share of them is a note and no warning. A reward that
     varies in half of all groups is dead in 6 of 6 by chance in 1.6 %, in 7 of 7 in 0.8 %."""
@@ -37,10 +37,10 @@ class Thresholds:
     """Share of groups that differ by no more than rounding from which a loss of signal is named:
     less costs little, and a reward that is computed may well do so in a few."""
     top: float = 0.95
-    """Part of its declared range at which the mean of a dead reward counts as the top of it. The
-    few groups that still vary keep the mean of a learnt reward a little below 1."""
+    """A constant reward whose mean is above this part of its declared range is at the top of it. It
+    is not 1, because the few groups that still vary lower the mean of a learned reward."""
     bottom: float = 0.05
-    """Part of its declared range up to which the mean of a dead reward counts as the bottom."""
+    """A constant reward whose mean is below this part of its declared range is at the bottom."""
     missing: float = 0.9
     """Share of missing values from which a reward is said to be mostly missing: one of ten rollouts
     at most decides it."""
@@ -49,7 +49,7 @@ class Thresholds:
     standard error of a share is about 2 % with 256 groups of 8."""
     least_groups: int = 64
     """Groups from which it is said that a reward is ignored or reversed."""
-    least_live: int = 16
+    least_varying: int = 16
     """Of these, the groups in which the reward has to vary."""
     ignored: float = 0.25
     """Part of the correlation with the advantage that the weights ask for, below which a reward is
@@ -66,13 +66,13 @@ class Thresholds:
     """Rollouts without conflict, as a part of what unrelated rewards would give, below which a
     batch is in conflict. Half of all rollouts are in conflict if two rewards of 0 and 1 at a rate
     of one half are unrelated: their share alone says nothing."""
-    silent: float = 0.9
-    """Share of silent groups from which a batch has no signal: nine of ten rollouts are generated
-    for nothing."""
-    live_rms: float = 3.0
+    zero_advantage: float = 0.9
+    """Share of zero-advantage groups from which a batch has no signal: nine of ten rollouts then
+    train nothing."""
+    signal_rms: float = 3.0
     """Size of the advantages in the groups that have signal, from which the gain is too high. It is
     1 where all groups have signal, and 1 / √share where few do: 3 is reached at a ninth."""
-    tiny_spread: float = 0.01
+    tiny_std: float = 0.01
     """Typical spread in a group, as a part of the declared range, below which it may be noise."""
     extreme: float = 10.0
     """Size of an advantage that is extreme, in root mean squares of the groups that have signal, so
@@ -97,10 +97,13 @@ def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fi
         yield from _missing(reward, thresholds)
         if (reward.below_resolution or 0) >= thresholds.below_resolution:
             yield _below_resolution(reward, diagnosis.precision, thresholds)
-        elif reward.dead_groups is not None and reward.dead_groups >= thresholds.dead:
+        elif (
+            reward.zero_variance_groups is not None
+            and reward.zero_variance_groups >= thresholds.zero_variance
+        ):
             yield _dead(reward, thresholds)
         else:
-            yield from _tiny_spread(reward, thresholds)
+            yield from _tiny_std(reward, thresholds)
 
 
 def severity_of_share(groups: int, thresholds: Thresholds) -> Severity:
@@ -149,11 +152,13 @@ def _below_resolution(reward: RewardDiagnosis, precision: str, thresholds: Thres
 
 
 def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
-    assert reward.dead_groups is not None, "a dead reward applies to a group"
+    assert reward.zero_variance_groups is not None, "a reward without variance applies to a group"
     where, at = reward.saturation, "" if reward.mean is None else f" at {reward.mean:.3g}"
-    constant = f"`{reward.name}` is constant in {percent(reward.dead_groups)} of its groups"
+    constant = (
+        f"`{reward.name}` is constant in {percent(reward.zero_variance_groups)} of its groups"
+    )
     severity = severity_of_share(reward.groups, thresholds)
-    evidence = {"dead_groups": reward.dead_groups, "groups": float(reward.groups)}
+    evidence = {"zero_variance_groups": reward.zero_variance_groups, "groups": float(reward.groups)}
     if where is not None:
         evidence["saturation"] = where
     if where is not None and not 0 <= where <= 1:
@@ -186,15 +191,15 @@ def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
     return Finding(kind, severity, (reward.name,), message, remedy, evidence)
 
 
-def _tiny_spread(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    if reward.low is None or reward.high is None or not reward.live_std:
+def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Finding]:
+    if reward.low is None or reward.high is None or not reward.varying_std:
         return
-    part = reward.live_std / (reward.high - reward.low)
+    part = reward.varying_std / (reward.high - reward.low)
     # With a noise floor, or beside larger rewards that are summed first, it has no say.
     counts = (reward.influence_share or 0) >= (reward.weight_share or 0) / 2
-    if part < thresholds.tiny_spread and counts:
+    if part < thresholds.tiny_std and counts:
         yield Finding(
-            Kind.TINY_SPREAD,
+            Kind.TINY_STD,
             Severity.WARNING,
             (reward.name,),
             f"`{reward.name}` varies by {percent(part)} of its range in a group and still holds "
@@ -204,7 +209,7 @@ def _tiny_spread(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Fi
             "declare the range that it really uses",
             {
                 "part_of_range": part,
-                "live_std": reward.live_std,
+                "varying_std": reward.varying_std,
                 "influence_share": reward.influence_share or 0,
             },
         )
@@ -249,7 +254,7 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
         return
     rewards = list(_rewards(influence))
     for reward in rewards:
-        if reward.weight_share == 0 or reward.live < thresholds.least_live:
+        if reward.weight_share == 0 or reward.live < thresholds.least_varying:
             continue
         margin = thresholds.standard_errors * reward.error
         if reward.correlation < -margin and -reward.share >= thresholds.reversed:
@@ -352,7 +357,7 @@ def batch_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fin
 
 
 def _no_signal(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    if d.silent_groups < thresholds.silent:
+    if d.zero_advantage_groups < thresholds.zero_advantage:
         return
     remedy = "mix in prompts of another difficulty, take more samples per prompt, or warm-start"
     if all(reward.weight == 0 for reward in d.rewards):
@@ -361,10 +366,10 @@ def _no_signal(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         Kind.NO_SIGNAL,
         severity_of_share(d.prompts, thresholds),
         (),
-        f"{percent(d.silent_groups)} of the {d.prompts} groups have advantages of exactly 0: they "
-        "train nothing",
+        f"{percent(d.zero_advantage_groups)} of the {d.prompts} groups have advantages of exactly "
+        "0: they train nothing",
         remedy,
-        {"silent_groups": d.silent_groups, "groups": float(d.prompts)},
+        {"zero_advantage_groups": d.zero_advantage_groups, "groups": float(d.prompts)},
     )
 
 
@@ -389,23 +394,27 @@ def _conflict(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _gain(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     # Where most groups live, large advantages are the unit of the rewards.
-    if d.live_rms is None or d.live_rms < thresholds.live_rms or d.silent_groups < 0.5:
+    if (
+        d.signal_rms is None
+        or d.signal_rms < thresholds.signal_rms
+        or d.zero_advantage_groups < 0.5
+    ):
         return
     yield Finding(
         Kind.GAIN,
         Severity.WARNING,
         (),
-        f"the advantages of the {percent(1 - d.silent_groups)} of groups that have signal are "
-        f"{times(d.live_rms)} their usual size: the batch step scales them up, and with them the "
-        "learning rate",
+        f"only {percent(1 - d.zero_advantage_groups)} of the groups have signal, and their "
+        f"advantages are {times(d.signal_rms)} their usual size: batch normalization scales "
+        "them up, which acts like a larger learning rate",
         "use prompts on which more groups vary, lower the learning rate, or use an estimator "
         "without a batch step: mo_grpo",
-        {"live_rms": d.live_rms, "silent_groups": d.silent_groups},
+        {"signal_rms": d.signal_rms, "zero_advantage_groups": d.zero_advantage_groups},
     )
 
 
 def _extreme(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    ratio = d.largest / d.live_rms if d.live_rms else 0.0
+    ratio = d.largest / d.signal_rms if d.signal_rms else 0.0
     if ratio <= thresholds.extreme:
         return
     yield Finding(
@@ -414,16 +423,16 @@ def _extreme(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         (),
         f"the largest advantage is {d.largest:.3g}, {times(ratio)} their root mean square in the "
         "groups that have signal: one rollout can decide a step",
-        f"max_advantage: {thresholds.extreme * (d.live_rms or 1.0):.3g}, where the estimator has "
+        f"max_advantage: {thresholds.extreme * (d.signal_rms or 1.0):.3g}, where the estimator has "
         "it; otherwise see whether the rewards have outliers",
-        {"largest": d.largest, "live_rms": d.live_rms or 0.0},
+        {"largest": d.largest, "signal_rms": d.signal_rms or 0.0},
     )
 
 
 def _one_group(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    if d.prompts > 1 or d.live_rms is None or d.rollouts < 2:
+    if d.prompts > 1 or d.signal_rms is None or d.rollouts < 2:
         return
-    std = d.live_rms * sqrt(d.rollouts / (d.rollouts - 1))
+    std = d.signal_rms * sqrt(d.rollouts / (d.rollouts - 1))
     divided = abs(std - 1) < _UNIT
     # Equal to GRPO, it divides by what GRPO divides by, and no difference between groups is lost.
     if divided and (d.same_as_grpo or 0.0) < thresholds.same:

@@ -48,7 +48,7 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     return mean_std(_spreads(rewards))
 
 
-def dead_groups(rewards: Rewards) -> Float[Any, " reward"]:
+def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
     """Share of groups in which a reward does not vary, among the groups that it applies to.
 
     Such a group teaches nothing about this reward: every sample did equally well or equally badly.
@@ -59,10 +59,10 @@ def dead_groups(rewards: Rewards) -> Float[Any, " reward"]:
     Returns:
         One share in [0, 1] per reward; NaN for a reward that applies nowhere.
     """
-    return dead_share(_spreads(rewards))
+    return zero_variance_share(_spreads(rewards))
 
 
-def silent_groups(advantages: Advantages) -> float:
+def zero_advantage_groups(advantages: Advantages) -> float:
     """Share of groups in which every advantage is exactly 0: they train nothing.
 
     Args:
@@ -81,7 +81,7 @@ def mean_std(spreads: Spreads) -> Float[Any, " reward"]:
     return mean(spreads, over=0)[0, :]
 
 
-def dead_share(spreads: Spreads) -> Float[Any, " reward"]:
+def zero_variance_share(spreads: Spreads) -> Float[Any, " reward"]:
     """Share of the groups that each reward applies to in which its spread is 0."""
     xp = array_namespace(spreads)
     dead = xp.where(xp.isnan(spreads), spreads, xp.astype(spreads == 0, spreads.dtype))
@@ -157,7 +157,7 @@ def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | 
     return _mean(np.where(absent, np.nan, both)), _mean(chance)
 
 
-def live_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
+def signal_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
     """Root mean square of the advantages in the groups that have any other than 0."""
     live = applies & np.any(advantages != 0, axis=SAMPLES, keepdims=True)
     largest = np.max(np.abs(advantages), where=live, initial=0.0)

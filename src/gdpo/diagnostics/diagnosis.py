@@ -40,7 +40,7 @@ class Kind(StrEnum):
     """A reward differs in its groups by less than its floating-point type tells from rounding."""
     CONSTANT = "constant"
     """A reward does not vary."""
-    TINY_SPREAD = "tiny_spread"
+    TINY_STD = "tiny_std"
     """A reward varies by a tiny part of its range, and counts in full."""
     REDUNDANT = "redundant"
     """Two rewards say the same: it counts twice."""
@@ -138,7 +138,7 @@ Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 _LOGGED_OF_REWARDS = (
     "mean",
     "group_std",
-    "dead_groups",
+    "zero_variance_groups",
     "missing",
     "saturation",
     "influence",
@@ -146,9 +146,9 @@ _LOGGED_OF_REWARDS = (
 )
 _LOGGED_OF_BATCH = (
     "conflict",
-    "silent_groups",
+    "zero_advantage_groups",
     "batch_gain",
-    "live_rms",
+    "signal_rms",
     "largest",
     "distinct",
     "distinct_grpo",
@@ -172,11 +172,11 @@ class RewardDiagnosis:
     """Share of the batch's values that are missing."""
     groups: int
     """Groups that it applies to."""
-    dead_groups: float | None
+    zero_variance_groups: float | None
     """Share of them in which it does not vary."""
     group_std: float | None
     """Sample standard deviation in a group, mean over the groups that it applies to."""
-    live_std: float | None
+    varying_std: float | None
     """The same, median over the groups in which it varies: the typical spread."""
     saturation: float | None
     """Where the mean lies in the declared range: 0 at the bottom, 1 at the top."""
@@ -215,17 +215,17 @@ class Diagnosis:
     """Share of rollouts in which one w_k z_k is above 0 and another below."""
     chance_conflict: float | None
     """The share to expect if the rewards of a group had nothing to do with each other."""
-    silent_groups: float
+    zero_advantage_groups: float
     """Share of groups whose advantages are all exactly 0."""
     batch_gain: float | None
     """1 / standard deviation of Σ w_k z_k over the batch: what GDPO's batch step multiplies with.
     """
-    live_rms: float | None
-    """Root mean square of the advantages in the groups that are not silent."""
+    signal_rms: float | None
+    """Root mean square of the advantages in the groups that are not zero-advantage groups."""
     largest: float
     """Largest size of an advantage."""
     distinct: float | None
-    """Different advantages in a group, mean over the groups that are not silent."""
+    """Different advantages in a group, mean over the groups that are not zero-advantage groups."""
     distinct_grpo: float | None
     """The same under GRPO, in the same groups."""
     same_as_grpo: float | None
@@ -310,10 +310,12 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cells(reward: RewardDiagnosis) -> tuple[str, ...]:
     influence = (reward.influence_share, reward.influence_margin)
-    means = ("–" if value is None else f"{value:.3g}" for value in (reward.mean, reward.live_std))
+    means = (
+        "–" if value is None else f"{value:.3g}" for value in (reward.mean, reward.varying_std)
+    )
     shares = (
         "–" if value is None else percent(value)
-        for value in (reward.dead_groups, reward.weight_share)
+        for value in (reward.zero_variance_groups, reward.weight_share)
     )
     return (
         reward.name,
@@ -325,7 +327,7 @@ def _cells(reward: RewardDiagnosis) -> tuple[str, ...]:
 
 
 def _batch(d: Diagnosis) -> Iterator[str]:
-    groups = f"groups without signal {percent(d.silent_groups)}"
+    groups = f"groups without signal {percent(d.zero_advantage_groups)}"
     if d.conflict is None or d.chance_conflict is None:
         yield groups
     else:
@@ -333,9 +335,9 @@ def _batch(d: Diagnosis) -> Iterator[str]:
             f"{groups}; rollouts pulled both ways {percent(d.conflict)} "
             f"({percent(d.chance_conflict)} by chance)"
         )
-    if d.live_rms is not None and d.distinct is not None and d.distinct_grpo is not None:
+    if d.signal_rms is not None and d.distinct is not None and d.distinct_grpo is not None:
         yield (
-            f"advantages: rms {d.live_rms:.3g} where there is signal, largest {d.largest:.3g}; "
+            f"advantages: rms {d.signal_rms:.3g} where there is signal, largest {d.largest:.3g}; "
             f"different in a group {d.distinct:.3g} (grpo {d.distinct_grpo:.3g})"
         )
 

@@ -107,9 +107,9 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
         degrees=tuple(map(tuple, degrees.tolist())),
         conflict=conflict,
         chance_conflict=chance_conflict,
-        silent_groups=measures.silent_groups(a),
+        zero_advantage_groups=measures.zero_advantage_groups(a),
         batch_gain=1 / gain if gain > 0 else None,
-        live_rms=measures.live_rms(a, applies),
+        signal_rms=measures.signal_rms(a, applies),
         largest=float(np.max(np.abs(a), where=applies, initial=0.0)),
         distinct=measures.distinct(a, applies, live),
         distinct_grpo=measures.distinct(batch.grpo, applies, live),
@@ -170,9 +170,9 @@ def _reward_diagnoses(
         "mean": _numbers(means),
         "missing": np.mean(missing, axis=BATCH).tolist(),
         "groups": np.sum(~np.isnan(batch.std), axis=0).tolist(),
-        "dead_groups": _numbers(measures.dead_share(batch.std)),
+        "zero_variance_groups": _numbers(measures.zero_variance_share(batch.std)),
         "group_std": _numbers(measures.mean_std(batch.std)),
-        "live_std": _numbers(_live_std(batch.std)),
+        "varying_std": _numbers(_varying_std(batch.std)),
         "saturation": _numbers((means - low) / (high - low)),
         "weight_share": _numbers(influence.weight_shares),
         "influence": known(influence.sums.influence / rollouts),
@@ -184,7 +184,7 @@ def _reward_diagnoses(
     return tuple(RewardDiagnosis(**dict(zip(columns, row, strict=True))) for row in rows)
 
 
-def _live_std(std: measures.PerGroup) -> Vector:
+def _varying_std(std: measures.PerGroup) -> Vector:
     """Median over the groups in which each reward varies; NaN: it does in none."""
     live = np.sort(np.where(std > 0, std, np.nan), axis=0)
     count = np.sum(std > 0, axis=0)

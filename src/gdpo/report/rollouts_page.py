@@ -200,7 +200,7 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
-    others = [r for r in analysis.replayed if r.estimator != r.beside and r.steps]
+    others = [r for r in analysis.replayed if r.estimator != r.baseline and r.steps]
     if others and analysis.report.total_alone:
         sentence = scalar_alone(analysis.report)
         yield f"{sentence[0].upper()}{sentence[1:]}."
@@ -215,8 +215,8 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
     for each in others:
         if each.estimator == "gdpo" and not each.same:
             yield (
-                f"Under gdpo {percent(each.opposite)} of the rollouts would be pushed the other "
-                f"way than under {each.beside}."
+                f"Under gdpo {percent(each.sign_flips)} of the rollouts would be pushed the other "
+                f"way than under {each.baseline}."
             )
 
 
@@ -234,14 +234,16 @@ def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> lis
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Influence, and live groups, of every reward of a run."""
+    """Influence, and zero-variance groups, of every reward of a run."""
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
         title = shown.runs[run.run] or "all rewards"
-        live = [(run, shown.rewards[n], 1 - run.over_time(n, "dead_groups")) for n in names]
+        constant = [
+            (run, shown.rewards[n], run.over_time(n, "zero_variance_groups")) for n in names
+        ]
         charts.append(_influence_chart(run, title, names, shown, points))
-        charts.append(_chart(title, "live groups", live, points, low=0.0))
+        charts.append(_chart(title, "zero-variance groups", constant, points, low=0.0))
     return charts
 
 

@@ -70,7 +70,7 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
         return []
     first = replayed[0]
     heading = (
-        f"the same rollouts under every estimator, beside {one_line(first.beside)} "
+        f"the same rollouts under every estimator, beside {one_line(first.baseline)} "
         f"({_count(first.steps, 'step')}, {_count(first.groups, 'group')})"
     )
     rows = [("estimator", "correlation", "other sign", "groups die", "revive", "scale", "")]
@@ -186,7 +186,7 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     if not rows:
         return
     most = max(3, min(room, _REWARDS))
-    headings = ("reward", "mean: first → last", "live groups", "weight share", "influence share")
+    headings = ("reward", "mean: first → last", "zero variance", "weight share", "influence share")
     headings = (*(["run"] if several else []), *headings)
     cells = [
         (*([_name(run.run)] if several else []), *_cells(reward)) for run, reward in rows[:most]
@@ -201,11 +201,11 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
 
 
 def _cells(reward: RewardOverall) -> tuple[str, ...]:
-    live = reward.live_groups / reward.groups if reward.groups else float("nan")
+    constant = reward.zero_variance_groups / reward.groups if reward.groups else float("nan")
     return (
         _name(reward.name),
         f"{_number(reward.first)} → {_number(reward.last)}",
-        _share(live),
+        _share(constant),
         _share(reward.weight_share),
         interval(reward.influence_share, reward.influence_margin),
     )
@@ -240,7 +240,7 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
 
 def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
     """Return a row of the table; of a scalar reward alone, equal estimators may still differ."""
-    if replayed.estimator == replayed.beside:
+    if replayed.estimator == replayed.baseline:
         verdict = ""
     elif replayed.problem:
         verdict = "fails"
@@ -253,19 +253,19 @@ def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
     return (
         _name(replayed.estimator),
         "–" if replayed.correlation != replayed.correlation else f"{replayed.correlation:z.3f}",
-        _share(replayed.opposite),
-        f"{replayed.dies:,}",
-        f"{replayed.revives:,}",
+        _share(replayed.sign_flips),
+        f"{replayed.signal_lost:,}",
+        f"{replayed.signal_gained:,}",
         _number(replayed.scale),
         verdict,
     )
 
 
 def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
-    others = [r for r in replayed if r.estimator != r.beside and r.steps]
+    others = [r for r in replayed if r.estimator != r.baseline and r.steps]
     same = [r.estimator for r in others if r.same]
     if others and len(same) == len(others):
-        yield f"nothing would change under any of them: it is {others[0].beside}, scaled"
+        yield f"nothing would change under any of them: it is {others[0].baseline}, scaled"
     elif same:
         yield f"nothing would change under {', '.join(map(one_line, same))}"
 
@@ -276,7 +276,7 @@ def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
             where = f"{one_line(each.estimator)} fails after {_count(each.steps, 'step')}"
             yield _cut(f"{where}: {one_line(each.problem)}", _PROBLEM)
         elif not each.steps:
-            why = each.problem or f"nothing to compare: no step has {each.beside} advantages too"
+            why = each.problem or f"nothing to compare: no step has {each.baseline} advantages too"
             yield _cut(f"not replayed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
 
 

@@ -49,7 +49,7 @@ class Claims:
             `all`: nothing, if all change together; `kept`: the advantages change with them;
             `mixed`: no claim.
         shift: Adding a constant to a reward changes nothing.
-        dead_groups: A group in which nothing varies gets exactly 0, whatever the others do.
+        zero_variance_groups: A group in which no reward varies gets exactly 0 in any batch.
         constant_rewards: A reward that never varies changes nothing.
         local: A group's advantages depend on no other group.
         signed: Takes negative weights.
@@ -57,7 +57,7 @@ class Claims:
 
     unit: Unit = "mixed"
     shift: bool = True
-    dead_groups: bool = True
+    zero_variance_groups: bool = True
     constant_rewards: bool = True
     local: bool = False
     signed: bool = True
@@ -78,9 +78,9 @@ def check_estimator(
 ) -> None:
     """Raise an AssertionError if an estimator breaks the contract of `gdpo.advantages`.
 
-    Checked on fixed batches, and on random ones with gaps, ties, dead groups and groups of one,
-    from hypothesis where it is installed: the oracle; NaN stays where it is; no signal and rounding
-    noise give exactly 0; a group of one, padding, a group that is not there; the order of prompts,
+    Checked on fixed batches, and on random ones with gaps, ties, zero-variance groups and groups
+    of one, from hypothesis if it is installed: the oracle; NaN stays where it is; no signal and
+    rounding noise give exactly 0; a group of one, padding, an absent group; the order of prompts,
     samples and rewards, and so how a batch is gathered from several ranks; rewards of weight 0; a
     constant reward, however large; shift and scale as claimed; rewards from 1e-30 to 1e30; float32
     against float64; whole numbers; every array library that is installed; and that infinite
@@ -190,7 +190,7 @@ def _drawn(subject: _Subject, count: int) -> Iterator[tuple[Any, Any, int]]:
         rng = np.random.default_rng(seed)
         shape = (*rng.integers(1, (4, 6), endpoint=True), rng.integers(1, 3, endpoint=True))
         values = rng.integers(-72, 72, shape, endpoint=True) / 8
-        coarse = rng.random() < 0.5  # ties and dead groups
+        coarse = rng.random() < 0.5  # ties and zero-variance groups
         gaps = rng.random(shape) < rng.choice([0.0, 0.2])
         rewards = np.where(gaps, np.nan, np.sign(values) if coarse else values)
         yield rewards, rng.choice(_allowed_weights(subject), shape[2]), seed
@@ -340,7 +340,7 @@ def _no_signal(subject: _Subject) -> None:
 
 
 def _dead_group(subject: _Subject) -> None:
-    if not subject.claims.dead_groups:
+    if not subject.claims.zero_variance_groups:
         return
     r = _batch((6, 7, 2))
     r[2] = [0.1, 0.7]

@@ -121,7 +121,7 @@ def one_line(view: RunView) -> str:
     rewards = " | ".join(
         f"{name} {_figure(view.newest(f'rewards/{name}/mean'))} "
         f"± {_figure(view.newest(f'rewards/{name}/group_std'))} in groups, "
-        f"dead {_percent(view.newest(f'rewards/{name}/dead_groups'))}"
+        f"dead {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}"
         for name, _ in view.rewards
     )
     left = view.seconds_left()
@@ -166,7 +166,7 @@ def _reward_table(view: RunView) -> Table:
     for heading in ("weight", "mean"):
         table.add_column(heading, justify="right")
     table.add_column("trend", width=_TREND_WIDTH)
-    for heading in ("± in groups", "dead groups"):
+    for heading in ("± in groups", "zero-variance groups"):
         table.add_column(heading, justify="right")
     for name, weight in view.rewards:
         means = [v for past in view.rows if (v := number(past, f"rewards/{name}/mean")) is not None]
@@ -176,7 +176,7 @@ def _reward_table(view: RunView) -> Table:
             _figure(view.newest(f"rewards/{name}/mean")),
             trend(means),
             _figure(view.newest(f"rewards/{name}/group_std")),
-            _percent(view.newest(f"rewards/{name}/dead_groups")),
+            _percent(view.newest(f"rewards/{name}/zero_variance_groups")),
         )
     return table
 

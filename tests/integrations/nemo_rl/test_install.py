@@ -64,7 +64,7 @@ def test_advantages_of_the_trainer_are_ours_and_it_logs_numbers_of_each_reward(n
     advantages = grpo.grpo_train(configured(grpo), BATCH, metrics)
     torch.testing.assert_close(advantages, torch.tensor(EXPECTED)[:, None].float().expand(4, 3))
     assert {"advantages/mean", "gdpo/format/mean"} <= set(metrics)
-    assert metrics["gdpo/format/dead_groups"].sum().item() == 1
+    assert metrics["gdpo/format/zero_variance_groups"].sum().item() == 1
 
 
 def test_modules_that_were_imported_before_are_changed_too(nemo_rl):

@@ -64,7 +64,7 @@ def test_numbers_for_the_log_come_once_per_batch():
     called(non_tensor_batch=COLUMNS)
     metrics = metrics_of_latest()
     assert metrics["gdpo/correct/mean"] == 0.5
-    assert metrics["gdpo/format/dead_groups"] == 1
+    assert metrics["gdpo/format/zero_variance_groups"] == 1
     assert metrics_of_latest() == {}
 
 

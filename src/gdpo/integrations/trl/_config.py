@@ -63,7 +63,8 @@ class GDPOConfig(GRPOConfig):
             (`"advantage_nonzero"`). `"off"`: groups stay as they are
             (`gdpo.integrations.trl._filtering` says what is drawn, logged and recorded).
         max_filter_rounds (`int`, *optional*, defaults to `3`):
-            Rounds of further generation for one batch, at most; dead groups left then are trained.
+            Largest number of extra generation rounds per batch. Groups that still have no variance
+            after them are trained on.
 
     TRL's `multi_objective_aggregation` and `scale_rewards` choose among TRL's own rules; here
     `advantage` does, and setting them is an error rather than silently without effect.

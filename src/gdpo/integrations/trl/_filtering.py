@@ -6,8 +6,8 @@ the weighted sum can still teach, since rewards are normalized before they are s
 TRL generates and scores the further groups, in as many rounds as `max_filter_rounds` allows; dead
 groups that are left then stay. Their prompts are drawn at random from the training data. The seed
 is made of the run's own and of how far it is, so that a resumed run draws the same. Each rank
-replaces its own groups, and all of them generate as many as the one with the most dead groups;
-groups that are alive and find no place are not trained.
+replaces its own groups, and all ranks generate as many as the one with the most zero-variance
+groups. Spare groups with variance are not trained on.
 
 What TRL logs of rewards and completions is that of the first generation: what the policy does on
 the prompts as they come. What `GDPOTrainer` logs of groups, advantages and their diagnosis is that
@@ -32,14 +32,14 @@ from gdpo.integrations.trl._groups import (
     Ranks,
     assemble,
     further_rows,
-    replace_dead,
+    replace_without_signal,
     which_vary,
 )
 from gdpo.integrations.trl._packing import loss_mask
 
 
 class FilteredGroups(GRPOTrainer):
-    """TRL's GRPO without dead groups, where its configuration sets `filter_groups`.
+    """TRL's GRPO without zero-variance groups, where its configuration sets `filter_groups`.
 
     Raises:
         ConfigError: The data has no rows to draw from, or a multimodal model is trained.
@@ -64,15 +64,15 @@ class FilteredGroups(GRPOTrainer):
         """What TRL generates for these rows, scored."""
         raise NotImplementedError
 
-    def _generate_live_groups(self, inputs: Any) -> list[Groups]:
+    def _generate_with_signal(self, inputs: Any) -> list[Groups]:
         """The groups of these rows, then those of every further round."""
         first = self._generate_groups(inputs)
         if self._filter == "off" or not (self.model and self.model.training):
             return [first]
-        generated = replace_dead(
+        generated = replace_without_signal(
             first,
             more=self._generate_more,
-            are_alive=self._are_alive,
+            have_signal=self._have_signal,
             ranks=self._ranks,
             rounds=self._max_filter_rounds,
         )
@@ -92,7 +92,7 @@ class FilteredGroups(GRPOTrainer):
         groups.output["num_items_in_batch"] = tokens.sum()
         return groups
 
-    def _are_alive(self, groups: Groups) -> list[bool]:
+    def _have_signal(self, groups: Groups) -> list[bool]:
         if self._filter == "any_reward_varies":
             return which_vary(groups, self.reward_weights.tolist())
         advantages = self.compute_advantages(groups.rewards, groups.token_counts)

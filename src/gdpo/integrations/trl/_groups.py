@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpo.diagnostics import dead_groups
+from gdpo.diagnostics import zero_variance_groups
 from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
 
 
@@ -67,17 +67,19 @@ def which_vary(groups: Groups, weights: Sequence[float]) -> list[bool]:
     return [
         any(
             weight != 0 and dead == 0
-            for weight, dead in zip(weights, dead_groups(group[None]).tolist(), strict=True)
+            for weight, dead in zip(
+                weights, zero_variance_groups(group[None]).tolist(), strict=True
+            )
         )
         for group in groups.rewards.cpu()
     ]
 
 
-def replace_dead(
+def replace_without_signal(
     first: Groups,
     *,
     more: Callable[[int], Groups],
-    are_alive: Callable[[Groups], list[bool]],
+    have_signal: Callable[[Groups], list[bool]],
     ranks: Ranks,
     rounds: int,
 ) -> list[Groups]:
@@ -86,7 +88,7 @@ def replace_dead(
     Args:
         first: Their places are given to groups that are alive, of the same rank.
         more: Generates a number of groups on every rank.
-        are_alive: The same on every rank.
+        have_signal: The same on every rank.
         ranks: Each holds an equal share of the groups.
         rounds: Of further generation, at most.
 
@@ -95,7 +97,7 @@ def replace_dead(
     """
     generated = [first]
     size = len(first.places) // ranks.count
-    dead = [place for place, alive in enumerate(are_alive(first)) if not alive]
+    dead = [place for place, alive in enumerate(have_signal(first)) if not alive]
     while dead and len(generated) <= rounds:
         of_rank = [
             [place for place in dead if place // size == rank] for rank in range(ranks.count)
@@ -103,7 +105,7 @@ def replace_dead(
         count = max(len(places) for places in of_rank)
         new = more(count)
         new.places = [None] * len(new.places)
-        alive = are_alive(new)
+        alive = have_signal(new)
         for rank, places in enumerate(of_rank):
             able = (group for group in range(rank * count, (rank + 1) * count) if alive[group])
             for place, group in zip(places, able, strict=False):

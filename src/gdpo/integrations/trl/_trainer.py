@@ -89,7 +89,7 @@ ONE_GROUP = (
 )
 
 
-_LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/dead_groups", "/silent_groups")
+_LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/zero_variance_groups", "/zero_advantage_groups")
 """What a diagnosis holds that stands in the log already, under `rewards/` and TRL's own names."""
 
 
@@ -101,8 +101,8 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     alone. Beside TRL's metrics it logs for each reward:
 
     - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups;
-    - `rewards/<name>/dead_groups`: share of the groups in which it does not vary, and so teaches
-      nothing;
+    - `rewards/<name>/zero_variance_groups`: share of the groups in which all samples have the
+      same value of this reward, so that it has no effect there;
     - `rewards/<name>/failed`: share of rollouts on which a `gdpo.Reward` failed (they count as
       missing); `rewards/<name>/failed_<kind>`: the same for each kind of failure that occurs;
     - `rewards/<name>/gate_closed`: share of rollouts in which its gate made it 0, for a gated one
@@ -240,7 +240,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         mode = "train" if self.model and self.model.training else "eval"
-        generated = self._generate_live_groups(inputs)
+        generated = self._generate_with_signal(inputs)
         batch = self._trained(generated)
         advantages = self.compute_advantages(batch.rewards, batch.token_counts)
         advantages = advantages.to(batch.output["advantages"].dtype)  # what is trained and recorded
@@ -280,7 +280,9 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         metrics = self._metrics[mode]
         for reward in diagnosis.rewards:
             metrics[f"rewards/{reward.name}/group_std"].append(_number(reward.group_std))
-            metrics[f"rewards/{reward.name}/dead_groups"].append(_number(reward.dead_groups))
+            metrics[f"rewards/{reward.name}/zero_variance_groups"].append(
+                _number(reward.zero_variance_groups)
+            )
         for name, share in closed_gates.items():
             metrics[f"rewards/{name}/gate_closed"].append(share)
         for key, value in self._rule.metrics(self.reward_func_names).items():
@@ -288,7 +290,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         for key, value in diagnosis.metrics().items():
             if not key.endswith(_LOGGED_WITH_REWARDS):
                 metrics[key].append(value)
-        metrics["frac_reward_zero_std"][-1] = diagnosis.silent_groups
+        metrics["frac_reward_zero_std"][-1] = diagnosis.zero_advantage_groups
 
     def _warn(self) -> None:
         if self.accelerator.is_main_process:
