@@ -12,6 +12,7 @@ from gdpo.errors import ConfigError
 
 def analyze(
     *paths: Path,
+    example: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     format: str | None = None,
     rewards: str | None = None,
     columns: Annotated[list[str] | None, Parameter(negative=())] = None,
@@ -35,6 +36,7 @@ def analyze(
 
     Args:
         paths: Files, or folders of one or several runs.
+        example: Analyze rollouts that come with gdpo: a small run in which one reward was ignored.
         format: One of the formats, instead of recognizing it.
         rewards: The columns that are rewards, with commas; a dot enters an object.
         columns: MEANING=COLUMN for files of no known format, with commas or repeated; meanings are
@@ -56,9 +58,18 @@ def analyze(
         follow: Look for more every few seconds, and say it again, until Ctrl-C, or until --fail-on
             ends it.
     """
+    if example:
+        from gdpo.analysis.example import EXAMPLE
+
+        if paths:
+            raise ConfigError(f"--example takes no paths: leave out {paths[0]}, or --example")
+        paths = (EXAMPLE,)
     if not paths:
         taken = f" (--estimators has taken {', '.join(estimators)})" if estimators else ""
-        raise ConfigError(f"name a file or folder with rollouts first: gdpo analyze PATH{taken}")
+        raise ConfigError(
+            f"name a file or folder with rollouts first: gdpo analyze PATH{taken}; "
+            "gdpo analyze --example reads rollouts that come with gdpo"
+        )
     told = ", ".join(map(_shown, paths)) if len(paths) <= 3 else f"{len(paths):,} paths"
     # Before anything heavy is imported: what reads for long should have said so.
     print(f"reading {told}", flush=True, file=sys.stderr if json else sys.stdout)
