@@ -16,6 +16,9 @@ def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_p
 
 def test_the_example_is_read_alone_and_an_analysis_without_paths_names_it(gdpo_says, tmp_path):
     code, _, err = gdpo_says("analyze", tmp_path, "--example")
-    assert code == 2 and "--example" in err and tmp_path.name in err
+    assert code == 2
+    assert "--example" in err
+    assert tmp_path.name in err
     code, _, err = gdpo_says("analyze")
-    assert code == 2 and "--example" in err
+    assert code == 2
+    assert "--example" in err
