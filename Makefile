@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 # With two torch threads on two busy cores, each waits for the other at every operation.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-all conformance check lint types clean help
+.PHONY: demo test test-slow test-all conformance check lint types docs docs-serve dist clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -40,6 +40,27 @@ types: $(VENV)/.installed
 
 check: lint types test-all  ## Lint, types and all tests: what a change must pass
 
+# Version 2 of MkDocs is another program; its notice is for those who might install it.
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+docs: export PYTHONWARNINGS := ignore:IProgress
+# The tutorials' commands write no colours and no spinners.
+docs: export TTY_COMPATIBLE := 0
+docs docs-serve: export PATH := $(CURDIR)/$(BIN):$(PATH)
+docs: $(VENV)/.docs  ## Build the documentation site strictly into site/, tutorials executed
+	@rm -rf .cache/tutorials && mkdir -p .cache/tutorials    # what the tutorials write
+	cd .cache/tutorials && mkdocs build --strict -f ../../mkdocs.yml
+
+docs-serve: export EXECUTE_TUTORIALS := false
+docs-serve: $(VENV)/.docs  ## Show the site while its pages are edited (tutorials are not executed)
+	$(BIN)/mkdocs serve
+
+dist: $(VENV)/.release  ## Build the wheel and the sdist, and try the wheel in empty environments
+	PYTHON=$(BIN)/python .ci/try_wheel
+
+$(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
+
 $(VENV)/.installed: pyproject.toml constraints.txt requirements-bfcl.txt
 	@test -n "$(PYTHON)" || { echo "gdpo needs Python 3.11 or newer, and none was found on the path"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -48,4 +69,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt requirements-bfcl.txt
 	@touch $@
 
 clean:  ## Remove the environment and caches; runs stay
-	rm -rf $(VENV) .conformance .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist .cache .conformance .pytest_cache .ruff_cache .hypothesis

@@ -28,7 +28,7 @@ def paired_interval(
     References:
         Student 1908, "The probable error of a mean".
 
-    Example:
+    Examples:
         >>> mean, low, high, pairs = paired_interval(np.array([1.0, 0.0, 1.0]), np.zeros(3))
         >>> f"{mean:.2f} {low:.2f} {high:.2f} {pairs}"
         '0.67 -0.77 2.10 3'

@@ -80,7 +80,7 @@ def corr_grpo(
     References:
         "CorrGRPO" 2026, https://arxiv.org/abs/2609.36820, and its published code.
 
-    Example:
+    Examples:
         Two independent rewards: divided by √2.
 
         >>> import numpy as np
@@ -141,7 +141,7 @@ def gd2po_hard(
     References:
         "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
         >>> gd2po_hard(r, [1, 1]).round(4)
@@ -189,7 +189,7 @@ def gd2po_snr(
         "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code. What differs from
         it: `gd2po_hard`.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
         >>> gd2po_snr(r, [1, 0.5]).round(4)
@@ -248,7 +248,7 @@ def gdpo_decorrelated(
     References:
         "RDPO" 2026, https://arxiv.org/abs/2605.13641.
 
-    Example:
+    Examples:
         The same reward twice, and another one: with α = 1 both count alike.
 
         >>> import numpy as np

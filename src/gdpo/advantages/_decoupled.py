@@ -81,7 +81,7 @@ def gdpo(
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 4 to 7; token weights: verl
         0.9.1, `verl/trainer/ppo/core_algos.py`.
 
-    Example:
+    Examples:
         The same rewards as in `grpo`: two rewards count more than one.
 
         >>> import numpy as np
@@ -135,7 +135,7 @@ def gdpo_leave_one_out(
     References:
         NeMo-RL, `nemo_rl/algorithms/advantage_estimator.py` (commit 7ea279a).
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> r = np.array([[[0.0], [1.0], [3.0]], [[1.0], [1.0], [1.0]]])
         >>> gdpo_leave_one_out(r, [1]).round(4)
@@ -182,7 +182,7 @@ def per_reward_batch_std(
         DataError: An infinite reward, or not three axes.
         ConfigError: Weights or options that do not fit the rewards.
 
-    Example:
+    Examples:
         The first reward varies in one group only, and counts for as much as the second.
 
         >>> import numpy as np

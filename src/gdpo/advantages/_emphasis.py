@@ -75,7 +75,7 @@ def sa_mrpo(
     References:
         "SA-MRPO" 2026, https://arxiv.org/abs/2608.16072.
 
-    Example:
+    Examples:
         The first reward is at 3/4 of its range, the second at 1/2.
 
         >>> import numpy as np
@@ -133,7 +133,7 @@ def saw(
     References:
         "SAW" 2026, https://arxiv.org/abs/2606.07705, and its published code (`gdpo-h`).
 
-    Example:
+    Examples:
         The second reward is earned half as often as the first.
 
         >>> import numpy as np

@@ -49,7 +49,7 @@ class AdvantageRule:
         ConfigError: An unknown estimator, option or reward name; an option that is missing, or that
             the estimator refuses.
 
-    Example:
+    Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
         >>> rule(np.array([[[0.0, 0.0], [0.01, 1.0]]]), [1.0, 1.0]).round(4)
         array([[-0.7071,  0.7071]])

@@ -51,7 +51,7 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
         Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300; several rewards: Liu et
         al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 1, 2 and 7.
 
-    Example:
+    Examples:
         Two samples, two rewards; one sample gets both rewards or only one of them: the advantage is
         the same.
 
@@ -91,7 +91,7 @@ def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
         the multi-reward
         setting: "GRPO w/o std" of https://arxiv.org/abs/2601.05242, section 3.1.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> grpo_no_std(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1])
         array([[-0.5,  0.5],
@@ -128,7 +128,7 @@ def rloo(rewards: Rewards, weights: Weights) -> Advantages:
     References:
         Ahmadian et al. 2024, "Back to Basics", https://arxiv.org/abs/2402.14740; Kool et al. 2019.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> rloo(np.array([[[0.0], [0.0], [1.0]]]), [1])
         array([[-0.5, -0.5,  1. ]])
@@ -167,7 +167,7 @@ def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
         Liu et al. 2025, "Part I: Tricks or Traps?", https://arxiv.org/abs/2508.08221 (Lite-PPO); Hu
         2025, "REINFORCE++", https://arxiv.org/abs/2501.03262.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> grpo_batch_std(np.array([[[0.0], [1.0]], [[3.0], [5.0]]]), [1]).round(4)
         array([[-0.2255,  0.2255],
@@ -204,7 +204,7 @@ def grpo_batch_norm(rewards: Rewards, weights: Weights) -> Advantages:
         The batch step: https://arxiv.org/abs/2601.05242, Eq. 6. The published code of GDPO holds an
         estimator of this kind that it does not use.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> grpo_batch_norm(np.array([[[0.0], [1.0]], [[2.0], [2.0]]]), [1]).round(4)
         array([[-1.2247,  1.2247],

@@ -83,7 +83,7 @@ def mo_grpo(
     References:
         Ichihara et al. 2025, "MO-GRPO", https://arxiv.org/abs/2509.22047.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> mo_grpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)
         array([[-0.7071,  0.7071],
@@ -131,7 +131,7 @@ def dvao(
     References:
         Jiang et al. 2026, "DVAO", https://arxiv.org/abs/2605.25604.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> dvao(np.array([[[0.0, 0.0], [0.0, 3.0]], [[0.0, 3.0], [1.0, 0.0]]]), [1, 1]).round(4)
         array([[-0.7071,  0.7071],
@@ -185,7 +185,7 @@ def dara_symmetric(
     References:
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code.
 
-    Example:
+    Examples:
         The first reward varies in one of two groups: there it counts √2 times.
 
         >>> import numpy as np
@@ -238,7 +238,7 @@ def dara_asymmetric(
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code. What differs from it:
         `dara_symmetric`.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])
         >>> dara_asymmetric(r, [1, 1]).round(4)
@@ -298,7 +298,7 @@ def rvpo(
     References:
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
 
-    Example:
+    Examples:
         One of two rewards is nearer to none than to both.
 
         >>> import numpy as np
@@ -357,7 +357,7 @@ def constrained_grpo(
     References:
         Girgis et al. 2026, "Constrained GRPO", https://arxiv.org/abs/2602.05863.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> r = np.array([[[0.0, 1.0], [1.0, 0.0]]])
         >>> constrained_grpo(r, [1, 1], multipliers=[np.nan, 2]).round(4)
@@ -394,7 +394,7 @@ class DualAscent:
     Raises:
         ConfigError: No target at all, or a number out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> duals = DualAscent(targets=[np.nan, 0.9], step_size=1.0)
         >>> duals.update(np.zeros((2, 4, 2)))

@@ -74,7 +74,7 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
         DataError: An infinite reward, not three axes, or advantages that do not fit.
         ConfigError: Names, weights, bounds or an estimator that do not fit the rewards.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> rewards = np.random.default_rng(0).random((256, 8, 2)) * [10, 1]
         >>> diagnosis = diagnose(rewards, [1, 1], ["steps", "style"], estimator="grpo")

@@ -178,7 +178,7 @@ class Watch:
     A reward that is ignored or reversed over the last groups is due when it is found, any other
     warning after five steps in a row.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from gdpo.diagnostics import diagnose
         >>> watch, random = Watch(), np.random.default_rng(0)

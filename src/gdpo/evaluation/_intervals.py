@@ -37,7 +37,7 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     References:
         Wilson 1927, "Probable inference"; Korn and Graubard 1998 for the effective size.
 
-    Example:
+    Examples:
         >>> e = share([1.0] * 8 + [0.0] * 12)
         >>> f"{e.mean:.2f} {e.low:.2f} {e.high:.2f}"
         '0.40 0.22 0.62'

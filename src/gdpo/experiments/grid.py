@@ -64,7 +64,7 @@ def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
         ConfigError: There is no `=`, no value, no YAML, a value twice, a key twice, or a key that
             an option of its own varies.
 
-    Example:
+    Examples:
         >>> list(read_variants(["lora.r=8,16", "trainer.beta=0.0"]))
         ['lora.r=8 trainer.beta=0', 'lora.r=16 trainer.beta=0']
     """

@@ -57,7 +57,7 @@ def permutation_test(
         Fisher 1935, "The Design of Experiments"; Phipson and Smyth 2010, "Permutation P-values
         should never be zero", https://arxiv.org/abs/1603.05766.
 
-    Example:
+    Examples:
         >>> permutation_test(np.array([0.7, 0.8, 0.9]), np.array([0.1, 0.2, 0.3]))
         PValue(p=0.1, floor=0.1)
     """
@@ -80,7 +80,7 @@ def permutation_test(
 def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
     """Return the minimum attainable p of the permutation test, for these numbers of runs.
 
-    Example:
+    Examples:
         >>> round(least_p(5, 5), 4)
         0.0079
     """
@@ -101,7 +101,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     References:
         Holm 1979, "A simple sequentially rejective multiple test procedure".
 
-    Example:
+    Examples:
         >>> holm([0.04, 0.01, 0.5])
         (0.08, 0.03, 0.5)
     """
@@ -154,7 +154,7 @@ def interquartile_mean(values: Float[np.ndarray, "*draw value"]) -> Any:
         Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice", section 4.3,
         https://arxiv.org/abs/2108.13264.
 
-    Example:
+    Examples:
         >>> float(interquartile_mean(np.array([0.0, 2.0, 3.0, 4.0, 100.0])))
         3.0
     """

@@ -75,7 +75,7 @@ def first_reached(
     Returns:
         The step, the first being 1; None: not within these steps.
 
-    Example:
+    Examples:
         >>> first_reached(np.array([0.0] * 10 + [1.0] * 10), 0.8)
         14
     """

@@ -187,7 +187,7 @@ def split_values(text: str, source: str) -> list[str]:
     Raises:
         ConfigError: It is no YAML.
 
-    Example:
+    Examples:
         >>> split_values("1.0,0.50, {on: correctness, at_least: 1}", "--vary")
         ['1', '0.5', '{on: correctness, at_least: 1}']
     """

@@ -91,7 +91,7 @@ def extract_code(completion: str) -> str:
     Args:
         completion: Any text; the time is linear in its length.
 
-    Example:
+    Examples:
         >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
         'print(1)'
     """

@@ -67,7 +67,7 @@ def apply_gates(
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 8.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> r = np.array([[[1.0, 1.0], [0.0, 1.0]]])  # correct, short
         >>> apply_gates(r, ["correct", "short"], {"short": Gate("correct", at_least=1)})

@@ -53,7 +53,7 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2 and Eq. 8.
 
-    Example:
+    Examples:
         >>> token_limit(4000).function(4001, {})
         0.0
     """
@@ -94,7 +94,7 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     References:
         Yu et al. 2025, "DAPO", https://arxiv.org/abs/2503.14476, Eq. 13.
 
-    Example:
+    Examples:
         >>> soft_overlong(100, 20).function(90, {})
         -0.5
     """
@@ -141,7 +141,7 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
     Raises:
         ConfigError: A length is no whole number, the range is empty, or the width is below 1.
 
-    Example:
+    Examples:
         >>> reward = token_range(100, 200, width=50)
         >>> [reward.function(n, {}) for n in (75, 100, 200, 210, 250)]
         [0.5, 1.0, 1.0, 0.8, 0.0]

@@ -137,7 +137,7 @@ def boxed(text: str) -> str | None:
 
     Of boxes within boxes it is the innermost.
 
-    Example:
+    Examples:
         >>> boxed(r"First \boxed{1}, then \boxed{\frac{1}{2}}.")
         '\\frac{1}{2}'
         >>> boxed("no box") is None
@@ -159,7 +159,7 @@ def boxed(text: str) -> str | None:
 def answer_tag(text: str) -> str | None:
     r"""What stands after the last `<answer>`, up to `</answer>` or the end; of that, the last box.
 
-    Example:
+    Examples:
         >>> answer_tag(r"<answer>so it is \boxed{72}</answer>"), answer_tag("<answer> 72 </answer>")
         ('72', '72')
         >>> answer_tag("72") is None
@@ -177,7 +177,7 @@ def last_number(text: str) -> str | None:
 
     A minus counts as its sign where it cannot take anything away.
 
-    Example:
+    Examples:
         >>> last_number("It costs $1,234.50."), last_number("from -3 to -4"), last_number("9-4")
         ('1234.50', '-4', '4')
         >>> last_number("none") is None

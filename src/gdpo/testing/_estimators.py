@@ -99,7 +99,7 @@ def check_estimator(
         AssertionError: The contract is broken; the message says which part, and on what.
         ConfigError: A library or a claim that there is not.
 
-    Example:
+    Examples:
         >>> from gdpo import gdpo
         >>> check_estimator(gdpo, claims=Claims(unit="each"), examples=5, libraries=("numpy",))
     """

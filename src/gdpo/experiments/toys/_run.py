@@ -89,7 +89,7 @@ def run_toy(
     Raises:
         ConfigError: There is no such estimator, or an option that does not fit.
 
-    Example:
+    Examples:
         >>> from gdpo.experiments.toys import TOYS
         >>> result = run_toy(TOYS["opposed"], "gdpo", seeds=[0])
         >>> {name: curve[0, [0, -1]].round(1).tolist() for name, curve in result.curves.items()}
