@@ -5,7 +5,7 @@
 Prints Markdown tables. Runs are drawn from distributions whose truth is known (the interquartile
 mean's own, over samples of that size); seed 0; the number of simulated experiments is in the first
 line. A 95 % interval should hold the truth 95 % of the time, a test at 0.05 should say "different"
-of arms that are alike at most 5 % of the time. Needs the extra `dev` (scipy).
+of estimators that are alike at most 5 % of the time. Needs the extra `dev` (scipy).
 
 - normal: finals spread evenly around their mean.
 - skewed: most runs near the top of a bounded reward (Beta(8, 2)), some well below.
@@ -34,12 +34,12 @@ SEEDS = (3, 5, 10)
 
 def chi_squared(times, reached):
     """P-value of the log-rank test as it is usual; 1 where no run reached the threshold."""
-    arms = [
+    labels = [
         stats.CensoredData(uncensored=t[r], right=t[~r])
         for t, r in zip(times, reached, strict=True)
     ]
     with np.errstate(all="ignore"):
-        return np.nan_to_num(stats.logrank(*arms).pvalue, nan=1.0)
+        return np.nan_to_num(stats.logrank(*labels).pvalue, nan=1.0)
 
 
 def normal(rng, count):
@@ -88,7 +88,7 @@ def averages(draw, count, rng):
 
 
 def paired(draw, count, rng):
-    """Intervals of the mean paired difference of arms that are alike."""
+    """Intervals of the mean paired difference of estimators that are alike."""
     ours = draw(rng, EXPERIMENTS * count).reshape(-1, count)
     theirs = draw(rng, EXPERIMENTS * count).reshape(-1, count)
     with np.errstate(all="ignore"):
@@ -119,7 +119,7 @@ def mean(values):
 
 
 def tests(draw, count, rng):
-    """Share of experiments in which arms that are alike are told apart."""
+    """Share of experiments in which estimators that are alike are told apart."""
     found = {"Student's t": [], "permutation (used)": []}
     for _ in range(EXPERIMENTS):
         ours, theirs = draw(rng, count), draw(rng, count)
@@ -157,13 +157,13 @@ def main():
     )
     table("95 % intervals of the interquartile mean hold it:", *rows(averages))
     table("95 % intervals of the mean difference hold it:", *rows(paired))
-    table("Alike arms are told apart at 0.05, finals:", *rows(tests))
+    table("Alike estimators are told apart at 0.05, finals:", *rows(tests))
     rng = np.random.default_rng(0)
     found = [
         (f"{lost:.0%} never", n, pace(n, rng, lost=lost)) for lost in (0.0, 0.3) for n in SEEDS
     ]
     table(
-        "Alike arms are told apart at 0.05, times (log-rank):",
+        "Alike estimators are told apart at 0.05, times (log-rank):",
         list(found[0][2]),
         [(name, n, *map(share, by.values())) for name, n, by in found],
     )

@@ -25,7 +25,7 @@ from gdpo.experiments.reading import Experiment, Measured, Run
 from gdpo.report import write_report
 from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
-ARMS = ("grpo", "gdpo")
+LABELS = ("grpo", "gdpo")
 REWARDS = (Measured("format", 0.0, 1.0, 1.0), Measured("correct", -3.0, 3.0, 1.0))
 SAMPLES, PROMPT_CHARACTERS, COMPLETION_CHARACTERS = 8, 1500, 1000
 
@@ -44,9 +44,9 @@ def text(rng, length):
     return " ".join(words)[:length]
 
 
-def write_step(folder, arm, step, rewards, rng):
+def write_step(folder, label, step, rewards, rng):
     weights = {reward.name: reward.weight for reward in REWARDS}
-    advantages = ESTIMATORS[arm](rewards, np.ones(len(REWARDS)))
+    advantages = ESTIMATORS[label](rewards, np.ones(len(REWARDS)))
     rollouts = []
     for group, values in enumerate(rewards):
         prompt = [{"role": "user", "content": text(rng, PROMPT_CHARACTERS)}]
@@ -54,7 +54,7 @@ def write_step(folder, arm, step, rewards, rng):
             answer = [{"role": "assistant", "content": text(rng, COMPLETION_CHARACTERS)}]
             rollouts.append(
                 Rollout(
-                    arm,
+                    label,
                     step,
                     group,
                     sample,
@@ -78,7 +78,7 @@ def make(folder, runs, steps, rollouts):
         for step in range(1, steps + 1):
             rewards = rewards_of(step, steps, rollouts, rng)
             means.append(rewards.mean(axis=(0, 1)).tolist())
-            write_step(path, ARMS[number % 2], step, rewards, rng)
+            write_step(path, LABELS[number % 2], step, rewards, rng)
         (path / "means.json").write_text(json.dumps(means))
 
 
@@ -88,10 +88,10 @@ def read(folder, runs, steps):
         path = folder / f"run_{number}"
         means = np.array(json.loads((path / "means.json").read_text()))
         by_name = {reward.name: means[:, k] for k, reward in enumerate(REWARDS)}
-        every.append(Run(ARMS[number % 2], number // 2, path, "finished", "", by_name))
-    every.sort(key=lambda run: ARMS.index(run.arm))
+        every.append(Run(LABELS[number % 2], number // 2, path, "finished", "", by_name))
+    every.sort(key=lambda run: LABELS.index(run.label))
     seeds = tuple(range(runs // 2))
-    return Experiment("synthetic", folder, ARMS, seeds, REWARDS, steps, tuple(every), 0.8)
+    return Experiment("synthetic", folder, LABELS, seeds, REWARDS, steps, tuple(every), 0.8)
 
 
 def measure(folder, runs, steps):

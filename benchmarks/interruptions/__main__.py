@@ -46,7 +46,7 @@ WAYS = {
     "SIGINT twice": (signal.SIGINT, signal.SIGINT),
 }
 GENTLE = ("SIGINT", "SIGTERM")
-ARMS = ("grpo", "gdpo")
+LABELS = ("grpo", "gdpo")
 
 
 @dataclass
@@ -93,13 +93,13 @@ class Trial:
     @property
     def runs(self):
         if self.sort == "compare":
-            return [self.out / f"{arm}-seed-1" for arm in ARMS]
+            return [self.out / f"{label}-seed-1" for label in LABELS]
         return [] if self.sort == "evaluate" else [self.out]
 
     def arguments(self):
         """What is called: the first time, and to go on."""
         if self.sort == "compare":
-            chosen = ["--arms", ",".join(ARMS), "--seeds", 1, "--jobs", 2, "--retry-failed"]
+            chosen = ["--estimators", ",".join(LABELS), "--seeds", 1, "--jobs", 2, "--retry-failed"]
             return ["compare", self.recipe, *chosen, "--output", self.out]
         if self.sort == "evaluate":
             data = f"gsm8k={self.shared / 'rows.jsonl'}"

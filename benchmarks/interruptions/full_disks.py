@@ -62,7 +62,7 @@ def _trained(shared, reference, size):
 
 def _compared(shared, size):
     with Disk(size) as disk:
-        command = ["compare", *_training(shared, disk.folder)[1:2], "--arms", "grpo,gdpo"]
+        command = ["compare", *_training(shared, disk.folder)[1:2], "--estimators", "grpo,gdpo"]
         command += ["--seeds", "1", "--jobs", "1", "--output", disk.folder / "run"]
         command += ["--set", "trainer.save_total_limit=10"]
         told = _called(shared, disk.folder, command)

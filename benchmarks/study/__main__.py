@@ -29,7 +29,7 @@ from gdpo.experiments.reading import read_experiment
 from gdpo.experiments.threshold import REACHED
 from gdpo.report import write_report
 
-ARMS = (
+LABELS = (
     "grpo",
     "grpo_no_std",
     "grpo_batch_std",
@@ -49,11 +49,11 @@ PARTS = ("kit", "tools", "maths", "map")
 _FIRST_SEED = 1
 
 
-def compare(recipe, arms, seeds, folder, options):
+def compare(recipe, labels, seeds, folder, options):
     """The comparison in a folder, trained as far as it is not, with its report."""
     if not options.tables:
         numbers = range(_FIRST_SEED, _FIRST_SEED + seeds)
-        grid = make_grid(recipe, arms, numbers, folder, reach=REACHED)
+        grid = make_grid(recipe, labels, numbers, folder, reach=REACHED)
         console = Console(stderr=True)
         total = recipe.trainer["max_steps"]
         with grid_display(grid, console, jobs=options.jobs, total_steps=total, price=0) as told:
@@ -89,7 +89,7 @@ def main():
     for name, recipe_in in recipes.items():
         if name in parts:
             recipe = recipe_in(output)
-            done = compare(recipe, ARMS, options.seeds, output / name, options)
+            done = compare(recipe, LABELS, options.seeds, output / name, options)
             print(f"\n## {name}\n\n{done.answer}\n\n{outcome_table(done)}", flush=True)
     if "map" in parts:
         cells = {

@@ -27,42 +27,42 @@ def map_cells():
     return [Place(rate, samples) for samples in _SAMPLES for rate in _LEARNING_RATES]
 
 
-def reached(comparison, arm):
-    """How many runs of an arm have the reward at the end, and of how many.
+def reached(comparison, label):
+    """How many runs of an estimator have the reward at the end, and of how many.
 
     At the end: a run that had it once and lost it again has not.
     """
-    outcome = comparison.outcome(arm, REWARD)
+    outcome = comparison.outcome(label, REWARD)
     measured = next(r for r in comparison.experiment.rewards if r.name == REWARD)
     wanted = comparison.threshold(measured)
     return int((outcome.finals >= wanted).sum()), len(outcome.finals)
 
 
-def map_table(cells, arms):
-    """Markdown: a line per place, a column per arm."""
+def map_table(cells, labels):
+    """Markdown: a line per place, a column per estimator."""
     lines = [
-        f"| learning rate | samples | {' | '.join(arms)} |",
-        f"|---|---|{'---|' * len(arms)}",
+        f"| learning rate | samples | {' | '.join(labels)} |",
+        f"|---|---|{'---|' * len(labels)}",
     ]
     for place, comparison in cells.items():
-        counts = [reached(comparison, arm) for arm in arms]
+        counts = [reached(comparison, label) for label in labels]
         shown = " | ".join(f"{count} of {runs}" for count, runs in counts)
         lines.append(f"| {place.learning_rate:g} | {place.samples} | {shown} |")
     return "\n".join(lines)
 
 
-def draw_map(path, cells, arms):
-    """One panel per arm: the share of seeds, with its interval below."""
+def draw_map(path, cells, labels):
+    """One panel per estimator: the share of seeds, with its interval below."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.0 * len(arms), 2.6), dpi=150, layout="constrained")
-    for axis, arm in zip(figure.subplots(1, len(arms), sharey=True), arms, strict=True):
+    figure = Figure(figsize=(3.0 * len(labels), 2.6), dpi=150, layout="constrained")
+    for axis, label in zip(figure.subplots(1, len(labels), sharey=True), labels, strict=True):
         for x, rate in enumerate(_LEARNING_RATES):
             for y, samples in enumerate(_SAMPLES):
-                count, runs = reached(cells[Place(rate, samples)], arm)
+                count, runs = reached(cells[Place(rate, samples)], label)
                 estimate = share([1.0] * count + [0.0] * (runs - count))
                 _square(axis, x, y, estimate)
-        axis.set_title(arm, fontsize=9)
+        axis.set_title(label, fontsize=9)
         axis.set_xticks(range(len(_LEARNING_RATES)), [f"{rate:g}" for rate in _LEARNING_RATES])
         axis.set_yticks(range(len(_SAMPLES)), [str(samples) for samples in _SAMPLES])
         axis.set_xlabel("learning rate", fontsize=8)

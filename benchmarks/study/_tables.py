@@ -8,23 +8,23 @@ from gdpo.experiments.toys import suite, table
 
 def kit_tables(seeds, jobs):
     """What the toys come to, for every estimator that needs no options."""
-    arms = [name for name in ESTIMATORS if name != "constrained_grpo"]
-    done = suite(arms, range(seeds), processes=jobs)
+    labels = [name for name in ESTIMATORS if name != "constrained_grpo"]
+    done = suite(labels, range(seeds), processes=jobs)
     return table(done)
 
 
 def outcome_table(comparison):
-    """A line per reward and arm: its end, what it differs by, and when it was 80 % up."""
+    """A line per reward and estimator: its end, what it differs by, and when it was 80 % up."""
     lines = [
-        "| reward | arm | end | difference to the first | p | reached | median steps |",
+        "| reward | estimator | end | difference to the first | p | reached | median steps |",
         "|---|---|---|---|---|---|---|",
     ]
-    differences = {(d.reward, d.arm): d for d in comparison.differences}
+    differences = {(d.reward, d.label): d for d in comparison.differences}
     for outcome in comparison.outcomes:
-        difference = differences.get((outcome.reward, outcome.arm))
+        difference = differences.get((outcome.reward, outcome.label))
         columns = (
             outcome.reward,
-            outcome.arm,
+            outcome.label,
             _interval(outcome.final),
             _interval(difference.final, "+.2f") if difference else "",
             f"{difference.p_adjusted:.3g}" if difference else "",

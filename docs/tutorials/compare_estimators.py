@@ -39,7 +39,7 @@ print(table(experiments))
 
 # %% language="bash"
 # gdpo recipes copy gsm8k gsm8k
-# gdpo compare gsm8k --arms grpo,gdpo --seeds 3 --dry-run
+# gdpo compare gsm8k --estimators grpo,gdpo --seeds 3 --dry-run
 
 # %% [markdown]
 # Without `--dry-run` the same command trains the runs, resumes after an interruption, and writes a

@@ -1,4 +1,4 @@
-"""The interval of a mean difference over pairs: seeds of two arms, problems of two models."""
+"""The interval of a mean difference over pairs: seeds of two estimators, problems of two models."""
 
 from math import cos, nan, pi, sin, sqrt, tan
 from statistics import fmean, stdev

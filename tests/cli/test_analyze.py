@@ -258,8 +258,8 @@ def test_every_format_is_analyzed_by_the_command(gdpo_says, tmp_path, here, writ
 
 
 def test_our_own_runs_are_told_apart_by_their_folders(gdpo_says, tmp_path, here):
-    for arm in ("grpo", "gdpo"):
-        trained(tmp_path / "runs", arm, 1, steps=3)
+    for label in ("grpo", "gdpo"):
+        trained(tmp_path / "runs", label, 1, steps=3)
     code, out, _ = gdpo_says("analyze", tmp_path / "runs")
     assert code == 0
     assert "run-0: 3 steps" in out

@@ -18,10 +18,10 @@ from tests.experiments.conftest import write_run
         (["recipes/gsm8k", "--suite", "toys"], "give a recipe, or --suite toys, not both"),
         (["--suite", "toys", "--set", "a=b"], "are for recipes, not toys"),
         (["--suite", "games"], "there is one suite, toys"),
-        (["--suite", "toys", "--arms", "gpdo"], "did you mean 'gdpo'"),
+        (["--suite", "toys", "--estimators", "gpdo"], "did you mean 'gdpo'"),
         (["--suite", "toys", "--seeds", "many"], "--seeds many: write how many, or which"),
         (["recipes/gsm8k", "--seeds", "0"], "--seeds 0: at least 1"),
-        (["recipes/gsm8k", "--arms", ","], "--arms names none"),
+        (["recipes/gsm8k", "--estimators", ","], "--estimators names none"),
         (["recipes/gsm8k", "--reach", "1.5"], "above 0 and at most 1"),
         (["recipes/gsm8q"], "did you mean 'gsm8k'"),
         (["recipes/gsm8k", "--vary", "rewards.formt.weight=1,2"], "did you mean 'format'"),
@@ -36,7 +36,7 @@ def test_what_is_typed_wrong_is_told_before_anything_runs(arguments, message, gd
 
 def test_a_dry_run_shows_the_arms_and_writes_nothing(gdpo_says, tmp_path):
     folder = tmp_path / "compared"
-    options = ["--arms", "gdpo", "--vary", "rewards.format.weight=1,0.5", "--seeds", "5"]
+    options = ["--estimators", "gdpo", "--vary", "rewards.format.weight=1,0.5", "--seeds", "5"]
     code, out, err = gdpo_says(
         "compare", "recipes/gsm8k", *options, "--dry-run", "--output", folder
     )
@@ -53,7 +53,7 @@ def test_what_is_stopped_is_told_in_the_last_line_and_is_no_success(
 ):
     command = [sys.executable, "-m", "gdpo", "compare", recipe_file]
     folder = tmp_path / "compared"
-    options = ["--arms", "gdpo", "--seeds", "1", "--jobs", "1", "--output", folder]
+    options = ["--estimators", "gdpo", "--seeds", "1", "--jobs", "1", "--output", folder]
     with subprocess.Popen(
         [*command, *options],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "own")},
@@ -83,7 +83,7 @@ def test_toys_are_compared_and_each_gets_a_page(gdpo_says, tmp_path):
         "compare",
         "--suite",
         "toys",
-        "--arms",
+        "--estimators",
         "grpo,gdpo",
         "--seeds",
         "2",
@@ -99,9 +99,9 @@ def test_toys_are_compared_and_each_gets_a_page(gdpo_says, tmp_path):
 
 
 def test_a_folder_of_runs_is_reported(gdpo_says, tmp_path):
-    for arm, level in (("grpo", 0.1), ("gdpo", 0.8)):
+    for label, level in (("grpo", 0.1), ("gdpo", 0.8)):
         for seed in range(5):
-            write_run(tmp_path, arm, seed, {"format": [level + seed / 100] * 4})
+            write_run(tmp_path, label, seed, {"format": [level + seed / 100] * 4})
     code, out, _ = gdpo_says("report", str(tmp_path))
     assert code == 0
     assert "gdpo ends higher than grpo in format, by 0.7" in " ".join(out.split())

@@ -17,7 +17,7 @@ x = None
 FORMS = {
     "reward": {"reward": "evil:x"},
     "task": {"task": "evil:x"},
-    "advantage": {"arm": "evil:x"},
+    "advantage": {"label": "evil:x"},
 }
 
 
@@ -33,11 +33,11 @@ def shown(folder, *arguments, **environment):
     )
 
 
-def a_run(folder, *, reward="format", task="gsm8k", arm="gdpo"):
-    path = write_run(folder, arm, 1, {reward: [0.1, 0.4, 0.9]}, task=task, name="run", steps=3)
+def a_run(folder, *, reward="format", task="gsm8k", label="gdpo"):
+    path = write_run(folder, label, 1, {reward: [0.1, 0.4, 0.9]}, task=task, name="run", steps=3)
     rng = np.random.default_rng(0)
     for step in (1, 2, 3):
-        record(path, arm, step, rng.random((4, 4, 1)), names=(reward,))
+        record(path, label, step, rng.random((4, 4, 1)), names=(reward,))
     return path
 
 

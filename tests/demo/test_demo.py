@@ -46,7 +46,7 @@ def test_a_short_demo_trains_both_arms_and_reports_them(place):
     shown = console()
     result = run_demo(shown, SHORT)
     assert result.folder == Path("runs/demo")
-    assert [(c.arm, c.reward, len(c.values)) for c in result.curves] == [
+    assert [(c.label, c.reward, len(c.values)) for c in result.curves] == [
         ("grpo", "format", 2),
         ("gdpo", "format", 2),
         ("grpo", "correctness", 2),
@@ -54,18 +54,18 @@ def test_a_short_demo_trains_both_arms_and_reports_them(place):
     ]
     assert result.picture is not None
     assert result.picture.stat().st_size > 10_000
-    assert "One seed shows how the arms behave" in (result.folder / "report.html").read_text()
-    for arm in ("grpo", "gdpo"):
-        run = RunDirectory(result.folder / arm)
+    assert "One seed shows how the estimators behave" in (result.folder / "report.html").read_text()
+    for label in ("grpo", "gdpo"):
+        run = RunDirectory(result.folder / label)
         assert run.model.is_dir(), "it went through gdpo train to the end"
-        assert load_recipe(run.path).advantage == arm
+        assert load_recipe(run.path).advantage == label
         assert run.read_environment()["device"] == {"type": "cpu", "threads": 1}
     first = [
         read_rollouts(rollout_file(result.folder / a / "rollouts", 1)) for a in ("grpo", "gdpo")
     ]
     assert [r.prompt for r in first[0]] == [r.prompt for r in first[1]]
     assert [r.completion for r in first[0]] == [r.completion for r in first[1]], (
-        "both arms start from the same policy and the same seed"
+        "both estimators start from the same policy and the same seed"
     )
     for expected in (
         "step 2 of 2",
@@ -76,7 +76,7 @@ def test_a_short_demo_trains_both_arms_and_reports_them(place):
         assert expected in printed(shown)
 
 
-def test_an_arm_that_fails_is_reported_with_what_it_printed(place):
+def test_an_label_that_fails_is_reported_with_what_it_printed(place):
     shown = console()
     result = run_demo(shown, replace(SHORT, answer_tokens=1000))
     assert set(result.failed) <= {"grpo", "gdpo"}
@@ -137,14 +137,14 @@ run_demo(Console(), DemoSettings(steps=2000, prompts=4, samples=2, policy=policy
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_both_arms(place, number):
+def test_a_signal_stops_both_labels(place, number):
     demo = subprocess.Popen(
         [sys.executable, "-c", _LONG],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    metrics = [Path("runs/demo") / arm / "metrics.jsonl" for arm in ("grpo", "gdpo")]
+    metrics = [Path("runs/demo") / label / "metrics.jsonl" for label in ("grpo", "gdpo")]
     try:
         deadline = time.monotonic() + 900
         while not all(file.exists() for file in metrics):
@@ -154,10 +154,10 @@ def test_a_signal_stops_both_arms(place, number):
         demo.send_signal(number)
         demo.wait(timeout=300)
     finally:
-        demo.terminate()  # it stops its arms
+        demo.terminate()  # it stops its estimators
         demo.wait()
     sizes = [file.stat().st_size for file in metrics]
-    for arm in ("grpo", "gdpo"):
-        assert RunDirectory(Path("runs/demo") / arm).last_checkpoint() is not None
+    for label in ("grpo", "gdpo"):
+        assert RunDirectory(Path("runs/demo") / label).last_checkpoint() is not None
     time.sleep(1.0)
     assert [file.stat().st_size for file in metrics] == sizes, "nobody trains any more"

@@ -4,12 +4,12 @@ import pytest
 from rich.console import Console
 
 from gdpo.demo._report import Curve, draw_picture, report_table
-from gdpo.demo.run import ArmView, arms_display, trend
+from gdpo.demo.run import ArmView, labels_display, trend
 from gdpo.tasks import TASKS
 
 
-def curve(values, low=0.0, high=1.0, arm="gdpo", reward="format"):
-    return Curve(arm, reward, low, high, tuple(values))
+def curve(values, low=0.0, high=1.0, label="gdpo", reward="format"):
+    return Curve(label, reward, low, high, tuple(values))
 
 
 def text_of(*renderables):
@@ -42,11 +42,11 @@ def test_smoothing_keeps_a_constant_and_the_number_of_steps():
     assert len(curve([0.1]).smooth) == 1
 
 
-def test_the_table_has_a_row_per_reward_and_arm():
+def test_the_table_has_a_row_per_reward_and_label():
     shown = text_of(
         report_table(
             [
-                curve([0.1] * 50, arm="grpo"),
+                curve([0.1] * 50, label="grpo"),
                 curve([0.1] * 20 + [0.95] * 30),
                 curve([2.0] * 50, -3.0, 3.0, "grpo", "correctness"),
                 curve([-1.0] * 50, -3.0, 3.0, "gdpo", "correctness"),
@@ -65,7 +65,7 @@ def test_the_table_has_a_row_per_reward_and_arm():
 def test_the_picture_is_drawn_for_one_step_and_for_many(tmp_path):
     for steps in (1, 30):
         path = tmp_path / f"{steps}.png"
-        both = [curve([0.5] * steps, arm=arm) for arm in ("grpo", "gdpo")]
+        both = [curve([0.5] * steps, label=label) for label in ("grpo", "gdpo")]
         draw_picture(path, both, setup="A test.")
         assert path.read_bytes().startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 2, "no half-written picture is left"
@@ -88,7 +88,7 @@ def rows(steps):
 def test_a_console_that_is_no_terminal_gets_a_line_every_ten_steps_and_at_the_end():
     console = Console(record=True, width=100, file=io.StringIO())
     view = ArmView("gdpo", 25)
-    with arms_display(console, [view], TASKS["tool_calling"].rewards) as update:
+    with labels_display(console, [view], TASKS["tool_calling"].rewards) as update:
         for steps in (0, 3, 12, 13, 25, 25):
             view.rows = rows(steps)
             update()
@@ -101,7 +101,7 @@ def test_a_console_that_is_no_terminal_gets_a_line_every_ten_steps_and_at_the_en
 def test_a_terminal_shows_both_arms_together():
     console = Console(record=True, width=110, force_terminal=True, file=io.StringIO())
     views = [ArmView("grpo", 25, rows(5)), ArmView("gdpo", 25)]
-    with arms_display(console, views, TASKS["tool_calling"].rewards) as update:
+    with labels_display(console, views, TASKS["tool_calling"].rewards) as update:
         update()
     shown = console.export_text()
     for expected in ("GRPO", "step 5 of 25", "GDPO", "starting", "format (0 to 1)", "0.04"):

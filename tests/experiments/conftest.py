@@ -11,7 +11,7 @@ from gdpo.recipes.recipe import DataConfig, Recipe
 
 def write_run(
     folder,
-    arm,
+    label,
     seed,
     curves,
     *,
@@ -28,8 +28,8 @@ def write_run(
         task=task,
         model="m",
         data=DataConfig(source="rows.jsonl"),
-        advantage=estimator_of(arm),
-        name=name or run_name(arm, seed),
+        advantage=estimator_of(label),
+        name=name or run_name(label, seed),
         runs_dir=str(folder),
         rewards=entries or [{"name": reward} for reward in curves],
         trainer={"max_steps": steps, "seed": seed},
@@ -55,11 +55,11 @@ DECLARED = {"format": {"low": 0.0, "high": 1.0}, "correctness": {"low": -3.0, "h
 
 
 @pytest.fixture
-def two_arms(tmp_path):
-    """A folder with two arms of two seeds."""
-    for arm, level in (("grpo", 0.2), ("gdpo", 0.6)):
+def two_labels(tmp_path):
+    """A folder with two estimators of two seeds."""
+    for label, level in (("grpo", 0.2), ("gdpo", 0.6)):
         for seed in (1, 2):
             values = [level + seed / 100 + step / 10 for step in range(4)]
             curves = {"format": values, "correctness": [1.0] * 4}
-            write_run(tmp_path, arm, seed, curves, declared=DECLARED)
+            write_run(tmp_path, label, seed, curves, declared=DECLARED)
     return tmp_path

@@ -11,16 +11,16 @@ FORMAT = Measured("format", 0.0, 1.0, 1.0)
 CORRECTNESS = Measured("correctness", -3.0, 3.0, 1.0)
 
 
-def run(arm, seed, state="finished", why="", **means):
+def run(label, seed, state="finished", why="", **means):
     curves = {name: np.array(values, dtype=float) for name, values in means.items()}
-    return Run(arm, seed, Path(f"{arm}/{seed}"), state, why, curves)
+    return Run(label, seed, Path(f"{label}/{seed}"), state, why, curves)
 
 
 def experiment(runs, *, rewards=(FORMAT,), total_steps=100, reach=0.8):
-    arms = tuple(dict.fromkeys(r.arm for r in runs))
+    labels = tuple(dict.fromkeys(r.label for r in runs))
     seeds = tuple(sorted({r.seed for r in runs}))
     return Experiment(
-        "tool_calling", Path("runs"), arms, seeds, tuple(rewards), total_steps, tuple(runs), reach
+        "tool_calling", Path("runs"), labels, seeds, tuple(rewards), total_steps, tuple(runs), reach
     )
 
 
@@ -37,7 +37,7 @@ def apart(seeds=5, *, gap=0.3):
     ]
 
 
-def test_an_arm_that_ends_higher_with_every_seed_is_told_with_its_interval():
+def test_an_label_that_ends_higher_with_every_seed_is_told_with_its_interval():
     found = analyse(experiment(apart()))
     (d,) = found.differences
     assert d.final.value == pytest.approx(0.304)
@@ -55,9 +55,9 @@ def test_an_arm_that_ends_higher_with_every_seed_is_told_with_its_interval():
     )
 
 
-def test_outcomes_hold_what_each_arm_came_to():
+def test_outcomes_hold_what_each_label_came_to():
     grpo, gdpo = analyse(experiment(apart())).outcomes
-    assert (grpo.arm, grpo.reached, grpo.runs, grpo.failed) == ("grpo", 0, 5, 0)
+    assert (grpo.label, grpo.reached, grpo.runs, grpo.failed) == ("grpo", 0, 5, 0)
     assert grpo.final.value == pytest.approx(0.57)
     assert (grpo.final.low, grpo.final.high) == pytest.approx((0.55, 0.59))
     np.testing.assert_allclose(grpo.finals, [0.55, 0.56, 0.57, 0.58, 0.59])
@@ -80,8 +80,8 @@ def test_three_seeds_are_exploratory_and_cannot_go_below_a_tenth():
 def test_arms_that_are_alike_are_not_told_apart():
     rng = np.random.default_rng(0)
     runs = [
-        run(arm, s, format=rising(v))
-        for arm in ("grpo", "gdpo")
+        run(label, s, format=rising(v))
+        for label in ("grpo", "gdpo")
         for s, v in enumerate(0.9 + 0.02 * rng.standard_normal(6))
     ]
     found = analyse(experiment(runs))
@@ -92,7 +92,7 @@ def test_arms_that_are_alike_are_not_told_apart():
     assert "no p-value" not in found.answer
 
 
-def test_an_arm_that_ends_lower_is_told_as_such():
+def test_an_label_that_ends_lower_is_told_as_such():
     (d,) = analyse(experiment(apart(gap=-0.3))).differences
     assert d.final.high < 0
     answer = analyse(experiment(apart(gap=-0.3))).answer
@@ -101,8 +101,8 @@ def test_an_arm_that_ends_lower_is_told_as_such():
 
 def test_what_speaks_against_a_result_is_told_with_it():
     runs = [
-        run(arm, s, format=rising(0.5 + f + 0.01 * s), correctness=rising(c + 0.02 * s))
-        for arm, f, c in (("grpo", 0.0, 2.0), ("gdpo", 0.4, 1.0))
+        run(label, s, format=rising(0.5 + f + 0.01 * s), correctness=rising(c + 0.02 * s))
+        for label, f, c in (("grpo", 0.0, 2.0), ("gdpo", 0.4, 1.0))
         for s in range(5)
     ]
     found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
@@ -115,8 +115,8 @@ def test_what_speaks_against_a_result_is_told_with_it():
 
 def test_arms_that_end_alike_can_be_told_apart_by_their_pace():
     runs = [
-        run(arm, s, format=rising(0.9 + 0.01 * ((s * k) % 5), at=at + s))
-        for arm, at, k in (("grpo", 60, 1), ("gdpo", 20, 2))
+        run(label, s, format=rising(0.9 + 0.01 * ((s * k) % 5), at=at + s))
+        for label, at, k in (("grpo", 60, 1), ("gdpo", 20, 2))
         for s in range(5)
     ]
     found = analyse(experiment(runs))
@@ -131,19 +131,21 @@ def test_arms_that_end_alike_can_be_told_apart_by_their_pace():
 def test_several_arms_and_rewards_are_corrected_together():
     rng = np.random.default_rng(1)
     runs = [
-        run(arm, s, format=rising(shift + 0.01 * rng.random()), correctness=rising(rng.random()))
-        for arm, shift in (("grpo", 0.5), ("gdpo", 0.9), ("rloo", 0.5), ("dvao", 0.5))
+        run(label, s, format=rising(shift + 0.01 * rng.random()), correctness=rising(rng.random()))
+        for label, shift in (("grpo", 0.5), ("gdpo", 0.9), ("rloo", 0.5), ("dvao", 0.5))
         for s in range(5)
     ]
     found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
     assert len(found.differences) == 6
     first = found.differences[0]
-    assert (first.arm, first.reward, first.baseline) == ("gdpo", "format", "grpo")
+    assert (first.label, first.reward, first.baseline) == ("gdpo", "format", "grpo")
     assert first.p_adjusted == pytest.approx(6 * first.p_value)
     assert all(d.p_adjusted >= d.p_value for d in found.differences)
     assert found.question.startswith("Do gdpo, rloo and dvao do better than grpo on tool_calling:")
-    # With more comparisons than 5 seeds can carry, even arms wholly apart cannot be told.
-    many = [replace(r, arm=f"{r.arm}_{i}") for i in range(8) for r in apart() if r.arm == "gdpo"]
+    # With more comparisons than 5 seeds can carry, even estimators wholly apart cannot be told.
+    many = [
+        replace(r, label=f"{r.label}_{i}") for i in range(8) for r in apart() if r.label == "gdpo"
+    ]
     crowded = analyse(experiment([*apart(), *many]))
     assert min(d.p_adjusted for d in crowded.differences) == pytest.approx(9 / 126)
     assert "no p-value can be below 0.0079, 0.071 when corrected" in crowded.answer
@@ -173,12 +175,12 @@ def test_a_run_that_failed_after_its_last_step_did_not_fail():
 
 
 def test_an_experiment_that_has_just_begun_says_so():
-    runs = [run(arm, s, "waiting") for arm in ("grpo", "gdpo") for s in range(5)]
+    runs = [run(label, s, "waiting") for label in ("grpo", "gdpo") for s in range(5)]
     found = analyse(experiment(runs))
     assert found.outcomes[0].runs == found.differences[0].pairs == 0
     assert np.isnan([found.differences[0].p_value, *found.outcomes[0].survival.share]).all()
     assert found.answer == (
-        "No seed has ended both in grpo and in another arm yet; 10 of 10 runs are not done yet."
+        "No seed has ended both in grpo and in another estimator yet; 10 of 10 runs are not done yet."
     )
     runs[0] = run("grpo", 0, "running", format=[0.9] * 3)
     runs[5] = run("gdpo", 0, "running", format=[0.2] * 40)
@@ -198,7 +200,7 @@ def test_two_runs_that_have_ended_are_a_pair_without_an_interval():
     assert d.p_value == d.p_floor == 1
 
 
-def test_one_arm_is_described_and_compared_with_nothing():
+def test_one_label_is_described_and_compared_with_nothing():
     found = analyse(experiment(apart()[:5]))
     assert found.differences == ()
     assert found.question == "How far does grpo come on tool_calling in format?"
@@ -211,7 +213,7 @@ def test_one_arm_is_described_and_compared_with_nothing():
 
 
 def test_runs_that_are_all_alike_from_the_first_step_on():
-    runs = [run(arm, s, format=[1.0] * 100) for arm in ("grpo", "gdpo") for s in range(5)]
+    runs = [run(label, s, format=[1.0] * 100) for label in ("grpo", "gdpo") for s in range(5)]
     found = analyse(experiment(runs))
     (d,) = found.differences
     assert (d.final.value, d.p_value, d.p_time) == (0.0, 1.0, 1.0)
@@ -224,12 +226,12 @@ def test_runs_that_are_all_alike_from_the_first_step_on():
 
 
 def test_runs_of_one_step_can_reach_it():
-    runs = [run(arm, s, format=[1.0]) for arm in ("grpo", "gdpo") for s in range(5)]
+    runs = [run(label, s, format=[1.0]) for label in ("grpo", "gdpo") for s in range(5)]
     found = analyse(experiment(runs, total_steps=1))
     assert found.outcomes[0].survival.median.value == 1
 
 
-def test_seeds_are_paired_by_number_and_only_those_of_both_arms():
+def test_seeds_are_paired_by_number_and_only_those_of_both_labels():
     runs = [
         *(run("grpo", s, format=rising(0.1 * s)) for s in (0, 1, 2, 3, 4, 5, 6)),
         *(run("gdpo", s, format=rising(0.1 * s + 0.05)) for s in (6, 5, 4, 3, 2)),
@@ -237,7 +239,7 @@ def test_seeds_are_paired_by_number_and_only_those_of_both_arms():
     (d,) = analyse(experiment(runs)).differences
     assert d.pairs == 5
     assert d.final.value == pytest.approx(0.05)
-    other = [replace(r, seed=r.seed + 3) if r.arm == "gdpo" else r for r in runs]
+    other = [replace(r, seed=r.seed + 3) if r.label == "gdpo" else r for r in runs]
     found = analyse(experiment(other))
     assert found.differences[0].pairs == 2
     assert found.exploratory, "five seeds each, but not in common"
@@ -245,8 +247,8 @@ def test_seeds_are_paired_by_number_and_only_those_of_both_arms():
 
 def test_a_reward_that_applied_to_no_step_is_left_out_of_its_own_comparison_only():
     runs = [
-        run(arm, s, format=rising(0.9 - 0.01 * s), correctness=[np.nan] * 100)
-        for arm in ("grpo", "gdpo")
+        run(label, s, format=rising(0.9 - 0.01 * s), correctness=[np.nan] * 100)
+        for label in ("grpo", "gdpo")
         for s in range(5)
     ]
     found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
@@ -259,20 +261,20 @@ def test_a_reward_that_applied_to_no_step_is_left_out_of_its_own_comparison_only
 
 def test_hypervolume_is_the_product_of_the_scaled_finals_averaged_over_seeds():
     runs = [
-        run(arm, s, format=rising(f), correctness=rising(c))
-        for arm, f, c in (("grpo", 0.5, 3.0), ("gdpo", 0.75, 0.0))
+        run(label, s, format=rising(f), correctness=rising(c))
+        for label, f, c in (("grpo", 0.5, 3.0), ("gdpo", 0.75, 0.0))
         for s in range(5)
     ]
     found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
-    assert [arm for arm, _ in found.hypervolumes] == ["grpo", "gdpo"]
+    assert [label for label, _ in found.hypervolumes] == ["grpo", "gdpo"]
     assert [volume.value for _, volume in found.hypervolumes] == pytest.approx([0.5, 0.375])
     assert analyse(experiment(apart())).hypervolumes == ()
 
 
 def test_an_interval_of_a_difference_ends_where_the_reward_does():
     runs = [
-        run(arm, s, format=rising(v))
-        for arm, v in (("grpo", 0.0), ("gdpo", 1.0))
+        run(label, s, format=rising(v))
+        for label, v in (("grpo", 0.0), ("gdpo", 1.0))
         for s, v in enumerate([v, v, 0.5])
     ]
     (d,) = analyse(experiment(runs)).differences
@@ -281,7 +283,7 @@ def test_an_interval_of_a_difference_ends_where_the_reward_does():
 
 def test_the_order_of_seeds_changes_nothing_and_the_same_runs_give_the_same():
     rng = np.random.default_rng(5)
-    runs = [run(arm, s, format=rng.random(100)) for arm in ("grpo", "gdpo") for s in range(12)]
+    runs = [run(label, s, format=rng.random(100)) for label in ("grpo", "gdpo") for s in range(12)]
     first, again = analyse(experiment(runs)), analyse(experiment(runs))
     mixed = analyse(experiment([*runs[11::-1], *runs[:11:-1]]))
     for other in (again, mixed):
@@ -294,7 +296,7 @@ def test_ten_arms_of_twenty_seeds_are_compared_in_every_reward():
     rng = np.random.default_rng(0)
     rewards = tuple(Measured(name, 0.0, 1.0, 1.0) for name in "abc")
     runs = [
-        run(f"arm{a}", s, **{r.name: rng.random(300) for r in rewards})
+        run(f"estimator{a}", s, **{r.name: rng.random(300) for r in rewards})
         for a in range(10)
         for s in range(20)
     ]
@@ -323,6 +325,6 @@ def test_four_seeds_are_called_no_better_whatever_their_p_value():
 
 def test_runs_that_still_go_on_have_not_failed_to_arrive():
     going = [run("gdpo", s, "running", format=[0.1] * 12) for s in range(5)]
-    found = analyse(experiment([r for r in apart() if r.arm == "grpo"] + going))
+    found = analyse(experiment([r for r in apart() if r.label == "grpo"] + going))
     assert "never came" not in found.answer
     assert "5 of 10 runs are not done yet" in found.answer

@@ -71,13 +71,13 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     first = {run.path: run.path.stat().st_mtime for run in read_experiment(folder).runs}
 
     more = make_grid(recipe, ["gdpo"], [1, 2], folder, reach=0.8)
-    assert [(cell.arm, cell.seed) for cell in more.open()] == [("gdpo", 2)]
+    assert [(cell.label, cell.seed) for cell in more.open()] == [("gdpo", 2)]
     run_grid(more, jobs=1)
     experiment = read_experiment(folder)
-    assert (experiment.arms, experiment.seeds) == (("grpo", "gdpo"), (1, 2))
+    assert (experiment.labels, experiment.seeds) == (("grpo", "gdpo"), (1, 2))
     assert [run.steps for run in experiment.runs] == [2, 0, 2, 2]
     again = make_grid(recipe, ["gdpo", "grpo"], [1], folder, reach=0.8)
-    assert again.plan.arms == ("gdpo", "grpo")
+    assert again.plan.labels == ("gdpo", "grpo")
     assert all(path.stat().st_mtime == at for path, at in first.items())
 
 
@@ -153,11 +153,11 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("arms", "seeds", "reach", "message"),
+    ("labels", "seeds", "reach", "message"),
     [
-        ([], [1], 0.8, "--arms"),
+        ([], [1], 0.8, "--estimators"),
         (["gdpo"], [], 0.8, "--seeds"),
-        (["gdpo", "gdpo"], [1], 0.8, "--arms .*gdpo twice"),
+        (["gdpo", "gdpo"], [1], 0.8, "--estimators .*gdpo twice"),
         (["gdpo"], [1, 1], 0.8, "--seeds .*1 twice"),
         (["gdpo"], [1], 0.0, "above 0 and at most 1"),
         (["gpdo"], [1], 0.8, "did you mean 'gdpo'"),
@@ -166,10 +166,10 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(
-    arms, seeds, reach, message, recipe, tmp_path
+    labels, seeds, reach, message, recipe, tmp_path
 ):
     with pytest.raises(ConfigError, match=message):
-        make_grid(recipe, arms, seeds, tmp_path / "compare", reach=reach)
+        make_grid(recipe, labels, seeds, tmp_path / "compare", reach=reach)
     assert not (tmp_path / "compare").exists()
 
 
@@ -188,11 +188,11 @@ def varied(recipe, **weights):
     }
 
 
-def test_every_estimator_has_an_arm_of_every_variant(recipe, tmp_path):
+def test_every_estimator_has_an_label_of_every_variant(recipe, tmp_path):
     folder = tmp_path / "compare"
     variants = varied(recipe)
     grid = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8, variants=variants)
-    assert grid.plan.arms == (
+    assert grid.plan.labels == (
         "grpo format.weight=1",
         "grpo format.weight=0.5",
         "gdpo format.weight=1",
@@ -213,10 +213,10 @@ def test_the_varied_arms_of_a_comparison_go_on_and_others_join_them(recipe, tmp_
     run_grid(grid, jobs=1)
     variants = varied(recipe)
     more = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=variants)
-    assert more.plan.arms == ("gdpo", *(f"gdpo {name}" for name in variants))
+    assert more.plan.labels == ("gdpo", *(f"gdpo {name}" for name in variants))
     run_grid(more, jobs=2)
     experiment = read_experiment(folder)
-    assert experiment.arms == more.plan.arms
+    assert experiment.labels == more.plan.labels
     assert [run.state for run in experiment.runs] == ["finished"] * 3
     assert [reward.weight for reward in experiment.rewards] == [1.0, None]
     assert read_experiment(folder).lengths("gdpo", "max").shape == (1, 2)
@@ -251,15 +251,17 @@ def test_what_a_comparison_can_decide_is_told_before_it_is_trained(recipe, tmp_p
     everything = {"": recipe, **variants}
     grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
     told = "\n".join(described(grid, jobs=2))
-    assert told.startswith(f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 arms")
+    assert told.startswith(
+        f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 estimators"
+    )
     assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in told
-    assert "2 arms against gdpo in vowels and format: 2 comparisons." in told
-    assert "format has another gate or other options than in gdpo in 2 arms" in told
+    assert "2 estimators against gdpo in vowels and format: 2 comparisons." in told
+    assert "format has another gate or other options than in gdpo in 2 estimators" in told
     assert "With 5 seeds a p-value can be 0.016 at the least" in told
     few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
     assert described(few, jobs=2)[-1].endswith("no difference can be told. --seeds 5 could.")
     one = make_grid(recipe, ["gdpo"], range(3), tmp_path / "c", reach=0.8)
-    assert described(one, jobs=2)[-1] == "One arm: there is nothing to compare gdpo with."
+    assert described(one, jobs=2)[-1] == "One estimator: there is nothing to compare gdpo with."
 
 
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):

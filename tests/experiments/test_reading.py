@@ -16,9 +16,9 @@ from gdpo.experiments.reading import Plan, failure_file, read_experiment, read_p
 from gdpo.runs.lock import is_locked, lock, unlock
 
 
-def test_a_folder_of_runs_is_an_experiment(two_arms):
-    experiment = read_experiment(two_arms)
-    assert set(experiment.arms) == {"grpo", "gdpo"}
+def test_a_folder_of_runs_is_an_experiment(two_labels):
+    experiment = read_experiment(two_labels)
+    assert set(experiment.labels) == {"grpo", "gdpo"}
     assert experiment.seeds == (1, 2)
     assert experiment.total_steps == 4
     assert [(r.name, r.low, r.high) for r in experiment.rewards] == [
@@ -31,26 +31,28 @@ def test_a_folder_of_runs_is_an_experiment(two_arms):
     assert {run.state for run in experiment.runs} == {"finished"}
 
 
-def test_one_run_is_an_experiment_too(two_arms):
-    experiment = read_experiment(two_arms / "gdpo-seed-2")
-    assert (experiment.arms, experiment.seeds) == (("gdpo",), (2,))
+def test_one_run_is_an_experiment_too(two_labels):
+    experiment = read_experiment(two_labels / "gdpo-seed-2")
+    assert (experiment.labels, experiment.seeds) == (("gdpo",), (2,))
     assert experiment.runs[0].steps == 4
 
 
-def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_arms):
+def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_labels):
     plan = Plan("task: x", ("grpo", "gdpo"), (1, 2, 3), 0.5)
-    plan.write(two_arms)
-    assert read_plan(two_arms) == plan
-    shutil.rmtree(two_arms / "grpo-seed-1")
-    write_run(two_arms, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4)
-    failure = failure_file(two_arms, "gdpo", 2)
+    plan.write(two_labels)
+    assert read_plan(two_labels) == plan
+    shutil.rmtree(two_labels / "grpo-seed-1")
+    write_run(
+        two_labels, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4
+    )
+    failure = failure_file(two_labels, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
-    (two_arms / "gdpo-seed-2" / "environment.json").write_text("{}")
-    experiment = read_experiment(two_arms)
-    assert experiment.arms == ("grpo", "gdpo")
+    (two_labels / "gdpo-seed-2" / "environment.json").write_text("{}")
+    experiment = read_experiment(two_labels)
+    assert experiment.labels == ("grpo", "gdpo")
     assert experiment.reach == 0.5
-    states = {(run.arm, run.seed): (run.state, run.why, run.steps) for run in experiment.runs}
+    states = {(run.label, run.seed): (run.state, run.why, run.steps) for run in experiment.runs}
     assert states == {
         ("grpo", 1): ("waiting", "", 0),
         ("grpo", 2): ("finished", "", 4),
@@ -95,19 +97,19 @@ def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
         read_experiment(tmp_path)
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path, two_arms):
+def test_what_cannot_be_compared_is_refused(tmp_path, two_labels):
     with pytest.raises(ConfigError, match="there is no folder"):
         read_experiment(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no run"):
         read_experiment(tmp_path / "empty")
-    write_run(two_arms, "gdpo", 9, {"format": [1.0]})
+    write_run(two_labels, "gdpo", 9, {"format": [1.0]})
     with pytest.raises(DataError, match=r"estimator and seed.*rewards"):
-        read_experiment(two_arms)
-    shutil.rmtree(two_arms / "gdpo-seed-9")
-    write_run(two_arms, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
+        read_experiment(two_labels)
+    shutil.rmtree(two_labels / "gdpo-seed-9")
+    write_run(two_labels, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
     with pytest.raises(DataError, match=r"gdpo with seed 1"):
-        read_experiment(two_arms)
+        read_experiment(two_labels)
 
 
 def test_a_broken_plan_is_named(tmp_path):
@@ -119,17 +121,17 @@ def test_a_broken_plan_is_named(tmp_path):
         read_experiment(tmp_path)
 
 
-def test_runs_of_other_models_or_lengths_are_not_compared(two_arms):
-    write_run(two_arms, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
+def test_runs_of_other_models_or_lengths_are_not_compared(two_labels):
+    write_run(two_labels, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
     with pytest.raises(
         DataError, match=r"trainer.max_steps is 4 and 9|trainer.max_steps is 9 and 4"
     ):
-        read_experiment(two_arms)
+        read_experiment(two_labels)
 
 
-def test_a_run_that_is_being_trained_is_running(two_arms):
-    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_arms)
-    path = two_arms / "gdpo-seed-1"
+def test_a_run_that_is_being_trained_is_running(two_labels):
+    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_labels)
+    path = two_labels / "gdpo-seed-1"
     holder = (
         "import sys, fcntl; f = open(sys.argv[1], 'ab'); fcntl.flock(f, fcntl.LOCK_EX); print()"
     )
@@ -139,25 +141,25 @@ def test_a_run_that_is_being_trained_is_running(two_arms):
         stdout=subprocess.PIPE,
     )
     process.stdout.readline()
-    states = {run.path: run.state for run in read_experiment(two_arms).runs}
+    states = {run.path: run.state for run in read_experiment(two_labels).runs}
     assert states[path] == "running"
     assert list(states.values()).count("finished") == 3
     with pytest.raises(ConfigError, match="another process trains in"):
         lock(path)
     process.communicate()
-    assert {run.state for run in read_experiment(two_arms).runs} == {"finished"}
+    assert {run.state for run in read_experiment(two_labels).runs} == {"finished"}
     lock(path)
     assert is_locked(path)
     unlock(path)
     assert not is_locked(path)
 
 
-def test_a_run_that_was_finished_by_hand_has_not_failed(two_arms):
-    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_arms)
-    failure = failure_file(two_arms, "gdpo", 2)
+def test_a_run_that_was_finished_by_hand_has_not_failed(two_labels):
+    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_labels)
+    failure = failure_file(two_labels, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
-    assert {run.state for run in read_experiment(two_arms).runs} == {"finished"}
+    assert {run.state for run in read_experiment(two_labels).runs} == {"finished"}
 
 
 def test_strange_lines_of_metrics_are_left_out(tmp_path):
@@ -183,23 +185,23 @@ def weighted(folder, weight, seed, *, gate=None, level=0.5):
     """A run whose format has a weight of its own, and a gate."""
     entries = [{"name": "format", "weight": weight, "gate": gate}, {"name": "correctness"}]
     curves = {"format": [level + seed / 100] * 4, "correctness": [0.1 * seed] * 4}
-    arm = f"gdpo format.weight={weight:g}"
-    write_run(folder, arm, seed, curves, entries=entries, lengths=[(7.0, 9.0)] * 4)
-    return arm
+    label = f"gdpo format.weight={weight:g}"
+    write_run(folder, label, seed, curves, entries=entries, lengths=[(7.0, 9.0)] * 4)
+    return label
 
 
 def test_arms_may_differ_in_what_the_plan_varies_and_in_nothing_else(tmp_path):
     for weight in (1.0, 0.5):
         for seed in (1, 2):
-            arm = weighted(tmp_path, weight, seed)
-    arms = ("gdpo format.weight=1", arm)
-    Plan("task: x", arms, (1, 2), 0.8, ("rewards.0.weight",)).write(tmp_path)
+            label = weighted(tmp_path, weight, seed)
+    labels = ("gdpo format.weight=1", label)
+    Plan("task: x", labels, (1, 2), 0.8, ("rewards.0.weight",)).write(tmp_path)
     experiment = read_experiment(tmp_path)
     assert [reward.weight for reward in experiment.rewards] == [None, 1.0]
-    assert [(run.arm, run.seed) for run in experiment.runs] == [
-        (a, s) for a in arms for s in (1, 2)
+    assert [(run.label, run.seed) for run in experiment.runs] == [
+        (a, s) for a in labels for s in (1, 2)
     ]
-    Plan("task: x", arms, (1, 2), 0.8).write(tmp_path)
+    Plan("task: x", labels, (1, 2), 0.8).write(tmp_path)
     with pytest.raises(DataError, match=r"rewards\.0\.weight is 1\.0 and 0\.5"):
         read_experiment(tmp_path)
 
@@ -214,66 +216,66 @@ def test_runs_by_hand_are_arms_by_their_weights_and_gates(tmp_path):
             curves = {"format": [0.5] * 4, "correctness": [0.5] * 4}
             write_run(tmp_path, "gdpo", seed, curves, entries=entries, name=name, declared=DECLARED)
     experiment = read_experiment(tmp_path)
-    assert experiment.arms == (
+    assert experiment.labels == (
         "gdpo format.weight=1 format.gate=null",
         "gdpo format.weight=1 format.gate={on: correctness, at_least: 1}",
         "gdpo format.weight=0.5 format.gate=null",
         "gdpo format.weight=0.25 format.gate=null",
     )
     assert [run.seed for run in experiment.runs] == [1, 2] * 4
-    assert experiment.unlike == {(experiment.arms[1], "format")}
+    assert experiment.unlike == {(experiment.labels[1], "format")}
 
 
 def test_a_reward_that_arms_gate_otherwise_is_not_compared(tmp_path):
     for seed in range(5):
         weighted(tmp_path, 1.0, seed)
         weighted(tmp_path, 0.5, seed, gate={"on": "correctness", "at_least": 1}, level=0.9)
-    arms = ("gdpo format.weight=1", "gdpo format.weight=0.5")
+    labels = ("gdpo format.weight=1", "gdpo format.weight=0.5")
     varied = ("rewards.0.weight", "rewards.0.gate", "rewards.0.gate.on", "rewards.0.gate.at_least")
-    Plan("task: x", arms, tuple(range(5)), 0.8, varied).write(tmp_path)
+    Plan("task: x", labels, tuple(range(5)), 0.8, varied).write(tmp_path)
     comparison = analyse(read_experiment(tmp_path))
-    assert comparison.experiment.unlike == {(arms[1], "format")}
-    assert [(d.arm, d.reward) for d in comparison.differences] == [(arms[1], "correctness")]
+    assert comparison.experiment.unlike == {(labels[1], "format")}
+    assert [(d.label, d.reward) for d in comparison.differences] == [(labels[1], "correctness")]
     assert comparison.differences[0].p_adjusted == comparison.differences[0].p_value
     assert comparison.hypervolumes == ()
     everything = replace(
-        comparison.experiment, unlike=frozenset((arms[1], r) for r in ("format", "correctness"))
+        comparison.experiment, unlike=frozenset((labels[1], r) for r in ("format", "correctness"))
     )
     assert analyse(everything).answer == (
-        "No reward is the same in two arms, so that none can be compared."
+        "No reward is the same in two estimators, so that none can be compared."
     )
 
 
-def test_the_range_of_a_reward_holds_for_all_arms(tmp_path):
+def test_the_range_of_a_reward_holds_for_all_labels(tmp_path):
     for weight, low in ((1.0, 0.5), (0.5, 0.0)):
-        arm = f"gdpo format.weight={weight:g}"
+        label = f"gdpo format.weight={weight:g}"
         declared = {"format": {"low": low, "high": 1.0}}
         entries = [{"name": "format", "weight": weight}]
-        write_run(tmp_path, arm, 1, {"format": [0.6]}, entries=entries, declared=declared)
-    arms = ("gdpo format.weight=1", "gdpo format.weight=0.5")
-    Plan("task: x", arms, (1,), 0.8, ("rewards.0.weight",)).write(tmp_path)
+        write_run(tmp_path, label, 1, {"format": [0.6]}, entries=entries, declared=declared)
+    labels = ("gdpo format.weight=1", "gdpo format.weight=0.5")
+    Plan("task: x", labels, (1,), 0.8, ("rewards.0.weight",)).write(tmp_path)
     [reward] = read_experiment(tmp_path).rewards
     assert (reward.low, reward.high) == (0.0, 1.0)
 
 
 def test_the_lengths_of_the_completions_are_read_step_by_step(tmp_path):
-    arm = weighted(tmp_path, 1.0, 1)
-    Plan("task: x", (arm,), (1, 2), 0.8).write(tmp_path)
+    label = weighted(tmp_path, 1.0, 1)
+    Plan("task: x", (label,), (1, 2), 0.8).write(tmp_path)
     experiment = read_experiment(tmp_path)
-    np.testing.assert_array_equal(experiment.lengths(arm, "mean"), [[7.0] * 4, [np.nan] * 4])
-    np.testing.assert_array_equal(experiment.lengths(arm, "max"), [[9.0] * 4, [np.nan] * 4])
+    np.testing.assert_array_equal(experiment.lengths(label, "mean"), [[7.0] * 4, [np.nan] * 4])
+    np.testing.assert_array_equal(experiment.lengths(label, "max"), [[9.0] * 4, [np.nan] * 4])
 
 
 @pytest.mark.parametrize(
-    ("arm", "folder"),
+    ("label", "folder"),
     [
         ("gdpo", "gdpo-seed-1"),
         ("mine:estimator", "mine_estimator-seed-1"),
         ("gdpo lora={r: 8}", "gdpo_lora_r_8_-seed-1"),
     ],
 )
-def test_the_folder_of_a_run_is_named_after_its_arm(arm, folder):
-    assert run_name(arm, 1) == folder
+def test_the_folder_of_a_run_is_named_after_its_label(label, folder):
+    assert run_name(label, 1) == folder
 
 
 def test_arms_with_long_names_have_folders_that_differ():

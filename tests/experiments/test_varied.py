@@ -4,12 +4,12 @@ import pytest
 
 from gdpo.errors import ConfigError
 from gdpo.experiments.grid import estimator_of, read_variants
-from gdpo.experiments.reading import arm_name
+from gdpo.experiments.reading import label_of
 
 
 def test_nothing_varied_is_one_variant_without_a_name():
     assert read_variants([]) == {"": ()}
-    assert arm_name("gdpo", "") == "gdpo"
+    assert label_of("gdpo", "") == "gdpo"
 
 
 def test_every_combination_of_values_is_a_variant():
@@ -32,9 +32,9 @@ def test_a_value_is_given_on_as_it_was_meant(value):
     assert next(iter(read_variants([f"a.b={value},other"]).values())) == (f"a.b={value}",)
 
 
-def test_an_arm_knows_its_estimator():
+def test_an_label_knows_its_estimator():
     [variant] = read_variants(["data.source=my rows.jsonl"])
-    assert estimator_of(arm_name("mine:estimator", variant)) == "mine:estimator"
+    assert estimator_of(label_of("mine:estimator", variant)) == "mine:estimator"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_an_arm_knows_its_estimator():
         (["a=1", "a=2"], "--vary .*a twice"),
         (["a=[1"], r"--vary a=\[1: not valid YAML"),
         (["a=1],[2"], "not valid YAML"),
-        (["advantage=gdpo,grpo"], "--arms"),
+        (["advantage=gdpo,grpo"], "--estimators"),
         (["trainer.seed=1,2"], "--seeds"),
         (["name=a,b"], "name"),
         (["runs_dir=a,b"], "--output"),

@@ -63,7 +63,7 @@ def log_rank(first, second):
     from lifelines.statistics import logrank_test
 
     (t, r), (t2, r2) = SURVIVAL[first], SURVIVAL[second]
-    return {"arms": [first, second], "p": logrank_test(t, t2, r, r2).p_value}
+    return {"labels": [first, second], "p": logrank_test(t, t2, r, r2).p_value}
 
 
 def robust():
@@ -73,16 +73,16 @@ def robust():
     scores = np.round(rng.beta(3, 2, (STRATA["runs"], STRATA["tasks"])), 3)
     scores[:, 1] += 2.0  # strata that lie apart: to draw across them would widen the interval
     values, limits = library.get_interval_estimates(
-        {"arm": scores},
+        {"label": scores},
         lambda x: np.array([metrics.aggregate_iqm(x)]),
         reps=STRATA["draws"],
     )
     return {
         "scores": scores.tolist(),
         "draws": STRATA["draws"],
-        "iqm": float(values["arm"][0]),
-        "low": float(limits["arm"][0, 0]),
-        "high": float(limits["arm"][1, 0]),
+        "iqm": float(values["label"][0]),
+        "low": float(limits["label"][0, 0]),
+        "high": float(limits["label"][1, 0]),
     }
 
 

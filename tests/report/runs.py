@@ -16,10 +16,10 @@ def rewards_of(step, steps, rng, groups):
     return np.stack([formatted, correct], axis=-1)
 
 
-def record(path, arm, step, rewards, *, texts=("Say it.", "It."), names=("format", "correct")):
-    """Write the rollouts of one step, with the advantages of its arm."""
+def record(path, label, step, rewards, *, texts=("Say it.", "It."), names=("format", "correct")):
+    """Write the rollouts of one step, with the advantages of its estimator."""
     weights = dict.fromkeys(names, 1.0)
-    estimator = ESTIMATORS.get(arm, ESTIMATORS["grpo"])
+    estimator = ESTIMATORS.get(label, ESTIMATORS["grpo"])
     advantages = estimator(rewards, np.ones(len(names)))
     rollouts = [
         Rollout(
@@ -42,34 +42,34 @@ def record(path, arm, step, rewards, *, texts=("Say it.", "It."), names=("format
     write_rollouts(rollout_file(path / "rollouts", step), rollouts)
 
 
-def trained(folder, arm, seed, *, steps=12, groups=GROUPS, **kwargs):
+def trained(folder, label, seed, *, steps=12, groups=GROUPS, **kwargs):
     """A run whose rewards rise."""
     rng, means = np.random.default_rng(seed), []
     path = folder / f"run-{len(list(folder.iterdir())) if folder.exists() else 0}"
     for step in range(1, steps + 1):
         rewards = rewards_of(step, steps, rng, groups)
-        record(path, arm, step, rewards, **kwargs)
+        record(path, label, step, rewards, **kwargs)
         means.append(rewards.mean(axis=(0, 1)))
     names = kwargs.get("names", ("format", "correct"))
     by_name = {name: np.array(means)[:, k] for k, name in enumerate(names)}
-    return Run(arm, seed, path, "finished", "", by_name)
+    return Run(label, seed, path, "finished", "", by_name)
 
 
-def unrecorded(arm, seed, folder, *, steps=12, state="finished", why="", rewards=REWARDS):
+def unrecorded(label, seed, folder, *, steps=12, state="finished", why="", rewards=REWARDS):
     """A run that left no rollouts, as those of the toys."""
     rise = np.linspace(0.1, 0.9, steps) + 0.01 * seed
     means = {r.name: r.low + rise * (r.high - r.low) for r in rewards}
-    return Run(arm, seed, folder / f"{len(arm)}-{seed}", state, why, means)
+    return Run(label, seed, folder / f"{len(label)}-{seed}", state, why, means)
 
 
 def experiment_of(folder, runs, *, rewards=REWARDS, name="toy", total_steps=None):
-    arms = tuple(dict.fromkeys(run.arm for run in runs))
-    ordered = tuple(sorted(runs, key=lambda run: arms.index(run.arm)))
+    labels = tuple(dict.fromkeys(run.label for run in runs))
+    ordered = tuple(sorted(runs, key=lambda run: labels.index(run.label)))
     seeds = tuple(sorted({run.seed for run in runs}))
     steps = total_steps or max(run.steps for run in runs)
-    return Experiment(name, folder, arms, seeds, rewards, steps, ordered, 0.8)
+    return Experiment(name, folder, labels, seeds, rewards, steps, ordered, 0.8)
 
 
-def two_arms(folder, seeds=(1, 2), **kwargs):
-    runs = [trained(folder, arm, seed, **kwargs) for arm in ("grpo", "gdpo") for seed in seeds]
+def two_labels(folder, seeds=(1, 2), **kwargs):
+    runs = [trained(folder, label, seed, **kwargs) for label in ("grpo", "gdpo") for seed in seeds]
     return experiment_of(folder, runs)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.report.hostile import CHATS, TEXTS
-from tests.report.runs import experiment_of, trained, two_arms, unrecorded
+from tests.report.runs import experiment_of, trained, two_labels, unrecorded
 
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Measured
@@ -14,7 +14,7 @@ from gdpo.report import write_report
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    write_report(analyse(two_arms(folder / "runs")), folder / "report.html")
+    write_report(analyse(two_labels(folder / "runs")), folder / "report.html")
     return folder / "report.html"
 
 
@@ -77,7 +77,7 @@ def test_hostile_names_run_nothing_and_break_nothing(browser, tmp_path):
     hostile = long + "".join(text[:400] for kind, text in TEXTS.items() if kind != "surrogates")
     rewards = (Measured(hostile, 0.0, 1.0, 1.0), Measured(f"{hostile}2", -3.0, 3.0, 1.0))
     run = trained(tmp_path, "grpo", 1, steps=3, names=tuple(r.name for r in rewards))
-    broken = replace(run, arm=hostile, state="failed", why=hostile)
+    broken = replace(run, label=hostile, state="failed", why=hostile)
     experiment = experiment_of(tmp_path, [run, broken], rewards=rewards, name=hostile)
     comparison = replace(analyse(experiment), question=hostile, answer=hostile)
     write_report(comparison, tmp_path / "report.html")
@@ -90,13 +90,13 @@ def test_hostile_names_run_nothing_and_break_nothing(browser, tmp_path):
         assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize(("arms", "rewards"), [(2, 1), (2, 2), (5, 3)])
-def test_which_by_how_much_and_how_sure_need_no_scrolling(browser, tmp_path, arms, rewards):
-    names = ["grpo", "gdpo", "per_reward_batch_std", "dara_symmetric", "gdpo_decorrelated"][:arms]
+@pytest.mark.parametrize(("labels", "rewards"), [(2, 1), (2, 2), (5, 3)])
+def test_which_by_how_much_and_how_sure_need_no_scrolling(browser, tmp_path, labels, rewards):
+    names = ["grpo", "gdpo", "per_reward_batch_std", "dara_symmetric", "gdpo_decorrelated"][:labels]
     measured = tuple(Measured(f"reward_{k}", -3.0, 3.0, 1.0) for k in range(rewards))
     runs = [
-        unrecorded(arm, seed, tmp_path, rewards=measured, steps=12 + place)
-        for place, arm in enumerate(names)
+        unrecorded(label, seed, tmp_path, rewards=measured, steps=12 + place)
+        for place, label in enumerate(names)
         for seed in range(5)
     ]
     comparison = analyse(experiment_of(tmp_path, runs, rewards=measured))
@@ -165,7 +165,7 @@ def test_rollouts_are_sorted_by_disagreement_and_by_any_column(page):
         assert found == sorted(found)
 
 
-def test_rollouts_are_filtered_by_arm_seed_step_reward_and_text(page):
+def test_rollouts_are_filtered_by_label_seed_step_reward_and_text(page):
     assert count(page) == "768 of 768 rollouts match"
     set_field(page, 0, "gdpo")
     assert count(page) == "384 of 768 rollouts match"

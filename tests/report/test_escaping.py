@@ -32,13 +32,13 @@ def unescaped(page):
 
 
 def of_a_comparison(folder):
-    """Arms, rewards, texts, why a run failed, why an estimator cannot be called, and the answer."""
+    """Estimators, rewards, texts, why a run failed, why an estimator cannot be called, and the answer."""
     names = (f"{EVIL}1", f"{EVIL}2")
     rewards = (Measured(names[0], 0.0, 1.0, 1.0), Measured(names[1], -3.0, 3.0, 1.0))
     (folder / IN_A_PATH).mkdir()
     runs = [
-        trained(folder / IN_A_PATH, arm, seed, names=names, texts=(EVIL, EVIL))
-        for arm in ("gdpo", "grpo", EVIL)
+        trained(folder / IN_A_PATH, label, seed, names=names, texts=(EVIL, EVIL))
+        for label in ("gdpo", "grpo", EVIL)
         for seed in (1, 2)
     ]
     (runs[2].path / "recipe.yaml").write_text(f"advantage_options: {{{EVIL}")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from tests.report.hostile import CHATS, TEXTS
-from tests.report.runs import REWARDS, experiment_of, record, trained, two_arms, unrecorded
+from tests.report.runs import REWARDS, experiment_of, record, trained, two_labels, unrecorded
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
@@ -73,7 +73,7 @@ def made(tmp_path, comparison):
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
     folder = tmp_path_factory.mktemp("usual")
-    comparison = analyse(two_arms(folder / "runs"))
+    comparison = analyse(two_labels(folder / "runs"))
     return comparison, *made(folder, comparison)
 
 
@@ -110,12 +110,12 @@ def test_it_refers_to_nothing_outside_itself(usual):
     assert not [n for _, n, _ in parsed.attributes if n == "style"], "the policy would drop it"
 
 
-def test_every_reward_has_a_row_per_arm_with_its_numbers(usual):
+def test_every_reward_has_a_row_per_label_with_its_numbers(usual):
     comparison, _, parsed, _ = usual
     text = " ".join("".join(parsed.text).split())
     for reward in REWARDS:
-        for arm in ("grpo", "gdpo"):
-            final = comparison.outcome(arm, reward.name).final.value
+        for label in ("grpo", "gdpo"):
+            final = comparison.outcome(label, reward.name).final.value
             digits = {"format": 3, "correct": 2}[reward.name]
             assert f"{final:.{digits}f}".replace("-", "−") in text
 
@@ -184,10 +184,13 @@ def test_a_single_run_has_no_comparison_and_is_replayed_with_grpo_beside_it(tmp_
 
 
 def test_arms_that_differ_in_their_weights_alone_are_replayed_as_one_estimator(tmp_path):
-    arms = ("gdpo length.weight=1", "gdpo length.weight=0.5")
+    labels = ("gdpo length.weight=1", "gdpo length.weight=0.5")
     experiment = experiment_of(
         tmp_path,
-        [replace(trained(tmp_path, "gdpo", seed), arm=arm) for seed, arm in enumerate(arms)],
+        [
+            replace(trained(tmp_path, "gdpo", seed), label=label)
+            for seed, label in enumerate(labels)
+        ],
     )
     analysis = analyze_experiment(experiment)
     assert list(analysis.estimators) == ["gdpo", "grpo"]
@@ -200,7 +203,7 @@ def test_arms_that_differ_in_their_weights_alone_are_replayed_as_one_estimator(t
 def test_arms_that_differ_in_the_options_of_their_estimator_are_replayed_with_their_own(tmp_path):
     runs = []
     for place, bound in enumerate((1.0, None)):
-        run = replace(trained(tmp_path, "gdpo", place), arm=f"gdpo bound={bound}")
+        run = replace(trained(tmp_path, "gdpo", place), label=f"gdpo bound={bound}")
         options = {} if bound is None else {"max_advantage": bound}
         recipe = Recipe(task="x", model="m", data=DataConfig(source="r"), advantage_options=options)
         (run.path / "recipe.yaml").write_text(recipe.to_yaml())
@@ -233,7 +236,7 @@ def test_the_lengths_are_drawn_beside_the_rewards_where_they_were_logged(tmp_pat
 
 
 def test_what_is_not_compared_is_said(tmp_path):
-    runs = [unrecorded(arm, seed, tmp_path) for arm in ("grpo", "gdpo") for seed in range(5)]
+    runs = [unrecorded(label, seed, tmp_path) for label in ("grpo", "gdpo") for seed in range(5)]
     experiment = replace(experiment_of(tmp_path, runs), unlike=frozenset({("gdpo", "format")}))
     comparison = analyse(experiment)
     assert "another gate or other options than in grpo" in made(tmp_path, comparison)[0]
@@ -243,7 +246,7 @@ def test_what_is_not_compared_is_said(tmp_path):
 
 
 def test_runs_without_rollouts_say_so(tmp_path):
-    runs = [unrecorded(arm, seed, tmp_path) for arm in ("grpo", "gdpo") for seed in range(5)]
+    runs = [unrecorded(label, seed, tmp_path) for label in ("grpo", "gdpo") for seed in range(5)]
     text, _, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
     assert text.count("No rollouts were recorded") == 3
     assert data["rollouts"]["groups"] == []
@@ -265,15 +268,15 @@ def test_a_failed_run_is_shown_with_its_reason(tmp_path):
 def test_runs_that_never_came_to_the_threshold_are_marked_where_they_ended(tmp_path):
     low = [replace(r, means={n: v * 0 for n, v in r.means.items()}) for r in two_low(tmp_path)]
     text = made(tmp_path, analyse(experiment_of(tmp_path, low)))[0]
-    # Two rewards of two arms; in one of the arms, the runs end at two different steps.
+    # Two rewards of two estimators; in one of the estimators, the runs end at two different steps.
     assert text.count('class="censored"') == 2 * 3
     assert "not reached" in text
 
 
 def two_low(folder):
     ends = ((0, 12), (1, 12)), ((0, 12), (1, 7))
-    arms = zip(("grpo", "gdpo"), ends, strict=True)
-    return [unrecorded(arm, seed, folder, steps=n) for arm, both in arms for seed, n in both]
+    labels = zip(("grpo", "gdpo"), ends, strict=True)
+    return [unrecorded(label, seed, folder, steps=n) for label, both in labels for seed, n in both]
 
 
 @pytest.mark.parametrize("kind", [*TEXTS, *CHATS])
@@ -312,7 +315,7 @@ def assert_harmless(page, parsed):
 @pytest.mark.slow
 def test_ten_runs_of_long_texts_stay_under_two_megabytes(tmp_path):
     texts = ("prompt <&> " * 800, "\u00e9<>&" * 4_000)
-    experiment = two_arms(tmp_path, seeds=range(5), steps=6, texts=texts)
+    experiment = two_labels(tmp_path, seeds=range(5), steps=6, texts=texts)
     page, parsed, data = made(tmp_path, analyse(experiment))
     assert 500_000 < len(page.encode()) < 2_000_000
     assert "of 960 rollouts are shown" in "".join(parsed.text)
@@ -359,19 +362,19 @@ def test_an_estimator_that_cannot_be_replayed_is_told_of(tmp_path):
     assert data["rollouts"]["groups"][0]["samples"][0]["advantages"][1] is None
 
 
-@pytest.mark.parametrize("arms", [("grpo", "nobody:knows"), ("nobody:knows", "grpo")])
-def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tmp_path, arms):
-    runs = [trained(tmp_path, arm, 1) for arm in arms]  # both with GRPO's advantages
+@pytest.mark.parametrize("labels", [("grpo", "nobody:knows"), ("nobody:knows", "grpo")])
+def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tmp_path, labels):
+    runs = [trained(tmp_path, label, 1) for label in labels]  # both with GRPO's advantages
     experiment = experiment_of(tmp_path, runs)
     analysis = analyze_experiment(experiment)
     for group in analysis.sample:
-        shown, others = (group.advantages[arm] for arm in ("nobody:knows", "grpo"))
-        if arms[int(group.run)] == "nobody:knows":
+        shown, others = (group.advantages[label] for label in ("nobody:knows", "grpo"))
+        if labels[int(group.run)] == "nobody:knows":
             np.testing.assert_allclose(shown, others, atol=1e-12)
         else:
             assert np.isnan(shown).all()
     assert [(each.estimator, round(each.correlation, 6)) for each in analysis.replayed] == [
-        (arm, 1.0) for arm in arms
+        (label, 1.0) for label in labels
     ]
     assert set(analysis.off_record) == {"grpo"}
     _, parsed, _ = made(tmp_path, analyse(experiment))
@@ -390,7 +393,7 @@ def test_missing_rewards_are_shown_as_missing(tmp_path):
 
 
 def test_no_column_of_a_rollout_file_is_read_twice_for_a_page(tmp_path, monkeypatch):
-    comparison = analyse(two_arms(tmp_path / "runs", steps=3))
+    comparison = analyse(two_labels(tmp_path / "runs", steps=3))
     read = Counter()
 
     class Counting(pq.ParquetFile):

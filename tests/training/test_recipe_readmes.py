@@ -93,7 +93,7 @@ def test_a_command_of_a_readme_is_one(words, beside_the_recipes):
         ("accelerate launch --num_processes 8 -m gdpo train recipes/gsm8q", ConfigError),
         ("gdpo compare recipes/gsm8k --vari rewards.format.weight=1,2", CycloptsError),
         ("gdpo compare recipes/gsm8k --vary rewards.formt.weight=1,2", AssertionError),
-        ("gdpo compare recipes/gsm8k --arms gpdo", AssertionError),
+        ("gdpo compare recipes/gsm8k --estimators gpdo", AssertionError),
         ("gdpo launch verl recipes/gsm8k --set rewards.formt.weight=1", AssertionError),
         ("gdpo evaluate runs/a --benchmarks math501", ConfigError),
         ("gdpo evaluate runs/a --benchmarks math500 --samples 16", ConfigError),

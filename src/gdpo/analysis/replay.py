@@ -101,7 +101,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class TrainedWith:
-    """What the runs of gdpo in some arms were trained with: an estimator with its options."""
+    """What the runs of gdpo in some estimators were trained with: an estimator with its options."""
 
     estimator: str
     options: Mapping[str, object]

@@ -35,7 +35,7 @@ _NEED_OPTIONS = ("constrained_grpo",)
 def compare_recipe(
     path: Path,
     overrides: Sequence[str],
-    arms: str,
+    labels: str,
     seeds: str,
     output: Path | None,
     console: Console,
@@ -57,7 +57,7 @@ def compare_recipe(
     folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
     grid = make_grid(
         shared,
-        _names(arms),
+        _names(labels),
         _seeds(seeds),
         folder,
         reach=REACHED if reach is None else reach,
@@ -129,14 +129,14 @@ def make_report(folder: Path, output: Path | None, console: Console) -> None:
 
 
 def compare_toys(
-    arms: str, seeds: str, output: Path | None, console: Console, *, jobs: int | None
+    labels: str, seeds: str, output: Path | None, console: Console, *, jobs: int | None
 ) -> None:
     """Run the kit of small problems, print when each reward was reached, and write a page of each.
 
     Raises:
         ConfigError: An argument is wrong; before anything is run.
     """
-    names, numbers = _names(arms), _seeds(seeds)
+    names, numbers = _names(labels), _seeds(seeds)
     with Progress(console=console, transient=True) as progress:
         shown = progress.add_task("", total=None)
         done = suite(
@@ -144,8 +144,8 @@ def compare_toys(
             numbers,
             processes=jobs or _cores(),
             folder=output or Path("toys"),
-            progress=lambda count, total, toy, arm: progress.update(
-                shown, completed=count, total=total, description=f"{toy}, {arm}"
+            progress=lambda count, total, toy, label: progress.update(
+                shown, completed=count, total=total, description=f"{toy}, {label}"
             ),
         )
     if console.is_terminal:
@@ -161,10 +161,10 @@ def compare_toys(
         console.print(f"a page for each: {output}", markup=False, soft_wrap=True)
 
 
-def _names(arms: str) -> list[str]:
-    if arms == "all":
+def _names(labels: str) -> list[str]:
+    if labels == "all":
         return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
-    return [name.strip() for name in arms.split(",") if name.strip()]
+    return [name.strip() for name in labels.split(",") if name.strip()]
 
 
 def _seeds(text: str) -> list[int]:

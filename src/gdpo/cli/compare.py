@@ -11,7 +11,7 @@ def compare(
     recipe: Path | None = None,
     /,
     *,
-    arms: str | None = None,
+    estimators: str | None = None,
     vary: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: str | None = None,
     suite: str | None = None,
@@ -28,16 +28,16 @@ def compare(
     Each run is an ordinary `gdpo train` in a process of its own. Runs with the same seed have the
     same data in the same order and start from the same model. The same command goes on where it was
     stopped: finished runs are kept, interrupted ones resumed, and failed ones count as results.
-    Arms and seeds may be added to a comparison that is there. At the end, and with `gdpo report` at
+    Estimators and seeds may be added to a comparison that is there. At the end, and with `gdpo report` at
     any time, the folder holds a `report.html` with every reward by itself.
 
-    Under 5 seeds an arm a result is called exploratory: 3 seeds cannot give a p-value below 0.10.
+    Under 5 seeds an estimator a result is called exploratory: 3 seeds cannot give a p-value below 0.10.
 
     Args:
         recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`.
-        arms: Estimators with commas, or `all`; the first is what the others are compared with. Left
+        estimators: Estimators with commas, or `all`; the first is what the others are compared with. Left
             out: grpo,gdpo; of a suite, all.
-        vary: Values of the recipe that make arms of their own, with commas, as in `--vary
+        vary: Values of the recipe that make estimators of their own, with commas, as in `--vary
             rewards.length.weight=1,0.5`; may be repeated: every combination is trained.
         seeds: How many (1, 2, ...), or which ones, with commas. Left out: 5; of a suite, 20.
         suite: `toys` instead of a recipe: small problems that tell estimators apart in seconds.
@@ -70,12 +70,12 @@ def compare(
                 "--set, --vary, --price, --reach, --retry-failed and --dry-run are for recipes, "
                 "not toys"
             )
-        compare_toys(arms or "all", seeds or "20", output, console, jobs=jobs)
+        compare_toys(estimators or "all", seeds or "20", output, console, jobs=jobs)
         return 0
     return compare_recipe(
         recipe,
         set or (),
-        arms or "grpo,gdpo",
+        estimators or "grpo,gdpo",
         seeds or "5",
         output,
         console,

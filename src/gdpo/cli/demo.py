@@ -11,7 +11,7 @@ def demo(*, seed: int = 1, steps: int = 100, output: Path | None = None) -> int:
 
     Args:
         seed: Decides the requests and the sampling. 1 behaves as most do.
-        steps: Optimizer steps of each arm.
+        steps: Optimizer steps of each estimator.
         output: A new folder for everything. Left out: `runs/demo`, or `runs/demo-2` and so on.
     """
     from rich.console import Console

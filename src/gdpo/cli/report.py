@@ -6,7 +6,7 @@ from pathlib import Path
 def report(run: Path, /, *, output: Path | None = None) -> int:
     """Make the report of a run, of a folder of runs or of a comparison again, and sum it up.
 
-    One HTML file without anything outside it: which arm does better, by how much and how surely;
+    One HTML file without anything outside it: which estimator does better, by how much and how surely;
     the curves of every reward, findings over time, and the rollouts.
 
     Args:

@@ -1,4 +1,4 @@
-"""What came out of the demo: each reward's curve in each arm, and a table of them."""
+"""What came out of the demo: each reward's curve in each estimator, and a table of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ ONE_SEED = "One seed shows how the two behave, not which is better."
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The mean of one reward over the rollouts of each step, in one arm."""
+    """The mean of one reward over the rollouts of each step, in one estimator."""
 
-    arm: str
+    label: str
     reward: str
     low: float
     high: float
@@ -63,13 +63,13 @@ class Curve:
         return tuple(_mean(self.values[max(0, i - half) : i + half + 1]) for i in places)
 
 
-def curves(arms: Sequence[Training], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
-    """One curve per reward and arm, from what the arms logged."""
-    rows = {arm.name: arm.rows() for arm in arms}
+def curves(labels: Sequence[Training], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
+    """One curve per reward and estimator, from what the estimators logged."""
+    rows = {label.name: label.rows() for label in labels}
     return tuple(
-        Curve(arm.name, reward.name, reward.low, reward.high, _values(rows[arm.name], reward))
+        Curve(label.name, reward.name, reward.low, reward.high, _values(rows[label.name], reward))
         for reward in rewards
-        for arm in arms
+        for label in labels
     )
 
 
@@ -78,20 +78,20 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 
 
 def report_table(all_curves: Sequence[Curve]) -> Table:
-    """Start, end and speed of each reward in each arm."""
+    """Start, end and speed of each reward in each estimator."""
     table = Table(
         title="mean reward over the first and the last tenth of the steps, and when it was 80 % up",
         title_justify="left",
     )
     table.add_column("reward", style="cyan")
-    table.add_column("arm", style="bold")
+    table.add_column("estimator", style="bold")
     for heading in ("start", "end", "80 % is", "reached at step"):
         table.add_column(heading, justify="right")
     for reward, of_reward in groupby(all_curves, key=lambda curve: curve.reward):
         for i, curve in enumerate(of_reward):
             table.add_row(
                 escape(f"{reward} ({curve.low:g} to {curve.high:g})") if i == 0 else "",
-                curve.arm.upper(),
+                curve.label.upper(),
                 f"{curve.start:.2f}",
                 f"{curve.end:.2f}",
                 f"{curve.threshold:g}",
@@ -101,18 +101,20 @@ def report_table(all_curves: Sequence[Curve]) -> Table:
     return table
 
 
-def last_answers(arms: Sequence[Training]) -> RenderableType:
-    """What each arm wrote in its last step: the first answer to the first prompt.
+def last_answers(labels: Sequence[Training]) -> RenderableType:
+    """What each estimator wrote in its last step: the first answer to the first prompt.
 
-    All arms have the same prompts in the same order.
+    All estimators have the same prompts in the same order.
     """
-    rollouts = [read_rollouts(rollout_file(arm.run.rollouts, len(arm.rows())))[0] for arm in arms]
+    rollouts = [
+        read_rollouts(rollout_file(label.run.rollouts, len(label.rows())))[0] for label in labels
+    ]
     request = _content(rollouts[0], "prompt")
     parts: list[RenderableType] = [Text(f"After training, asked to {request!r}:", style="bold")]
-    for arm, rollout in zip(arms, rollouts, strict=True):
+    for label, rollout in zip(labels, rollouts, strict=True):
         scored = [(name, value) for name, value in rollout.rewards.items() if value is not None]
         scores = ", ".join(f"{name} {value:.3g}" for name, value in scored)
-        parts.append(Text(f"{arm.name.upper()} ({scores})", style="cyan"))
+        parts.append(Text(f"{label.name.upper()} ({scores})", style="cyan"))
         parts.append(Text(_content(rollout, "completion")))
     return Group(*parts)
 
@@ -137,13 +139,13 @@ _SMOOTHING = "Thin: each step; thick: mean over its neighbours."
 
 
 def draw_picture(path: Path, curves: Sequence[Curve], *, setup: str) -> None:
-    """Draw one panel per reward, with all arms in it.
+    """Draw one panel per reward, with all estimators in it.
 
     Thin: each step. Thick: the mean over its neighbourhood.
 
     Args:
         path: A PNG file.
-        curves: Of all arms and rewards.
+        curves: Of all estimators and rewards.
         setup: What was trained, for the caption.
 
     Raises:
@@ -180,8 +182,8 @@ def _panel(axis: Any, curves: Sequence[Curve]) -> None:
     span = first.high - first.low
     for curve in curves:
         steps = range(1, len(curve.values) + 1)
-        axis.plot(steps, curve.values, color=_COLOURS[curve.arm], alpha=0.3, linewidth=0.8)
-        axis.plot(steps, curve.smooth, color=_COLOURS[curve.arm], linewidth=2.2)
+        axis.plot(steps, curve.values, color=_COLOURS[curve.label], alpha=0.3, linewidth=0.8)
+        axis.plot(steps, curve.smooth, color=_COLOURS[curve.label], linewidth=2.2)
     _label_ends(axis, curves, least=0.07 * span)
     axis.axhline(first.threshold, color=_GREY, linewidth=0.8, linestyle=(0, (4, 4)))
     axis.text(1, first.threshold + 0.012 * span, "80 % of the range", fontsize=7, color=_GREY)
@@ -202,13 +204,13 @@ def _label_ends(axis: Any, curves: Sequence[Curve], *, least: float) -> None:
     for curve in sorted(curves, key=lambda curve: curve.smooth[-1]):
         height = max(curve.smooth[-1], height + least)
         axis.annotate(
-            curve.arm.upper(),
+            curve.label.upper(),
             (len(curve.values), height),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
             fontsize=9.5,
             fontweight="bold",
-            color=_COLOURS[curve.arm],
+            color=_COLOURS[curve.label],
             annotation_clip=False,
         )

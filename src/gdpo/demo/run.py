@@ -1,4 +1,4 @@
-"""The demo from end to end: policy, data, two arms side by side, and what came out."""
+"""The demo from end to end: policy, data, two estimators side by side, and what came out."""
 
 import json
 import shutil
@@ -46,12 +46,12 @@ _TREND_WIDTH = 20
 
 
 _EVERY = 10
-"""A console that is no terminal gets a line per arm every so many steps."""
+"""A console that is no terminal gets a line per estimator every so many steps."""
 
 
 @dataclass(slots=True)
 class ArmView:
-    """What is shown of an arm."""
+    """What is shown of an estimator."""
 
     name: str
     total_steps: int
@@ -82,10 +82,10 @@ def warm_start_bar(console: Console, total: int) -> Generator[Callable[[int], No
 
 
 @contextmanager
-def arms_display(
+def labels_display(
     console: Console, views: Sequence[ArmView], rewards: Sequence[Reward]
 ) -> Generator[Callable[[], None]]:
-    """Show the arms while the context lasts; yields what is called after the views have changed."""
+    """Show the estimators while the context lasts; yields what is called after the views have changed."""
     if not console.is_terminal:
         shown = dict.fromkeys((view.name for view in views), 0)
         yield lambda: _print_lines(console, views, rewards, shown)
@@ -153,7 +153,7 @@ def _line(view: ArmView, row: Mapping[str, Any], rewards: Sequence[Reward]) -> s
     return f"{view.name.upper()} step {row['step']} of {view.total_steps}: {means}"
 
 
-ARMS = ("grpo", "gdpo")
+LABELS = ("grpo", "gdpo")
 """Estimators that are compared, in the order in which they are shown."""
 
 
@@ -161,30 +161,30 @@ ARMS = ("grpo", "gdpo")
 def side_by_side(
     recipes: Sequence[Recipe], folder: Path, say: Callable[[str], None]
 ) -> Generator[tuple[list[Training], Callable[[], None]]]:
-    """Start an arm per recipe; whatever ends the context has those that still run save and end.
+    """Start an estimator per recipe; whatever ends the context has those that still run save and end.
 
     Args:
-        recipes: What the arms train.
+        recipes: What the estimators train.
         folder: Where their recipes and logs are written, named after them.
-        say: Called with what the user should read while an arm saves, and with what became of it.
+        say: Called with what the user should read while an estimator saves, and with what became of it.
 
     Yields:
-        The arms, and what to call now and then: it raises if a signal asked to stop.
+        The estimators, and what to call now and then: it raises if a signal asked to stop.
     """
     with signals_held() as unwind:
-        arms: list[Training] = []
+        labels: list[Training] = []
         try:
             for recipe in recipes:  # a started one must be known at once
-                arms.append(start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"}))  # noqa: PERF401
-            yield arms, unwind
+                labels.append(start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"}))  # noqa: PERF401
+            yield labels, unwind
         finally:
-            _stop([arm for arm in arms if arm.running], say)
+            _stop([label for label in labels if label.running], say)
 
 
-def _stop(arms: Sequence[Training], say: Callable[[str], None]) -> None:
-    killed = stop_trainings(arms, say)
-    for arm in arms:
-        say(f"{arm.name}: {describe_ending(arm.run, killed=arm in killed)}")
+def _stop(labels: Sequence[Training], say: Callable[[str], None]) -> None:
+    killed = stop_trainings(labels, say)
+    for label in labels:
+        say(f"{label.name}: {describe_ending(label.run, killed=label in killed)}")
 
 
 _TASK = "tool_calling"
@@ -201,9 +201,9 @@ class DemoSettings:
     """Everything that decides the demo."""
 
     steps: int = 100
-    """Optimizer steps of each arm."""
+    """Optimizer steps of each estimator."""
     seed: int = 1
-    """Decides requests and sampling; both arms share it. The policy has a seed of its own.
+    """Decides requests and sampling; both estimators share it. The policy has a seed of its own.
 
     Seed 1 behaves as most do; with seed 0 GDPO's correctness falls back (docs/log.md).
     """
@@ -222,13 +222,13 @@ class DemoResult:
     """What the demo left behind."""
 
     folder: Path
-    """Data, policy, a recipe and a run directory per arm, and the picture."""
+    """Data, policy, a recipe and a run directory per estimator, and the picture."""
     curves: tuple[Curve, ...]
-    """One per reward and arm; empty where an arm failed."""
+    """One per reward and estimator; empty where an estimator failed."""
     picture: Path | None
-    """None where an arm failed, or matplotlib is not installed."""
+    """None where an estimator failed, or matplotlib is not installed."""
     failed: tuple[str, ...] = ()
-    """Names of the arms that failed."""
+    """Names of the estimators that failed."""
 
 
 def run_demo(
@@ -236,7 +236,7 @@ def run_demo(
 ) -> DemoResult:
     """Train a tiny policy on tool calling with GRPO and with GDPO, side by side on the CPU.
 
-    Each arm is `gdpo train` on a recipe of its own, in a process with one thread; the rewards are
+    Each estimator is `gdpo train` on a recipe of its own, in a process with one thread; the rewards are
     those of the task `tool_calling`. Only the prompt is shorter than the task's own, which is too
     long for so small a model.
 
@@ -249,7 +249,7 @@ def run_demo(
     Raises:
         ConfigError: `output` is taken, or there are no steps.
         MissingExtraError: A package that training needs is not installed.
-        KeyboardInterrupt: Ctrl-C; both arms were told to save, and have ended.
+        KeyboardInterrupt: Ctrl-C; both estimators were told to save, and have ended.
     """
     settings = settings or DemoSettings()
     started = time.monotonic()
@@ -299,13 +299,13 @@ def _claim(output: Path | None) -> Path:
 
 
 def _prepare(folder: Path, settings: DemoSettings, console: Console) -> list[Recipe]:
-    """Put the data and the policy into the folder, and say how each arm is trained."""
+    """Put the data and the policy into the folder, and say how each estimator is trained."""
     policy = folder / "policy"
     shutil.copytree(_policy(settings.policy, console), policy)
     data = folder / "requests.jsonl"
     rows = tool_rows(settings.steps * settings.prompts, seed=_ROWS_SEED + settings.seed)
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return [_recipe(arm, folder, data, policy, settings) for arm in ARMS]
+    return [_recipe(label, folder, data, policy, settings) for label in LABELS]
 
 
 def _policy(settings: PolicySettings, console: Console) -> Path:
@@ -317,13 +317,13 @@ def _policy(settings: PolicySettings, console: Console) -> Path:
         return make_policy(settings, progress)
 
 
-def _recipe(arm: str, folder: Path, data: Path, policy: Path, settings: DemoSettings) -> Recipe:
+def _recipe(label: str, folder: Path, data: Path, policy: Path, settings: DemoSettings) -> Recipe:
     return Recipe(
-        name=arm,
+        name=label,
         task=_TASK,
         model=str(policy),
         data=DataConfig(source=str(data)),
-        advantage=arm,
+        advantage=label,
         runs_dir=str(folder),
         batch=BatchConfig(
             prompts=settings.prompts,
@@ -351,21 +351,21 @@ def _train_and_report(
     commands = " | ".join(f"gdpo train {folder / recipe.name}.yaml" for recipe in recipes)
     _say(console, f"training, side by side: {commands}")
     try:
-        with side_by_side(recipes, folder, partial(_say, console)) as (arms, unwind):
-            failed = _follow(arms, settings, console, unwind)
+        with side_by_side(recipes, folder, partial(_say, console)) as (labels, unwind):
+            failed = _follow(labels, settings, console, unwind)
     except KeyboardInterrupt:
-        begun = [arm.run_dir for arm in recipes if RunDirectory(arm.run_dir).exists]
-        remedy = f" Continue an arm with: gdpo train {begun[0]} --resume" if begun else ""
+        begun = [label.run_dir for label in recipes if RunDirectory(label.run_dir).exists]
+        remedy = f" Continue an estimator with: gdpo train {begun[0]} --resume" if begun else ""
         _say(console, f"stopped.{remedy}")
         raise
-    for arm in failed:
-        failure = Text.assemble((f"{arm.name.upper()} failed: ", "bold red"), arm.why())
+    for label in failed:
+        failure = Text.assemble((f"{label.name.upper()} failed: ", "bold red"), label.why())
         console.print(failure, soft_wrap=True)
     if failed:
-        return DemoResult(folder, (), None, tuple(arm.name for arm in failed))
-    found = curves(arms, resolve_task(_TASK).rewards)
+        return DemoResult(folder, (), None, tuple(label.name for label in failed))
+    found = curves(labels, resolve_task(_TASK).rewards)
     console.print(report_table(found))
-    console.print(last_answers(arms))
+    console.print(last_answers(labels))
     page = folder / "report.html"
     write_report(analyse(read_experiment(folder)), page)
     _say(console, f"every reward, finding and rollout on one page: {page}")
@@ -373,16 +373,16 @@ def _train_and_report(
 
 
 def _follow(
-    arms: Sequence[Training], settings: DemoSettings, console: Console, unwind: Callable[[], None]
+    labels: Sequence[Training], settings: DemoSettings, console: Console, unwind: Callable[[], None]
 ) -> list[Training]:
-    """Show the arms until both have ended, or one has failed; returns those that failed."""
-    views = [ArmView(arm.name, settings.steps) for arm in arms]
-    with arms_display(console, views, resolve_task(_TASK).rewards) as update:
+    """Show the estimators until both have ended, or one has failed; returns those that failed."""
+    views = [ArmView(label.name, settings.steps) for label in labels]
+    with labels_display(console, views, resolve_task(_TASK).rewards) as update:
         while True:
-            ended = not any(arm.running for arm in arms)
-            failed = [arm for arm in arms if arm.failed]
-            for arm, view in zip(arms, views, strict=True):
-                view.rows = arm.rows()
+            ended = not any(label.running for label in labels)
+            failed = [label for label in labels if label.failed]
+            for label, view in zip(labels, views, strict=True):
+                view.rows = label.rows()
             update()
             if ended or failed:
                 return failed

@@ -1,1 +1,1 @@
-"""Experiments: several arms, many seeds, and what can honestly be said of their difference."""
+"""Experiments: several estimators, many seeds, and what can honestly be said of their difference."""

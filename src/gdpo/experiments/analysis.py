@@ -1,4 +1,4 @@
-"""From the runs of an experiment to what is known of every arm and of their differences."""
+"""From the runs of an experiment to what is known of every estimator and of their differences."""
 
 from dataclasses import dataclass, replace
 from math import nan
@@ -31,7 +31,7 @@ from gdpo.experiments.threshold import WINDOW, best, final, first_reached
 
 @dataclass(frozen=True, slots=True)
 class _Traces:
-    """What each run of an arm came to in one reward, seed by seed."""
+    """What each run of an estimator came to in one reward, seed by seed."""
 
     seeds: tuple[int, ...]
     begun: Bool[np.ndarray, " seed"]
@@ -44,17 +44,17 @@ class _Traces:
 
 
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
-    """Every reward of every arm, and every arm against the first, seed by seed.
+    """Every reward of every estimator, and every estimator against the first, seed by seed.
 
     - A run counts from its first step on, with what it reached: its final is the mean of the last
       tenth of the steps that it took, whether it finished, failed or is still running. For the time
       to the threshold it is censored at its last step. A run without a step is left out.
-    - Finals and bests of an arm are interquartile means over its seeds, with expanded percentile
+    - Finals and bests of an estimator are interquartile means over its seeds, with expanded percentile
       bootstrap intervals; under 5 seeds without one, since none of 3 values holds what it says.
-    - A reward that an arm gates or makes otherwise than the first arm is not compared there.
-    - An arm is compared with the first over the seeds that have ended in both, so that no run is
+    - A reward that an estimator gates or makes otherwise than the first estimator is not compared there.
+    - An estimator is compared with the first over the seeds that have ended in both, so that no run is
       held against one that is further on: Student's interval for the mean difference, permutation
-      tests for finals and for log-rank scores. P-values are corrected (Holm) for all arms and
+      tests for finals and for log-rank scores. P-values are corrected (Holm) for all estimators and
       rewards, finals and times each by themselves; intervals are not.
 
     The same runs give the same figures, in whatever order the seeds are.
@@ -64,24 +64,28 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
         draws: Bootstrap samples.
     """
     traces = {
-        (arm, reward.name): _traces(experiment, arm, reward)
+        (label, reward.name): _traces(experiment, label, reward)
         for reward in experiment.rewards
-        for arm in experiment.arms
+        for label in experiment.labels
     }
     outcomes = tuple(
-        _outcome(experiment, arm, reward, traces[arm, reward.name], draws)
+        _outcome(experiment, label, reward, traces[label, reward.name], draws)
         for reward in experiment.rewards
-        for arm in experiment.arms
+        for label in experiment.labels
     )
     differences = _corrected(
         tuple(
             _difference(
-                arm, experiment.arms[0], reward, traces[arm, reward.name], baseline=traces[first]
+                label,
+                experiment.labels[0],
+                reward,
+                traces[label, reward.name],
+                baseline=traces[first],
             )
             for reward in experiment.rewards
-            for arm in experiment.arms[1:]
-            if (arm, reward.name) not in experiment.unlike
-            if (first := (experiment.arms[0], reward.name))
+            for label in experiment.labels[1:]
+            if (label, reward.name) not in experiment.unlike
+            if (first := (experiment.labels[0], reward.name))
         )
     )
     return Comparison(
@@ -95,8 +99,8 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
     )
 
 
-def _traces(experiment: Experiment, arm: str, reward: Measured) -> _Traces:
-    runs = experiment.runs_of(arm)
+def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:
+    runs = experiment.runs_of(label)
     curves = [_values(run, reward, experiment.total_steps) for run in runs]
     threshold = reward.low + experiment.reach * (reward.high - reward.low)
     window = max(1, min(WINDOW, experiment.total_steps))
@@ -118,14 +122,14 @@ def _values(run: Run, reward: Measured, total_steps: int) -> Float[np.ndarray, "
 
 
 def _outcome(
-    experiment: Experiment, arm: str, reward: Measured, traces: _Traces, draws: int
+    experiment: Experiment, label: str, reward: Measured, traces: _Traces, draws: int
 ) -> Outcome:
     begun = traces.begun
     return Outcome(
-        arm=arm,
+        label=label,
         reward=reward.name,
         runs=int(begun.sum()),
-        failed=sum(_ended_early(run, experiment.total_steps) for run in experiment.runs_of(arm)),
+        failed=sum(_ended_early(run, experiment.total_steps) for run in experiment.runs_of(label)),
         final=_average(traces.finals, draws),
         best=_average(traces.bests, draws),
         finals=traces.finals,
@@ -146,9 +150,9 @@ def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
 
 
 def _difference(
-    arm: str, baseline_arm: str, reward: Measured, ours: _Traces, *, baseline: _Traces
+    label: str, baseline_label: str, reward: Measured, ours: _Traces, *, baseline: _Traces
 ) -> Difference:
-    """That of one arm; its p-values are not corrected yet."""
+    """That of one estimator; its p-values are not corrected yet."""
     theirs = {seed: i for i, seed in enumerate(baseline.seeds) if _comparable(baseline, i)}
     pairs = [
         (i, theirs[seed])
@@ -164,8 +168,8 @@ def _difference(
     p_time = permutation_test(*scores).p
     span = reward.high - reward.low
     return Difference(
-        arm=arm,
-        baseline=baseline_arm,
+        label=label,
+        baseline=baseline_label,
         reward=reward.name,
         pairs=len(pairs),
         final=replace(interval, low=max(interval.low, -span), high=min(interval.high, span)),
@@ -196,16 +200,16 @@ def _hypervolumes(
 ) -> tuple[tuple[str, Interval], ...]:
     if len(experiment.rewards) < 2 or experiment.unlike:
         return ()
-    finals = {(o.arm, o.reward): o.finals for o in outcomes}
+    finals = {(o.label, o.reward): o.finals for o in outcomes}
     return tuple(
         (
-            arm,
+            label,
             _average(
-                np.prod([_scaled(finals[arm, r.name], r) for r in experiment.rewards], axis=0),
+                np.prod([_scaled(finals[label, r.name], r) for r in experiment.rewards], axis=0),
                 draws,
             ),
         )
-        for arm in experiment.arms
+        for label in experiment.labels
     )
 
 

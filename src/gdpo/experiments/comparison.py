@@ -1,4 +1,4 @@
-"""What is known after an experiment: the figures of every arm, and their differences."""
+"""What is known after an experiment: the figures of every estimator, and their differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from gdpo.experiments.reading import OPEN, Experiment, Measured
 
 FEWEST_SEEDS = 5
-"""With fewer an arm, a result is exploratory, nothing is called better, and averages have no
+"""With fewer an estimator, a result is exploratory, nothing is called better, and averages have no
 intervals."""
 
 
@@ -39,9 +39,9 @@ class Survival:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One reward in one arm, over its seeds."""
+    """One reward in one estimator, over its seeds."""
 
-    arm: str
+    label: str
     reward: str
     runs: int
     """With at least one step."""
@@ -54,7 +54,7 @@ class Outcome:
     best: Interval
     """Likewise of the highest running mean."""
     finals: Float[np.ndarray, " seed"]
-    """Of each run of the arm, as `Experiment.runs_of` has them; NaN: of a run without a step."""
+    """Of each run of the estimator, as `Experiment.runs_of` has them; NaN: of a run without a step."""
     reached: int
     """Runs that came to the threshold."""
     survival: Survival
@@ -62,19 +62,19 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One reward in one arm against the first arm, seed by seed."""
+    """One reward in one estimator against the first estimator, seed by seed."""
 
-    arm: str
+    label: str
     baseline: str
     reward: str
     pairs: int
-    """Seeds whose runs have ended in both arms, with a final; a failed run has one too."""
+    """Seeds whose runs have ended in both estimators, with a final; a failed run has one too."""
     final: Interval
-    """Mean of the paired differences of the finals: above 0, this arm ends higher."""
+    """Mean of the paired differences of the finals: above 0, this estimator ends higher."""
     p_value: float
     """Two-sided permutation test of the finals."""
     p_adjusted: float
-    """Corrected for the number of arms and rewards compared (Holm)."""
+    """Corrected for the number of estimators and rewards compared (Holm)."""
     p_floor: float
     """The least p-value that so many seeds can give."""
     p_time: float
@@ -82,7 +82,7 @@ class Difference:
     approximation goes below the floor with few seeds."""
     p_time_adjusted: float
     excess: float
-    """Runs of this arm that came to the threshold, less those expected were the arms alike: above
+    """Runs of this estimator that came to the threshold, less those expected were the estimators alike: above
     0, it came there sooner. What `p_time` is the p-value of."""
 
 
@@ -92,21 +92,21 @@ class Comparison:
 
     experiment: Experiment
     outcomes: tuple[Outcome, ...]
-    """Reward by reward, in each the arms."""
+    """Reward by reward, in each the estimators."""
     differences: tuple[Difference, ...]
-    """Reward by reward, in each all arms but the first, and those of `Experiment.unlike`."""
+    """Reward by reward, in each all estimators but the first, and those of `Experiment.unlike`."""
     hypervolumes: tuple[tuple[str, Interval], ...]
-    """By arm: share of the box of all rewards' ranges that the final means dominate, all rewards
-    scaled to [0, 1]; empty for a single reward, and where arms gate or make one otherwise."""
+    """By estimator: share of the box of all rewards' ranges that the final means dominate, all rewards
+    scaled to [0, 1]; empty for a single reward, and where estimators gate or make one otherwise."""
     question: str
     answer: str
     """One sentence, with its interval."""
     exploratory: bool
-    """Fewer than 5 seeds in an arm, or in common with the first."""
+    """Fewer than 5 seeds in an estimator, or in common with the first."""
 
-    def outcome(self, arm: str, reward: str) -> Outcome:
-        """That of one reward in one arm."""
-        return next(o for o in self.outcomes if (o.arm, o.reward) == (arm, reward))
+    def outcome(self, label: str, reward: str) -> Outcome:
+        """That of one reward in one estimator."""
+        return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))
 
     def threshold(self, reward: Measured) -> float:
         """What a run has to come to."""
@@ -120,9 +120,11 @@ ALPHA = 0.05
 def question(experiment: Experiment) -> str:
     """What the experiment was made to find out."""
     rewards = [reward.name for reward in experiment.rewards]
-    if len(experiment.arms) == 1:
-        return f"How far does {experiment.arms[0]} come on {experiment.name} in {listed(rewards)}?"
-    first, *others = experiment.arms
+    if len(experiment.labels) == 1:
+        return (
+            f"How far does {experiment.labels[0]} come on {experiment.name} in {listed(rewards)}?"
+        )
+    first, *others = experiment.labels
     does = "Does" if len(others) == 1 else "Do"
     singular = len(rewards) == 1
     return (
@@ -143,13 +145,13 @@ def answer(
     compared = [d for d in differences if d.pairs > 0]
     open_runs = sum(run.state in OPEN for run in experiment.runs)
     undone = f"{open_runs} of {len(experiment.runs)} runs are not done yet"
-    if len(experiment.arms) == 1:
+    if len(experiment.labels) == 1:
         parts = [_alone(experiment, outcomes)]
     elif not differences:
-        parts = ["No reward is the same in two arms, so that none can be compared"]
+        parts = ["No reward is the same in two estimators, so that none can be compared"]
     elif not compared:
         yet = " yet" if open_runs else ""
-        parts = [f"No seed has ended both in {experiment.arms[0]} and in another arm{yet}"]
+        parts = [f"No seed has ended both in {experiment.labels[0]} and in another estimator{yet}"]
     elif max(d.pairs for d in compared) == 1:
         parts = [_one_seed(experiment, outcomes)]
     else:
@@ -161,9 +163,9 @@ def answer(
 def _alone(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     known = [o for o in outcomes if not isnan(o.final.value)]
     if not known:
-        return f"No run of {experiment.arms[0]} has a step yet"
+        return f"No run of {experiment.labels[0]} has a step yet"
     ends = [f"{o.reward} at {o.final.value:.3g} ({_range(o.final)})" for o in known]
-    return f"{experiment.arms[0]} ends {listed(ends)} over {_seeds(known[0].runs)}"
+    return f"{experiment.labels[0]} ends {listed(ends)} over {_seeds(known[0].runs)}"
 
 
 def _one_seed(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
@@ -171,13 +173,13 @@ def _one_seed(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
         f"{reward.name} ends at "
         + listed(
             [
-                f"{_of(outcomes, arm, reward.name).final.value:.3g} in {arm}"
-                for arm in experiment.arms
+                f"{_of(outcomes, label, reward.name).final.value:.3g} in {label}"
+                for label in experiment.labels
             ]
         )
         for reward in experiment.rewards
     ]
-    return f"One seed shows how the arms behave, not which is better: {'; '.join(ends)}"
+    return f"One seed shows how the estimators behave, not which is better: {'; '.join(ends)}"
 
 
 def _compared(
@@ -197,13 +199,13 @@ def _compared(
         best = soonest
         parts = [_sooner(experiment, best, outcomes, count)]
     else:
-        parts = [_untold(best, experiment.arms, count), *_floor(best, count)]
+        parts = [_untold(best, experiment.labels, count), *_floor(best, count)]
     return [*parts, *_never(experiment, best, outcomes)]
 
 
 def _higher(d: Difference, count: int) -> str:
     return (
-        f"{d.arm} ends {_way(d)} than {d.baseline} in {d.reward}, by {abs(d.final.value):.3g} "
+        f"{d.label} ends {_way(d)} than {d.baseline} in {d.reward}, by {abs(d.final.value):.3g} "
         f"({_range(_magnitude(d.final))}, {_seeds(d.pairs)}, {_p(d.p_adjusted, count)})"
     )
 
@@ -218,18 +220,18 @@ def _other_way(best: Difference, by_support: Sequence[Difference], count: int) -
 
 
 def _sooner(experiment: Experiment, d: Difference, outcomes: Sequence[Outcome], count: int) -> str:
-    ours, theirs = (_of(outcomes, arm, d.reward) for arm in (d.arm, d.baseline))
+    ours, theirs = (_of(outcomes, label, d.reward) for label in (d.label, d.baseline))
     way = "sooner" if d.excess > 0 else "later"
     return (
-        f"{d.arm} comes to {_percent(experiment.reach)} of {d.reward} {way} than {d.baseline} "
+        f"{d.label} comes to {_percent(experiment.reach)} of {d.reward} {way} than {d.baseline} "
         f"(half of the runs {_median(ours)} against {_median(theirs)}, {_seeds(d.pairs)}, "
         f"{_p(d.p_time_adjusted, count)}), and where they end no difference can be told"
     )
 
 
-def _untold(d: Difference, arms: Sequence[str], count: int) -> str:
-    between = f"between {d.arm} and {d.baseline}" if len(arms) == 2 else f"from {d.baseline}"
-    whose = f"in {d.reward}" if len(arms) == 2 else f"that of {d.arm} in {d.reward}"
+def _untold(d: Difference, labels: Sequence[str], count: int) -> str:
+    between = f"between {d.label} and {d.baseline}" if len(labels) == 2 else f"from {d.baseline}"
+    whose = f"in {d.reward}" if len(labels) == 2 else f"that of {d.label} in {d.reward}"
     return (
         f"No difference {between} can be told with {_seeds(d.pairs)}: the best supported, "
         f"{whose}, is {d.final.value:+.3g} ({_range(d.final)}, {_p(d.p_adjusted, count)})"
@@ -244,36 +246,38 @@ def _floor(d: Difference, count: int) -> list[str]:
 
 
 def _never(experiment: Experiment, d: Difference, outcomes: Sequence[Outcome]) -> list[str]:
-    of_both = [_of(outcomes, arm, d.reward) for arm in (d.arm, d.baseline)]
+    of_both = [_of(outcomes, label, d.reward) for label in (d.label, d.baseline)]
     return [
-        f"{o.runs - o.reached} of {o.runs} runs of {o.arm} never came to "
+        f"{o.runs - o.reached} of {o.runs} runs of {o.label} never came to "
         f"{_percent(experiment.reach)} of {o.reward}"
         for o in of_both
-        if o.reached < o.runs and not _running(experiment, o.arm)
+        if o.reached < o.runs and not _running(experiment, o.label)
     ]
 
 
-def _running(experiment: Experiment, arm: str) -> bool:
-    return any(run.state in OPEN for run in experiment.runs_of(arm))
+def _running(experiment: Experiment, label: str) -> bool:
+    return any(run.state in OPEN for run in experiment.runs_of(label))
 
 
 def _failures(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
     parts: list[str] = []
-    for arm in experiment.arms:
-        runs = experiment.runs_of(arm)
-        early = next((o.failed for o in outcomes if o.arm == arm), 0)
+    for label in experiment.labels:
+        runs = experiment.runs_of(label)
+        early = next((o.failed for o in outcomes if o.label == label), 0)
         lost = sum(run.state == "failed" and run.steps == 0 for run in runs)
         if early:
             counted = "counts with what it" if early == 1 else "count with what they"
-            parts.append(f"{early} of {len(runs)} runs of {arm} ended early and {counted} reached")
+            parts.append(
+                f"{early} of {len(runs)} runs of {label} ended early and {counted} reached"
+            )
         if lost:
             left = "its first step and is" if lost == 1 else "their first step and are"
-            parts.append(f"{lost} of {len(runs)} runs of {arm} ended before {left} left out")
+            parts.append(f"{lost} of {len(runs)} runs of {label} ended before {left} left out")
     return parts
 
 
-def _of(outcomes: Sequence[Outcome], arm: str, reward: str) -> Outcome:
-    return next(o for o in outcomes if (o.arm, o.reward) == (arm, reward))
+def _of(outcomes: Sequence[Outcome], label: str, reward: str) -> Outcome:
+    return next(o for o in outcomes if (o.label, o.reward) == (label, reward))
 
 
 def _way(d: Difference) -> str:

@@ -62,12 +62,12 @@ class _Board:
             room = max(0, _MOST_ROWS - len(running))
             shown = [*running, *ended[len(ended) - min(room, len(ended)) :]]
         names = _rewards([_rows(cell) for cell in shown])
-        table = Table("arm", "seed", "state", "step", *map(escape, names))
+        table = Table("estimator", "seed", "state", "step", *map(escape, names))
         for cell in shown:
             rows = _rows(cell)
             means = [_recent(rows, name) for name in names]
             step = f"{len(rows)}/{self._total}" if self._total else str(len(rows))
-            table.add_row(escape(cell.arm), str(cell.seed), _state(cell), step, *means)
+            table.add_row(escape(cell.label), str(cell.seed), _state(cell), step, *means)
         return Group(table, Text(self._left()))
 
     def tell_ended(self, console: Console) -> None:
@@ -77,7 +77,7 @@ class _Board:
                 rows = _rows(cell)
                 means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([rows]))
                 ended = "failed" if cell.failed else "finished"
-                line = f"{cell.arm}, seed {cell.seed}: {ended} at step {len(rows)}; {means}"
+                line = f"{cell.label}, seed {cell.seed}: {ended} at step {len(rows)}; {means}"
                 console.print(f"{line}. {self._left()}", markup=False, soft_wrap=True)
 
     def _left(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs a comparison: arms times seeds, each an ordinary `gdpo train` in a process of its own."""
+"""Runs a comparison: estimators times seeds, each an ordinary `gdpo train` in a process of its own."""
 
 import json
 import os
@@ -31,8 +31,8 @@ from gdpo.experiments.process import (
 from gdpo.experiments.reading import (
     LOGS,
     Plan,
-    arm_name,
     failure_file,
+    label_of,
     may_differ,
     read_plan,
     run_name,
@@ -46,7 +46,7 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import alone
 
 _OWN_OPTIONS = {
-    "advantage": "estimators go by --arms",
+    "advantage": "estimators go by --estimators",
     "trainer.seed": "seeds go by --seeds",
     "name": "each run has a name of its own",
     "runs_dir": "the folder goes by --output",
@@ -81,9 +81,9 @@ def _briefly(assignment: str) -> str:
     return assignment if rest[:1].isdigit() else rest
 
 
-def estimator_of(arm: str) -> str:
-    """The estimator of an arm of this name."""
-    return arm.partition(" ")[0]
+def estimator_of(label: str) -> str:
+    """The estimator of an estimator of this name."""
+    return label.partition(" ")[0]
 
 
 def _assignments(text: str) -> tuple[str, ...]:
@@ -108,9 +108,9 @@ _SEEDS = 2**32
 
 @dataclass(slots=True)
 class Cell:
-    """One arm with one seed."""
+    """One estimator with one seed."""
 
-    arm: str
+    label: str
     """Its estimator, and behind it the values that are its own."""
     seed: int
     resolved: Resolved
@@ -155,7 +155,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Return what messages call this run."""
-        return f"{self.arm}, seed {self.seed}"
+        return f"{self.label}, seed {self.seed}"
 
     @property
     def note(self) -> Path:
@@ -203,7 +203,7 @@ class Grid:
 
 def make_grid(
     recipe: Recipe | Resolved,
-    arms: Sequence[str],
+    labels: Sequence[str],
     seeds: Sequence[int],
     folder: Path,
     *,
@@ -211,9 +211,9 @@ def make_grid(
     variants: Mapping[str, Recipe | Resolved] | None = None,
     retry_failed: bool = False,
 ) -> Grid:
-    """The cells of a comparison. Seeds and arms may be added to one; nothing is written yet.
+    """The cells of a comparison. Seeds and estimators may be added to one; nothing is written yet.
 
-    Added arms come after those that are there; whoever names all of them decides their order.
+    Added estimators come after those that are there; whoever names all of them decides their order.
 
     All runs of a seed have the same order of data, the same model to begin with and the same
     settings; only the estimator differs, and what variants vary. Its options are the recipe's where
@@ -221,39 +221,40 @@ def make_grid(
 
     Args:
         recipe: What all share.
-        arms: Estimators; the first arm is what the others are compared with.
+        labels: Estimators; the first is what the others are compared with.
         seeds: Of `trainer.seed`.
         folder: Where the runs lie. A comparison that is there goes on.
         reach: Share of a reward's range whose first crossing is timed.
-        variants: The recipe with values of its own, by name: each makes arms of every estimator.
+        variants: The recipe with values of its own, by name: each makes estimators of every estimator.
             None: the recipe alone.
         retry_failed: Forget that runs failed.
 
     Raises:
-        ConfigError: An estimator does not exist, something is named twice, two arms would be the
+        ConfigError: An estimator does not exist, something is named twice, two estimators would be the
             same or do not reward the same, or the folder holds another comparison or something
             else.
     """
-    _check(arms, seeds, reach)
+    _check(labels, seeds, reach)
     shared = resolve(recipe)
     of_variant = {name: resolve(each) for name, each in (variants or {"": shared}).items()}
     named = {
-        arm_name(estimator, variant): varied
-        for estimator in arms
+        label_of(estimator, variant): varied
+        for estimator in labels
         for variant, varied in of_variant.items()
     }
     found = {
-        (arm, seed): varied.under(_recipe_of(varied.recipe, arm, seed, folder))
-        for arm, varied in named.items()
+        (label, seed): varied.under(_recipe_of(varied.recipe, label, seed, folder))
+        for label, varied in named.items()
         for seed in seeds
     }
-    of_one_seed = {arm: found[arm, seeds[0]] for arm in named}
-    _check_arms(of_one_seed)
+    of_one_seed = {label: found[label, seeds[0]] for label in named}
+    _check_labels(of_one_seed)
     varied = _varied(shared.recipe, [each.recipe for each in of_one_seed.values()])
     plan = Plan(shared.recipe.to_yaml(), tuple(named), tuple(seeds), reach, varied)
     plan = _joined(folder, plan)
     cells = [
-        Cell(arm, seed, one, failure_file(folder, arm, seed)) for (arm, seed), one in found.items()
+        Cell(label, seed, one, failure_file(folder, label, seed))
+        for (label, seed), one in found.items()
     ]
     if retry_failed:
         for cell in cells:
@@ -305,8 +306,8 @@ def run_grid(
             wait_for_end(cell.note, told)
 
 
-def _check(arms: Sequence[str], seeds: Sequence[int], reach: float) -> None:
-    for what, values in (("arms", arms), ("seeds", seeds)):
+def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
+    for what, values in (("estimators", labels), ("seeds", seeds)):
         if not values:
             raise ConfigError(f"--{what} names none")
         if twice := sorted({str(v) for v in values if list(values).count(v) > 1}):
@@ -315,26 +316,26 @@ def _check(arms: Sequence[str], seeds: Sequence[int], reach: float) -> None:
         raise ConfigError(f"--seeds names {outside[0]}; a seed is from 0 to {_SEEDS - 1}")
     if not 0 < reach <= 1:
         raise ConfigError(f"--reach is a share of a reward's range, above 0 and at most 1: {reach}")
-    for arm in arms:
-        resolve_estimator(arm)
+    for label in labels:
+        resolve_estimator(label)
 
 
-def _check_arms(arms: Mapping[str, Resolved]) -> None:
-    """Refuse arms that cannot be told apart, and arms that cannot be compared."""
+def _check_labels(labels: Mapping[str, Resolved]) -> None:
+    """Refuse estimators that cannot be told apart, and estimators that cannot be compared."""
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
-    first = next(iter(arms))
-    rewards = [reward.name for reward in arms[first].rewards]
-    for arm, found in arms.items():
+    first = next(iter(labels))
+    rewards = [reward.name for reward in labels[first].rewards]
+    for label, found in labels.items():
         digest = _what_trains(found.recipe).digest
-        if (other := seen.setdefault(digest, arm)) != arm:
-            raise ConfigError(f"{other!r} and {arm!r} would be the same training: leave one out")
-        if (other := folders.setdefault(run_name(arm, 0), arm)) != arm:
-            raise ConfigError(f"{other!r} and {arm!r} have the same folder: rename one")
+        if (other := seen.setdefault(digest, label)) != label:
+            raise ConfigError(f"{other!r} and {label!r} would be the same training: leave one out")
+        if (other := folders.setdefault(run_name(label, 0), label)) != label:
+            raise ConfigError(f"{other!r} and {label!r} have the same folder: rename one")
         if (names := [reward.name for reward in found.rewards]) != rewards:
             raise ConfigError(
-                f"{first!r} rewards {', '.join(rewards)}, and {arm!r} {', '.join(names)}: what is "
-                "compared must be rewarded in all arms; one with weight 0 is logged all the same"
+                f"{first!r} rewards {', '.join(rewards)}, and {label!r} {', '.join(names)}: what is "
+                "compared must be rewarded in all estimators; one with weight 0 is logged all the same"
             )
 
 
@@ -351,18 +352,18 @@ def _what_trains(recipe: Recipe) -> Recipe:
     )
 
 
-def _varied(shared: Recipe, arms: Iterable[Recipe]) -> tuple[str, ...]:
-    """Keys of the recipe in which arms differ from it, beside those that every comparison may."""
-    changed = dict.fromkeys(key for arm in arms for key in differences(shared, arm))
+def _varied(shared: Recipe, labels: Iterable[Recipe]) -> tuple[str, ...]:
+    """Keys of the recipe in which estimators differ from it, beside those that every comparison may."""
+    changed = dict.fromkeys(key for label in labels for key in differences(shared, label))
     return tuple(key for key in changed if not may_differ(key))
 
 
-def _recipe_of(recipe: Recipe, arm: str, seed: int, folder: Path) -> Recipe:
-    estimator = estimator_of(arm)
+def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
+    estimator = estimator_of(label)
     same = estimator == recipe.advantage
     return recipe.model_copy(
         update={
-            "name": run_name(arm, seed),
+            "name": run_name(label, seed),
             "runs_dir": str(folder),
             "advantage": estimator,
             "advantage_options": recipe.advantage_options if same else {},
@@ -383,10 +384,10 @@ def _joined(folder: Path, plan: Plan) -> Plan:
     if not any(RunDirectory(path).environment.is_file() for path in folder.iterdir()):
         return plan  # nothing was trained: the one before was a mistake
     _refuse_other(folder, there.recipe, plan.recipe)
-    named_all = set(there.arms) <= set(plan.arms)
+    named_all = set(there.labels) <= set(plan.labels)
     return Plan(
         plan.recipe,
-        plan.arms if named_all else tuple(dict.fromkeys((*there.arms, *plan.arms))),
+        plan.labels if named_all else tuple(dict.fromkeys((*there.labels, *plan.labels))),
         tuple(dict.fromkeys((*there.seeds, *plan.seeds))),
         plan.reach,
         tuple(dict.fromkeys((*there.varied, *plan.varied))),
@@ -521,30 +522,30 @@ _MOST_SEEDS = 100
 
 
 def described(grid: Grid, *, jobs: int) -> list[str]:
-    """Sentences about the runs of a grid, an arm in each, and about what they can decide.
+    """Sentences about the runs of a grid, an estimator in each, and about what they can decide.
 
     Args:
         grid: Nothing of it need be there yet.
         jobs: Runs at a time.
     """
-    arms = list(dict.fromkeys(cell.arm for cell in grid.cells))
+    labels = list(dict.fromkeys(cell.label for cell in grid.cells))
     seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
     left = len(grid.open())
     return [
         f"{_count(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
-        f"time: {_count(len(arms), 'arm')} with {_count(len(seeds), 'seed')} "
+        f"time: {_count(len(labels), 'estimator')} with {_count(len(seeds), 'seed')} "
         f"({', '.join(map(str, seeds))})",
-        *(_arm(grid, [cell for cell in grid.cells if cell.arm == arm]) for arm in arms),
+        *(_label(grid, [cell for cell in grid.cells if cell.label == label]) for label in labels),
         *_decidable(grid),
     ]
 
 
-def _arm(grid: Grid, cells: Sequence[Cell]) -> str:
+def _label(grid: Grid, cells: Sequence[Cell]) -> str:
     entries = zip(grid.rewards, cells[0].recipe.rewards, strict=True)
     rewards = ", ".join(f"{name} × {entry.weight:g}{_gate(entry)}" for name, entry in entries)
     done = sum(cell.done for cell in cells)
-    folder = run_name(cells[0].arm, cells[0].seed) + ", …" * (len(cells) > 1)
-    return f"  {cells[0].arm}: {rewards}; {done} of {len(cells)} done; {folder}"
+    folder = run_name(cells[0].label, cells[0].seed) + ", …" * (len(cells) > 1)
+    return f"  {cells[0].label}: {rewards}; {done} of {len(cells)} done; {folder}"
 
 
 def _gate(entry: RewardConfig) -> str:
@@ -553,17 +554,17 @@ def _gate(entry: RewardConfig) -> str:
 
 def _decidable(grid: Grid) -> list[str]:
     """How many comparisons there are, and how many seeds they need."""
-    first, *others = grid.plan.arms
+    first, *others = grid.plan.labels
     if not others:
-        return [f"One arm: there is nothing to compare {first} with."]
-    apart = unlike(grid.plan.arms, grid.rewards, {cell.arm: cell.recipe for cell in grid.cells})
+        return [f"One estimator: there is nothing to compare {first} with."]
+    apart = unlike(grid.plan.labels, grid.rewards, {cell.label: cell.recipe for cell in grid.cells})
     count, seeds = len(others) * len(grid.rewards) - len(apart), len(grid.plan.seeds)
     told = [
-        f"What it can decide: {_count(len(others), 'arm')} against {first} in "
+        f"What it can decide: {_count(len(others), 'estimator')} against {first} in "
         f"{listed(grid.rewards)}: {_count(count, 'comparison')}."
     ]
     told += [
-        f"{name} has another gate or other options than in {first} in {_count(otherwise, 'arm')}: "
+        f"{name} has another gate or other options than in {first} in {_count(otherwise, 'estimator')}: "
         "there it is another quantity, and is not compared."
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))

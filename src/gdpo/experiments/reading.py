@@ -22,8 +22,8 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import is_locked
 
 
-def arm_name(estimator: str, variant: str) -> str:
-    """What an arm is called: its estimator, and its variant where there is one."""
+def label_of(estimator: str, variant: str) -> str:
+    """What an estimator is called: its estimator, and its variant where there is one."""
     return f"{estimator} {variant}".rstrip()
 
 
@@ -49,14 +49,14 @@ class Measured:
     low: float
     high: float
     weight: float | None
-    """None: the arms have different ones."""
+    """None: the estimators have different ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: an arm with a seed."""
+    """One run: an estimator with a seed."""
 
-    arm: str
+    label: str
     seed: int
     path: Path
     """Its run directory, which need not be there yet."""
@@ -78,12 +78,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Arms that were trained with the same seeds on the same task."""
+    """Estimators that were trained with the same seeds on the same task."""
 
     name: str
     path: Path
     """The folder that holds the runs; of a single run, the run directory."""
-    arms: tuple[str, ...]
+    labels: tuple[str, ...]
     """Estimators, with the values that are their own (`gdpo length.weight=0.5`); the first is what
     the others are compared with."""
     seeds: tuple[int, ...]
@@ -91,24 +91,24 @@ class Experiment:
     total_steps: int
     """Of each run."""
     runs: tuple[Run, ...]
-    """One per arm and seed, arm by arm."""
+    """One per estimator and seed, estimator by estimator."""
     reach: float
     """Share of a reward's range whose first crossing is timed."""
     unlike: frozenset[tuple[str, str]] = frozenset()
-    """Arms and rewards with another gate or other options than in the first arm: their means are of
+    """Estimators and rewards with another gate or other options than in the first estimator: their means are of
     something else, and are not compared."""
 
-    def runs_of(self, arm: str) -> tuple[Run, ...]:
-        """The runs of an arm, seed by seed."""
-        return tuple(run for run in self.runs if run.arm == arm)
+    def runs_of(self, label: str) -> tuple[Run, ...]:
+        """The runs of an estimator, seed by seed."""
+        return tuple(run for run in self.runs if run.label == label)
 
-    def curves(self, arm: str, reward: str) -> Float[np.ndarray, "seed step"]:
+    def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
         """The mean reward of each step, a row per seed; NaN where a run has not come so far."""
-        return self._table([run.means.get(reward) for run in self.runs_of(arm)])
+        return self._table([run.means.get(reward) for run in self.runs_of(label)])
 
-    def lengths(self, arm: str, figure: str) -> Float[np.ndarray, "seed step"]:
+    def lengths(self, label: str, figure: str) -> Float[np.ndarray, "seed step"]:
         """Likewise the `mean` or `max` of the completions' lengths, in tokens."""
-        return self._table([run.lengths.get(figure) for run in self.runs_of(arm)])
+        return self._table([run.lengths.get(figure) for run in self.runs_of(label)])
 
     def _table(
         self, curves: Sequence[Float[np.ndarray, " step"] | None]
@@ -151,7 +151,7 @@ _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
 """Of the completions of a step, in tokens, as metrics call them."""
 
 _LONGEST = 120
-"""Characters of an arm that its folder's name has, at most."""
+"""Characters of an estimator that its folder's name has, at most."""
 
 _DEFAULT_SEED = 42
 """TRL's, where a recipe names none."""
@@ -163,17 +163,17 @@ class Plan:
 
     recipe: str
     """The recipe that all runs share, as YAML."""
-    arms: tuple[str, ...]
+    labels: tuple[str, ...]
     seeds: tuple[int, ...]
     reach: float = REACHED
     varied: tuple[str, ...] = ()
-    """Keys of the recipe that arms have values of their own for."""
+    """Keys of the recipe that estimators have values of their own for."""
 
     def write(self, folder: Path) -> None:
         """Keep it in the comparison's folder."""
         plain = {
             "recipe": self.recipe,
-            "arms": self.arms,
+            "labels": self.labels,
             "seeds": self.seeds,
             "reach": self.reach,
             "varied": self.varied,
@@ -192,30 +192,30 @@ def read_plan(folder: Path) -> Plan | None:
         return None
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
-        arms, seeds = tuple(map(str, plain["arms"])), tuple(map(int, plain["seeds"]))
+        labels, seeds = tuple(map(str, plain["labels"])), tuple(map(int, plain["seeds"]))
         varied = tuple(map(str, plain.get("varied", ())))
-        return Plan(str(plain["recipe"]), arms, seeds, float(plain["reach"]), varied)
+        return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}. It is written by gdpo compare") from error
 
 
-def run_name(arm: str, seed: int) -> str:
+def run_name(label: str, seed: int) -> str:
     """The folder of a run in its comparison."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", arm)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", label)
     if len(plain) > _LONGEST:
-        plain = f"{plain[:_LONGEST]}-{hashlib.sha256(arm.encode()).hexdigest()[:8]}"
+        plain = f"{plain[:_LONGEST]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
     return f"{plain}-seed-{seed}"
 
 
-def failure_file(folder: Path, arm: str, seed: int) -> Path:
+def failure_file(folder: Path, label: str, seed: int) -> Path:
     """Where it is kept that, and why, a run of a comparison failed."""
-    return folder / LOGS / f"{run_name(arm, seed)}.failed.json"
+    return folder / LOGS / f"{run_name(label, seed)}.failed.json"
 
 
 def read_experiment(folder: Path) -> Experiment:
     """What lies in a folder: a comparison, several run directories, or one.
 
-    Without a comparison's plan the arms are the runs' estimators, GRPO being the first, with the
+    Without a comparison's plan the estimators are the runs' estimators, GRPO being the first, with the
     weights and gates of rewards that not all of the runs have.
 
     Raises:
@@ -232,17 +232,17 @@ def read_experiment(folder: Path) -> Experiment:
         )
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
     own = _own([recipe for recipe, _ in found])
-    recipes = [(_arm_by_hand(recipe, path, own), recipe) for recipe, path in found]
+    recipes = [(_label_by_hand(recipe, path, own), recipe) for recipe, path in found]
     runs = [
-        _read_run(arm, _seed(recipe), path, None)
-        for (arm, recipe), (_, path) in zip(recipes, found, strict=True)
+        _read_run(label, _seed(recipe), path, None)
+        for (label, recipe), (_, path) in zip(recipes, found, strict=True)
     ]
     _refuse_twins(runs)
-    arms = tuple(sorted(dict(recipes), key=lambda arm: _rank(arm, dict(recipes)[arm])))
+    labels = tuple(sorted(dict(recipes), key=lambda label: _rank(label, dict(recipes)[label])))
     seeds = tuple(sorted({run.seed for run in runs}))
-    ordered = tuple(sorted(runs, key=lambda run: (arms.index(run.arm), run.seed)))
+    ordered = tuple(sorted(runs, key=lambda run: (labels.index(run.label), run.seed)))
     varied = [f"rewards.{place}.{key}" for place, key in own]
-    return _experiment(folder, arms, seeds, ordered, recipes, REACHED, varied=varied)
+    return _experiment(folder, labels, seeds, ordered, recipes, REACHED, varied=varied)
 
 
 def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
@@ -256,41 +256,43 @@ def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
     ]
 
 
-def _arm_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
-    """What `gdpo compare --vary` would call the arm of a run that was started by hand."""
+def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
+    """What `gdpo compare --vary` would call the estimator of a run that was started by hand."""
     names = list(RunDirectory(path).read_ranges()) or [entry.name for entry in recipe.rewards]
     values = [
         f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
         for place, key in own
         if place < len(names)
     ]
-    return arm_name(recipe.advantage, " ".join(values))
+    return label_of(recipe.advantage, " ".join(values))
 
 
-def _rank(arm: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
+def _rank(label: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
     """Estimators as gdpo lists them, GRPO being the first, and users' own; large weights first."""
     known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
-    return known, recipe.advantage, [-entry.weight for entry in recipe.rewards], arm
+    return known, recipe.advantage, [-entry.weight for entry in recipe.rewards], label
 
 
 def _compared(folder: Path, plan: Plan) -> Experiment:
-    cells = [(arm, seed) for arm in plan.arms for seed in plan.seeds]
+    cells = [(label, seed) for label in plan.labels for seed in plan.seeds]
     runs = tuple(
-        _read_run(arm, seed, folder / run_name(arm, seed), failure_file(folder, arm, seed))
-        for arm, seed in cells
+        _read_run(label, seed, folder / run_name(label, seed), failure_file(folder, label, seed))
+        for label, seed in cells
     )
     begun = [run for run in runs if _is_run(run.path)]
-    recipes = [(run.arm, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
+    recipes = [(run.label, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
     if not recipes:
         raise DataError(
             f"{folder}: no run of this comparison has begun yet; there is nothing to see"
         )
-    return _experiment(folder, plan.arms, plan.seeds, runs, recipes, plan.reach, varied=plan.varied)
+    return _experiment(
+        folder, plan.labels, plan.seeds, runs, recipes, plan.reach, varied=plan.varied
+    )
 
 
 def _experiment(
     folder: Path,
-    arms: tuple[str, ...],
+    labels: tuple[str, ...],
     seeds: tuple[int, ...],
     runs: tuple[Run, ...],
     recipes: Sequence[tuple[str, Recipe]],
@@ -298,20 +300,20 @@ def _experiment(
     *,
     varied: Sequence[str] = (),
 ) -> Experiment:
-    """All that was read; the recipes are those of the runs that have begun, with their arms."""
+    """All that was read; the recipes are those of the runs that have begun, with their estimators."""
     _refuse_different(folder, [recipe for _, recipe in recipes], varied)
     steps = [_steps(recipe) for _, recipe in recipes] + [run.steps for run in runs]
     rewards = _measured([recipe for _, recipe in recipes], runs)
     return Experiment(
         name=recipes[0][1].task,
         path=folder,
-        arms=arms,
+        labels=labels,
         seeds=seeds,
         rewards=rewards,
         total_steps=max(steps),
         runs=runs,
         reach=reach,
-        unlike=unlike(arms, [reward.name for reward in rewards], dict(recipes)),
+        unlike=unlike(labels, [reward.name for reward in rewards], dict(recipes)),
     )
 
 
@@ -332,7 +334,7 @@ def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured,
 
 
 def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
-    """The ranges that hold for all runs: a gate adds 0 to that of its own arms."""
+    """The ranges that hold for all runs: a gate adds 0 to that of its own estimators."""
     begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
     names = dict.fromkeys(name for kept in begun for name in kept)
     known = {name: [kept[name] for kept in begun if name in kept] for name in names}
@@ -348,21 +350,21 @@ def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float]
 
 
 def unlike(
-    arms: Sequence[str], names: Sequence[str], recipes: Mapping[str, Recipe]
+    labels: Sequence[str], names: Sequence[str], recipes: Mapping[str, Recipe]
 ) -> frozenset[tuple[str, str]]:
-    """Arms and rewards with another gate or other options than in the first arm.
+    """Estimators and rewards with another gate or other options than in the first estimator.
 
     Args:
-        arms: All; the first is what the others are compared with.
+        labels: All; the first is what the others are compared with.
         names: Of the rewards, as logs have them.
-        recipes: By arm; those of arms that have no run yet may be missing.
+        recipes: By estimator; those of estimators that have no run yet may be missing.
     """
-    first = recipes.get(arms[0])
+    first = recipes.get(labels[0])
     if first is None:
         return frozenset()
     return frozenset(
-        (arm, name)
-        for arm, recipe in recipes.items()
+        (label, name)
+        for label, recipe in recipes.items()
         for name, ours, theirs in zip(names, recipe.rewards, first.rewards, strict=False)
         if (ours.name, ours.gate, ours.options) != (theirs.name, theirs.gate, theirs.options)
     )
@@ -379,11 +381,11 @@ def _seen(name: str, runs: Iterable[Run]) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + 1.0)
 
 
-def _read_run(arm: str, seed: int, path: Path, failed: Path | None) -> Run:
+def _read_run(label: str, seed: int, path: Path, failed: Path | None) -> Run:
     run = RunDirectory(path)
     rows = [row for row in run.read_metrics() if "loss" in row] if path.is_dir() else []
     state, why = _state(run, failed)
-    return Run(arm, seed, path, state, why, *_curves(rows))
+    return Run(label, seed, path, state, why, *_curves(rows))
 
 
 def _state(run: RunDirectory, failed: Path | None) -> tuple[State, str]:
@@ -472,8 +474,8 @@ def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[
 def _refuse_twins(runs: Sequence[Run]) -> None:
     seen: dict[tuple[str, int], Path] = {}
     for run in runs:
-        if (other := seen.setdefault((run.arm, run.seed), run.path)) != run.path:
+        if (other := seen.setdefault((run.label, run.seed), run.path)) != run.path:
             raise DataError(
-                f"{other} and {run.path} are both {run.arm} with seed {run.seed}: only one of them "
+                f"{other} and {run.path} are both {run.label} with seed {run.seed}: only one of them "
                 "can stand for it. Move the other one elsewhere"
             )

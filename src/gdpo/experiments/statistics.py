@@ -36,22 +36,22 @@ def permutation_test(
     r"""Two-sided permutation test of the difference of two means.
 
     The share of all ways to call $n$ of the $n + m$ runs "ours" in which the means are at least as
-    far apart as they are. It assumes no distribution: were the arms alike, the labels would be
+    far apart as they are. It assumes no distribution: were the estimators alike, the labels would be
     arbitrary. Where there are more than 200,000 ways, `draws` of them are drawn, and the one that
     was run counts as one of them: $p = (1 + \text{as far}) / (1 + \text{draws})$.
 
     The floor is $2 / \binom{2n}{n}$ for equal numbers: 0.10 for 3 seeds, 0.029 for 4, 0.0079 for 5.
     That seeds are paired is not made use of: relabelling within pairs could not go below 0.0625
-    with 5 seeds. Where a seed moves both arms alike, the test errs on the side of no difference.
+    with 5 seeds. Where a seed moves both estimators alike, the test errs on the side of no difference.
 
     Args:
-        ours: A figure of each run of one arm, in any unit. NaN is left out.
-        theirs: Of each run of the other arm, in the same unit.
+        ours: A figure of each run of one estimator, in any unit. NaN is left out.
+        theirs: Of each run of the other estimator, in the same unit.
         draws: Relabellings where there are too many to try all.
         seed: Of the draws.
 
     Returns:
-        The p-value and its floor, from 0 to 1; NaN where an arm has no run.
+        The p-value and its floor, from 0 to 1; NaN where an estimator has no run.
 
     References:
         Fisher 1935, "The Design of Experiments"; Phipson and Smyth 2010, "Permutation P-values
@@ -67,7 +67,7 @@ def permutation_test(
     # Sorted, since the order of the seeds must not move the draws.
     pooled = np.sort(np.concatenate([ours, theirs]))
     centred = pooled - pooled.mean()
-    # The sum of one arm's centred values is its distance from the other, but for a constant.
+    # The sum of one estimator's centred values is its distance from the other, but for a constant.
     observed = abs(np.sum(ours - pooled.mean()))
     rounding = 2**10 * np.finfo(float).eps * np.max(np.abs(pooled))
     ways = comb(len(pooled), len(ours))
@@ -234,7 +234,7 @@ def expanded_level(count: int, level: float = 0.95) -> float:
 def paired_difference(
     ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"], *, level: float = 0.95
 ) -> Interval:
-    """Return the mean over the seeds of the difference of two arms, with Student's interval.
+    """Return the mean over the seeds of the difference of two estimators, with Student's interval.
 
     The formula is that of `gdpo._student.paired_interval`, which evaluations use as well.
 
@@ -245,7 +245,7 @@ def paired_difference(
 
     Args:
         ours: A figure of each seed, in any unit.
-        theirs: That of the other arm with the same seeds, in the same order and unit. A seed that
+        theirs: That of the other estimator with the same seeds, in the same order and unit. A seed that
             is NaN in either is left out.
         level: Share of experiments whose interval should hold the true difference.
 
@@ -329,17 +329,17 @@ def log_rank_scores(
 
     $\delta_j - \sum_{t_i \le t_j} d_i / n_i$: 1 if it reached the threshold, less how many times a
     run that was on its way for as long was expected to. They sum to 0 over all runs, and over one
-    arm to the $O - E$ of the log-rank test. `permutation_test` of them is that test without its
+    estimator to the $O - E$ of the log-rank test. `permutation_test` of them is that test without its
     approximation, which is too sure of few runs: 3 against 3 that are wholly apart get p = 0.025
     from chi-squared, where one in ten relabellings is as far apart
-    (`benchmarks/few_seeds.py`). It is exact where runs of both arms are cut short alike.
+    (`benchmarks/few_seeds.py`). It is exact where runs of both estimators are cut short alike.
 
     Args:
-        times: Of each run of both arms, the step at which it reached it, or its last step.
+        times: Of each run of both estimators, the step at which it reached it, or its last step.
         reached: Whether it did.
 
     Returns:
-        Of each run of both arms; dimensionless.
+        Of each run of both estimators; dimensionless.
 
     References:
         Peto and Peto 1972, "Asymptotically efficient rank invariant test procedures".

@@ -1,4 +1,4 @@
-"""One self-contained HTML page from run directories: which arm, by how much, and how sure.
+"""One self-contained HTML page from run directories: which estimator, by how much, and how sure.
 
 And one from the rollouts that any framework left behind: what the rewards did.
 """

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from gdpo.report.text import number
 
 COLOURS = 8
-"""Arms that differ in colour; the page's style has as many, each with a dash pattern of its own."""
+"""Estimators that differ in colour; the page's style has as many, each with a dash pattern of its own."""
 
 Points = Float[np.ndarray, " point"]
 Curves = Float[np.ndarray, "curve point"]
@@ -21,9 +21,9 @@ Curves = Float[np.ndarray, "curve point"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One arm in a chart."""
+    """One estimator in a chart."""
 
-    arm: str
+    label: str
     colour: int
     value: Points
     low: Points | None = None
@@ -78,7 +78,7 @@ class Chart:
         return round(self.BOTTOM - share * (self.BOTTOM - self.TOP), 1)
 
     def data(self) -> dict[str, Any]:
-        """What a reader of the page can ask it for: every arm's values at a step."""
+        """What a reader of the page can ask it for: every estimator's values at a step."""
         return {
             "unit": self.unit,
             "rest": self.rest,

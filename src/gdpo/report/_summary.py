@@ -10,7 +10,7 @@ from gdpo.report.text import number, probability, visible
 
 
 def summary(comparison: Comparison) -> RenderableType:
-    """The question, the answer and a line per reward and arm, to be printed with rich."""
+    """The question, the answer and a line per reward and estimator, to be printed with rich."""
     parts: list[RenderableType] = [
         Text(visible(comparison.question), style="dim"),
         Text(visible(comparison.answer), style="bold"),
@@ -19,13 +19,13 @@ def summary(comparison: Comparison) -> RenderableType:
         parts.append(Text(caution(comparison), style="yellow"))
     parts.append(_table(comparison))
     if comparison.experiment.unlike:
-        first = visible(comparison.experiment.arms[0])
+        first = visible(comparison.experiment.labels[0])
         parts.append(Text(f"–: another gate or other options than in {first}; not compared", "dim"))
     failed = [run for run in comparison.experiment.runs if run.state == "failed"]
     for run in failed[:3]:
         why = run.why.strip().splitlines()
         reason = visible(why[-1])[:200] if why else "no reason was kept"
-        parts.append(Text(f"{visible(run.arm)}, seed {run.seed} failed: {reason}", style="red"))
+        parts.append(Text(f"{visible(run.label)}, seed {run.seed} failed: {reason}", style="red"))
     if len(failed) > 3:
         parts.append(Text(f"and {len(failed) - 3} more runs failed", style="red"))
     return Group(*parts)
@@ -40,28 +40,28 @@ def caution(comparison: Comparison) -> str:
 
 
 def _table(comparison: Comparison) -> Table:
-    arms = comparison.experiment.arms
+    labels = comparison.experiment.labels
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("reward", style="cyan")
-    table.add_column("arm", style="bold", overflow="fold")
+    table.add_column("estimator", style="bold", overflow="fold")
     headings = ["final (95 %)"]
     if comparison.differences:
-        headings += [f"against {visible(arms[0])}", "p (floor)"]
+        headings += [f"against {visible(labels[0])}", "p (floor)"]
     for heading in [*headings, "came to", "median steps"]:
         table.add_column(Text(heading), justify="right")
-    found = {(d.arm, d.reward): d for d in comparison.differences}
+    found = {(d.label, d.reward): d for d in comparison.differences}
     for reward in comparison.experiment.rewards:
-        for place, arm in enumerate(arms):
-            outcome = comparison.outcome(arm, reward.name)
+        for place, label in enumerate(labels):
+            outcome = comparison.outcome(label, reward.name)
             cells = [
                 visible(reward.name) if place == 0 else "",
-                visible(arm),
+                visible(label),
                 _interval(outcome.final, reward),
-                *(_difference(found.get((arm, reward.name)), reward) if found else ()),
+                *(_difference(found.get((label, reward.name)), reward) if found else ()),
                 f"{outcome.reached} of {outcome.runs}",
                 _steps(outcome.survival.median),
             ]
-            table.add_row(*map(Text, cells), end_section=arm == arms[-1])
+            table.add_row(*map(Text, cells), end_section=label == labels[-1])
     return table
 
 

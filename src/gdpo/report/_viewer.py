@@ -35,7 +35,7 @@ class Labels:
     runs: Mapping[str, str]
     rewards: Mapping[str, str]
     seeds: Mapping[str, int] | None = None
-    """Of the runs, whose labels are those of their arms. None: the runs are somebody else's."""
+    """Of the runs, whose labels are those of their estimators. None: the runs are somebody else's."""
 
 
 def viewer_data(
@@ -69,7 +69,7 @@ def viewer_data(
     return {
         "estimators": [visible(name)[:80] for name in estimators],
         "rewards": list(dict.fromkeys(labels.rewards.values())),
-        "runs": [{"arm": arm, "seed": seeds.get(run)} for run, arm in labels.runs.items()],
+        "runs": [{"label": label, "seed": seeds.get(run)} for run, label in labels.runs.items()],
         "prompts": [json.loads(prompt) for prompt in prompts],
         "groups": shown,
     }

@@ -1,4 +1,4 @@
-"""The page of runs that gdpo trained: which arm, by how much, and how sure."""
+"""The page of runs that gdpo trained: which estimator, by how much, and how sure."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ _LINES = 3
 
 
 def write_report(comparison: Comparison, file: Path) -> None:
-    """Write one HTML file that answers which arm, by how much, and how sure that is.
+    """Write one HTML file that answers which estimator, by how much, and how sure that is.
 
     It is made from the run directories alone, loads nothing from anywhere, and shows what a model
     wrote as text, whatever it wrote. Without recorded rollouts it says so in their place. Only
@@ -98,8 +98,8 @@ def _page(comparison: Comparison) -> str:
         experiment=experiment,
         rewards=rewards,
         caution=caution(comparison),
-        colours={arm: place % COLOURS for place, arm in enumerate(experiment.arms)},
-        differences={(d.arm, d.reward): d for d in comparison.differences},
+        colours={label: place % COLOURS for place, label in enumerate(experiment.labels)},
+        differences={(d.label, d.reward): d for d in comparison.differences},
         results=[(reward, *_scale(comparison, reward)) for reward in experiment.rewards],
         few_seeds=any(outcome.final.low != outcome.final.low for outcome in comparison.outcomes),
         window=smoothing(experiment.total_steps),
@@ -125,7 +125,7 @@ def _listed(values: Any) -> str:
 def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     """The largest end of an interval of a difference, and the least p-values that were possible.
 
-    Arms with fewer seeds have a higher one.
+    Estimators with fewer seeds have a higher one.
     """
     found = [d for d in comparison.differences if d.reward == reward.name]
     ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]
@@ -134,29 +134,29 @@ def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
 
 
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
-    """Every recorded step under the estimators of all arms; a run is named by its place.
+    """Every recorded step under the estimators of all estimators; a run is named by its place.
 
     An estimator stands there once for each set of options; GRPO or GDPO beside a single one. An
-    arm's name stands for the estimator with the arm's options, where there are several. Arms that
+    estimator's name stands for the estimator with the estimator's options, where there are several. Estimators that
     differ in their weights alone are one estimator: those of each step are the recorded ones.
     """
     problems: dict[str, str] = {}
     options: dict[str, Mapping[str, object]] = {}
     runs: dict[str, set[str]] = {}
-    for arm in experiment.arms:
-        estimator, own, problem = estimator_of(arm), *_options(experiment, arm)
+    for label in experiment.labels:
+        estimator, own, problem = estimator_of(label), *_options(experiment, label)
         alike = (n for n, o in options.items() if (estimator_of(n), o) == (estimator, own))
-        name = next(alike, arm if estimator in options else estimator)
+        name = next(alike, label if estimator in options else estimator)
         options.setdefault(name, own)
         problems |= {name: problem} if problem else {}
         runs.setdefault(name, set()).update(
-            str(place) for place, run in enumerate(experiment.runs) if run.arm == arm
+            str(place) for place, run in enumerate(experiment.runs) if run.label == label
         )
     if len(options) == 1:
         options["gdpo" if "grpo" in options else "grpo"] = {}
     return analyze_trained(
         [
-            TrainedRun(str(place), RunDirectory(run.path).rollouts, estimator_of(run.arm))
+            TrainedRun(str(place), RunDirectory(run.path).rollouts, estimator_of(run.label))
             for place, run in enumerate(experiment.runs)
         ],
         {
@@ -169,9 +169,9 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     )
 
 
-def _options(experiment: Experiment, arm: str) -> tuple[Mapping[str, object], str]:
-    """The options of an arm's estimator, as its runs' recipes have them; or why they cannot be."""
-    recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(arm))
+def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], str]:
+    """The options of an estimator's estimator, as its runs' recipes have them; or why they cannot be."""
+    recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(label))
     first = next((recipe for recipe in recipes if recipe.is_file()), None)
     try:
         return read_recipe(first).advantage_options if first is not None else {}, ""
@@ -182,7 +182,7 @@ def _options(experiment: Experiment, arm: str) -> tuple[Mapping[str, object], st
 def _labels(experiment: Experiment, analysis: TrainedAnalysis) -> Labels:
     names = dict.fromkeys(name for run in analysis.runs.values() for name in run.names)
     return Labels(
-        runs={str(place): visible(run.arm) for place, run in enumerate(experiment.runs)},
+        runs={str(place): visible(run.label) for place, run in enumerate(experiment.runs)},
         rewards={name: visible(name) for name in names},
         seeds={str(place): run.seed for place, run in enumerate(experiment.runs)},
     )
@@ -190,7 +190,7 @@ def _labels(experiment: Experiment, analysis: TrainedAnalysis) -> Labels:
 
 @dataclass(slots=True)
 class _Lasting:
-    """A finding that lasted in runs of an arm, as it was when it held last."""
+    """A finding that lasted in runs of an estimator, as it was when it held last."""
 
     finding: Finding
     steps: int = 0
@@ -202,12 +202,12 @@ class _Lasting:
 def _findings(
     experiment: Experiment, analysis: TrainedAnalysis
 ) -> Iterator[tuple[str, bool, list[dict[str, Any]]]]:
-    """Arm by arm whether it has rollouts, and what lasted in any run, worst first."""
-    for arm in experiment.arms:
+    """Estimator by estimator whether it has rollouts, and what lasted in any run, worst first."""
+    for label in experiment.labels:
         runs = [
             (run.seed, analysis.runs[str(place)])
             for place, run in enumerate(experiment.runs)
-            if run.arm == arm and str(place) in analysis.runs
+            if run.label == label and str(place) in analysis.runs
         ]
         lasting: dict[tuple[Kind, tuple[str, ...]], _Lasting] = {}
         for seed, run in runs:
@@ -233,7 +233,7 @@ def _findings(
             )
             for found in worst_first
         ]
-        yield arm, bool(runs), rows
+        yield label, bool(runs), rows
 
 
 def curves(comparison: Comparison, reward: Measured) -> Chart:
@@ -241,8 +241,8 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
     experiment = comparison.experiment
     points = _points(comparison)
     drawn = [
-        _line(arm, place, experiment.curves(arm, reward.name), points)
-        for place, arm in enumerate(experiment.arms)
+        _line(label, place, experiment.curves(label, reward.name), points)
+        for place, label in enumerate(experiment.labels)
     ]
     values = np.concatenate([line.thin.ravel() for line in drawn])
     known = values[np.isfinite(values)]
@@ -276,8 +276,8 @@ def _length(comparison: Comparison, figure: str, label: str) -> Chart:
     experiment = comparison.experiment
     points = _points(comparison)
     drawn = [
-        _line(arm, place, experiment.lengths(arm, figure), points)
-        for place, arm in enumerate(experiment.arms)
+        _line(label, place, experiment.lengths(label, figure), points)
+        for place, label in enumerate(experiment.labels)
     ]
     values = np.concatenate([line.thin.ravel() for line in drawn] + [line.value for line in drawn])
     return Chart(
@@ -294,8 +294,8 @@ def survival(comparison: Comparison, reward: Measured) -> Chart:
     """The share of runs below the threshold, falling at each run that comes to it."""
     total = comparison.experiment.total_steps
     grid = np.unique(np.linspace(0, max(1, total), min(max(1, total), 300) + 1).round())
-    arms = comparison.experiment.arms
-    outcomes = [comparison.outcome(arm, reward.name) for arm in arms]
+    labels = comparison.experiment.labels
+    outcomes = [comparison.outcome(label, reward.name) for label in labels]
     return Chart(
         title=reward.name,
         label="share of runs that are not there yet",
@@ -303,7 +303,7 @@ def survival(comparison: Comparison, reward: Measured) -> Chart:
         low=0.0,
         high=1.0,
         lines=[
-            _stairs(outcome, place, grid, _censored(comparison, outcome.arm, reward))
+            _stairs(outcome, place, grid, _censored(comparison, outcome.label, reward))
             for place, outcome in enumerate(outcomes)
         ],
         stairs=True,
@@ -322,7 +322,7 @@ def _steps(comparison: Comparison, points: int) -> Points:
     return binned(steps[None], points)[0]
 
 
-def _line(arm: str, place: int, table: Curves, points: int) -> Line:
+def _line(label: str, place: int, table: Curves, points: int) -> Line:
     """Median over the seeds, the quarters around it, and every seed."""
     if not table.shape[1]:
         table = np.full((len(table), 1), np.nan)
@@ -330,7 +330,7 @@ def _line(arm: str, place: int, table: Curves, points: int) -> Line:
     low, value, high = _quartiles(seeds)
     counts = np.sum(np.isfinite(seeds), axis=0)
     return Line(
-        arm=arm,
+        label=label,
         colour=place % COLOURS,
         value=value,
         low=low,
@@ -340,10 +340,10 @@ def _line(arm: str, place: int, table: Curves, points: int) -> Line:
     )
 
 
-def _censored(comparison: Comparison, arm: str, reward: Measured) -> tuple[float, ...]:
+def _censored(comparison: Comparison, label: str, reward: Measured) -> tuple[float, ...]:
     """Where the runs ended that did not come to the threshold."""
     threshold = comparison.threshold(reward)
-    runs = [run for run in comparison.experiment.runs_of(arm) if run.steps]
+    runs = [run for run in comparison.experiment.runs_of(label) if run.steps]
     values = [run.means.get(reward.name, np.empty(0)) for run in runs]
     ends = {len(v) for v in values if len(v) and first_reached(v, threshold) is None}
     return tuple(float(end) for end in sorted(ends))
@@ -360,7 +360,7 @@ def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, .
         for bound in (found.low, found.high)
     ]
     return Line(
-        arm=outcome.arm,
+        label=outcome.label,
         colour=place % COLOURS,
         value=share[at],
         low=bounds[0],

@@ -20,12 +20,12 @@ def fails(rewards, weights):
     return np.zeros(rewards.shape[:2])
 
 
-def test_an_experiment_has_a_run_per_arm_and_seed_with_the_curves_of_the_toy():
+def test_an_experiment_has_a_run_per_label_and_seed_with_the_curves_of_the_toy():
     e = toy_experiment(SHORT, ["grpo", "gdpo"], [4, 2], processes=1, folder=Path("somewhere"))
-    assert (e.name, e.arms, e.seeds, e.total_steps) == ("opposed", ("grpo", "gdpo"), (4, 2), 30)
+    assert (e.name, e.labels, e.seeds, e.total_steps) == ("opposed", ("grpo", "gdpo"), (4, 2), 30)
     assert e.rewards == SHORT.measured
-    assert [(r.arm, r.seed, r.state, r.steps) for r in e.runs] == [
-        (arm, seed, "finished", 30) for arm in ("grpo", "gdpo") for seed in (4, 2)
+    assert [(r.label, r.seed, r.state, r.steps) for r in e.runs] == [
+        (label, seed, "finished", 30) for label in ("grpo", "gdpo") for seed in (4, 2)
     ]
     assert len({run.path for run in e.runs}) == 4
     assert all(run.path.is_relative_to("somewhere/opposed") for run in e.runs)
@@ -35,11 +35,11 @@ def test_an_experiment_has_a_run_per_arm_and_seed_with_the_curves_of_the_toy():
 
 def test_two_processes_give_the_numbers_of_one():
     both = [toy_experiment(SHORT, ["grpo", "gdpo"], [0, 1], processes=n) for n in (1, 2)]
-    for arm in ("grpo", "gdpo"):
-        np.testing.assert_array_equal(*(e.curves(arm, "larger") for e in both))
+    for label in ("grpo", "gdpo"):
+        np.testing.assert_array_equal(*(e.curves(label, "larger") for e in both))
 
 
-def test_an_arm_that_fails_is_written_down_and_the_others_go_on():
+def test_an_label_that_fails_is_written_down_and_the_others_go_on():
     e = toy_experiment(SHORT, [f"{HERE}:fails", "gdpo"], [0, 1], processes=1)
     assert [run.state for run in e.runs] == ["failed", "failed", "finished", "finished"]
     assert e.runs[0].why == "RuntimeError: of the user's own"

@@ -15,7 +15,7 @@ from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
 from gdpo.experiments.toys._toys import TOYS, Toy
 
 Progress: TypeAlias = Callable[[int, int, str, str], None]
-"""Told after each arm how many are done, of how many, its toy and its estimator."""
+"""Told after each estimator how many are done, of how many, its toy and its estimator."""
 
 _FOLDER = Path("toys")
 
@@ -32,8 +32,8 @@ def toy_experiment(
 
     Args:
         toy: The problem.
-        estimators: The arms; the first is what the others are compared with.
-        seeds: One run of each arm per seed.
+        estimators: The estimators; the first is what the others are compared with.
+        seeds: One run of each estimator per seed.
         processes: How many work at a time; 1: this one.
         folder: Where the runs are said to lie. Nothing is written.
 
@@ -57,9 +57,9 @@ def suite(
     """All estimators on all toys, an experiment per toy.
 
     Args:
-        estimators: The arms; the first is what the others are compared with.
-        seeds: One run of each arm per seed.
-        progress: Told after each arm.
+        estimators: The estimators; the first is what the others are compared with.
+        seeds: One run of each estimator per seed.
+        progress: Told after each estimator.
         toys: The problems.
         processes: How many work at a time; 1: this one.
         folder: Where the runs are said to lie. Nothing is written.
@@ -68,14 +68,14 @@ def suite(
         ConfigError: There is no such estimator.
     """
     toys, seeds = list(toys), tuple(seeds)
-    arms = [(toy, estimator) for toy in toys for estimator in estimators]
-    for toy, estimator in arms:
+    labels = [(toy, estimator) for toy in toys for estimator in estimators]
+    for toy, estimator in labels:
         rule_for(toy, estimator)  # what is misspelt is known before anything starts
     done: dict[tuple[str, str], ToyResult | str] = {}
-    for toy, estimator, outcome in _outcomes(arms, seeds, processes):
+    for toy, estimator, outcome in _outcomes(labels, seeds, processes):
         done[toy.name, estimator] = outcome
         if progress is not None:
-            progress(len(done), len(arms), toy.name, estimator)
+            progress(len(done), len(labels), toy.name, estimator)
     return {
         toy.name: _experiment(toy, {e: done[toy.name, e] for e in estimators}, seeds, folder)
         for toy in toys
@@ -83,15 +83,15 @@ def suite(
 
 
 def _outcomes(
-    arms: Sequence[tuple[Toy, str]], seeds: tuple[int, ...], processes: int
+    labels: Sequence[tuple[Toy, str]], seeds: tuple[int, ...], processes: int
 ) -> Generator[tuple[Toy, str, ToyResult | str]]:
-    """Each arm as it is done."""
+    """Each estimator as it is done."""
     if processes == 1:
-        yield from ((toy, estimator, _arm(toy, estimator, seeds)) for toy, estimator in arms)
+        yield from ((toy, estimator, _label(toy, estimator, seeds)) for toy, estimator in labels)
         return
     with _pool(processes) as pool:
         futures: dict[Future[ToyResult | str], tuple[Toy, str]] = {
-            pool.submit(_arm, *arm, seeds): arm for arm in arms
+            pool.submit(_label, *label, seeds): label for label in labels
         }
         for future in as_completed(futures):
             yield *futures[future], future.result()
@@ -108,7 +108,7 @@ def _pool(processes: int) -> Generator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _arm(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
+def _label(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
     """The result, or why there is none."""
     try:
         return run_toy(toy, estimator, seeds=seeds)
@@ -117,17 +117,17 @@ def _arm(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
 
 
 def _experiment(
-    toy: Toy, arms: Mapping[str, ToyResult | str], seeds: tuple[int, ...], folder: Path
+    toy: Toy, labels: Mapping[str, ToyResult | str], seeds: tuple[int, ...], folder: Path
 ) -> Experiment:
     runs = [
         _run(folder / toy.name, estimator, outcome, seed, place)
-        for estimator, outcome in arms.items()
+        for estimator, outcome in labels.items()
         for place, seed in enumerate(seeds)
     ]
     return Experiment(
         name=toy.name,
         path=folder / toy.name,
-        arms=tuple(arms),
+        labels=tuple(labels),
         seeds=seeds,
         rewards=toy.measured,
         total_steps=toy.steps,
@@ -161,17 +161,17 @@ def _table(experiment: Experiment) -> str:
         ["---"] * (1 + len(names)),
         *(
             [f"`{a}`", *(_cell(experiment, a, m) for m in experiment.rewards)]
-            for a in experiment.arms
+            for a in experiment.labels
         ),
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _cell(experiment: Experiment, arm: str, measured: Measured) -> str:
-    if any(run.state == "failed" for run in experiment.runs_of(arm)):
+def _cell(experiment: Experiment, label: str, measured: Measured) -> str:
+    if any(run.state == "failed" for run in experiment.runs_of(label)):
         return "failed"
     level = measured.low + experiment.reach * (measured.high - measured.low)
-    reached = [first_reached(c, level) for c in experiment.curves(arm, measured.name)]
+    reached = [first_reached(c, level) for c in experiment.curves(label, measured.name)]
     steps = sorted(inf if step is None else step for step in reached)
     never = reached.count(None)
     if never == len(steps):

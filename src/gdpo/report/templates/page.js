@@ -23,7 +23,7 @@
     return element;
   }
 
-  // Charts: a cursor that shows every arm's values at a step.
+  // Charts: a cursor that shows the values of every estimator at a step.
   for (const box of document.querySelectorAll(".chart")) {
     const chart = data.charts[box.dataset.chart];
     const cursor = box.querySelector(".cursor");
@@ -96,7 +96,7 @@
     row.run = viewer.runs[row.group.run];
   }
 
-  // Runs of somebody else's have no arms and seeds, but a folder each.
+  // Runs of somebody else's have no estimators and seeds, but a folder each.
   const seeded = viewer.runs.some((run) => run.seed !== null);
 
   function shown(value, sign) {
@@ -106,7 +106,7 @@
   }
 
   const columns = [
-    { title: "run", value: (r) => r.group.run, text: (r) => (seeded ? `${r.run.arm}, seed ${r.run.seed}` : r.run.arm) },
+    { title: "run", value: (r) => r.group.run, text: (r) => (seeded ? `${r.run.label}, seed ${r.run.seed}` : r.run.label) },
     { title: "step", value: (r) => r.group.step },
     ...viewer.rewards.map((name) => ({ title: name, value: (r) => r.sample.rewards[name] })),
     ...viewer.estimators.map((name, i) => ({
@@ -127,8 +127,8 @@
   const choice = (values, all) =>
     make("select", {}, make("option", { value: "" }, all), ...values.map((v) => make("option", { value: v }, String(v))));
   const distinct = (values) => [...new Set(values)];
-  const what = seeded ? "arm" : "run";
-  field("arm", what, choice(distinct(viewer.runs.map((run) => run.arm)), `all ${what}s`));
+  const what = seeded ? "estimator" : "run";
+  field("label", what, choice(distinct(viewer.runs.map((run) => run.label)), `all ${what}s`));
   if (seeded) field("seed", "seed", choice(distinct(viewer.runs.map((run) => run.seed)), "all seeds"));
   field("from", "from step", make("input", { type: "number", min: 0 }));
   field("to", "to step", make("input", { type: "number", min: 0 }));
@@ -148,7 +148,7 @@
 
   function matches(row) {
     const reward = fields.reward.value;
-    return (!fields.arm.value || row.run.arm === fields.arm.value)
+    return (!fields.label.value || row.run.label === fields.arm.value)
       && (!fields.seed?.value || String(row.run.seed) === fields.seed.value)
       && within(row.group.step, fields.from, fields.to)
       && (reward ? [reward] : viewer.rewards).some((n) => within(row.sample.rewards[n], fields.low, fields.high))
