@@ -29,7 +29,7 @@ from gdpo.experiments.reading import read_experiment
 from gdpo.experiments.threshold import REACHED
 from gdpo.report import write_report
 
-LABELS = (
+ESTIMATORS = (
     "grpo",
     "grpo_no_std",
     "grpo_batch_std",
@@ -42,7 +42,14 @@ LABELS = (
 """The paper's method and its parts: GRPO; without the deviation; with the batch's; with GDPO's last
 step alone; GDPO without it; GDPO; and two that weigh rare rewards up."""
 
-MAP_ARMS = ("grpo", "grpo_batch_norm", "mo_grpo", "gdpo", "dara_symmetric", "per_reward_batch_std")
+MAP_ESTIMATORS = (
+    "grpo",
+    "grpo_batch_norm",
+    "mo_grpo",
+    "gdpo",
+    "dara_symmetric",
+    "per_reward_batch_std",
+)
 
 PARTS = ("kit", "tools", "maths", "map")
 
@@ -89,7 +96,7 @@ def main():
     for name, recipe_in in recipes.items():
         if name in parts:
             recipe = recipe_in(output)
-            done = compare(recipe, LABELS, options.seeds, output / name, options)
+            done = compare(recipe, ESTIMATORS, options.seeds, output / name, options)
             print(f"\n## {name}\n\n{done.answer}\n\n{outcome_table(done)}", flush=True)
     if "map" in parts:
         cells = {
@@ -100,16 +107,16 @@ def main():
                     samples=cell.samples,
                     learning_rate=cell.learning_rate,
                 ),
-                MAP_ARMS,
+                MAP_ESTIMATORS,
                 options.map_seeds,
                 output / cell.name,
                 options,
             )
             for cell in map_cells()
         }
-        print(f"\n## map\n\n{map_table(cells, MAP_ARMS)}", flush=True)
+        print(f"\n## map\n\n{map_table(cells, MAP_ESTIMATORS)}", flush=True)
         if options.picture:
-            draw_map(options.picture, cells, MAP_ARMS)
+            draw_map(options.picture, cells, MAP_ESTIMATORS)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ DECLARED = {"format": {"low": 0.0, "high": 1.0}, "correctness": {"low": -3.0, "h
 
 
 @pytest.fixture
-def two_labels(tmp_path):
+def two_estimators(tmp_path):
     """A folder with two estimators of two seeds."""
     for label, level in (("grpo", 0.2), ("gdpo", 0.6)):
         for seed in (1, 2):

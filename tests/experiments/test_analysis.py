@@ -37,7 +37,7 @@ def apart(seeds=5, *, gap=0.3):
     ]
 
 
-def test_an_label_that_ends_higher_with_every_seed_is_told_with_its_interval():
+def test_an_estimator_that_ends_higher_with_every_seed_is_reported_with_its_interval():
     found = analyse(experiment(apart()))
     (d,) = found.differences
     assert d.final.value == pytest.approx(0.304)
@@ -55,7 +55,7 @@ def test_an_label_that_ends_higher_with_every_seed_is_told_with_its_interval():
     )
 
 
-def test_outcomes_hold_what_each_label_came_to():
+def test_outcomes_hold_the_figures_of_each_estimator():
     grpo, gdpo = analyse(experiment(apart())).outcomes
     assert (grpo.label, grpo.reached, grpo.runs, grpo.failed) == ("grpo", 0, 5, 0)
     assert grpo.final.value == pytest.approx(0.57)
@@ -92,7 +92,7 @@ def test_arms_that_are_alike_are_not_told_apart():
     assert "no p-value" not in found.answer
 
 
-def test_an_label_that_ends_lower_is_told_as_such():
+def test_an_estimator_that_ends_lower_is_reported_as_lower():
     (d,) = analyse(experiment(apart(gap=-0.3))).differences
     assert d.final.high < 0
     answer = analyse(experiment(apart(gap=-0.3))).answer

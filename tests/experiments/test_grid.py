@@ -188,7 +188,7 @@ def varied(recipe, **weights):
     }
 
 
-def test_every_estimator_has_an_label_of_every_variant(recipe, tmp_path):
+def test_every_estimator_has_a_label_for_every_variant(recipe, tmp_path):
     folder = tmp_path / "compare"
     variants = varied(recipe)
     grid = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8, variants=variants)

@@ -16,8 +16,8 @@ from gdpo.experiments.reading import Plan, failure_file, read_experiment, read_p
 from gdpo.runs.lock import is_locked, lock, unlock
 
 
-def test_a_folder_of_runs_is_an_experiment(two_labels):
-    experiment = read_experiment(two_labels)
+def test_a_folder_of_runs_is_an_experiment(two_estimators):
+    experiment = read_experiment(two_estimators)
     assert set(experiment.labels) == {"grpo", "gdpo"}
     assert experiment.seeds == (1, 2)
     assert experiment.total_steps == 4
@@ -31,25 +31,25 @@ def test_a_folder_of_runs_is_an_experiment(two_labels):
     assert {run.state for run in experiment.runs} == {"finished"}
 
 
-def test_one_run_is_an_experiment_too(two_labels):
-    experiment = read_experiment(two_labels / "gdpo-seed-2")
+def test_one_run_is_an_experiment_too(two_estimators):
+    experiment = read_experiment(two_estimators / "gdpo-seed-2")
     assert (experiment.labels, experiment.seeds) == (("gdpo",), (2,))
     assert experiment.runs[0].steps == 4
 
 
-def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_labels):
+def test_the_plan_names_runs_that_are_not_there_and_those_that_failed(two_estimators):
     plan = Plan("task: x", ("grpo", "gdpo"), (1, 2, 3), 0.5)
-    plan.write(two_labels)
-    assert read_plan(two_labels) == plan
-    shutil.rmtree(two_labels / "grpo-seed-1")
+    plan.write(two_estimators)
+    assert read_plan(two_estimators) == plan
+    shutil.rmtree(two_estimators / "grpo-seed-1")
     write_run(
-        two_labels, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4
+        two_estimators, "gdpo", 3, {"format": [0.1], "correctness": [0.2]}, finished=False, steps=4
     )
-    failure = failure_file(two_labels, "gdpo", 2)
+    failure = failure_file(two_estimators, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
-    (two_labels / "gdpo-seed-2" / "environment.json").write_text("{}")
-    experiment = read_experiment(two_labels)
+    (two_estimators / "gdpo-seed-2" / "environment.json").write_text("{}")
+    experiment = read_experiment(two_estimators)
     assert experiment.labels == ("grpo", "gdpo")
     assert experiment.reach == 0.5
     states = {(run.label, run.seed): (run.state, run.why, run.steps) for run in experiment.runs}
@@ -97,19 +97,19 @@ def test_a_run_whose_environment_is_no_object_is_named(tmp_path):
         read_experiment(tmp_path)
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path, two_labels):
+def test_what_cannot_be_compared_is_refused(tmp_path, two_estimators):
     with pytest.raises(ConfigError, match="there is no folder"):
         read_experiment(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no run"):
         read_experiment(tmp_path / "empty")
-    write_run(two_labels, "gdpo", 9, {"format": [1.0]})
+    write_run(two_estimators, "gdpo", 9, {"format": [1.0]})
     with pytest.raises(DataError, match=r"estimator and seed.*rewards"):
-        read_experiment(two_labels)
-    shutil.rmtree(two_labels / "gdpo-seed-9")
-    write_run(two_labels, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
+        read_experiment(two_estimators)
+    shutil.rmtree(two_estimators / "gdpo-seed-9")
+    write_run(two_estimators, "gdpo", 1, {"format": [1.0], "correctness": [1.0]}, name="again")
     with pytest.raises(DataError, match=r"gdpo with seed 1"):
-        read_experiment(two_labels)
+        read_experiment(two_estimators)
 
 
 def test_a_broken_plan_is_named(tmp_path):
@@ -121,17 +121,17 @@ def test_a_broken_plan_is_named(tmp_path):
         read_experiment(tmp_path)
 
 
-def test_runs_of_other_models_or_lengths_are_not_compared(two_labels):
-    write_run(two_labels, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
+def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
+    write_run(two_estimators, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
     with pytest.raises(
         DataError, match=r"trainer.max_steps is 4 and 9|trainer.max_steps is 9 and 4"
     ):
-        read_experiment(two_labels)
+        read_experiment(two_estimators)
 
 
-def test_a_run_that_is_being_trained_is_running(two_labels):
-    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_labels)
-    path = two_labels / "gdpo-seed-1"
+def test_a_run_that_is_being_trained_is_running(two_estimators):
+    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
+    path = two_estimators / "gdpo-seed-1"
     holder = (
         "import sys, fcntl; f = open(sys.argv[1], 'ab'); fcntl.flock(f, fcntl.LOCK_EX); print()"
     )
@@ -141,25 +141,25 @@ def test_a_run_that_is_being_trained_is_running(two_labels):
         stdout=subprocess.PIPE,
     )
     process.stdout.readline()
-    states = {run.path: run.state for run in read_experiment(two_labels).runs}
+    states = {run.path: run.state for run in read_experiment(two_estimators).runs}
     assert states[path] == "running"
     assert list(states.values()).count("finished") == 3
     with pytest.raises(ConfigError, match="another process trains in"):
         lock(path)
     process.communicate()
-    assert {run.state for run in read_experiment(two_labels).runs} == {"finished"}
+    assert {run.state for run in read_experiment(two_estimators).runs} == {"finished"}
     lock(path)
     assert is_locked(path)
     unlock(path)
     assert not is_locked(path)
 
 
-def test_a_run_that_was_finished_by_hand_has_not_failed(two_labels):
-    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_labels)
-    failure = failure_file(two_labels, "gdpo", 2)
+def test_a_run_that_was_finished_by_hand_has_not_failed(two_estimators):
+    Plan("task: x", ("grpo", "gdpo"), (1, 2), 0.8).write(two_estimators)
+    failure = failure_file(two_estimators, "gdpo", 2)
     failure.parent.mkdir()
     failure.write_text(json.dumps({"why": "out of memory"}))
-    assert {run.state for run in read_experiment(two_labels).runs} == {"finished"}
+    assert {run.state for run in read_experiment(two_estimators).runs} == {"finished"}
 
 
 def test_strange_lines_of_metrics_are_left_out(tmp_path):

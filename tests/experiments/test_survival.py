@@ -123,9 +123,9 @@ def log_rank(times, reached):
     return stats.chi2.sf(excess**2 / variance, 1) if variance > 0 else 1.0
 
 
-@pytest.mark.parametrize("case", GOLDEN["log_rank"], ids=lambda case: " / ".join(case["labels"]))
+@pytest.mark.parametrize("case", GOLDEN["log_rank"], ids=lambda case: " / ".join(case["pair"]))
 def test_the_scores_add_up_to_the_log_rank_test_of_lifelines(case):
-    times, reached = zip(*map(recorded, case["labels"]), strict=True)
+    times, reached = zip(*map(recorded, case["pair"]), strict=True)
     assert log_rank(times, reached) == pytest.approx(case["p"], abs=1e-12)
 
 
@@ -160,7 +160,7 @@ def test_the_approximation_goes_below_the_floor_of_three_seeds_and_the_permutati
     assert permutation_test(*log_rank_scores(times, reached)).p == pytest.approx(0.1)
 
 
-def test_an_label_without_a_run_is_compared_with_nothing():
+def test_an_estimator_without_a_run_is_compared_with_nothing():
     none, some = np.empty(0), np.array([3.0])
     reached = np.empty(0, dtype=bool), np.array([True])
     assert np.isnan(permutation_test(*log_rank_scores((none, some), reached)).p)

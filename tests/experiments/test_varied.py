@@ -32,7 +32,7 @@ def test_a_value_is_given_on_as_it_was_meant(value):
     assert next(iter(read_variants([f"a.b={value},other"]).values())) == (f"a.b={value}",)
 
 
-def test_an_label_knows_its_estimator():
+def test_a_label_knows_its_estimator():
     [variant] = read_variants(["data.source=my rows.jsonl"])
     assert estimator_of(label_of("mine:estimator", variant)) == "mine:estimator"
 

@@ -63,7 +63,7 @@ def log_rank(first, second):
     from lifelines.statistics import logrank_test
 
     (t, r), (t2, r2) = SURVIVAL[first], SURVIVAL[second]
-    return {"labels": [first, second], "p": logrank_test(t, t2, r, r2).p_value}
+    return {"pair": [first, second], "p": logrank_test(t, t2, r, r2).p_value}
 
 
 def robust():

@@ -39,7 +39,7 @@ def test_two_processes_give_the_numbers_of_one():
         np.testing.assert_array_equal(*(e.curves(label, "larger") for e in both))
 
 
-def test_an_label_that_fails_is_written_down_and_the_others_go_on():
+def test_an_estimator_that_fails_is_recorded_and_the_others_go_on():
     e = toy_experiment(SHORT, [f"{HERE}:fails", "gdpo"], [0, 1], processes=1)
     assert [run.state for run in e.runs] == ["failed", "failed", "finished", "finished"]
     assert e.runs[0].why == "RuntimeError: of the user's own"
