@@ -70,6 +70,6 @@ def experiment_of(folder, runs, *, rewards=REWARDS, name="toy", total_steps=None
     return Experiment(name, folder, labels, seeds, rewards, steps, ordered, 0.8)
 
 
-def two_labels(folder, seeds=(1, 2), **kwargs):
+def two_estimators(folder, seeds=(1, 2), **kwargs):
     runs = [trained(folder, label, seed, **kwargs) for label in ("grpo", "gdpo") for seed in seeds]
     return experiment_of(folder, runs)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.report.hostile import CHATS, TEXTS
-from tests.report.runs import experiment_of, trained, two_labels, unrecorded
+from tests.report.runs import experiment_of, trained, two_estimators, unrecorded
 
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Measured
@@ -14,7 +14,7 @@ from gdpo.report import write_report
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    write_report(analyse(two_labels(folder / "runs")), folder / "report.html")
+    write_report(analyse(two_estimators(folder / "runs")), folder / "report.html")
     return folder / "report.html"
 
 
@@ -110,7 +110,7 @@ def test_which_by_how_much_and_how_sure_need_no_scrolling(browser, tmp_path, lab
     assert browser.ask(cut_off) == 0
 
 
-def test_pointing_at_a_chart_shows_each_arms_value_at_that_step(page):
+def test_pointing_at_a_chart_shows_each_estimators_value_at_that_step(page):
     page.point(".chart svg", share=0.5)
     at = page.ask("document.querySelector('.values .at').textContent")
     assert at in ("step 6", "step 7")
@@ -165,7 +165,7 @@ def test_rollouts_are_sorted_by_disagreement_and_by_any_column(page):
         assert found == sorted(found)
 
 
-def test_rollouts_are_filtered_by_label_seed_step_reward_and_text(page):
+def test_rollouts_are_filtered_by_estimator_seed_step_reward_and_text(page):
     assert count(page) == "768 of 768 rollouts match"
     set_field(page, 0, "gdpo")
     assert count(page) == "384 of 768 rollouts match"

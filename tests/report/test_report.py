@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from tests.report.hostile import CHATS, TEXTS
-from tests.report.runs import REWARDS, experiment_of, record, trained, two_labels, unrecorded
+from tests.report.runs import REWARDS, experiment_of, record, trained, two_estimators, unrecorded
 
 from gdpo.advantages import ESTIMATORS
 from gdpo.errors import DataError
@@ -73,7 +73,7 @@ def made(tmp_path, comparison):
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
     folder = tmp_path_factory.mktemp("usual")
-    comparison = analyse(two_labels(folder / "runs"))
+    comparison = analyse(two_estimators(folder / "runs"))
     return comparison, *made(folder, comparison)
 
 
@@ -110,7 +110,7 @@ def test_it_refers_to_nothing_outside_itself(usual):
     assert not [n for _, n, _ in parsed.attributes if n == "style"], "the policy would drop it"
 
 
-def test_every_reward_has_a_row_per_label_with_its_numbers(usual):
+def test_every_reward_has_a_row_per_estimator_with_its_numbers(usual):
     comparison, _, parsed, _ = usual
     text = " ".join("".join(parsed.text).split())
     for reward in REWARDS:
@@ -120,7 +120,7 @@ def test_every_reward_has_a_row_per_label_with_its_numbers(usual):
             assert f"{final:.{digits}f}".replace("-", "−") in text
 
 
-def test_a_chart_knows_every_arms_values_at_every_step(usual):
+def test_a_chart_knows_each_estimators_values_at_every_step(usual):
     comparison, _, parsed, data = usual
     chart = data["charts"][0]
     assert chart["x"] == list(range(1, 13))
@@ -183,7 +183,7 @@ def test_a_single_run_has_no_comparison_and_is_replayed_with_grpo_beside_it(tmp_
     assert data["rollouts"]["estimators"] == ["gdpo", "grpo"]
 
 
-def test_arms_that_differ_in_their_weights_alone_are_replayed_as_one_estimator(tmp_path):
+def test_labels_that_differ_in_their_weights_alone_are_replayed_as_one_estimator(tmp_path):
     labels = ("gdpo length.weight=1", "gdpo length.weight=0.5")
     experiment = experiment_of(
         tmp_path,
@@ -200,7 +200,7 @@ def test_arms_that_differ_in_their_weights_alone_are_replayed_as_one_estimator(t
     assert "length.weight=0.5" in made(tmp_path, analyse(experiment))[0]
 
 
-def test_arms_that_differ_in_the_options_of_their_estimator_are_replayed_with_their_own(tmp_path):
+def test_labels_that_differ_in_the_options_of_their_estimator_are_replayed_with_their_own(tmp_path):
     runs = []
     for place, bound in enumerate((1.0, None)):
         run = replace(trained(tmp_path, "gdpo", place), label=f"gdpo bound={bound}")
@@ -235,7 +235,7 @@ def test_the_lengths_are_drawn_beside_the_rewards_where_they_were_logged(tmp_pat
     assert lengths(analyse(experiment_of(tmp_path, [unrecorded("gdpo", 1, tmp_path)]))) == []
 
 
-def test_what_is_not_compared_is_said(tmp_path):
+def test_a_reward_that_is_not_compared_is_named(tmp_path):
     runs = [unrecorded(label, seed, tmp_path) for label in ("grpo", "gdpo") for seed in range(5)]
     experiment = replace(experiment_of(tmp_path, runs), unlike=frozenset({("gdpo", "format")}))
     comparison = analyse(experiment)
@@ -265,7 +265,7 @@ def test_a_failed_run_is_shown_with_its_reason(tmp_path):
     assert "CUDA <b>out</b>" in printed(comparison)
 
 
-def test_runs_that_never_came_to_the_threshold_are_marked_where_they_ended(tmp_path):
+def test_runs_that_never_reached_the_threshold_are_marked_where_they_ended(tmp_path):
     low = [replace(r, means={n: v * 0 for n, v in r.means.items()}) for r in two_low(tmp_path)]
     text = made(tmp_path, analyse(experiment_of(tmp_path, low)))[0]
     # Two rewards of two estimators; in one of the estimators, the runs end at two different steps.
@@ -315,7 +315,7 @@ def assert_harmless(page, parsed):
 @pytest.mark.slow
 def test_ten_runs_of_long_texts_stay_under_two_megabytes(tmp_path):
     texts = ("prompt <&> " * 800, "\u00e9<>&" * 4_000)
-    experiment = two_labels(tmp_path, seeds=range(5), steps=6, texts=texts)
+    experiment = two_estimators(tmp_path, seeds=range(5), steps=6, texts=texts)
     page, parsed, data = made(tmp_path, analyse(experiment))
     assert 500_000 < len(page.encode()) < 2_000_000
     assert "of 960 rollouts are shown" in "".join(parsed.text)
@@ -354,7 +354,7 @@ def test_a_file_that_is_no_rollout_record_is_named(tmp_path):
         write_report(analyse(experiment_of(tmp_path, [run])), tmp_path / "report.html")
 
 
-def test_an_estimator_that_cannot_be_replayed_is_told_of(tmp_path):
+def test_an_estimator_that_cannot_be_replayed_is_named(tmp_path):
     runs = [trained(tmp_path, "grpo", 1), trained(tmp_path, "gdpo", 1)]
     (runs[1].path / "recipe.yaml").write_text("advantage_options: {")
     _, parsed, data = made(tmp_path, analyse(experiment_of(tmp_path, runs)))
@@ -393,7 +393,7 @@ def test_missing_rewards_are_shown_as_missing(tmp_path):
 
 
 def test_no_column_of_a_rollout_file_is_read_twice_for_a_page(tmp_path, monkeypatch):
-    comparison = analyse(two_labels(tmp_path / "runs", steps=3))
+    comparison = analyse(two_estimators(tmp_path / "runs", steps=3))
     read = Counter()
 
     class Counting(pq.ParquetFile):

@@ -148,7 +148,7 @@
 
   function matches(row) {
     const reward = fields.reward.value;
-    return (!fields.label.value || row.run.label === fields.arm.value)
+    return (!fields.label.value || row.run.label === fields.label.value)
       && (!fields.seed?.value || String(row.run.seed) === fields.seed.value)
       && within(row.group.step, fields.from, fields.to)
       && (reward ? [reward] : viewer.rewards).some((n) => within(row.sample.rewards[n], fields.low, fields.high))
