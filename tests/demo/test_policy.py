@@ -51,10 +51,10 @@ def test_a_chat_becomes_its_messages_and_the_start_of_the_answer(tokenizer):
     assert tokenizer.decode(ids) == "<|system|>timer()<|user|>set a timer<|assistant|>"
 
 
-def test_every_gold_answer_fits_into_the_demos_answers(tokenizer):
+def test_every_reference_answer_fits_into_the_longest_response(tokenizer):
     golds = [row["reward_model"]["ground_truth"] + END for row in tool_rows(5000, seed=1)]
     longest = max(len(ids) for ids in tokenizer(golds)["input_ids"])
-    assert longest <= DemoSettings().answer_tokens
+    assert longest <= DemoSettings().response_tokens
 
 
 def test_the_policy_has_at_most_one_and_a_half_million_parameters(tokenizer):

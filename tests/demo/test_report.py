@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from gdpo.demo._report import Curve, draw_picture, report_table
-from gdpo.demo.run import ArmView, labels_display, trend
+from gdpo.demo.run import TrainingView, trainings_display, trend
 from gdpo.tasks import TASKS
 
 
@@ -42,7 +42,7 @@ def test_smoothing_keeps_a_constant_and_the_number_of_steps():
     assert len(curve([0.1]).smooth) == 1
 
 
-def test_the_table_has_a_row_per_reward_and_label():
+def test_the_table_has_a_row_per_reward_and_estimator():
     shown = text_of(
         report_table(
             [
@@ -85,10 +85,10 @@ def rows(steps):
     ]
 
 
-def test_a_console_that_is_no_terminal_gets_a_line_every_ten_steps_and_at_the_end():
+def test_output_that_is_not_a_terminal_gets_a_line_every_ten_steps_and_at_the_end():
     console = Console(record=True, width=100, file=io.StringIO())
-    view = ArmView("gdpo", 25)
-    with labels_display(console, [view], TASKS["tool_calling"].rewards) as update:
+    view = TrainingView("gdpo", 25)
+    with trainings_display(console, [view], TASKS["tool_calling"].rewards) as update:
         for steps in (0, 3, 12, 13, 25, 25):
             view.rows = rows(steps)
             update()
@@ -98,10 +98,10 @@ def test_a_console_that_is_no_terminal_gets_a_line_every_ten_steps_and_at_the_en
     ]
 
 
-def test_a_terminal_shows_both_arms_together():
+def test_a_terminal_shows_both_estimators_together():
     console = Console(record=True, width=110, force_terminal=True, file=io.StringIO())
-    views = [ArmView("grpo", 25, rows(5)), ArmView("gdpo", 25)]
-    with labels_display(console, views, TASKS["tool_calling"].rewards) as update:
+    views = [TrainingView("grpo", 25, rows(5)), TrainingView("gdpo", 25)]
+    with trainings_display(console, views, TASKS["tool_calling"].rewards) as update:
         update()
     shown = console.export_text()
     for expected in ("GRPO", "step 5 of 25", "GDPO", "starting", "format (0 to 1)", "0.04"):

@@ -1,4 +1,4 @@
-"""`gdpo evaluate`, once its arguments are read. Imports what is heavy."""
+"""Runs `gdpo evaluate` with parsed arguments. It imports heavy libraries."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,28 +22,30 @@ from gdpo.runs.directory import RunDirectory
 
 
 def files_of(given: Sequence[str]) -> Mapping[str, str]:
-    """`NAME=FILE` by name.
+    """Return the files of `NAME=FILE` options by name.
 
     Raises:
-        ConfigError: One is written otherwise.
+        ConfigError: If an option is not of the form NAME=FILE.
     """
     pairs = [text.partition("=") for text in given]
     for name, equals, file in pairs:
         if not equals or not name or not file:
-            raise ConfigError(f"--data {name}{equals}{file}: write NAME=FILE, as gsm8k=test.jsonl")
+            raise ConfigError(
+                f"--data {name}{equals}{file}: must be NAME=FILE, for example gsm8k=test.jsonl"
+            )
     return {name: file for name, _, file in pairs}
 
 
 def names_of(given: str) -> list[str]:
-    """Names that are written with commas; what is named twice is meant once."""
+    """Return comma-separated names without duplicates."""
     return list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
 
 
 def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
-    """The benchmarks that a command line names.
+    """Return the benchmarks that a command line names.
 
     Raises:
-        ConfigError: One is unknown, or a file is meant for none of them.
+        ConfigError: If a benchmark is unknown, or a file belongs to none of them.
     """
     return _found(names_of(names), files_of(data))
 
@@ -51,42 +53,49 @@ def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
 def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
     names = [each for name in names for each in GROUPS.get(name, (name,))]
     if not names:
-        raise ConfigError("--benchmarks names none")
+        raise ConfigError("--benchmarks is empty: name at least one, for example gsm8k")
     if stray := set(files) - set(names):
-        raise ConfigError(f"--data names {', '.join(sorted(stray))}, which --benchmarks does not")
+        raise ConfigError(
+            f"--data gives rows for {', '.join(sorted(stray))}, which --benchmarks does not name: "
+            "add it there, or correct the name"
+        )
     return [find_benchmark(name, files.get(name)) for name in names]
 
 
 def sanity_lines(found: Sanity) -> list[Text]:
-    """One line for a benchmark, one for each exception."""
+    """Return a summary line for a benchmark, and a line for each exception."""
     right = found.answered - len(found.exceptions)
-    told = f"{found.benchmark}: own answers right: {right:,} of {found.answered:,}"
+    summary = (
+        f"{found.benchmark}: reference answers scored as correct: {right:,} of {found.answered:,}"
+    )
     if found.unanswered:
-        told += f" ({found.unanswered:,} more bring none)"
+        summary += f" ({found.unanswered:,} rows have no reference answer)"
     for name, count in found.applies.items():
-        told += f", {name} applies to {count:,}"
-    wrong = f"wrong: {found.problems - len(found.lucky):,} of {found.problems:,}"
-    told += f"; empty responses {'right: no call is wanted' if found.wants_silence else wrong}"
+        summary += f", {name} applies to {count:,}"
+    rejected = f"wrong: {found.problems - len(found.lucky):,} of {found.problems:,}"
+    expected = "not tested (no call expected)"
+    summary += f"; empty responses {expected if found.wants_silence else f'scored as {rejected}'}"
     mark = ("✓ ", "green") if found.sane else ("✗ ", "bold red")
-    lines = [Text.assemble(mark, told)]
+    lines = [Text.assemble(mark, summary)]
     return lines + [
         Text.assemble(("! ", "yellow"), f"{found.benchmark}, {each}")
         for each in (*found.exceptions, *found.lucky)
     ]
 
 
-_STOPPED = "stopped. What is done is kept: the same command goes on"
+_STOPPED = "stopped. Finished responses are saved; rerun the same command to resume"
 
 
 @contextmanager
 def progress_shown() -> Generator[Callable[[Progress, str], None]]:
-    """Show on stderr how far benchmarks are: bars on a terminal, else a line for every part.
+    """Show progress on stderr: bars on a terminal, otherwise a line for each part.
 
-    What is given takes the progress, and what to call the benchmark.
+    Yields:
+        A function that takes the progress and the name to show.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield lambda now, name: _tell_part(now, name, console)
+        yield lambda now, name: _print_part(now, name, console)
         return
     bars: dict[str, rich.progress.TaskID] = {}
     columns = (
@@ -113,14 +122,14 @@ def _doing(now: Progress) -> str:
     if now.responses and now.answered == now.responses:
         return "scoring"
     if now.responses:
-        return f"answering: {now.answered:,} of {now.responses:,} responses"
+        return f"generating: {now.answered:,} of {now.responses:,} responses"
     return ""
 
 
-def _tell_part(now: Progress, name: str, console: Console) -> None:
+def _print_part(now: Progress, name: str, console: Console) -> None:
     if not now.part:
-        told = f"{name}: {now.done:,} of {now.problems:,} problems"
-        console.print(told, markup=False, soft_wrap=True)
+        line = f"{name}: {now.done:,} of {now.problems:,} problems"
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def run_evaluation(
@@ -134,17 +143,17 @@ def run_evaluation(
     output: Path | None,
     baseline: Path | None,
 ) -> None:
-    """Evaluate and print.
+    """Evaluate a model and print the results.
 
     Raises:
-        ConfigError: An argument is wrong; before a model is loaded.
+        ConfigError: If an argument is wrong. Arguments are checked before a model is loaded.
     """
     check_sampling(settings.sampling)
     benchmarks = _found(names, settings.data)
     folder = output or folder_of(settings.model)
     compared = read_results(baseline) if baseline else None
     if deadline is not None and server is None:
-        raise ConfigError("--deadline is for a server: add --server URL, or leave --deadline out")
+        raise ConfigError("--deadline applies to a server: add --server URL, or omit --deadline")
     asked = server and Server(
         server,
         settings.model,

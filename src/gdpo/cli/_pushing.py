@@ -1,4 +1,4 @@
-"""`gdpo push`, once its arguments are read."""
+"""Runs `gdpo push` with parsed arguments."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from gdpo.runs.directory import RunDirectory
 
 
 def check_run(folder: Path, name: str) -> None:
-    """Check what `push_run` needs, before anything is done for it.
+    """Check the requirements of `push_run` before a long evaluation starts.
 
     Raises:
-        ConfigError: The run is not finished, or nobody is logged in.
-        HubError: The Hub cannot be reached, or refuses.
+        ConfigError: If the run is not finished or there is no login.
+        HubError: If the Hub cannot be reached or refuses.
     """
     check_push(RunDirectory(folder), name)
 
@@ -28,11 +28,11 @@ def push_run(
     rollouts: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """List what is uploaded, and upload it.
+    """List the files, then upload them.
 
     Raises:
-        ConfigError: The run is not finished, or nobody is logged in.
-        HubError: The Hub cannot be reached, or refuses.
+        ConfigError: If the run is not finished or there is no login.
+        HubError: If the Hub cannot be reached or refuses.
     """
     run = RunDirectory(folder)
     check_repository(name)
@@ -41,7 +41,8 @@ def push_run(
         check_push(run, name)
     total = decimal(sum(each.size for each in files))
     new = "private" if private else "public"
-    console.print(f"to {name} ({new} if new), {total}:", markup=False, soft_wrap=True)
+    verb = "would upload" if dry_run else "uploading"
+    console.print(f"{verb} to {name} ({new} if it is new), {total}:", markup=False, soft_wrap=True)
     for each in files:
         console.print(f"  {each.path}  {decimal(each.size)}", markup=False, soft_wrap=True)
     if not dry_run:

@@ -27,37 +27,40 @@ def evaluate(
     baseline: Path | None = None,
     push: str | None = None,
 ) -> int:
-    """Evaluate a model on benchmarks: correctness and constraints side by side, with intervals.
+    """Evaluate a model on benchmarks and print every score with a 95 % confidence interval.
 
-    Every response is kept as a rollout record; the same command goes on where it was stopped.
-    Intervals are of 95 %, over problems: samples of one problem are alike.
+    Correctness and constraints (format, length, bugs) stand side by side. The intervals are over
+    problems, because samples of one problem are not independent. Every response is saved as a
+    rollout record. Rerun the same command to resume an interrupted evaluation.
 
     Args:
-        model: A run directory, a folder, a name on the Hub or smollm2-135m; with --server, what the
-            server calls it. `gold` answers with the rows' own answers, and must score 1; `empty`
-            with nothing.
-        benchmarks: Names with commas: gsm8k, math500, aime24, amc23, amc22_23, minerva, olympiad,
-            humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests, codeforces,
-            taco, tool_calling, bfcl_simple_python and the other categories of BFCL, those of
-            several turns too (bfcl: all of them), bfcl_toolrl_simple_python and so on as the
-            paper's authors asked (bfcl_toolrl: all of them); or a task, with --data.
-        data: NAME=FILE: rows of a benchmark from a file instead of the Hub; may be repeated.
-        samples: Responses to each problem; more than one needs a temperature.
-        temperature: 0: the likeliest token each time. The paper's maths: 0.6, with --top-p 0.95.
-        top_p: Share of probability that is sampled from.
-        max_tokens: Longest response.
-        token_limit: A response with more tokens counts as too long.
-        rows: The first so many problems of each benchmark.
-        seed: Decides the sampling.
-        server: Ask a server with OpenAI's chat protocol, as `vllm serve` is one:
-            http://host:8000/v1.
-        deadline: Seconds that a server may send nothing; it may take as long as it takes while
-            something comes. Left out: 600, or what max_tokens take at 10 tokens/s if that is more.
-        engine: What runs a model here: transformers, or vllm where that is installed.
-        at_once: Responses that are generated together, or requests that wait side by side.
-        output: Folder of the evaluation. Left out: `evaluation` in a run, else evaluations/MODEL.
-        baseline: Folder of another evaluation: differences to it are shown, problem by problem.
-        push: OWNER/NAME: put the run on the Hub afterwards, as `gdpo push` does.
+        model: A run directory, a model folder, a model name on the Hub, or `smollm2-135m`. With
+            --server: the name of the model on that server. `gold` returns the reference answers
+            and must score 1; `empty` returns empty responses.
+        benchmarks: Comma-separated benchmarks: gsm8k, math500, aime24, amc23, amc22_23, minerva,
+            olympiad, humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests,
+            codeforces, taco, tool_calling. BFCL with gdpo's prompt: bfcl (all categories), or one
+            category, such as bfcl_simple_python. BFCL with ToolRL's prompt, for comparison with
+            the paper: bfcl_toolrl, or one category. With --data, also the name of any task.
+        data: NAME=FILE: read the rows of benchmark NAME from FILE instead of the Hub. May be
+            repeated.
+        samples: Responses per problem. More than 1 needs --temperature.
+        temperature: Sampling temperature. 0: greedy decoding. The paper's maths results use 0.6
+            with --top-p 0.95.
+        top_p: Cumulative probability for nucleus sampling, above 0 and at most 1.
+        max_tokens: Longest response in tokens.
+        token_limit: Count a response with more tokens than this as too long.
+        rows: Use only the first N problems of each benchmark.
+        seed: Random seed for sampling.
+        server: URL of a server with OpenAI's chat API, such as http://host:8000/v1 for `vllm serve`.
+        deadline: Stop when the server has sent nothing for this many seconds. Default: 600, or the
+            time for --max-tokens at 10 tokens/s if that is longer.
+        engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.
+        at_once: Responses generated together, or concurrent requests to the server.
+        output: Folder of the evaluation. Default: `evaluation` in the run directory, otherwise
+            evaluations/MODEL.
+        baseline: Folder of another evaluation. Also prints the difference to it, paired by problem.
+        push: OWNER/NAME: upload the run to the Hub afterwards, as `gdpo push` does.
     """
     from rich.console import Console
 

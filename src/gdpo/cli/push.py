@@ -15,18 +15,19 @@ def push(
     rollouts: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
-    """Put a finished run on the Hugging Face Hub: its model, and its README as the model's card.
+    """Upload a finished run to the Hugging Face Hub: the model, with the run's README as its card.
 
-    Uploaded are the model, the README and its curves, the recipe, the metrics of every step
-    (`metrics.jsonl`), and the results of an evaluation; each file is listed first. A new repository
-    is private. Checkpoints, the command line and the responses of an evaluation stay here.
+    Uploads the model, the README with its curves, the recipe, the metrics of every step
+    (`metrics.jsonl`) and the scores of `gdpo evaluate`, and lists every file first. Checkpoints,
+    the command line and the responses of an evaluation are not uploaded. A new repository is
+    private. Needs `hf auth login` or the environment variable HF_TOKEN.
 
     Args:
         run: A run directory.
-        name: The repository, OWNER/NAME; made if it is not there.
-        public: Make a new repository public.
-        rollouts: Upload what was sampled and how it was rewarded, too.
-        dry_run: Only list.
+        name: Repository on the Hub, OWNER/NAME. It is created if it does not exist.
+        public: Make a new repository public. An existing one keeps its visibility.
+        rollouts: Also upload the rollouts: prompts, responses and rewards of the training run.
+        dry_run: List the files without uploading.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""The demo: GRPO and GDPO on a tiny tool-calling policy, side by side, on the CPU."""
+"""Demo: GRPO and GDPO on a tiny tool-calling policy, side by side on the CPU."""
 
 from gdpo.demo.run import run_demo
 

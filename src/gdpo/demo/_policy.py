@@ -1,7 +1,7 @@
-"""The demo's policy: a tiny Llama and its tokenizer, made on the spot, and kept per user.
+"""Makes the demo's policy, a tiny Llama with its tokenizer, and caches it per user.
 
-Nothing is downloaded. A short supervised phase on careless answers (`_texts`) brings it to where
-training starts.
+Nothing is downloaded. A short supervised phase on careless responses (`_texts`) produces the policy
+that training on rewards starts from.
 """
 
 import hashlib
@@ -24,41 +24,41 @@ from gdpo.demo._tokenizer import build_tokenizer
 Tokens: TypeAlias = list[int]
 
 _IGNORED = -100
-"""The label of a token that the loss leaves out."""
+"""Label of a token that the loss ignores."""
 
 _SORTED_BATCHES = 10
-"""Batches that are sorted by length together: it saves padding, and the order stays random."""
+"""Number of batches whose texts are sorted by length together: less padding, still random order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """Everything that decides the policy, beside the code and the libraries."""
+    """Defines the policy, together with the code and the library versions."""
 
     layers: int = 2
     width: int = 128
     heads: int = 4
     inner_width: int = 256
-    """Of the feed-forward blocks."""
+    """Width of the feed-forward blocks."""
     initial_spread: float = 0.06
     """Standard deviation of the initial weights. At transformers' 0.02, a model this narrow takes
     twice as long to learn to copy from its prompt."""
     vocabulary: int = 640
-    """At most; the tokenizer stops where no more pairs are worth merging."""
+    """Largest vocabulary. It is smaller if there are no more pairs to merge."""
     context: int = 256
-    """Tokens."""
+    """Longest sequence, in tokens."""
     steps: int = 500
-    """Of the supervised phase."""
+    """Steps of the supervised phase."""
     batch: int = 24
     """Texts per supervised step."""
     learning_rate: float = 6e-3
-    """The highest of the supervised phase."""
+    """Highest learning rate of the supervised phase."""
     texts: Texts = field(default_factory=Carelessness)
-    """What it is warm-started on."""
+    """Texts of the supervised phase."""
     seed: int = 0
 
     @property
     def key(self) -> str:
-        """Twelve hex digits of all that decides the policy: settings, code, and libraries."""
+        """Digest of settings, code and library versions, twelve hex digits."""
         facts = {
             "settings": asdict(self),
             "code": [Path(file).read_text("utf-8") for file in (*_SOURCES, *self.texts.sources)],
@@ -73,7 +73,7 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A supervised text."""
+    """Stores one supervised text as tokens."""
 
     prompt: Tokens
     answer: Tokens
@@ -84,24 +84,24 @@ class _Text:
 
 
 Progress: TypeAlias = Callable[[int], None]
-"""Told after each supervised step how many are done."""
+"""Called after each supervised step with the number of finished steps."""
 
 
 def policy_folder(settings: PolicySettings) -> Path:
-    """Where the policy of these settings is kept, whether it is there or not."""
+    """Return the cache folder of the policy with these settings, which may not exist yet."""
     return cache_folder() / _name(settings)
 
 
 def make_policy(settings: PolicySettings, progress: Progress) -> Path:
-    """The folder of the policy, for `from_pretrained`: from the cache, or made and put there.
+    """Return the folder of the policy, for `from_pretrained`. Train the policy if it is not cached.
 
-    What is in the cache was written whole: an interruption leaves nothing behind.
+    A policy enters the cache only when it is complete: an interruption leaves no files.
     """
     return cached(_name(settings), lambda folder: _build(folder, settings, progress))
 
 
 def count_parameters(folder: Path) -> int:
-    """Parameters of a policy, from the size of its file: 4 bytes each, and a short header."""
+    """Return the approximate number of parameters: the size of the weights file / 4 bytes."""
     return (folder / "model.safetensors").stat().st_size // 4
 
 
@@ -123,7 +123,7 @@ def _build(folder: Path, settings: PolicySettings, progress: Progress) -> None:
 
 
 def build_model(tokenizer: Any, settings: PolicySettings) -> Any:
-    """A Llama with random weights, from torch's global generator."""
+    """Return a Llama with random weights from torch's global generator."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -158,7 +158,7 @@ def _tokenized(tokenizer: Any, examples: Sequence[Example]) -> list[_Text]:
 def _batches(
     texts: Sequence[_Text], size: int, rng: np.random.Generator
 ) -> Generator[Sequence[_Text]]:
-    """Batches of texts of similar length, in random order."""
+    """Yield batches of texts of similar length, in random order."""
     window = size * _SORTED_BATCHES
     for start in range(0, len(texts), window):
         nearby = sorted(texts[start : start + window], key=lambda text: text.length)
@@ -169,7 +169,7 @@ def _batches(
 def _supervise(
     model: Any, batches: Iterable[Sequence[_Text]], settings: PolicySettings, progress: Progress
 ) -> None:
-    """Train on the answers, by AdamW with a warm-up and a cosine."""
+    """Train on the responses, using AdamW with warm-up and cosine decay."""
     import torch
 
     optimizer = torch.optim.AdamW(
@@ -189,12 +189,12 @@ def _supervise(
 
 
 def _rate(step: int, steps: int) -> float:
-    """The share of the highest learning rate at a step: up within 20 steps, then down to a 20th."""
+    """Return the factor of the learning rate: 20 steps of warm-up, then a cosine down to 0.05."""
     return min(1.0, (step + 1) / 20) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 def _padded(batch: Sequence[_Text], pad: int) -> dict[str, Any]:
-    """Prompts and answers as tensors, filled up on the right; only answers are learned."""
+    """Return prompts and responses as tensors, padded on the right. Only responses have labels."""
     import torch
 
     longest = max(text.length for text in batch)
@@ -215,7 +215,7 @@ def _padded(batch: Sequence[_Text], pad: int) -> dict[str, Any]:
 
 @contextmanager
 def _no_bars() -> Generator[None]:
-    """Keep transformers from drawing a progress bar over ours."""
+    """Disable transformers' progress bars, which would overwrite the demo's."""
     from transformers.utils import logging as hf
 
     drawn = hf.is_progress_bar_enabled()
@@ -229,7 +229,7 @@ def _no_bars() -> Generator[None]:
 
 @contextmanager
 def _one_thread_seeded(seed: int) -> Generator[None]:
-    """One torch thread, so that the sums are the same on every machine; a seed of its own."""
+    """Use a separate random state, and one torch thread for the same sums on any machine."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""What came out of the demo: each reward's curve in each estimator, and a table of them."""
+"""Reports the demo: curves of each reward and estimator, a table, a picture and last responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,14 +25,15 @@ ONE_SEED = "One seed shows how the two behave, not which is better."
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The mean of one reward over the rollouts of each step, in one estimator."""
+    """Holds the mean of one reward over the rollouts of each step, for one estimator."""
 
     label: str
+    """Name of the estimator."""
     reward: str
     low: float
     high: float
     values: tuple[float, ...]
-    """At least one."""
+    """One mean per step, at least one."""
 
     @property
     def start(self) -> float:
@@ -51,25 +52,25 @@ class Curve:
 
     @property
     def steps_to_threshold(self) -> int | None:
-        """The first step at which the mean of the last 5 is at 80 % of the range; None: never."""
+        """First step at which the mean of the last 5 steps reaches the threshold; None: never."""
         window = min(WINDOW, len(self.values))
         return first_reached(np.array(self.values), self.threshold, window=window)
 
     @property
     def smooth(self) -> tuple[float, ...]:
-        """Mean over the step and its neighbours: a tenth of the run in all, fewer at the ends."""
+        """Running mean, centred, over a tenth of the run; over fewer steps at both ends."""
         half = max(1, tenth(len(self.values)) // 2)
         places = range(len(self.values))
         return tuple(_mean(self.values[max(0, i - half) : i + half + 1]) for i in places)
 
 
-def curves(labels: Sequence[Training], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
-    """One curve per reward and estimator, from what the estimators logged."""
-    rows = {label.name: label.rows() for label in labels}
+def curves(trainings: Sequence[Training], rewards: Sequence[Reward]) -> tuple[Curve, ...]:
+    """Return one curve per reward and estimator, from the logged metrics."""
+    rows = {training.name: training.rows() for training in trainings}
     return tuple(
-        Curve(label.name, reward.name, reward.low, reward.high, _values(rows[label.name], reward))
+        Curve(name, reward.name, reward.low, reward.high, _values(logged, reward))
         for reward in rewards
-        for label in labels
+        for name, logged in rows.items()
     )
 
 
@@ -78,14 +79,17 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 
 
 def report_table(all_curves: Sequence[Curve]) -> Table:
-    """Start, end and speed of each reward in each estimator."""
+    """Return a table with start, end and speed of each reward and estimator."""
     table = Table(
-        title="mean reward over the first and the last tenth of the steps, and when it was 80 % up",
+        title=(
+            "mean reward over the first and the last tenth of the steps, and the first step at "
+            "80 % of the range"
+        ),
         title_justify="left",
     )
     table.add_column("reward", style="cyan")
     table.add_column("estimator", style="bold")
-    for heading in ("start", "end", "80 % is", "reached at step"):
+    for heading in ("start", "end", "80 %", "reached at step"):
         table.add_column(heading, justify="right")
     for reward, of_reward in groupby(all_curves, key=lambda curve: curve.reward):
         for i, curve in enumerate(of_reward):
@@ -101,20 +105,21 @@ def report_table(all_curves: Sequence[Curve]) -> Table:
     return table
 
 
-def last_answers(labels: Sequence[Training]) -> RenderableType:
-    """What each estimator wrote in its last step: the first answer to the first prompt.
+def last_responses(trainings: Sequence[Training]) -> RenderableType:
+    """Return the first response of each estimator to the first prompt of the last step.
 
     All estimators have the same prompts in the same order.
     """
     rollouts = [
-        read_rollouts(rollout_file(label.run.rollouts, len(label.rows())))[0] for label in labels
+        read_rollouts(rollout_file(training.run.rollouts, len(training.rows())))[0]
+        for training in trainings
     ]
     request = _content(rollouts[0], "prompt")
-    parts: list[RenderableType] = [Text(f"After training, asked to {request!r}:", style="bold")]
-    for label, rollout in zip(labels, rollouts, strict=True):
+    parts: list[RenderableType] = [Text(f"Responses to {request!r} after training:", style="bold")]
+    for training, rollout in zip(trainings, rollouts, strict=True):
         scored = [(name, value) for name, value in rollout.rewards.items() if value is not None]
         scores = ", ".join(f"{name} {value:.3g}" for name, value in scored)
-        parts.append(Text(f"{label.name.upper()} ({scores})", style="cyan"))
+        parts.append(Text(f"{training.name.upper()} ({scores})", style="cyan"))
         parts.append(Text(_content(rollout, "completion")))
     return Group(*parts)
 
@@ -135,21 +140,19 @@ _COLOURS = {"grpo": "#D55E00", "gdpo": "#0072B2"}
 _GREY = "#666666"
 
 
-_SMOOTHING = "Thin: each step; thick: mean over its neighbours."
+_SMOOTHING = "Thin lines: each step. Thick lines: running mean over a tenth of the steps."
 
 
 def draw_picture(path: Path, curves: Sequence[Curve], *, setup: str) -> None:
-    """Draw one panel per reward, with all estimators in it.
-
-    Thin: each step. Thick: the mean over its neighbourhood.
+    """Draw one panel per reward, with a curve per estimator.
 
     Args:
-        path: A PNG file.
-        curves: Of all estimators and rewards.
-        setup: What was trained, for the caption.
+        path: The PNG file to write.
+        curves: Curves of all estimators and rewards.
+        setup: Description of the training run, for the caption.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: If matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -199,7 +202,7 @@ def _panel(axis: Any, curves: Sequence[Curve]) -> None:
 
 
 def _label_ends(axis: Any, curves: Sequence[Curve], *, least: float) -> None:
-    """Name each curve at its right end, the names at least so far apart."""
+    """Label each curve at its right end, with at least `least` between two labels."""
     height = float("-inf")
     for curve in sorted(curves, key=lambda curve: curve.smooth[-1]):
         height = max(curve.smooth[-1], height + least)

@@ -1,8 +1,8 @@
-"""What the demo's policy is warm-started on: careless answers.
+"""Draws the careless responses on which the demo's policy is warm-started.
 
-Nearly all of them lack the required format, in ways in which models lack it, and their calls hold
-mistakes. A policy that learned from them writes the format rarely and right calls sometimes: the
-state in which training on several rewards begins.
+Nearly all of them miss the required format in a way that models do, and many of their calls are
+wrong. A policy trained on them rarely writes the format and sometimes writes correct calls: a usual
+start for training on several rewards.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from gdpo.demo._tools import (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt, and an answer that a policy learns from."""
+    """Stores a prompt and the response that the policy learns."""
 
     prompt: list[dict[str, str]]
     """Chat messages."""
@@ -33,48 +33,47 @@ class Example:
 
 
 class Texts(Protocol):
-    """What a policy is warm-started on: a frozen dataclass, whose fields are part of its key."""
+    """Draws warm-start texts. A frozen dataclass, whose fields are part of the policy's key."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Files whose code decides the texts."""
+        """Source files that define the texts."""
         ...
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """So many examples."""
+        """Return `count` examples."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Carelessness:
-    """How often the texts are right. All are probabilities."""
+    """Draws tool-calling responses with mistakes. All fields are probabilities."""
 
     well_formed: float = 0.04
-    """Of a text: thinking, then the calls."""
+    """A text has the required format: thinking, then the calls."""
     bare: float = 0.7
-    """Of a text that is not well-formed: the calls without any thinking. The others never close
-    their thinking."""
+    """A text without the format has no thinking. The other ones never close their thinking."""
     right_value: float = 0.7
-    """Of a parameter: its value is copied from the request, not drawn anew."""
+    """A parameter has the value from the request, not a random one."""
     right_name: float = 0.75
-    """Of a call: it names the tool that was asked for, not any tool."""
+    """A call names the requested tool, not a random one."""
     whole_json: float = 0.75
-    """Of a call: its last brace is there."""
+    """A call has its last brace."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Files whose code decides the texts."""
+        """Source files that define the texts."""
         return (__file__, _tools.__file__)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """So many requests, and careless answers to them."""
+        """Return `count` requests with careless responses."""
         problems = [draw_problem(rng) for _ in range(count)]
         answers = [careless_answer(problem, rng, self) for problem in problems]
         return [Example(p.prompt, answer) for p, answer in zip(problems, answers, strict=True)]
 
 
 def careless_answer(problem: Problem, rng: np.random.Generator, how: Carelessness) -> str:
-    """An answer to the problem, with mistakes."""
+    """Return a response to the problem, with random mistakes."""
     lines = [_careless_line(call, rng, how) for call in problem.calls]
     return _arranged(problem.thought, lines, rng, how)
 

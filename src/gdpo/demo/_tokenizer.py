@@ -1,4 +1,4 @@
-"""The demo's tokenizer: byte-level BPE, trained on the task's own texts."""
+"""Trains the demo's tokenizer: byte-level BPE on the warm-start texts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +8,9 @@ from gdpo.demo._texts import Example
 PAD, END = "<|pad|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-"""One token each, as in the tokenizers of models that are made for tools."""
+"""Tags that are one token each, as in tokenizers of models with tool calling."""
 _GLUE = ('{"name": "', '", "parameters": {"')
-"""One token each, because every call has them: answers get a fifth shorter, so the demo faster."""
+"""Parts of every call that are one token each. They make responses a fifth shorter."""
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}{% endfor %}"
@@ -18,15 +18,15 @@ _CHAT_TEMPLATE = (
 )
 
 _PIECES = r" ?[A-Za-z]+|[0-9.]+|[^A-Za-z0-9]+?(?= [A-Za-z])|[^A-Za-z0-9]+"
-"""Words, numbers, and what stands between them: a token is never longer than one of these."""
+"""Pattern of words, numbers and the characters between them. No token crosses two matches."""
 
 
 def build_tokenizer(examples: Sequence[Example], size: int) -> Any:
-    """A byte-level BPE tokenizer, trained on these texts, with a chat template.
+    """Return a byte-level BPE tokenizer with a chat template, trained on the examples.
 
     Args:
-        examples: Their prompts and answers are trained on.
-        size: The most tokens, the fixed ones left out.
+        examples: Prompts and responses to train on.
+        size: Largest vocabulary, without the tags.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -1,7 +1,7 @@
-"""The demo's tool-calling problems: a small catalogue of tools, and rows drawn from it by a seed.
+"""Draws the demo's tool-calling problems from a small catalogue of tools.
 
-A row has the shape of ToolRL's training file, so the `tool_calling` task reads it like any other.
-Only the prompt is shorter than ToolRL's: the signatures of the tools on offer, then the request.
+Rows have the columns of ToolRL's training file, so that the task `tool_calling` can read them. The
+prompt is shorter than ToolRL's: signatures of the offered tools, then the request.
 """
 
 import json
@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Value: TypeAlias = str | int | float | bool
-"""What a parameter of a call can hold."""
+"""Value of a parameter."""
 
 OFFERED = 2
-"""Tools on offer per request, the needed ones among them."""
+"""Number of tools offered per request, including the needed ones."""
 
 PARALLEL_SHARE = 0.3
 """Probability that a request needs two calls."""
@@ -23,60 +23,60 @@ PARALLEL_SHARE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A typed parameter of a tool."""
+    """Describes a typed parameter of a tool."""
 
     name: str
     kind: str
     """A JSON type: `string`, `integer`, `number` or `boolean`."""
     values: Mapping[str, Value]
-    """What a request says, and what the call must then hold."""
+    """Words in the request, and the value that each of them requires in the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, and how people ask for it."""
+    """Describes a tool and how users ask for it."""
 
     name: str
     request: str
-    """What a user writes, with the parameters' names in braces."""
+    """Text of the request, with parameter names in braces."""
     parameters: tuple[Parameter, ...]
 
     @property
     def signature(self) -> str:
-        """The tool as the prompt shows it: `timer(minutes: integer)`."""
+        """Signature shown in the prompt, such as `timer(minutes: integer)`."""
         typed = ", ".join(f"{p.name}: {p.kind}" for p in self.parameters)
         return f"{self.name}({typed})"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of a tool: for each of its parameters, in order, the words of the request."""
+    """Stores one requested call: the tool, and the words of the request for each parameter."""
 
     tool: Tool
     words: tuple[str, ...]
 
     @property
     def request(self) -> str:
-        """The part of the user's message that asks for this call."""
+        """Part of the user's message that asks for this call."""
         names = (p.name for p in self.tool.parameters)
         return self.tool.request.format(**dict(zip(names, self.words, strict=True)))
 
     @property
     def arguments(self) -> dict[str, Value]:
-        """The right value of each parameter."""
+        """Correct value of each parameter."""
         return {p.name: p.values[w] for p, w in zip(self.tool.parameters, self.words, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A request, the tools on offer, and the calls that answer it."""
+    """Stores a request: the offered tools and the correct calls."""
 
     offered: tuple[Tool, ...]
     calls: tuple[Call, ...]
 
     @property
     def prompt(self) -> list[dict[str, str]]:
-        """Chat messages: the tools' signatures, then the request."""
+        """Chat messages: the signatures of the tools, then the request."""
         return [
             {"role": "system", "content": "\n".join(tool.signature for tool in self.offered)},
             {"role": "user", "content": " and ".join(call.request for call in self.calls)},
@@ -84,34 +84,34 @@ class Problem:
 
     @property
     def thought(self) -> str:
-        """What the thinking block of the gold answer says."""
+        """Text of the thinking block in the reference answer."""
         return "use " + " and ".join(call.tool.name for call in self.calls)
 
     @property
     def gold(self) -> str:
-        """The answer that gets the maximum of every reward."""
+        """Reference answer, which gets the maximum of every reward."""
         lines = [call_line(call.tool.name, call.arguments) for call in self.calls]
         return f"{thinking(self.thought)}\n{call_block(lines)}"
 
 
 def call_line(name: str, arguments: Mapping[str, Value]) -> str:
-    """One tool call as one line of JSON."""
+    """Return one tool call as one line of JSON."""
     return json.dumps({"name": name, "parameters": arguments})
 
 
 def call_block(lines: Sequence[str]) -> str:
-    """The calls of an answer, one a line, between their tags."""
+    """Return the calls of a response, one per line, between tags."""
     block = "\n".join(lines)
     return f"<tool_call>\n{block}\n</tool_call>"
 
 
 def thinking(thought: str) -> str:
-    """The thinking of an answer, between its tags."""
+    """Return the thinking block of a response, between tags."""
     return f"<think> {thought} </think>"
 
 
 def draw_problem(rng: np.random.Generator) -> Problem:
-    """Draw the tools on offer, which of them are needed, and with what values."""
+    """Draw the offered tools, the needed ones and their values."""
     picked = rng.permutation(len(CATALOGUE))[:OFFERED]
     needed = picked[: 2 if rng.random() < PARALLEL_SHARE else 1]
     calls = tuple(draw_call(CATALOGUE[i], rng) for i in needed)
@@ -124,11 +124,11 @@ def draw_call(tool: Tool, rng: np.random.Generator) -> Call:
 
 
 def tool_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """Rows of the demo's dataset, in the shape of ToolRL's training file.
+    """Return rows of the demo's dataset, with the columns of ToolRL's training file.
 
     Args:
         count: Number of rows.
-        seed: The same seed gives the same rows; a smaller count gives the first of them.
+        seed: Random seed. With the same seed, a smaller count gives the first rows of a larger one.
     """
     rng = np.random.default_rng(seed)
     return [_row(draw_problem(rng), index) for index in range(count)]
@@ -193,4 +193,4 @@ CATALOGUE: tuple[Tool, ...] = (
     ),
     Tool("volume", "set volume to {level}", (Parameter("level", "number", _LEVEL),)),
 )
-"""What can be asked for."""
+"""All tools of the demo."""

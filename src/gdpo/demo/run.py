@@ -1,11 +1,11 @@
-"""The demo from end to end: policy, data, two estimators side by side, and what came out."""
+"""Runs the demo: makes policy and data, trains GRPO and GDPO side by side, and reports."""
 
 import json
 import shutil
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import count, pairwise
@@ -19,8 +19,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gdpo._naming import did_you_mean
 from gdpo.demo._policy import PolicySettings, count_parameters, make_policy, policy_folder
-from gdpo.demo._report import ONE_SEED, Curve, curves, draw_picture, last_answers, report_table
+from gdpo.demo._report import Curve, curves, draw_picture, last_responses, report_table
+from gdpo.demo._texts import Carelessness
 from gdpo.demo._tools import tool_rows
 from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.experiments.analysis import analyse
@@ -41,35 +43,38 @@ from gdpo.tasks import resolve_task
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
-
 _TREND_WIDTH = 20
 
-
 _EVERY = 10
-"""A console that is no terminal gets a line per estimator every so many steps."""
+"""Steps between two lines per estimator, where the output is not a terminal."""
 
 
 @dataclass(slots=True)
-class ArmView:
-    """What is shown of an estimator."""
+class TrainingView:
+    """Holds the steps of one training run that the display shows."""
 
     name: str
+    """Name of the estimator."""
     total_steps: int
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Number of finished steps."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def means(self, reward: Reward) -> list[float]:
-        """The mean reward of each step."""
+        """Return the mean reward of each step."""
         return [row[f"rewards/{reward.name}/mean"] for row in self.rows]
 
 
 @contextmanager
 def warm_start_bar(console: Console, total: int) -> Generator[Callable[[int], None]]:
-    """A bar for the supervised phase; yields what is told how many steps are done."""
+    """Show a progress bar for the supervised phase.
+
+    Yields:
+        A function that takes the number of finished steps.
+    """
     columns = (
         TextColumn("warm start"),
         BarColumn(bar_width=40),
@@ -82,10 +87,14 @@ def warm_start_bar(console: Console, total: int) -> Generator[Callable[[int], No
 
 
 @contextmanager
-def labels_display(
-    console: Console, views: Sequence[ArmView], rewards: Sequence[Reward]
+def trainings_display(
+    console: Console, views: Sequence[TrainingView], rewards: Sequence[Reward]
 ) -> Generator[Callable[[], None]]:
-    """Show the estimators while the context lasts; yields what is called after the views have changed."""
+    """Show the progress of all training runs inside the context.
+
+    Yields:
+        A function that redraws. Call it after the views have changed.
+    """
     if not console.is_terminal:
         shown = dict.fromkeys((view.name for view in views), 0)
         yield lambda: _print_lines(console, views, rewards, shown)
@@ -100,7 +109,7 @@ def labels_display(
 
 
 def _dashboard(
-    views: Sequence[ArmView], rewards: Sequence[Reward], seconds: float
+    views: Sequence[TrainingView], rewards: Sequence[Reward], seconds: float
 ) -> RenderableType:
     bars = Table.grid(padding=(0, 1))
     for view in views:
@@ -120,13 +129,13 @@ def _dashboard(
     return Group(bars, table, Text(f"{seconds:.0f} s", style="dim"))
 
 
-def _cells(view: ArmView, reward: Reward) -> tuple[str, str]:
+def _cells(view: TrainingView, reward: Reward) -> tuple[str, str]:
     means = view.means(reward)
     return (f"{means[-1]:.2f}" if means else "–", trend(means, reward.low, reward.high))
 
 
 def trend(values: Sequence[float], low: float, high: float, width: int = _TREND_WIDTH) -> str:
-    """A line of blocks, the newest value at the right, on a scale from `low` to `high`.
+    """Return the values as a line of blocks, newest at the right, scaled from `low` to `high`.
 
     >>> trend([0.0, 0.5, 1.0, 1.0], 0.0, 1.0, width=2)
     '▃█'
@@ -139,7 +148,10 @@ def trend(values: Sequence[float], low: float, high: float, width: int = _TREND_
 
 
 def _print_lines(
-    console: Console, views: Sequence[ArmView], rewards: Sequence[Reward], shown: dict[str, int]
+    console: Console,
+    views: Sequence[TrainingView],
+    rewards: Sequence[Reward],
+    shown: dict[str, int],
 ) -> None:
     for view in views:
         due = view.step - view.step % _EVERY if view.step < view.total_steps else view.step
@@ -148,43 +160,46 @@ def _print_lines(
             console.print(Text(_line(view, view.rows[due - 1], rewards)), soft_wrap=True)
 
 
-def _line(view: ArmView, row: Mapping[str, Any], rewards: Sequence[Reward]) -> str:
+def _line(view: TrainingView, row: Mapping[str, Any], rewards: Sequence[Reward]) -> str:
     means = ", ".join(f"{r.name} {row[f'rewards/{r.name}/mean']:.2f}" for r in rewards)
     return f"{view.name.upper()} step {row['step']} of {view.total_steps}: {means}"
 
 
-LABELS = ("grpo", "gdpo")
-"""Estimators that are compared, in the order in which they are shown."""
+ESTIMATORS = ("grpo", "gdpo")
+"""The compared estimators, in the order of display."""
 
 
 @contextmanager
 def side_by_side(
     recipes: Sequence[Recipe], folder: Path, say: Callable[[str], None]
 ) -> Generator[tuple[list[Training], Callable[[], None]]]:
-    """Start an estimator per recipe; whatever ends the context has those that still run save and end.
+    """Start one training process per recipe. At the end of the context, stop those still running.
+
+    A stopped process saves a checkpoint first.
 
     Args:
-        recipes: What the estimators train.
-        folder: Where their recipes and logs are written, named after them.
-        say: Called with what the user should read while an estimator saves, and with what became of it.
+        recipes: One recipe for each training run.
+        folder: Folder for their recipes and logs, which are named after the runs.
+        say: Called with messages for the user while runs are being stopped.
 
     Yields:
-        The estimators, and what to call now and then: it raises if a signal asked to stop.
+        The training runs, and a function to call regularly: it raises if a signal has arrived.
     """
     with signals_held() as unwind:
-        labels: list[Training] = []
+        trainings: list[Training] = []
         try:
-            for recipe in recipes:  # a started one must be known at once
-                labels.append(start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"}))  # noqa: PERF401
-            yield labels, unwind
+            for recipe in recipes:  # `finally` must know each process as soon as it has started
+                training = start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"})
+                trainings.append(training)
+            yield trainings, unwind
         finally:
-            _stop([label for label in labels if label.running], say)
+            _stop([training for training in trainings if training.running], say)
 
 
-def _stop(labels: Sequence[Training], say: Callable[[str], None]) -> None:
-    killed = stop_trainings(labels, say)
-    for label in labels:
-        say(f"{label.name}: {describe_ending(label.run, killed=label in killed)}")
+def _stop(trainings: Sequence[Training], say: Callable[[str], None]) -> None:
+    killed = stop_trainings(trainings, say)
+    for training in trainings:
+        say(f"{training.name}: {describe_ending(training.run, killed=training in killed)}")
 
 
 _TASK = "tool_calling"
@@ -193,40 +208,98 @@ _NEEDED = ("torch", "transformers", "trl", "accelerate", "datasets")
 _POLL_S = 0.25
 
 _ROWS_SEED = 1000
-"""Added to the seed of the rows, so that no seed draws the requests of the warm start."""
+"""Added to the demo's seed, so that its requests differ from those of the warm start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Defines where training starts, and what five seeds showed from there."""
+
+    well_formed: float
+    """Share of the warm-start texts that have the required format, from 0 to 1."""
+    learning_rate: float
+    """Constant learning rate of AdamW."""
+    reason: str
+    """Why one would choose this start. Printed before training."""
+    known: str
+    """Result of seeds 1 to 5 with the default settings. Printed after training."""
+    other: str
+    """The other start, with its command. Printed after training."""
+
+
+STARTS: Mapping[str, Start] = {
+    "rare": Start(
+        well_formed=0.01,
+        learning_rate=2e-4,
+        reason="TODO",
+        known="TODO",
+        other="TODO",
+    ),
+    "common": Start(
+        well_formed=0.04,
+        learning_rate=5e-4,
+        reason="TODO",
+        known="TODO",
+        other="TODO",
+    ),
+}
+"""Starts by name. The first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """Everything that decides the demo."""
+    """Defines one run of the demo.
 
+    Raises:
+        ConfigError: If `start` is unknown or `steps` is below 1.
+    """
+
+    start: str = "rare"
+    """A key of `STARTS`: how often the policy writes the format before training."""
     steps: int = 100
     """Optimizer steps of each estimator."""
     seed: int = 1
-    """Decides requests and sampling; both estimators share it. The policy has a seed of its own.
+    """Random seed for requests and sampling, the same for both estimators.
 
-    Seed 1 behaves as most do; with seed 0 GDPO's correctness falls back (docs/log.md).
+    The warm start has a seed of its own.
     """
     prompts: int = 16
-    """Per step."""
+    """Prompts per step."""
     samples: int = 4
-    """Per prompt."""
-    answer_tokens: int = 40
-    """Where an answer is cut off. The longest right one still fits."""
-    learning_rate: float = 5e-4
+    """Samples per prompt."""
+    response_tokens: int = 40
+    """Longest response. The longest reference answer still fits."""
     policy: PolicySettings = field(default_factory=PolicySettings)
+    """Model and warm start. Its texts are replaced by those of `start`."""
+
+    def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise ConfigError(f"unknown start {self.start!r}: {did_you_mean(self.start, STARTS)}")
+        if self.steps < 1:
+            raise ConfigError(f"steps must be 1 or more, got {self.steps}")
+
+    @property
+    def learning_rate(self) -> float:
+        """Constant learning rate of AdamW."""
+        return STARTS[self.start].learning_rate
+
+    @property
+    def warm_started(self) -> PolicySettings:
+        """The policy's settings, with the warm-start texts of `start`."""
+        texts = Carelessness(well_formed=STARTS[self.start].well_formed)
+        return replace(self.policy, texts=texts)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demo left behind."""
+    """Lists what the demo wrote and measured."""
 
     folder: Path
-    """Data, policy, a recipe and a run directory per estimator, and the picture."""
+    """Folder with the data, the policy, a recipe and a run per estimator, and the picture."""
     curves: tuple[Curve, ...]
-    """One per reward and estimator; empty where an estimator failed."""
+    """One curve per reward and estimator. Empty if an estimator failed."""
     picture: Path | None
-    """None where an estimator failed, or matplotlib is not installed."""
+    """None: an estimator failed, or matplotlib is not installed."""
     failed: tuple[str, ...] = ()
     """Names of the estimators that failed."""
 
@@ -236,54 +309,71 @@ def run_demo(
 ) -> DemoResult:
     """Train a tiny policy on tool calling with GRPO and with GDPO, side by side on the CPU.
 
-    Each estimator is `gdpo train` on a recipe of its own, in a process with one thread; the rewards are
-    those of the task `tool_calling`. Only the prompt is shorter than the task's own, which is too
-    long for so small a model.
+    Each estimator is one `gdpo train` process with one thread. The rewards are those of the task
+    `tool_calling`. The prompt is shorter than the task's own, which is too long for so small a
+    model.
 
     Args:
-        console: Where progress and results are shown.
-        settings: None: the usual ones.
-        output: A folder that does not exist yet, or is empty. None: `runs/demo`, or, where that is
-            taken, `runs/demo-2` and so on.
+        console: Console for progress and results.
+        settings: Settings of the demo. None: the defaults.
+        output: Folder for everything. It must be empty or not exist yet. None: `runs/demo`, or
+            `runs/demo-2` and so on if that exists.
 
     Raises:
-        ConfigError: `output` is taken, or there are no steps.
-        MissingExtraError: A package that training needs is not installed.
-        KeyboardInterrupt: Ctrl-C; both estimators were told to save, and have ended.
+        ConfigError: If `output` is not empty.
+        MissingExtraError: If a package that training needs is not installed.
+        KeyboardInterrupt: If Ctrl-C was pressed. Both estimators have saved and ended.
     """
     settings = settings or DemoSettings()
     started = time.monotonic()
-    _check(settings)
+    _check_packages()
     with terminable():
         folder = _claim(output)
         try:
             recipes = _prepare(folder, settings, console)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)  # nothing in it cost anything yet
+            shutil.rmtree(folder, ignore_errors=True)  # it holds no training yet
             raise
         result = _train_and_report(recipes, folder, settings, console)
     if not result.failed:
-        seconds = time.monotonic() - started
-        _say(console, f"{ONE_SEED} Another one: gdpo demo --seed {settings.seed + 1}")
-        _say(console, f"{seconds:.0f} s; everything is in {folder}")
+        for line in _closing_lines(settings):
+            _say(console, line)
+        _say(console, f"{time.monotonic() - started:.0f} s. All files are in {folder}")
     return result
 
 
-def _check(settings: DemoSettings) -> None:
-    if settings.steps < 1:
-        raise ConfigError(f"the demo needs 1 step or more, got {settings.steps}")
+def _closing_lines(settings: DemoSettings) -> list[str]:
+    """Return what other seeds and the other start showed, and the commands to see it."""
+    start = STARTS[settings.start]
+    defaults = settings == DemoSettings(start=settings.start, seed=settings.seed)
+    return [
+        f"This is seed {settings.seed}. {start.known if defaults else _NOT_MEASURED} "
+        f"Another seed: {_command(settings.start, settings.seed + 1)}",
+        start.other,
+    ]
+
+
+_NOT_MEASURED = "With these settings, no other seed has been measured."
+
+
+def _command(start: str, seed: int) -> str:
+    option = "" if start == DemoSettings().start else f" --start {start}"
+    return f"gdpo demo{option} --seed {seed}"
+
+
+def _check_packages() -> None:
     for package in _NEEDED:
         if find_spec(package) is None:
             raise MissingExtraError(package, "train", "for the demo, which trains")
 
 
 def _claim(output: Path | None) -> Path:
-    """An empty folder that is ours."""
+    """Return an empty folder, created now unless it exists and is empty."""
     if output is not None:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise ConfigError(
-                f"{output} exists, and nothing is overwritten: give another folder with --output, "
-                f"or leave it out for a new one in {_DEFAULT_FOLDER.parent}"
+                f"--output {output} is not empty, and the demo overwrites nothing. Choose another "
+                f"folder, or omit --output for a new one in {_DEFAULT_FOLDER.parent}/"
             )
         output.mkdir(parents=True, exist_ok=True)
         return output
@@ -299,31 +389,33 @@ def _claim(output: Path | None) -> Path:
 
 
 def _prepare(folder: Path, settings: DemoSettings, console: Console) -> list[Recipe]:
-    """Put the data and the policy into the folder, and say how each estimator is trained."""
+    """Write data and policy to the folder; return one recipe per estimator."""
     policy = folder / "policy"
-    shutil.copytree(_policy(settings.policy, console), policy)
+    shutil.copytree(_policy(settings, console), policy)
     data = folder / "requests.jsonl"
     rows = tool_rows(settings.steps * settings.prompts, seed=_ROWS_SEED + settings.seed)
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return [_recipe(label, folder, data, policy, settings) for label in LABELS]
+    return [_recipe(name, folder, data, policy, settings) for name in ESTIMATORS]
 
 
-def _policy(settings: PolicySettings, console: Console) -> Path:
-    if (kept := policy_folder(settings)).is_dir():
-        _say(console, f"policy: warm-started before, kept in {kept}")
+def _policy(settings: DemoSettings, console: Console) -> Path:
+    policy, start = settings.warm_started, STARTS[settings.start]
+    _say(console, f"start: {settings.start}. {start.reason}")
+    if (kept := policy_folder(policy)).is_dir():
+        _say(console, f"policy: a tiny Llama, warm-started earlier, from {kept}")
         return kept
-    _say(console, f"policy: a tiny Llama, to be warm-started now and kept in {kept}")
-    with warm_start_bar(console, settings.steps) as progress:
-        return make_policy(settings, progress)
+    _say(console, f"policy: a tiny Llama; warm-starting it now, to be kept in {kept}")
+    with warm_start_bar(console, policy.steps) as progress:
+        return make_policy(policy, progress)
 
 
-def _recipe(label: str, folder: Path, data: Path, policy: Path, settings: DemoSettings) -> Recipe:
+def _recipe(name: str, folder: Path, data: Path, policy: Path, settings: DemoSettings) -> Recipe:
     return Recipe(
-        name=label,
+        name=name,
         task=_TASK,
         model=str(policy),
         data=DataConfig(source=str(data)),
-        advantage=label,
+        advantage=name,
         runs_dir=str(folder),
         batch=BatchConfig(
             prompts=settings.prompts,
@@ -331,7 +423,7 @@ def _recipe(label: str, folder: Path, data: Path, policy: Path, settings: DemoSe
             micro_batch=settings.prompts * settings.samples,
         ),
         trainer={
-            "max_completion_length": settings.answer_tokens,
+            "max_completion_length": settings.response_tokens,
             "max_steps": settings.steps,
             "learning_rate": settings.learning_rate,
             "lr_scheduler_type": "constant",
@@ -349,40 +441,43 @@ def _train_and_report(
     recipes: Sequence[Recipe], folder: Path, settings: DemoSettings, console: Console
 ) -> DemoResult:
     commands = " | ".join(f"gdpo train {folder / recipe.name}.yaml" for recipe in recipes)
-    _say(console, f"training, side by side: {commands}")
+    _say(console, f"training side by side: {commands}")
     try:
-        with side_by_side(recipes, folder, partial(_say, console)) as (labels, unwind):
-            failed = _follow(labels, settings, console, unwind)
+        with side_by_side(recipes, folder, partial(_say, console)) as (trainings, unwind):
+            failed = _follow(trainings, settings, console, unwind)
     except KeyboardInterrupt:
-        begun = [label.run_dir for label in recipes if RunDirectory(label.run_dir).exists]
-        remedy = f" Continue an estimator with: gdpo train {begun[0]} --resume" if begun else ""
-        _say(console, f"stopped.{remedy}")
+        begun = [recipe.run_dir for recipe in recipes if RunDirectory(recipe.run_dir).exists]
+        remedy = "; ".join(f"gdpo train {run} --resume" for run in begun)
+        _say(console, f"stopped.{f' To resume: {remedy}' if remedy else ''}")
         raise
-    for label in failed:
-        failure = Text.assemble((f"{label.name.upper()} failed: ", "bold red"), label.why())
+    for training in failed:
+        failure = Text.assemble((f"{training.name.upper()} failed: ", "bold red"), training.why())
         console.print(failure, soft_wrap=True)
     if failed:
-        return DemoResult(folder, (), None, tuple(label.name for label in failed))
-    found = curves(labels, resolve_task(_TASK).rewards)
+        return DemoResult(folder, (), None, tuple(training.name for training in failed))
+    found = curves(trainings, resolve_task(_TASK).rewards)
     console.print(report_table(found))
-    console.print(last_answers(labels))
+    console.print(last_responses(trainings))
     page = folder / "report.html"
     write_report(analyse(read_experiment(folder)), page)
-    _say(console, f"every reward, finding and rollout on one page: {page}")
+    _say(console, f"report with all rewards, findings and rollouts: {page}")
     return DemoResult(folder, found, _draw(folder, found, settings, console))
 
 
 def _follow(
-    labels: Sequence[Training], settings: DemoSettings, console: Console, unwind: Callable[[], None]
+    trainings: Sequence[Training],
+    settings: DemoSettings,
+    console: Console,
+    unwind: Callable[[], None],
 ) -> list[Training]:
-    """Show the estimators until both have ended, or one has failed; returns those that failed."""
-    views = [ArmView(label.name, settings.steps) for label in labels]
-    with labels_display(console, views, resolve_task(_TASK).rewards) as update:
+    """Show progress until all runs have ended or one has failed; return the failed ones."""
+    views = [TrainingView(training.name, settings.steps) for training in trainings]
+    with trainings_display(console, views, resolve_task(_TASK).rewards) as update:
         while True:
-            ended = not any(label.running for label in labels)
-            failed = [label for label in labels if label.failed]
-            for label, view in zip(labels, views, strict=True):
-                view.rows = label.rows()
+            ended = not any(training.running for training in trainings)
+            failed = [training for training in trainings if training.failed]
+            for training, view in zip(trainings, views, strict=True):
+                view.rows = training.rows()
             update()
             if ended or failed:
                 return failed
@@ -396,19 +491,20 @@ def _draw(
     picture = folder / "curves.png"
     millions = count_parameters(folder / "policy") / 1e6
     setup = (
-        f"Tool calling, with the rewards of the task {_TASK}; a Llama of {millions:.1f} M "
-        f"parameters; {settings.prompts} prompts × {settings.samples} samples per step; "
-        f"seed {settings.seed}."
+        f"Task {_TASK}; a Llama of {millions:.1f} M parameters whose warm-start texts had the "
+        f"format in {STARTS[settings.start].well_formed:.0%}; learning rate "
+        f"{settings.learning_rate:g};\n{settings.prompts} prompts × {settings.samples} samples per "
+        f"step; seed {settings.seed}."
     )
     try:
         draw_picture(picture, found, setup=setup)
     except MissingExtraError as error:
-        _say(console, f"no picture of the curves: {error}")
+        _say(console, f"could not draw the curves: {error}")
         return None
-    _say(console, f"the curves as a picture: {picture}")
+    _say(console, f"plot of the curves: {picture}")
     return picture
 
 
 def _say(console: Console, text: str) -> None:
-    """One line as it is: paths are no markup, and wrapping is the terminal's."""
+    """Print one line without markup, because paths may hold brackets, and without wrapping."""
     console.print(Text(text), soft_wrap=True)
