@@ -17,6 +17,7 @@ import gdpo
 from gdpo.errors import MissingExtraError
 from gdpo.experiments.process import Training
 from gdpo.experiments.threshold import REACHED, WINDOW, final, first_reached, start, tenth
+from gdpo.report.colours import style
 from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts, rollout_file
 
@@ -133,10 +134,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-_COLOURS = {"grpo": "#D55E00", "gdpo": "#0072B2"}
-"""Okabe and Ito's, which people with any colour vision can tell apart."""
-
-
 _GREY = "#666666"
 
 
@@ -185,8 +182,8 @@ def _panel(axis: Any, curves: Sequence[Curve]) -> None:
     span = first.high - first.low
     for curve in curves:
         steps = range(1, len(curve.values) + 1)
-        axis.plot(steps, curve.values, color=_COLOURS[curve.label], alpha=0.3, linewidth=0.8)
-        axis.plot(steps, curve.smooth, color=_COLOURS[curve.label], linewidth=2.2)
+        axis.plot(steps, curve.values, color=style(curve.label).light, alpha=0.3, linewidth=0.8)
+        axis.plot(steps, curve.smooth, color=style(curve.label).light, linewidth=2.2)
     _label_ends(axis, curves, least=0.07 * span)
     axis.axhline(first.threshold, color=_GREY, linewidth=0.8, linestyle=(0, (4, 4)))
     axis.text(1, first.threshold + 0.012 * span, "80 % of the range", fontsize=7, color=_GREY)
@@ -214,6 +211,6 @@ def _label_ends(axis: Any, curves: Sequence[Curve], *, least: float) -> None:
             va="center",
             fontsize=9.5,
             fontweight="bold",
-            color=_COLOURS[curve.label],
+            color=style(curve.label).light,
             annotation_clip=False,
         )
