@@ -1,6 +1,6 @@
-"""A run that is launched: its directory, its end, and going on with it.
+"""Tests `gdpo launch verl`: the run directory, the end of a run, and resuming.
 
-Instead of verl runs a program of its name, which writes down how it was called.
+A program named verl runs in place of verl. It records the arguments that it was called with.
 """
 
 import json
@@ -29,16 +29,16 @@ FOR_VERL = ("trainer.lr_scheduler_type=constant", "data.max_prompt_length=900")
 PROGRAM = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(next(a for a in sys.argv if a.startswith("--config-path")).partition("=")[2])
-told = {"arguments": sys.argv[1:], "log": os.environ["VERL_FILE_LOGGER_PATH"]}
+call = {"arguments": sys.argv[1:], "log": os.environ["VERL_FILE_LOGGER_PATH"]}
 step = {"gdpo/format/mean": 0.25 * len(sys.argv[-1]), "response_length/max": 7}
-pathlib.Path(told["log"]).write_text(json.dumps({"step": 2, "data": step}) + "\\n")
+pathlib.Path(call["log"]).write_text(json.dumps({"step": 2, "data": step}) + "\\n")
 for step in (2, 10):
     saved = folder.parent / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
     saved.mkdir(parents=True, exist_ok=True)
     (saved / "config.json").write_text(str(step))
     (saved / "model.safetensors").touch()
 with open(folder / "called.jsonl", "a") as file:
-    file.write(json.dumps(told) + "\\n")
+    file.write(json.dumps(call) + "\\n")
 time.sleep(float(os.environ.get("STAND_IN_SECONDS", "0")))
 sys.exit(int(os.environ.get("STAND_IN_CODE", "0")))
 """
@@ -46,7 +46,7 @@ sys.exit(int(os.environ.get("STAND_IN_CODE", "0")))
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts the program where verl would be, in some version."""
+    """Installs the program as verl, under a given version."""
 
     def put(version):
         site = tmp_path / "site"
@@ -81,7 +81,7 @@ def calls(launch):
     return [json.loads(line) for line in lines]
 
 
-def test_everything_that_decided_the_run_lies_in_its_directory(planned, install):
+def test_the_run_directory_holds_the_recipe_the_configuration_and_the_command(planned, install):
     install("0.9.1")
     launch = planned(overrides=("trainer.val_only=False",))
     assert launch_verl(launch) == 0
@@ -101,10 +101,11 @@ def test_everything_that_decided_the_run_lies_in_its_directory(planned, install)
 def test_a_finished_run_has_its_model_and_a_readme(planned, install):
     install("0.9.1")
     launch = planned(overrides=("trainer.val_only=False",))
-    told = []
-    launch_verl(launch, told=told.append)
+    lines = []
+    launch_verl(launch, report=lines.append)
     run = launch.files.run
-    assert told[-1] == f"{run.path}: finished; {run.model} is the model of step 10"
+    assert str(run.model) in lines[-1]
+    assert "step 10" in lines[-1]
     assert (run.model / "config.json").read_text() == "10"
     text = run.readme.read_text()
     assert "- verl\n" in text
@@ -115,7 +116,7 @@ def test_a_finished_run_has_its_model_and_a_readme(planned, install):
     assert "model.safetensors" in [upload.path for upload in uploads(run)]
 
 
-def test_the_command_that_was_written_down_runs_again(planned, install):
+def test_the_saved_command_reruns_the_run(planned, install):
     install("0.9.1")
     launch = planned()
     launch_verl(launch)
@@ -124,7 +125,7 @@ def test_the_command_that_was_written_down_runs_again(planned, install):
     assert first == again
 
 
-def test_the_data_is_as_verl_and_our_rewards_read_it(planned, install, rows):
+def test_the_data_has_the_format_that_verl_and_our_rewards_read(planned, install, rows):
     install("0.9.1")
     launch = planned(f"eval_data={{source: {rows}, limit: 2}}")
     launch_verl(launch)
@@ -138,14 +139,14 @@ def test_the_data_is_as_verl_and_our_rewards_read_it(planned, install, rows):
     assert launch.config["data"]["val_files"] == str(launch.files.evaluation)
 
 
-def test_a_run_is_not_overwritten_and_can_be_gone_on_with(planned, install, monkeypatch):
+def test_a_run_is_not_overwritten_and_can_be_resumed(planned, install, monkeypatch):
     install("0.9.1")
     monkeypatch.setenv("STAND_IN_CODE", "3")
     assert launch_verl(planned()) == 3
     environment = planned().files.run.read_environment()
     assert environment["verl_exit_code"] == 3
     assert "finished" not in environment
-    with pytest.raises(ConfigError, match="already holds a run"):
+    with pytest.raises(ConfigError, match=str(planned().files.run.path)):
         launch_verl(planned())
     monkeypatch.setenv("STAND_IN_CODE", "0")
     assert launch_verl(planned(), resume=True) == 0
@@ -161,7 +162,7 @@ def test_a_run_is_not_overwritten_and_can_be_gone_on_with(planned, install, monk
 def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recipe_file):
     install("0.9.1")
     launch_verl(planned())
-    with pytest.raises(ConfigError, match="another recipe"):
+    with pytest.raises(ConfigError, match="recipe"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
     recipe = load_recipe(recipe_file, FOR_VERL)
     with pytest.raises(ConfigError, match=r"processes .*1.*2"):
@@ -169,14 +170,14 @@ def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recip
     assert not is_locked(planned().files.run.path)
 
 
-def test_the_other_engine_does_not_go_on_with_it(planned, install):
+def test_the_other_engine_does_not_resume_the_run(planned, install):
     install("0.9.1")
     launch_verl(planned())
     with pytest.raises(ConfigError, match=r"engine .*verl.*trl"):
         train(planned().recipe, resume=True)
 
 
-def test_a_verl_that_is_not_known_is_refused_before_anything_is_written(planned, install):
+def test_an_unsupported_verl_is_refused_before_anything_is_written(planned, install):
     install("0.8.0")
     with pytest.raises(ConfigError, match=r"verl 0.8.0 .*0.9.0"):
         launch_verl(planned())
@@ -184,13 +185,13 @@ def test_a_verl_that_is_not_known_is_refused_before_anything_is_written(planned,
 
 
 @pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")
-def test_without_verl_it_says_so_and_writes_nothing(planned):
+def test_without_verl_an_error_names_it_and_nothing_is_written(planned):
     with pytest.raises(MissingExtraError, match="verl"):
         launch_verl(planned())
     assert not planned().files.run.path.exists()
 
 
-def test_too_few_rows_for_one_generation_are_told_before_anything_is_written(planned, install):
+def test_too_few_rows_for_one_generation_are_an_error_before_anything_is_written(planned, install):
     install("0.9.1")
     launch = planned("batch.prompts=20")
     with pytest.raises(ConfigError, match=r"10 rows.* 20 prompts"):
@@ -198,9 +199,7 @@ def test_too_few_rows_for_one_generation_are_told_before_anything_is_written(pla
     assert not Path(launch.files.run.path).exists()
 
 
-def test_a_scheduler_that_ends_us_ends_verl_and_the_run_is_free_again(
-    planned, install, monkeypatch
-):
+def test_sigterm_ends_verl_and_unlocks_the_run(planned, install, monkeypatch):
     install("0.9.1")
     monkeypatch.setenv("STAND_IN_SECONDS", "30")
     launch = planned()

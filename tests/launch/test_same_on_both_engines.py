@@ -25,7 +25,7 @@ VARIANTS = {
 
 @pytest.fixture(params=VARIANTS)
 def recipe(request, recipe_file, own_rewards):
-    """Rewards of a user's own, a gate, weights, and tokens that are counted."""
+    """A recipe with user-defined rewards, a gate, weights and token counts."""
     rewards = [
         f"{{name: '{own_rewards}:vowels', gate: {{on: brief, at_least: 0.83}}}}",
         f"{{name: '{own_rewards}:brief', weight: 0.5}}",
@@ -42,7 +42,7 @@ def recipe(request, recipe_file, own_rewards):
 
 
 def columns(config, rollouts, references):
-    """What verl's reward loop leaves in a batch."""
+    """Return the reward columns that verl's reward loop adds to a batch."""
     kwargs = config["reward"]["custom_reward_function"]["reward_kwargs"]
     scored = [
         compute_score(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-launch = App(name="launch", help="Train a recipe with another engine, on one machine or many.")
+launch = App(name="launch", help="Train a recipe with another engine, on one or more machines.")
 
 
 @launch.command
@@ -19,24 +19,26 @@ def verl(
     resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
-    """Train a recipe with verl, which generates with vLLM and trains with FSDP, on Ray.
+    """Train a recipe with verl (vLLM for generation, FSDP for training, Ray).
 
-    The run lies in `runs/<name>`, as with `gdpo train`; in its folder `verl` lie the configuration,
-    the data as verl reads it, the command, verl's numbers and its rollouts. On several nodes start
-    Ray first (`ray start --head`, then `ray start --address=...` on the others), have the run's
-    folder on a file system that all of them share, and call this on the first.
+    Writes the run to `runs/<name>`, as `gdpo train` does. Its subfolder `verl` holds verl's
+    configuration, data, command, metrics and rollouts.
+
+    For several nodes: put the run's folder on a shared file system, run `ray start --head` on the
+    first node and `ray start --address=<first node>:6379` on the others. Then run this command on
+    the first node.
 
     Args:
-        recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`.
-        overrides: Fields of verl's own configuration, after `--`, as in
+        recipe: A recipe (YAML), or a folder that contains a `recipe.yaml`.
+        overrides: Fields of verl's own configuration, as key=value after `--`. Example:
             `-- actor_rollout_ref.actor.strategy=fsdp2`.
-        nodes: Of the Ray cluster.
-        gpus: GPUs of each node. All of them share the recipe's batch; a number that cannot share it
-            equally is refused.
-        set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
-        resume: Continue an interrupted run from verl's last checkpoint.
-        dry_run: Show the configuration and the command, and do nothing. Needs no GPU, no verl and
-            no network.
+        nodes: Number of nodes in the Ray cluster.
+        gpus: Number of GPUs per node. The recipe's batch must divide evenly over all GPUs.
+        set: Change a value of the recipe, for example `--set trainer.max_steps=20`. Can be
+            repeated.
+        resume: Resume an interrupted run from verl's last checkpoint.
+        dry_run: Print the configuration and the command, and exit. Needs no GPU, no verl and no
+            network.
     """
     from rich.console import Console
 
@@ -52,11 +54,11 @@ def verl(
     )
     notes = [*planned.batches.lines(), *planned.notes]
     if dry_run:
-        # What a shell and a YAML reader take as it is: the rest is a comment.
+        # Notes are printed as comments, so that the output can be pasted into a shell or YAML file.
         console.print("\n".join(f"# {line}" for line in notes))
         console.print(f"# {planned.files.config}\n{planned.config_text}")
-        console.print(f"# the command\n{planned.command}")
+        console.print(f"# command\n{planned.command}")
         return 0
     for line in (*notes, planned.command):
         console.print(line)
-    return launch_verl(planned, resume=resume, told=console.print)
+    return launch_verl(planned, resume=resume, report=console.print)

@@ -1,1 +1,1 @@
-"""Launching: a recipe as a run of another engine, on one machine or a cluster."""
+"""Runs a recipe with another training engine, on one machine or a cluster."""

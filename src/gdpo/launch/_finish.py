@@ -1,4 +1,4 @@
-"""What a run of verl gets at its end: model, numbers and README, as `gdpo train` leaves them."""
+"""Finishes a verl run: collects its model, metrics and README, as `gdpo train` does."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from gdpo.runs.summary import readme, reward_changes
 from gdpo.training.finish import model_being_made
 
 _SAVED = "global_step_*/actor/huggingface"
-"""Where verl puts the model as transformers reads it, beneath the checkpoints."""
+"""Where verl saves the model in the format of transformers, relative to the checkpoints."""
 
 _WEIGHTS = "*.safetensors"
 
@@ -22,11 +22,11 @@ _SAME = {
     "response_length/mean": "completions/mean_length",
     "response_length/max": "completions/max_length",
 }
-"""Names of one number: verl's, and TRL's."""
+"""Maps verl's metric names to TRL's names for the same metric."""
 
 
 def finish(resolved: Resolved, files: VerlFiles) -> str:
-    """Put the model that verl saved last, what it logged and a README into the run.
+    """Write verl's last saved model, its metrics and a README into the run directory.
 
     Returns:
         What was done, as the end of a sentence.
@@ -38,7 +38,10 @@ def finish(resolved: Resolved, files: VerlFiles) -> str:
     last = max(saved, key=_step, default=None)
     if last is None:
         run.update_environment(finished=now())
-        return f"finished; verl saved no model that transformers reads beneath {run.checkpoints}"
+        return (
+            f"finished without a model: {run.checkpoints} contains no {_SAVED}/{_WEIGHTS} that "
+            "transformers can load"
+        )
     with model_being_made(run, (file for file in last.iterdir() if file.is_file())):
         pass
     facts = {"finished": now(), "steps": _step(last)}
@@ -46,7 +49,7 @@ def finish(resolved: Resolved, files: VerlFiles) -> str:
     environment = run.read_environment() | facts
     text = readme(resolved.recipe, environment, changes, steps=_step(last), has_curves=False)
     write_whole(run.readme, text)
-    run.update_environment(**facts)  # last: it says that every file is there
+    run.update_environment(**facts)  # last, because `finished` means that every file exists
     return f"finished; {run.model} is the model of step {_step(last):,}"
 
 
@@ -55,7 +58,7 @@ def _step(folder: Path) -> int:
 
 
 def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """Yield what verl logged of each step, resumptions included, under the names that TRL has."""
+    """Yield verl's metrics of each step, those before a resume included, under TRL's names."""
     earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
     there = (file for file in (*files, metrics) if file.is_file())

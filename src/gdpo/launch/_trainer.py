@@ -1,4 +1,4 @@
-"""`trainer:` of a recipe, fields of TRL's GRPOConfig, in the words of verl's configuration."""
+"""Translates a recipe's `trainer:` (fields of TRL's GRPOConfig) to verl's configuration."""
 
 import math
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ _AGGREGATION: Mapping[str, str] = {
     "grpo": "seq-mean-token-mean",
     "dr_grpo": "seq-mean-token-sum-norm",
 }
-"""`loss_type` of TRL, `loss_agg_mode` of verl."""
+"""Maps TRL's `loss_type` to verl's `loss_agg_mode`."""
 
 _SCHEDULERS = ("constant", "cosine")
-"""What verl has. `constant` warms up too, if it is asked to."""
+"""The schedulers that verl has. `constant` also supports warmup."""
 
 _UNBOUNDED = 1e9
-"""verl always bounds the ratio of a rollout with a negative advantage; TRL does with `delta`."""
+"""Disables verl's bound on the ratio for negative advantages. TRL bounds it only with `delta`."""
 
 _LIKE_TRL: Mapping[str, tuple[Any, ...]] = {
     "bf16": (True, None),
@@ -40,7 +40,7 @@ _LIKE_TRL: Mapping[str, tuple[Any, ...]] = {
     "adam_epsilon": (1e-8,),
     "disable_dropout": (True, False),
 }
-"""Fields with one meaning in verl, or few: with these values the training is the same."""
+"""Fields of which verl supports only some values: with these values training is the same."""
 
 _NO_MATTER = (
     "logging_steps",
@@ -64,35 +64,36 @@ _NO_MATTER = (
     "ddp_timeout",
     "dataloader_num_workers",
 )
-"""Fields that say how TRL works, or are read below and in `_verl`."""
+"""Fields that concern only how TRL runs, or that are read below and in `_verl`."""
 
 _FILTERED = (
-    "trainer.filter_groups: verl replaces the groups in which the weighted sum of the rewards does "
-    "not vary, also where the rewards themselves do (TRL: those in which the advantage is 0)"
+    "trainer.filter_groups: verl replaces every group in which the weighted sum of the rewards "
+    "does not vary, even if single rewards vary. `gdpo train` uses the rule that is set"
 )
 
 
 def check_fields(recipe: Recipe) -> list[str]:
-    """What the user should know about `trainer:`, where verl differs.
+    """Return notes for the user on `trainer:` fields that differ in verl.
 
     Raises:
-        ConfigError: A field has no counterpart in verl, or a value has none.
+        ConfigError: If a field, or its value, has no counterpart in verl.
     """
     known = {*DEFAULTS, *_LIKE_TRL, *_NO_MATTER}
     for name, value in recipe.trainer.items():
         place = recipe.place("trainer", name)
         if name in ELSEWHERE:
-            raise ConfigError(f"{place}: trainer.{name} is not set here: {ELSEWHERE[name]}")
+            raise ConfigError(f"{place}: trainer.{name} is set elsewhere: {ELSEWHERE[name]}")
         if name not in known:
             raise ConfigError(
-                f"{place}: trainer.{name} has no counterpart in verl that gdpo knows: leave it "
-                "out, and give verl's own field after `--`, as in "
-                "`-- actor_rollout_ref.actor.strategy=fsdp2`. " + did_you_mean(name, known)
+                f"{place}: trainer.{name} has no known counterpart in verl: "
+                f"{did_you_mean(name, known)}. To set a field of verl, write it after `--`, for "
+                "example `-- actor_rollout_ref.actor.strategy=fsdp2`"
             )
         if name in _LIKE_TRL and value not in _LIKE_TRL[name]:
             allowed = " or ".join(str(each) for each in _LIKE_TRL[name])
             raise ConfigError(
-                f"{place}: trainer.{name} = {value} has no counterpart in verl, only {allowed}"
+                f"{place}: trainer.{name} = {value} has no counterpart in verl: set {allowed}, or "
+                "train with `gdpo train`"
             )
         if name in DEFAULTS and (wrong := _wrong(name, value)):
             raise ConfigError(f"{place}: trainer.{name}{wrong}")
@@ -101,7 +102,7 @@ def check_fields(recipe: Recipe) -> list[str]:
 
 
 def _wrong(name: str, value: Any) -> str | None:
-    """What is wrong with a value, as the rest of a sentence; None if nothing is."""
+    """Return what is wrong with a value, as the rest of a sentence; None if it is valid."""
     default = DEFAULTS[name]
     if value is None and (default is None or name == "report_to"):
         return None
@@ -109,12 +110,12 @@ def _wrong(name: str, value: Any) -> str | None:
         fits = isinstance(default, bool) and isinstance(value, bool)
     elif isinstance(default, str):
         fits = isinstance(value, str)
-    elif isinstance(default, int) and name != "warmup_steps":  # below 1, a share
+    elif isinstance(default, int) and name != "warmup_steps":  # a value below 1 is a ratio
         fits = isinstance(value, int)
     else:
         fits = isinstance(value, int | float) and math.isfinite(value)
     if not fits:
-        return f" is {value!r}, which is not of its kind (TRL's default is {default!r})"
+        return f" is {value!r}: set a value of the same type as TRL's default, {default!r}"
     return out_of_range(name, value)
 
 
@@ -122,36 +123,36 @@ def _check_choices(recipe: Recipe) -> None:
     if (strategy := field_or(recipe, "save_strategy", "steps")) not in ("steps", "no"):
         raise ConfigError(
             f"{recipe.place('trainer', 'save_strategy')}: trainer.save_strategy = {strategy} has "
-            "no counterpart in verl, only steps or no"
+            "no counterpart in verl: set steps or no"
         )
     for name, allowed in (("lr_scheduler_type", _SCHEDULERS), ("loss_type", tuple(_AGGREGATION))):
         value = field(recipe, name)
         if value not in allowed:
-            default = "" if name in recipe.trainer else ", TRL's default,"
+            default = "" if name in recipe.trainer else " (TRL's default)"
             raise ConfigError(
-                f"{recipe.place('trainer', name)}: trainer.{name} = {value}{default} does not "
-                f"exist in verl: set {' or '.join(allowed)}"
+                f"{recipe.place('trainer', name)}: verl does not support trainer.{name} = "
+                f"{value}{default}: set {' or '.join(allowed)}"
             )
 
 
 def field_or(recipe: Recipe, name: str, default: Any) -> Any:
-    """A field that is TRL's or the Trainer's, without a counterpart."""
+    """Return the recipe's value of a `trainer:` field that verl has no counterpart for."""
     return recipe.trainer.get(name, default)
 
 
 def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """`actor_rollout_ref.actor`: the loss and the optimizer.
+    """Return `actor_rollout_ref.actor`: the loss and the optimizer.
 
     Args:
-        recipe: Its `trainer:` checked.
-        batches: Of the recipe.
-        longest: Tokens of the longest prompt with the longest response.
+        recipe: A recipe that passed `check_fields`.
+        batches: The batches of the recipe.
+        longest: Tokens of the longest prompt plus the longest response.
     """
     low, beta = field(recipe, "epsilon"), field(recipe, "beta")
     high = field(recipe, "epsilon_high")
     given: dict[str, Any] = {
         "ppo_mini_batch_size": batches.prompts_per_update,
-        # A forward pass takes as many tokens as `micro_batch` rollouts of the greatest length have.
+        # A forward pass takes at most the tokens of `micro_batch` rollouts of maximum length.
         "use_dynamic_bsz": True,
         "ppo_max_token_len_per_gpu": batches.micro_batch * longest,
         "ppo_epochs": batches.iterations,
@@ -165,7 +166,7 @@ def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
         "kl_loss_coef": beta,
         "data_loader_seed": field(recipe, "seed"),
         "optim": _optimizer(recipe, batches),
-        # The last is the model as transformers reads it: `gdpo evaluate` and `gdpo push` take it.
+        # hf_model is in the format of transformers, which `gdpo evaluate` and `gdpo push` read.
         "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
     }
     if field(recipe, "loss_type") == "dr_grpo":
@@ -175,7 +176,7 @@ def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
 def _optimizer(recipe: Recipe, batches: Batches) -> dict[str, Any]:
     warmup = field(recipe, "warmup_steps")
-    share = 0 < warmup < 1  # as TRL takes it
+    share = 0 < warmup < 1  # TRL reads a value below 1 as a ratio
     return {
         "lr": field(recipe, "learning_rate"),
         "lr_scheduler_type": field(recipe, "lr_scheduler_type"),
@@ -188,10 +189,15 @@ def _optimizer(recipe: Recipe, batches: Batches) -> dict[str, Any]:
 
 
 def rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """`actor_rollout_ref.rollout`: how completions are sampled; the arguments are those of `actor`.
+    """Return `actor_rollout_ref.rollout`: how completions are sampled.
 
-    How much memory vLLM takes is left to verl, which frees its cache while it trains, as TRL's
-    default is not.
+    vLLM's memory share is left at verl's default, because verl frees vLLM's cache during training
+    and TRL does not by default.
+
+    Args:
+        recipe: A recipe that passed `check_fields`.
+        batches: The batches of the recipe.
+        longest: Tokens of the longest prompt plus the longest response.
     """
     return {
         "name": "vllm",
@@ -206,22 +212,22 @@ def rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
 
 
 def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
-    """Of `trainer`: how long the run is, in generations or epochs, and how often it is saved.
+    """Return the `trainer` fields for the length of the run and the checkpoint interval.
 
     Raises:
-        ConfigError: A part of an epoch.
+        ConfigError: If the run has a fractional number of epochs.
     """
     steps = field(recipe, "max_steps")
     if steps > 0:
         total = batches.generations(steps)
         every = _save_every(recipe, batches, min(100, math.ceil(total / 10)), total)
-        # Every epoch has a step, so that as many epochs are always enough.
+        # Every epoch has at least one step, so this many epochs are always enough.
         return {"total_training_steps": total, "total_epochs": total, "save_freq": every}
     epochs = field(recipe, "num_train_epochs")
     if epochs != int(epochs):
         raise ConfigError(
             f"{recipe.place('trainer', 'num_train_epochs')}: verl trains whole epochs, not "
-            f"{epochs}: set trainer.max_steps, or a whole number"
+            f"{epochs}: set a whole number, or set trainer.max_steps"
         )
     return {
         "total_epochs": int(epochs),
@@ -230,7 +236,7 @@ def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
 
 
 def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None) -> int:
-    """Generations from one checkpoint to the next; -1: none are kept."""
+    """Return the number of generations between checkpoints; -1: no checkpoints."""
     if field_or(recipe, "save_strategy", "steps") == "no":
         return -1
     saved = field_or(recipe, "save_steps", None)
@@ -240,11 +246,12 @@ def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None)
         return batches.generations(saved)
     if total is None:
         raise ConfigError(
-            f"{recipe.place('trainer', 'save_steps')}: trainer.save_steps = {saved} is a share of "
-            "a run whose length is not known: set a number of steps"
+            f"{recipe.place('trainer', 'save_steps')}: trainer.save_steps = {saved} is a fraction "
+            "of the run, but a run given in epochs has no known number of steps: set a number of "
+            "steps"
         )
     return max(1, math.ceil(saved * total))
 
 
 _SAVED_EVERY = 20
-"""Generations, where neither the recipe says so nor the length of the run is known."""
+"""Generations between checkpoints if neither `save_steps` nor `max_steps` is set."""

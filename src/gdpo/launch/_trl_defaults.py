@@ -1,4 +1,4 @@
-"""What TRL takes where a recipe leaves a field out."""
+"""TRL's defaults for the `trainer:` fields that a recipe leaves out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,5 +33,5 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def field(recipe: Recipe, name: str) -> Any:
-    """What the recipe gives, or TRL's default."""
+    """Return the recipe's value of a field, or TRL's default."""
     return recipe.trainer.get(name, DEFAULTS[name])

@@ -1,4 +1,4 @@
-"""verl's configuration of a recipe: what Hydra merges over verl's own `ppo_trainer`."""
+"""Builds verl's configuration from a recipe. Hydra merges it over verl's own `ppo_trainer`."""
 
 import copy
 import os
@@ -26,56 +26,56 @@ from gdpo.runs.directory import RunDirectory
 
 @dataclass(frozen=True, slots=True)
 class VerlFiles:
-    """What verl reads and writes, in the run directory."""
+    """Names the files in the run directory that verl reads and writes."""
 
     run: RunDirectory
 
     @property
     def folder(self) -> Path:
-        """Of all of them."""
+        """The folder of all these files."""
         return self.run.path.absolute() / "verl"
 
     @property
     def config(self) -> Path:
-        """What Hydra reads."""
+        """The configuration that Hydra reads."""
         return self.folder / "config.yaml"
 
     @property
     def command(self) -> Path:
-        """What was run, to be run again by hand."""
+        """The command as a shell script, for rerunning it by hand."""
         return self.folder / "command.sh"
 
     @property
     def train(self) -> Path:
-        """Prompts and references."""
+        """The training data: prompts and references."""
         return self.folder / "train.parquet"
 
     @property
     def evaluation(self) -> Path:
-        """The same of `eval_data`."""
+        """The evaluation data, from the recipe's `eval_data`."""
         return self.folder / "eval.parquet"
 
     @property
     def rollouts(self) -> Path:
-        """The dump of verl, a file per step, which `gdpo analyze` reads."""
+        """The rollout files that verl writes, one per step. `gdpo analyze` reads them."""
         return self.folder / "rollouts"
 
     @property
     def metrics(self) -> Path:
-        """What verl logs, a line per step."""
+        """The metrics that verl logs, one JSON line per step."""
         return self.folder / "metrics.jsonl"
 
 
 def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dict[str, Any]:
-    """The configuration, as a YAML file holds it.
+    """Return verl's configuration for a recipe.
 
     Args:
-        resolved: The recipe, its `trainer:` checked.
-        batches: Of the recipe on these machines.
-        machines: What it runs on.
+        resolved: The resolved recipe. It must have passed `check_fields`.
+        batches: The batches of the recipe on these machines.
+        machines: The machines to run on.
 
     Raises:
-        ConfigError: The recipe does not say how long a prompt may be.
+        ConfigError: If the recipe does not set `data.max_prompt_length`.
     """
     recipe = resolved.recipe
     longest = _longest_prompt(recipe) + field(recipe, "max_completion_length")
@@ -101,7 +101,7 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
 
 
 def own_fields(recipe: Recipe) -> dict[str, Any]:
-    """Return the fields under `verl:` of a recipe by their whole paths, nested or not."""
+    """Return the fields under `verl:` of a recipe by their full dotted paths."""
     return dict(_flat(recipe.verl, ""))
 
 
@@ -116,10 +116,10 @@ def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def with_fields(
     config: Mapping[str, Any], fields: Mapping[str, Any], *, place: str
 ) -> dict[str, Any]:
-    """Return a configuration with further fields, which go by their paths.
+    """Return a configuration with these fields set. The fields are given by dotted path.
 
     Raises:
-        ConfigError: A path goes through what is no mapping, or stands for a whole mapping.
+        ConfigError: If a path goes through a value that is not a mapping, or names a whole mapping.
     """
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():
@@ -127,11 +127,15 @@ def with_fields(
         for key in keys:
             inner = inside.setdefault(key, {})
             if not isinstance(inner, dict):
-                raise ConfigError(f"{place}: {path!r} goes through {key!r}, which holds {inner!r}")
+                raise ConfigError(
+                    f"{place}: {path!r} is not a field of verl: {key!r} is {inner!r}, not a "
+                    "mapping. Correct the path"
+                )
             inside = cast("dict[str, Any]", inner)
         if isinstance(inside.get(last), dict):
             raise ConfigError(
-                f"{place}: {path!r} holds fields: set one of {', '.join(inside[last])}"
+                f"{place}: {path!r} is a mapping: set one of its fields, which are "
+                f"{', '.join(inside[last])}"
             )
         inside[last] = value
     return config
@@ -140,9 +144,9 @@ def with_fields(
 def _longest_prompt(recipe: Recipe) -> int:
     if recipe.data.max_prompt_length is None:
         raise ConfigError(
-            f"{recipe.place('data')}: verl needs to know how long a prompt may be: set "
-            "data.max_prompt_length (tokens), as in --set data.max_prompt_length=2048. Rows with a "
-            "longer prompt are left out"
+            f"{recipe.place('data')}: verl needs the maximum prompt length: set "
+            "data.max_prompt_length (in tokens), for example --set data.max_prompt_length=2048. "
+            "Rows with a longer prompt are left out"
         )
     return recipe.data.max_prompt_length
 
@@ -157,13 +161,13 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
         "gdpo_reward_keys": list(resolved.names),
         "gdpo_reward_weights": list(resolved.weights),
         **({"gdpo_options": options} if options else {}),
-        # The weighted sum, which compute_score returns beside the rewards.
+        # SCORE is the weighted sum, which compute_score returns in addition to the rewards.
         **({"filter_groups": {"enable": True, "metric": SCORE}} if filters_groups(recipe) else {}),
     }
 
 
 def _ranges(resolved: Resolved) -> dict[str, Any]:
-    """Declared ranges, which verl does not know, for estimators that need them."""
+    """Return the rewards' declared ranges if the estimator needs them: verl does not pass them."""
     wanted = signature(resolved.rule.estimator).parameters
     ranges: dict[str, Any] = {}
     for key, values in zip(("low", "high"), resolved.ranges, strict=True):
@@ -199,7 +203,7 @@ def _entry(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _data(recipe: Recipe, files: VerlFiles, batches: Batches) -> dict[str, Any]:
-    # verl wants a file to evaluate on, also where it never does.
+    # verl requires an evaluation file even if it never evaluates.
     evaluation = files.train if recipe.eval_data is None else files.evaluation
     return {
         "train_files": str(files.train),
@@ -235,7 +239,7 @@ def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> dict[str, 
     loggers = [reporting] if isinstance(reporting, str) else list(reporting)
     if wrong := [name for name in loggers if name not in _LOGGERS]:
         raise ConfigError(
-            f"{recipe.place('trainer', 'report_to')}: verl does not log to {wrong[0]!r}: "
+            f"{recipe.place('trainer', 'report_to')}: verl has no logger {wrong[0]!r}: "
             f"{did_you_mean(str(wrong[0]), _LOGGERS)}"
         )
     evaluated = recipe.eval_data is not None
@@ -255,14 +259,14 @@ def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> dict[str, 
 
 
 _LOGGERS = ("none", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml")
-"""Of TRL's, those that verl has."""
+"""Values of TRL's `report_to` that verl supports."""
 
 _EVALUATED_EVERY = 20
-"""Generations."""
+"""Generations between evaluations."""
 
 
 def _modules(recipe: Recipe) -> dict[str, Any]:
-    """Where Ray's workers find the user's modules, if the recipe names any."""
+    """Set `PYTHONPATH` for Ray's workers if the recipe names modules of the user."""
     named = (recipe.task, recipe.advantage, *(entry.name for entry in recipe.rewards))
     if not any(":" in name for name in named):
         return {}

@@ -1,6 +1,6 @@
-"""The batches of a recipe in verl's units.
+"""Converts the batches of a recipe to verl's units.
 
-TRL counts rollouts, and optimizer steps; verl counts prompts, and generations.
+TRL counts rollouts and optimizer steps. verl counts prompts and generations.
 """
 
 import math
@@ -14,36 +14,37 @@ from gdpo.recipes.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Nodes of a cluster, each with as many GPUs."""
+    """Describes a cluster: a number of nodes with the same number of GPUs each."""
 
     nodes: int
     gpus: int
-    """Of each node."""
+    """GPUs per node."""
 
     def __post_init__(self) -> None:
         for option, count in (("--nodes", self.nodes), ("--gpus", self.gpus)):
             if count < 1:
-                raise ConfigError(f"{option} must be 1 or more, got {count}")
+                raise ConfigError(f"{option}={count}: set a number of at least 1")
 
     @property
     def processes(self) -> int:
-        """One for each GPU."""
+        """Number of processes: one per GPU."""
         return self.nodes * self.gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Of one generation, over all GPUs."""
+    """Stores the batch sizes of one generation, over all GPUs."""
 
     prompts: int
+    """Prompts per generation."""
     samples: int
-    """Rollouts of each prompt."""
+    """Rollouts per prompt."""
     prompts_per_update: int
-    """What one optimizer step learns from."""
+    """Prompts per optimizer step."""
     micro_batch: int
-    """Rollouts in one forward pass on one GPU, where none is longer than another."""
+    """Rollouts in one forward pass on one GPU, if all have the maximum length."""
     iterations: int
-    """How often the optimizer goes through a generation."""
+    """Number of passes over each generation (TRL's `num_iterations`)."""
 
     @property
     def updates(self) -> int:
@@ -51,32 +52,33 @@ class Batches:
         return self.prompts // self.prompts_per_update * self.iterations
 
     def generations(self, optimizer_steps: float) -> int:
-        """As many optimizer steps in generations, rounded up."""
+        """Return how many generations these optimizer steps take, rounded up."""
         return math.ceil(optimizer_steps / self.updates)
 
     def lines(self) -> list[str]:
-        """The arithmetic in words."""
+        """Return the batch arithmetic, as lines for the user."""
         rollouts = self.prompts * self.samples
         per_update = self.prompts_per_update * self.samples
         return [
             f"{self.prompts:,} prompts × {self.samples} samples = {rollouts:,} rollouts per "
-            "generation, which is a step of verl",
-            f"optimizer steps on each: {self.updates:,}, of {per_update:,} rollouts",
+            "generation (one step of verl)",
+            f"optimizer steps per generation: {self.updates:,}, each on {per_update:,} rollouts",
         ]
 
 
 def plan(recipe: Recipe, machines: Machines) -> Batches:
-    """The batches of a recipe, the same on any machines that can share them.
+    """Return the batches of a recipe. They do not depend on the number of machines.
 
     Raises:
-        ConfigError: These machines cannot, or an optimizer step would learn from parts of groups.
+        ConfigError: If the batch does not divide evenly over the machines' GPUs, or if an optimizer
+            step would use only a part of a group.
     """
     batch = recipe.batch
     if batch.per_step % batch.samples:
         raise ConfigError(
-            f"{recipe.place('batch', 'rollouts_per_step')}: verl trains on whole groups, and "
-            f"{batch.per_step} rollouts per step are no multiple of batch.samples: set a multiple "
-            f"of {batch.samples}"
+            f"{recipe.place('batch', 'rollouts_per_step')}: verl trains on whole groups, but "
+            f"{batch.per_step} rollouts per step is not a multiple of batch.samples: set a "
+            f"multiple of {batch.samples}"
         )
     return Batches(
         prompts=batch.prompts,
