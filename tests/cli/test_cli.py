@@ -163,13 +163,13 @@ def test_evaluate_prints_intervals_and_differences(gdpo_says, tmp_path, monkeypa
     ("arguments", "message"),
     [
         (("--benchmarks", "gsm9k"), "did you mean 'gsm8k'"),
-        (("--benchmarks", ","), "--benchmarks names none"),
-        (("--benchmarks", "gsm8k", "--data", "rows.jsonl"), "write NAME=FILE"),
-        (("--benchmarks", "gsm8k", "--data", "mbpp=a"), "--data names mbpp, which"),
-        (("--benchmarks", "gsm8k", "--samples", "4"), "--samples above 1 needs a --temperature"),
-        (("--benchmarks", "gsm8k", "--top-p", "0"), "--top-p must be above 0"),
-        (("--benchmarks", "gsm8k", "--baseline", "no"), "no holds no results.json"),
-        (("--benchmarks", "gsm8k", "--deadline", "9"), "--deadline is for a server: add --server"),
+        (("--benchmarks", ","), "--benchmarks"),
+        (("--benchmarks", "gsm8k", "--data", "rows.jsonl"), "NAME=FILE"),
+        (("--benchmarks", "gsm8k", "--data", "mbpp=a"), "mbpp"),
+        (("--benchmarks", "gsm8k", "--samples", "4"), "--temperature"),
+        (("--benchmarks", "gsm8k", "--top-p", "0"), "--top-p"),
+        (("--benchmarks", "gsm8k", "--baseline", "no"), "results.json"),
+        (("--benchmarks", "gsm8k", "--deadline", "9"), "add --server"),
     ],
 )
 def test_evaluate_tells_what_is_wrong_before_it_begins(gdpo_says, arguments, message):
