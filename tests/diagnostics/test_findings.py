@@ -61,10 +61,8 @@ def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
     batch = stacked(format_, uniform(2))
     finding = the(Kind.SATURATED, batch, ["format", "style"], low=[0, 0], high=[1, 1])
     assert (finding.severity, finding.rewards) == (Severity.NOTE, ("format",))
-    assert "`format` is constant in 91 % of its groups, at 0.971, the top" in finding.message
-    assert "learned" in finding.message
-    assert finding.remedy.startswith("none needed")
-    assert "drop" not in finding.remedy
+    assert all(word in finding.message for word in ("`format`", "91 %", "0.971", "top", "learned"))
+    assert "remove" not in finding.remedy
     assert finding.evidence["zero_variance_groups"] == 58 / 64
 
 
@@ -72,7 +70,7 @@ def test_a_reward_that_is_constant_at_the_top_of_its_range_is_saturated():
 def test_a_constant_outside_of_its_declared_range_is_neither_learned_nor_out_of_reach(value):
     batch = stacked(np.full((64, 8), value), uniform(2))
     finding = the(Kind.CONSTANT, batch, ["format", "style"], low=[0, 0], high=[1, 1])
-    assert f"at {value:.3g}: outside of its declared range [0, 1]" in finding.message
+    assert all(word in finding.message for word in ("`format`", f"{value:.3g}", "[0, 1]"))
 
 
 def right_in_the_first(counts, samples=8):
@@ -95,10 +93,11 @@ def test_signal_below_the_resolution_of_its_type_is_a_finding(constant, lost, de
     assert bool(findings) == bool(lost)
     for finding in findings:
         assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
-        assert f"`a` varies in {100 * lost:.0f} % of its groups by less than float32" in (
-            finding.message
+        assert all(
+            word in finding.message
+            for word in ("`a`", f"{100 * lost:.0f} %", "float32", "rounding")
         )
-        assert "hand the rewards over in float64" in finding.remedy
+        assert "float64" in finding.remedy
         assert finding.evidence["below_resolution"] == lost
     assert not found(Kind.CONSTANT, single, B)
 
@@ -107,9 +106,9 @@ def test_rounding_that_a_reward_makes_by_itself_is_named_too_but_not_in_few_grou
     thirds = np.where(right_in_the_first([4] * 16) > 0, 0.1 + 0.2, 0.3)
     batch = stacked(thirds, uniform(2, 16))
     finding = the(Kind.BELOW_RESOLUTION, batch, B)
-    assert "less than float64" in finding.message
+    assert "float64" in finding.message
     assert "float64" not in finding.remedy
-    assert "round the reward" in finding.remedy
+    assert "round" in finding.remedy
     rarely = stacked(varies_in(1, thirds, otherwise=0.3), uniform(2, 16))
     assert Kind.BELOW_RESOLUTION not in kinds(rarely, None, B)
     assert the(Kind.BELOW_RESOLUTION, batch[:3], B).severity is Severity.NOTE
@@ -160,10 +159,9 @@ def test_out_of_reach_and_constant_are_warnings_and_the_unknown_range_is_asked_f
     assert "warm-start" in out.remedy
     constant = the(Kind.CONSTANT, batch, B)
     assert constant.severity is Severity.WARNING
-    assert constant.remedy.startswith("look at its value first: if 0 is its maximum, it is learned")
-    assert "Give its range (low, high), and the finding will say which" in constant.remedy
+    assert all(word in constant.remedy for word in ("(low, high)", "0 is its maximum", "minimum"))
     known = the(Kind.CONSTANT, batch, B, low=[-1, 0], high=[1, 1])
-    assert "look at its value" not in known.remedy
+    assert not any(word in known.remedy for word in ("(low, high)", "maximum", "minimum"))
     assert "saturation" not in constant.evidence
 
 
@@ -196,7 +194,7 @@ def test_a_reward_that_is_missing_nearly_everywhere_is_noted():
     a[5:] = NAN
     finding = the(Kind.MOSTLY_MISSING, stacked(a, uniform(2, 50, 8)), B)
     assert (finding.severity, finding.rewards) == (Severity.NOTE, ("a",))
-    assert "missing on 90 % of the rollouts" in finding.message
+    assert all(word in finding.message for word in ("`a`", "missing", "90 %"))
     a[5] = 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8
     assert not found(Kind.MOSTLY_MISSING, stacked(a, uniform(2, 50, 8)), B)
 
@@ -205,7 +203,7 @@ def test_a_spread_of_less_than_a_hundredth_of_the_range_that_counts_in_full_may_
     batch = stacked(50 + 2 * uniform(1), uniform(2))
     finding = the(Kind.TINY_STD, batch, B, low=[0, 0], high=[100, 1])
     assert (finding.severity, finding.rewards) == (Severity.WARNING, ("a",))
-    assert "`a` varies by 0.58 % of its range in a group and still holds 5" in finding.message
+    assert all(word in finding.message for word in ("`a`", "0.58 %", "range", "influence", " 5"))
     assert "noise_floor" in finding.remedy
     wider = stacked(50 + 4 * uniform(1), uniform(2))
     assert not found(Kind.TINY_STD, wider, B, low=[0, 0], high=[100, 1])
@@ -225,8 +223,7 @@ def test_a_reward_with_a_smaller_std_is_ignored_under_grpo_and_not_under_gdpo():
     names = ["steps", "style"]
     finding = the(Kind.IGNORED, batch, names, estimator="grpo")
     assert (finding.severity, finding.rewards) == (Severity.WARNING, ("style",))
-    assert "for 50 % of the weight; `steps` has 9" in finding.message
-    assert "its standard deviation is 20 times as large" in finding.message
+    assert all(word in finding.message for word in ("`style`", "50 %", "`steps` has 9", "20 times"))
     assert "gdpo" in finding.remedy
     assert abs(finding.evidence["influence_share"]) < 0.1
     assert not diagnose(batch, None, names).findings
@@ -296,7 +293,7 @@ def test_a_reward_that_is_ignored_for_another_reason_than_its_std_is_told_so():
     finding = the(Kind.IGNORED, batch, B, advantages=gdpo(batch, [1, 0]))
     assert finding.rewards == ("b",)
     assert "standard deviation" not in finding.message
-    assert "made with other weights" in finding.remedy
+    assert "weights" in finding.remedy
 
 
 def test_differences_between_prompts_in_the_advantages_ignore_no_reward():
@@ -335,7 +332,7 @@ def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
     batch = stacked(x, 0.9 * x + 0.3 * uniform(2), -x + 0.4 * uniform(3))
     finding = the(Kind.REVERSED, batch, list("abc"), [1, 1, 0.5])
     assert (finding.severity, finding.rewards) == (Severity.WARNING, ("c",))
-    assert "`c` is pushed down, against its weight: over 64 groups" in finding.message
+    assert all(word in finding.message for word in ("`c`", "down", "positive", "64 groups"))
     assert not found(Kind.REVERSED, batch, list("abc"), [1, 1, -0.5])
     heavier = found(Kind.REVERSED, batch, list("abc"), [0.3, 0.3, 1.5])
     assert {finding.rewards for finding in heavier} == {("a",), ("b",)}
@@ -345,7 +342,7 @@ def test_a_penalty_that_is_pushed_up_is_reversed_too():
     x = uniform(1)
     batch = stacked(x, x + 0.4 * uniform(3))
     finding = the(Kind.REVERSED, batch, ["quality", "length"], [1, -0.5])
-    assert "`length` is pushed up, against its weight" in finding.message
+    assert all(word in finding.message for word in ("`length`", "up", "negative"))
     independent = stacked(uniform(1), uniform(2))
     assert not found(Kind.REVERSED, independent, ["quality", "length"], [1, -0.5])
 
@@ -386,6 +383,22 @@ def test_opposition_and_redundancy_are_of_what_is_asked_for():
         assert about_pairs == ({kind} if kind else set()), weights
 
 
+@pytest.mark.parametrize(
+    ("sign", "weights", "kind"),
+    [
+        (1, [1, -2], Kind.OPPOSED),
+        (-1, [1, -2], Kind.REDUNDANT),
+        (-1, [1, 2], Kind.OPPOSED),
+        (1, [1, 2], Kind.REDUNDANT),
+    ],
+)
+def test_a_pair_is_explained_by_the_signs_of_its_weights_where_these_differ(sign, weights, kind):
+    x = uniform(1)
+    finding = the(kind, stacked(x, sign * x + 0.02 * uniform(2)), B, weights)
+    assert ("opposite signs" in finding.message) == (weights[1] < 0)
+    assert f"{finding.evidence['correlation']:.2f}" in finding.message
+
+
 def test_rewards_that_nearly_say_the_same_are_redundant_and_those_that_often_do_are_not():
     x = uniform(1)
     finding = the(Kind.REDUNDANT, stacked(x, x + 0.2 * uniform(2)), B)
@@ -405,7 +418,7 @@ def test_rewards_of_which_only_one_can_be_had_are_in_conflict_though_no_pair_is_
     one_of_four = np.eye(4)[rng().integers(0, 4, (64, 8))]
     finding = the(Kind.CONFLICT, one_of_four, list("abcd"), [1, 1.1, 0.9, 1.2])
     assert (finding.severity, finding.rewards) == (Severity.WARNING, ())
-    assert finding.message.startswith("100 % of the rollouts")
+    assert "100 % of the rollouts" in finding.message
     assert finding.evidence["chance_conflict"] < 0.75
     shuffled = rng().permuted(one_of_four, axis=1)
     assert not found(Kind.CONFLICT, shuffled, list("abcd"), [1, 1.1, 0.9, 1.2])
@@ -429,12 +442,13 @@ def test_nine_of_ten_groups_without_signal_are_too_many():
     finding = the(Kind.NO_SIGNAL, batch, A)
     assert (finding.severity, finding.rewards) == (Severity.WARNING, ())
     assert "90 % of the 50 groups" in finding.message
+    assert "exactly 0" in finding.message
     assert not found(Kind.NO_SIGNAL, stacked(varies_in(6, uniform(1, 50), otherwise=0.5)), A)
 
 
 def test_weights_of_zero_give_no_signal_and_the_remedy_says_so():
     finding = the(Kind.NO_SIGNAL, stacked(uniform(), uniform(1)), B, [0, 0])
-    assert finding.remedy == "give a reward a weight other than 0"
+    assert "weight other than 0" in finding.remedy
 
 
 def test_the_gain_is_high_where_few_groups_have_signal():
@@ -462,7 +476,7 @@ def test_one_failure_among_very_many_samples_is_extreme(samples, extreme):
     findings = found(Kind.EXTREME, rewards, A, estimator="mo_grpo")
     assert bool(findings) == extreme
     if extreme:
-        assert "the largest advantage is 11.2, 11 times" in findings[0].message
+        assert all(number in findings[0].message for number in ("11.2", "11 times"))
         assert "max_advantage" in findings[0].remedy
 
 
@@ -509,13 +523,14 @@ def test_many_binary_rewards_are_merged_by_grpo():
     batch = (rng().random((32, 16, 6)) < [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]).astype(float)
     finding = the(Kind.MERGED, batch, list("abcdef"))
     assert finding.severity is Severity.NOTE
-    assert "in a group of 16, where there are" in finding.message
+    assert all(word in finding.message for word in ("group of 16", "GRPO"))
     assert not found(Kind.MERGED, batch[:, :, :2], B)
     assert not found(Kind.MERGED, batch, list("abcdef"), estimator="grpo")
     recorded = the(
         Kind.MERGED, batch, list("abcdef"), estimator=None, advantages=gdpo(batch, [1] * 6)
     )
-    assert recorded.remedy.startswith("none needed, if the advantages were made of these rewards")
+    assert "rewards and weights" in recorded.remedy
+    assert recorded.remedy != finding.remedy
 
 
 def test_findings_come_worst_first():

