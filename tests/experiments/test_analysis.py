@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from gdpo.experiments.analysis import analyse
+from gdpo.experiments.comparison import details, headline
 from gdpo.experiments.reading import Experiment, Measured, Run
 
 FORMAT = Measured("format", 0.0, 1.0, 1.0)
@@ -45,14 +46,13 @@ def test_an_estimator_that_ends_higher_with_every_seed_is_reported_with_its_inte
     assert d.p_value == d.p_adjusted == d.p_floor == pytest.approx(1 / 126)
     assert d.p_time == pytest.approx(1 / 126)
     assert not found.exploratory
-    assert found.question == (
-        "Does gdpo do better than grpo on tool_calling: does format end higher, or reach 80 % of "
-        "its range sooner?"
+    assert all(word in found.question for word in ("gdpo", "grpo", "tool_calling", "format"))
+    assert headline(found) == (
+        "gdpo ends 0.3040 higher than grpo in format (95 % interval 0.3001 to 0.3079, 5 seeds, "
+        "p = 0.0079)."
     )
-    assert found.answer == (
-        "gdpo ends higher than grpo in format, by 0.304 (95 % interval 0.3 to 0.308, 5 seeds, "
-        "p = 0.0079); 5 of 5 runs of grpo never came to 80 % of format."
-    )
+    [never] = details(found)
+    assert "5 of 5 runs of grpo" in never
 
 
 def test_outcomes_hold_the_figures_of_each_estimator():
@@ -73,11 +73,16 @@ def test_three_seeds_are_exploratory_and_cannot_go_below_a_tenth():
     assert found.differences[0].p_value == pytest.approx(0.1)
     assert found.differences[0].p_time == pytest.approx(0.1)
     assert np.isnan(found.outcomes[0].final.low), "no interval of 3 seeds holds what it says"
-    assert found.answer.startswith("No difference between gdpo and grpo can be told with 3 seeds:")
-    assert "; with 3 seeds no p-value can be below 0.1;" in found.answer
+    assert "with 3 seeds" in headline(found)
+    assert "5 seeds are the fewest" in headline(found)
+    least, seen, *_ = details(found)
+    assert "3 seeds" in least
+    assert "0.1" in least
+    assert "every run of gdpo" in seen
+    assert "0.302" in seen
 
 
-def test_arms_that_are_alike_are_not_told_apart():
+def test_no_difference_is_reported_between_estimators_that_are_alike():
     rng = np.random.default_rng(0)
     runs = [
         run(label, s, format=rising(v))
@@ -87,19 +92,20 @@ def test_arms_that_are_alike_are_not_told_apart():
     found = analyse(experiment(runs))
     assert found.differences[0].p_adjusted > 0.05
     assert found.differences[0].final.low < 0 < found.differences[0].final.high
-    assert found.answer.startswith("No difference between gdpo and grpo can be told with 6 seeds")
-    assert "95 % interval -" in found.answer
-    assert "no p-value" not in found.answer
+    assert headline(found) == "No difference between gdpo and grpo was found with 6 seeds."
+    assert "95 % interval \N{MINUS SIGN}" in details(found)[0]
+    assert "-" not in found.answer
+    assert "fewest" not in found.answer
 
 
 def test_an_estimator_that_ends_lower_is_reported_as_lower():
     (d,) = analyse(experiment(apart(gap=-0.3))).differences
     assert d.final.high < 0
-    answer = analyse(experiment(apart(gap=-0.3))).answer
-    assert "gdpo ends lower than grpo in format, by 0.296 (95 % interval 0.292 to 0.3," in answer
+    said = headline(analyse(experiment(apart(gap=-0.3))))
+    assert said.startswith("gdpo ends 0.2960 lower than grpo in format (95 % interval 0.292")
 
 
-def test_what_speaks_against_a_result_is_told_with_it():
+def test_a_difference_in_the_other_direction_is_named_in_the_headline_and_detailed_below():
     runs = [
         run(label, s, format=rising(0.5 + f + 0.01 * s), correctness=rising(c + 0.02 * s))
         for label, f, c in (("grpo", 0.0, 2.0), ("gdpo", 0.4, 1.0))
@@ -108,12 +114,13 @@ def test_what_speaks_against_a_result_is_told_with_it():
     found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
     assert [d.reward for d in found.differences] == ["format", "correctness"]
     assert [d.p_adjusted for d in found.differences] == pytest.approx([2 / 126] * 2)
-    assert "gdpo ends higher than grpo in format, by 0.4" in found.answer
-    assert "; but gdpo ends lower than grpo in correctness, by 1 (" in found.answer
-    assert "corrected for 2 comparisons" in found.answer
+    assert "higher than grpo in format (" in headline(found)
+    assert headline(found).endswith("corrected p = 0.016), but lower in correctness.")
+    assert "gdpo ends 1 lower than grpo in correctness" in details(found)[0]
+    assert any("2 comparisons" in sentence for sentence in details(found))
 
 
-def test_arms_that_end_alike_can_be_told_apart_by_their_pace():
+def test_estimators_that_end_alike_can_differ_in_their_steps_to_the_threshold():
     runs = [
         run(label, s, format=rising(0.9 + 0.01 * ((s * k) % 5), at=at + s))
         for label, at, k in (("grpo", 60, 1), ("gdpo", 20, 2))
@@ -122,13 +129,14 @@ def test_arms_that_end_alike_can_be_told_apart_by_their_pace():
     found = analyse(experiment(runs))
     assert found.differences[0].p_value > 0.5
     assert found.differences[0].p_time_adjusted == pytest.approx(1 / 126)
-    assert found.answer == (
-        "gdpo comes to 80 % of format sooner than grpo (half of the runs by step 27 against by "
-        "step 67, 5 seeds, p = 0.0079), and where they end no difference can be told."
+    assert headline(found) == (
+        "gdpo reaches 80 % of the range of format sooner than grpo (median step 27 instead of "
+        "step 67, 5 seeds, p = 0.0079)."
     )
+    assert "end" in details(found)[0]
 
 
-def test_several_arms_and_rewards_are_corrected_together():
+def test_several_estimators_and_rewards_are_corrected_together():
     rng = np.random.default_rng(1)
     runs = [
         run(label, s, format=rising(shift + 0.01 * rng.random()), correctness=rising(rng.random()))
@@ -141,14 +149,15 @@ def test_several_arms_and_rewards_are_corrected_together():
     assert (first.label, first.reward, first.baseline) == ("gdpo", "format", "grpo")
     assert first.p_adjusted == pytest.approx(6 * first.p_value)
     assert all(d.p_adjusted >= d.p_value for d in found.differences)
-    assert found.question.startswith("Do gdpo, rloo and dvao do better than grpo on tool_calling:")
-    # With more comparisons than 5 seeds can carry, even estimators wholly apart cannot be told.
+    assert "gdpo, rloo and dvao" in found.question
+    # With this many comparisons, 5 seeds cannot show even a difference without any overlap.
     many = [
         replace(r, label=f"{r.label}_{i}") for i in range(8) for r in apart() if r.label == "gdpo"
     ]
     crowded = analyse(experiment([*apart(), *many]))
     assert min(d.p_adjusted for d in crowded.differences) == pytest.approx(9 / 126)
-    assert "no p-value can be below 0.0079, 0.071 when corrected" in crowded.answer
+    assert "6 seeds are the fewest" in headline(crowded)
+    assert "0.071 after correction" in details(crowded)[0]
 
 
 def test_failed_runs_count_with_what_they_reached():
@@ -165,8 +174,10 @@ def test_failed_runs_count_with_what_they_reached():
     assert found.differences[0].pairs == 4
     assert found.exploratory
     assert gdpo.survival.share[-1] == 0, "the one cut short at step 7 was no longer awaited"
-    assert "1 of 5 runs of grpo ended early and counts with what it reached" in found.answer
-    assert "1 of 5 runs of gdpo ended before its first step and is left out" in found.answer
+    assert any("1 of 5 runs of grpo failed early" in each for each in details(found))
+    assert any(
+        "1 of 5 runs of gdpo failed before its first step" in each for each in details(found)
+    )
 
 
 def test_a_run_that_failed_after_its_last_step_did_not_fail():
@@ -179,9 +190,8 @@ def test_an_experiment_that_has_just_begun_says_so():
     found = analyse(experiment(runs))
     assert found.outcomes[0].runs == found.differences[0].pairs == 0
     assert np.isnan([found.differences[0].p_value, *found.outcomes[0].survival.share]).all()
-    assert found.answer == (
-        "No seed has ended both in grpo and in another estimator yet; 10 of 10 runs are not done yet."
-    )
+    assert headline(found).startswith("No seed has ended for both grpo and another")
+    assert "10 of 10 runs" in details(found)[-1]
     runs[0] = run("grpo", 0, "running", format=[0.9] * 3)
     runs[5] = run("gdpo", 0, "running", format=[0.2] * 40)
     found = analyse(experiment(runs))
@@ -203,13 +213,14 @@ def test_two_runs_that_have_ended_are_a_pair_without_an_interval():
 def test_one_label_is_described_and_compared_with_nothing():
     found = analyse(experiment(apart()[:5]))
     assert found.differences == ()
-    assert found.question == "How far does grpo come on tool_calling in format?"
-    assert found.answer == "grpo ends format at 0.57 (95 % interval 0.55 to 0.59) over 5 seeds."
+    assert (
+        headline(found) == "grpo ends format at 0.570 (95 % interval 0.550 to 0.590) with 5 seeds."
+    )
     alone = analyse(experiment(apart()[:1]))
     assert alone.exploratory
-    assert alone.answer == "grpo ends format at 0.55 (its interval cannot be told) over 1 seed."
+    assert headline(alone) == "grpo ends format at 0.55 (no interval) with 1 seed."
     nothing = analyse(experiment([run("grpo", 0)]))
-    assert nothing.answer == "No run of grpo has a step yet."
+    assert headline(nothing) == "No run of grpo has a step yet."
 
 
 def test_runs_that_are_all_alike_from_the_first_step_on():
@@ -219,10 +230,9 @@ def test_runs_that_are_all_alike_from_the_first_step_on():
     assert (d.final.value, d.p_value, d.p_time) == (0.0, 1.0, 1.0)
     assert np.isnan(d.final.low)
     assert found.outcomes[0].survival.median.value == 5
-    assert found.answer == (
-        "No difference between gdpo and grpo can be told with 5 seeds: the best supported, in "
-        "format, is +0 (its interval cannot be told, p = 1)."
-    )
+    assert d.constant
+    assert headline(found) == "No difference between gdpo and grpo was found with 5 seeds."
+    assert "format" in details(found)[0]
 
 
 def test_runs_of_one_step_can_reach_it():
@@ -304,7 +314,7 @@ def test_ten_arms_of_twenty_seeds_are_compared_in_every_reward():
     assert len(found.differences) == 27
 
 
-def test_the_pace_that_is_told_is_the_one_that_was_tested():
+def test_sooner_means_sooner_in_the_statistic_that_was_tested():
     """Three of ten at once and the others never are fewer than all of them late."""
     end = [0.5] * 100
     late = [run("gdpo", s, format=[0.1] * (845 + s) + [0.9] * (55 - s) + end) for s in range(10)]
@@ -314,17 +324,84 @@ def test_the_pace_that_is_told_is_the_one_that_was_tested():
     (d,) = found.differences
     assert d.p_time_adjusted < 0.05
     assert d.excess > 0
-    assert found.answer.startswith("gdpo comes to 80 % of format sooner than grpo")
+    assert "sooner than grpo" in headline(found)
 
 
 def test_four_seeds_are_called_no_better_whatever_their_p_value():
     found = analyse(experiment(apart(4)))
     assert found.differences[0].p_adjusted < 0.05
-    assert found.answer.startswith("No difference between gdpo and grpo can be told with 4 seeds")
+    assert headline(found).startswith("No difference between gdpo and grpo was found with 4 seeds")
+    assert "5 seeds are the fewest" in headline(found)
 
 
 def test_runs_that_still_go_on_have_not_failed_to_arrive():
     going = [run("gdpo", s, "running", format=[0.1] * 12) for s in range(5)]
     found = analyse(experiment([r for r in apart() if r.label == "grpo"] + going))
-    assert "never came" not in found.answer
-    assert "5 of 10 runs are not done yet" in found.answer
+    assert "never reached" not in found.answer
+    assert "5 of 10 runs" in details(found)[-1]
+
+
+def test_a_reward_that_is_constant_in_all_runs_takes_no_comparison_away_from_the_others():
+    brevity = Measured("brevity", 0.0, 1.0, 1.0)
+    runs = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in apart()]
+    found = analyse(experiment(runs, rewards=(FORMAT, brevity)))
+    format_d, brevity_d = found.differences
+    assert (format_d.constant, brevity_d.constant) == (False, True)
+    assert format_d.p_adjusted == format_d.p_value == pytest.approx(1 / 126)
+    assert brevity_d.p_adjusted == brevity_d.p_time_adjusted == 1
+    assert "corrected" not in headline(found)
+    assert any("brevity" in sentence for sentence in details(found))
+
+
+def test_a_reward_that_is_constant_in_one_estimator_only_is_counted():
+    brevity = Measured("brevity", 0.0, 1.0, 1.0)
+    ends = {"grpo": [1.0] * 5, "gdpo": [1.0, 1.0, 1.0, 1.0, 0.9]}
+    runs = [
+        replace(r, means={**r.means, "brevity": np.full(100, ends[r.label][r.seed])})
+        for r in apart()
+    ]
+    format_d, brevity_d = analyse(experiment(runs, rewards=(FORMAT, brevity))).differences
+    assert not brevity_d.constant
+    assert format_d.p_adjusted == pytest.approx(2 / 126)
+
+
+def test_whether_a_reward_counts_does_not_depend_on_which_run_is_whose():
+    """The rule looks at all runs together: with labels exchanged it decides the same."""
+    rng = np.random.default_rng(3)
+    brevity = Measured("brevity", 0.0, 1.0, 1.0)
+    runs = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in apart()]
+    for _ in range(5):
+        order = rng.permutation(len(runs))
+        mixed = [replace(runs[i], means=runs[j].means) for i, j in enumerate(order)]
+        found = analyse(experiment(mixed, rewards=(FORMAT, brevity))).differences
+        assert [d.constant for d in found] == [False, True]
+        assert found[0].p_adjusted == found[0].p_value
+
+
+def test_a_threshold_that_no_run_reached_takes_no_comparison_of_times_away():
+    runs = [replace(r, means={**r.means, "correctness": np.full(100, -1.0)}) for r in apart()]
+    format_d, _ = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS))).differences
+    assert format_d.p_time_adjusted == format_d.p_time == pytest.approx(1 / 126)
+
+
+def test_no_difference_is_called_the_best_among_equal_p_values():
+    """Three seeds, two rewards, everything apart: all p-values are the smallest possible."""
+    runs = [
+        run(label, s, format=rising(f + 0.01 * s), correctness=rising(c + 0.01 * s))
+        for label, f, c in (("grpo", 0.1, 2.0), ("gdpo", 0.4, 1.0))
+        for s in range(3)
+    ]
+    found = analyse(experiment(runs, rewards=(FORMAT, CORRECTNESS)))
+    assert "format" not in headline(found)
+    assert "correctness" not in headline(found)
+    seen = [sentence for sentence in details(found) if "every run" in sentence]
+    assert ["format" in seen[0], "correctness" in seen[1]] == [True, True]
+
+
+def test_the_headline_is_one_sentence_in_every_case():
+    cases = [apart(), apart(3), apart(1), apart()[:5], apart(gap=-0.3), apart(gap=0.0)]
+    for runs in cases:
+        said = headline(analyse(experiment(runs)))
+        assert said.endswith(".")
+        assert ". " not in said
+        assert ";" not in said or "fewest" in said

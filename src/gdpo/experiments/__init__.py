@@ -1,1 +1,1 @@
-"""Experiments: several estimators, many seeds, and what can honestly be said of their difference."""
+"""Compares estimators over several seeds: trains the runs, reads them and tests the differences."""

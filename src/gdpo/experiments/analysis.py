@@ -1,22 +1,18 @@
-"""From the runs of an experiment to what is known of every estimator and of their differences."""
+"""Computes the results of an experiment from its runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.experiments.comparison import (
-    FEWEST_SEEDS,
-    Comparison,
-    Difference,
-    Interval,
-    Outcome,
-    answer,
-    question,
-)
+from gdpo.experiments.comparison import Comparison, Difference, Outcome
 from gdpo.experiments.reading import OPEN, Experiment, Measured, Run
 from gdpo.experiments.statistics import (
+    FEWEST_SEEDS,
+    ROUNDING,
+    Interval,
     bootstrap,
     expanded_level,
     holm,
@@ -31,7 +27,7 @@ from gdpo.experiments.threshold import WINDOW, best, final, first_reached
 
 @dataclass(frozen=True, slots=True)
 class _Traces:
-    """What each run of an estimator came to in one reward, seed by seed."""
+    """Figures of each run of an estimator in one reward, one per seed."""
 
     seeds: tuple[int, ...]
     begun: Bool[np.ndarray, " seed"]
@@ -39,29 +35,39 @@ class _Traces:
     finals: Float[np.ndarray, " seed"]
     bests: Float[np.ndarray, " seed"]
     times: Float[np.ndarray, " seed"]
-    """The step at which it came to the threshold, or its last step."""
+    """Step at which the run reached the threshold, or its last step."""
     reached: Bool[np.ndarray, " seed"]
 
 
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
-    """Every reward of every estimator, and every estimator against the first, seed by seed.
+    """Compute the results of every estimator in every reward, and its differences to the baseline.
 
-    - A run counts from its first step on, with what it reached: its final is the mean of the last
-      tenth of the steps that it took, whether it finished, failed or is still running. For the time
-      to the threshold it is censored at its last step. A run without a step is left out.
-    - Finals and bests of an estimator are interquartile means over its seeds, with expanded percentile
-      bootstrap intervals; under 5 seeds without one, since none of 3 values holds what it says.
-    - A reward that an estimator gates or makes otherwise than the first estimator is not compared there.
-    - An estimator is compared with the first over the seeds that have ended in both, so that no run is
-      held against one that is further on: Student's interval for the mean difference, permutation
-      tests for finals and for log-rank scores. P-values are corrected (Holm) for all estimators and
-      rewards, finals and times each by themselves; intervals are not.
+    - A run counts from its first step on. Its final reward is the mean of the last tenth of the
+      steps that it took, whether it finished, failed or is still running. For the time to the
+      threshold it is censored at its last step. A run without a step is left out.
+    - The final and the best reward of an estimator are interquartile means over its seeds, with
+      expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
+      no bootstrap interval of 3 values has the coverage that it claims.
+    - A reward is not compared if an estimator gates it, or sets its options, in another way than
+      the baseline does.
+    - An estimator is compared with the baseline over the seeds that have ended in both, with
+      Student's interval for the mean difference, and permutation tests for the final rewards and
+      the log-rank scores. P-values are corrected (Holm) for all estimators and rewards, separately
+      for final rewards and for times. Intervals are not corrected.
+    - A reward that ended with the same value in all runs is not counted in the correction, nor are
+      the times of a reward whose threshold no run reached. This is decided from the runs of all
+      estimators together, without their labels. No relabelling changes it, so each permutation test
+      stays valid given what was left out. The p-value of such a comparison is always 1.
 
     The same runs give the same figures, in whatever order the seeds are.
 
     Args:
-        experiment: What the runs left behind so far.
-        draws: Bootstrap samples.
+        experiment: The experiment, finished or not.
+        draws: Number of bootstrap samples.
+
+    References:
+        Tarone 1990, "A modified Bonferroni method for discrete data", which leaves out all
+        comparisons that cannot be significant; here only those whose p-value is always 1.
     """
     traces = {
         (label, reward.name): _traces(experiment, label, reward)
@@ -86,15 +92,14 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
             for label in experiment.labels[1:]
             if (label, reward.name) not in experiment.unlike
             if (first := (experiment.labels[0], reward.name))
-        )
+        ),
+        traces,
     )
     return Comparison(
         experiment=experiment,
         outcomes=outcomes,
         differences=differences,
         hypervolumes=_hypervolumes(experiment, outcomes, draws),
-        question=question(experiment),
-        answer=answer(experiment, outcomes, differences),
         exploratory=_few_seeds(outcomes, differences),
     )
 
@@ -152,7 +157,7 @@ def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
 def _difference(
     label: str, baseline_label: str, reward: Measured, ours: _Traces, *, baseline: _Traces
 ) -> Difference:
-    """That of one estimator; its p-values are not corrected yet."""
+    """Return the difference of one estimator; its p-values are not corrected yet."""
     theirs = {seed: i for i, seed in enumerate(baseline.seeds) if _comparable(baseline, i)}
     pairs = [
         (i, theirs[seed])
@@ -186,13 +191,35 @@ def _comparable(traces: _Traces, i: int) -> bool:
     return bool(traces.ended[i]) and not np.isnan(traces.finals[i])
 
 
-def _corrected(differences: tuple[Difference, ...]) -> tuple[Difference, ...]:
-    finals = holm([d.p_value for d in differences])
-    times = holm([d.p_time for d in differences])
+def _corrected(
+    differences: tuple[Difference, ...], traces: Mapping[tuple[str, str], _Traces]
+) -> tuple[Difference, ...]:
+    """Return the differences with corrected p-values, without those that cannot differ."""
+    constant, untimed = set[str](), set[str]()
+    for reward in {d.reward for d in differences}:
+        of_reward = [each for (_, name), each in traces.items() if name == reward]
+        compared = [each.ended & ~np.isnan(each.finals) for each in of_reward]
+        pairs = list(zip(of_reward, compared, strict=True))
+        if _constant(np.concatenate([each.finals[kept] for each, kept in pairs])):
+            constant.add(reward)
+        if not any(each.reached[kept].any() for each, kept in pairs):
+            untimed.add(reward)
+    finals = holm([nan if d.reward in constant else d.p_value for d in differences])
+    times = holm([nan if d.reward in untimed else d.p_time for d in differences])
     return tuple(
-        replace(d, p_adjusted=p, p_time_adjusted=p_time)
+        replace(
+            d,
+            p_adjusted=d.p_value if d.reward in constant else p,
+            p_time_adjusted=d.p_time if d.reward in untimed else p_time,
+            constant=d.reward in constant,
+        )
         for d, p, p_time in zip(differences, finals, times, strict=True)
     )
+
+
+def _constant(values: Float[np.ndarray, " run"]) -> bool:
+    """Return whether all values are equal up to rounding."""
+    return bool(len(values)) and bool(np.ptp(values) <= ROUNDING * np.max(np.abs(values)))
 
 
 def _hypervolumes(
@@ -214,7 +241,7 @@ def _hypervolumes(
 
 
 def _scaled(values: Float[np.ndarray, " seed"], reward: Measured) -> Float[np.ndarray, " seed"]:
-    # Clipped: a mean of rewards at an end of their range can be beside it by rounding.
+    # Rounding can move a mean at an end of its range outside the range.
     return np.clip((values - reward.low) / (reward.high - reward.low), 0.0, 1.0)
 
 

@@ -1,128 +1,114 @@
-"""What is known after an experiment: the figures of every estimator, and their differences."""
+"""The results of an experiment: figures of each estimator, differences, and the conclusion."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import floor, isnan, log10
 
 import numpy as np
 from jaxtyping import Float
 
 from gdpo.experiments.reading import OPEN, Experiment, Measured
-
-FEWEST_SEEDS = 5
-"""With fewer an estimator, a result is exploratory, nothing is called better, and averages have no
-intervals."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure with its 95 % interval. NaN: it cannot be told."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Survival:
-    """The share of runs that have not reached the threshold yet (Kaplan-Meier)."""
-
-    steps: Float[np.ndarray, " time"]
-    """Where the share changes, the first being 0."""
-    share: Float[np.ndarray, " time"]
-    """From that step on."""
-    low: Float[np.ndarray, " time"]
-    high: Float[np.ndarray, " time"]
-    median: Interval
-    """Steps until half of the runs have; NaN: not within the steps that were run."""
+from gdpo.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival, fewest_seeds
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One reward in one estimator, over its seeds."""
+    """The results of one estimator in one reward, over its seeds."""
 
     label: str
     reward: str
     runs: int
-    """With at least one step."""
+    """Runs with at least one step."""
     failed: int
-    """Of these, that failed before their last step; they count with what they
+    """Runs among them that failed before their last step. They count with the reward they had
     reached."""
     final: Interval
-    """Interquartile mean over the seeds of the mean of the last tenth of a run's steps. Under 5
-    seeds it has no interval."""
+    """Interquartile mean over the seeds of a run's mean reward in the last tenth of its steps. With
+    fewer than 5 seeds it has no interval."""
     best: Interval
-    """Likewise of the highest running mean."""
+    """Interquartile mean over the seeds of a run's highest running mean."""
     finals: Float[np.ndarray, " seed"]
-    """Of each run of the estimator, as `Experiment.runs_of` has them; NaN: of a run without a step."""
+    """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no step."""
     reached: int
-    """Runs that came to the threshold."""
+    """Number of runs that reached the threshold."""
     survival: Survival
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One reward in one estimator against the first estimator, seed by seed."""
+    """The difference between one estimator and the baseline in one reward, paired by seed."""
 
     label: str
     baseline: str
     reward: str
     pairs: int
-    """Seeds whose runs have ended in both estimators, with a final; a failed run has one too."""
+    """Seeds whose runs have ended in both estimators and have a final reward. Failed runs count."""
     final: Interval
-    """Mean of the paired differences of the finals: above 0, this estimator ends higher."""
+    """Mean paired difference of the final rewards. Above 0: this estimator ends higher."""
     p_value: float
-    """Two-sided permutation test of the finals."""
+    """P-value of the two-sided permutation test of the final rewards."""
     p_adjusted: float
-    """Corrected for the number of estimators and rewards compared (Holm)."""
+    """`p_value` after Holm's correction for all comparisons of estimators and rewards."""
     p_floor: float
-    """The least p-value that so many seeds can give."""
+    """Smallest attainable p-value with this number of seeds, before correction."""
     p_time: float
-    """Permutation test with the log-rank statistic of the steps to the threshold. The chi-squared
-    approximation goes below the floor with few seeds."""
+    """P-value of the permutation test of the steps to the threshold (log-rank statistic). The usual
+    chi-squared approximation gives p-values that are too small with few seeds."""
     p_time_adjusted: float
+    """`p_time` after Holm's correction."""
     excess: float
-    """Runs of this estimator that came to the threshold, less those expected were the estimators alike: above
-    0, it came there sooner. What `p_time` is the p-value of."""
+    """Runs of this estimator that reached the threshold, minus the number expected if the
+    estimators were equal. Above 0: it reached the threshold sooner. `p_time` tests this figure."""
+    constant: bool = False
+    """Whether all runs of the experiment ended with the same value of this reward. There is nothing
+    to compare then, and the correction does not count this comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that is known after an experiment."""
+    """All results of an experiment."""
 
     experiment: Experiment
     outcomes: tuple[Outcome, ...]
-    """Reward by reward, in each the estimators."""
+    """One for each reward and estimator, reward by reward."""
     differences: tuple[Difference, ...]
-    """Reward by reward, in each all estimators but the first, and those of `Experiment.unlike`."""
+    """One for each reward and estimator, reward by reward, except for the baseline and for the
+    pairs in `Experiment.unlike`."""
     hypervolumes: tuple[tuple[str, Interval], ...]
-    """By estimator: share of the box of all rewards' ranges that the final means dominate, all rewards
-    scaled to [0, 1]; empty for a single reward, and where estimators gate or make one otherwise."""
-    question: str
-    answer: str
-    """One sentence, with its interval."""
+    """For each estimator: the product of its final rewards, each scaled to [0, 1] by its range.
+    Empty for a single reward, and if estimators define a reward differently."""
     exploratory: bool
-    """Fewer than 5 seeds in an estimator, or in common with the first."""
+    """Whether an estimator has fewer than 5 seeds, or fewer than 5 in common with the baseline."""
+
+    @property
+    def question(self) -> str:
+        """The question that the experiment asks."""
+        return question(self.experiment)
+
+    @property
+    def answer(self) -> str:
+        """The headline and the details in one paragraph."""
+        return " ".join([headline(self), *details(self)])
 
     def outcome(self, label: str, reward: str) -> Outcome:
-        """That of one reward in one estimator."""
+        """Return the outcome of one estimator in one reward."""
         return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))
 
     def threshold(self, reward: Measured) -> float:
-        """What a run has to come to."""
+        """Return the value of the reward whose first crossing is timed."""
         return reward.low + self.experiment.reach * (reward.high - reward.low)
 
 
-ALPHA = 0.05
-"""A corrected p-value below this is told as a difference."""
+_LISTED = 4
+"""Most differences that the details list one by one."""
 
 
 def question(experiment: Experiment) -> str:
-    """What the experiment was made to find out."""
+    """Return the question that the experiment asks."""
     rewards = [reward.name for reward in experiment.rewards]
     if len(experiment.labels) == 1:
         return (
-            f"How far does {experiment.labels[0]} come on {experiment.name} in {listed(rewards)}?"
+            f"How high does {experiment.labels[0]} score on {experiment.name} in {listed(rewards)}?"
         )
     first, *others = experiment.labels
     does = "Does" if len(others) == 1 else "Do"
@@ -134,167 +120,259 @@ def question(experiment: Experiment) -> str:
     )
 
 
-def answer(
-    experiment: Experiment, outcomes: Sequence[Outcome], differences: Sequence[Difference]
-) -> str:
-    """What is known, in one sentence: the best-supported result, with its interval.
+def headline(comparison: Comparison) -> str:
+    """Return the conclusion of an experiment as one sentence with one number.
 
-    A difference is told where a corrected p-value is below 0.05. What speaks against it is told
-    with it: a difference the other way, runs that never came to the threshold, runs that failed.
+    A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
+    compared. Among several, the smallest p-value is reported; among equal p-values, the largest
+    share of the reward's range. If another difference has the opposite direction, it is named in
+    the same sentence. If no difference was found, and none could have been, the sentence says how
+    many seeds are needed.
     """
-    compared = [d for d in differences if d.pairs > 0]
-    open_runs = sum(run.state in OPEN for run in experiment.runs)
-    undone = f"{open_runs} of {len(experiment.runs)} runs are not done yet"
+    experiment, compared = comparison.experiment, _compared(comparison)
+    first = experiment.labels[0]
     if len(experiment.labels) == 1:
-        parts = [_alone(experiment, outcomes)]
-    elif not differences:
-        parts = ["No reward is the same in two estimators, so that none can be compared"]
-    elif not compared:
-        yet = " yet" if open_runs else ""
-        parts = [f"No seed has ended both in {experiment.labels[0]} and in another estimator{yet}"]
-    elif max(d.pairs for d in compared) == 1:
-        parts = [_one_seed(experiment, outcomes)]
-    else:
-        parts = _compared(experiment, outcomes, compared)
-    parts += [*_failures(experiment, outcomes), *([undone] if open_runs else [])]
-    return "; ".join(parts) + "."
+        return _single(comparison)
+    if not comparison.differences:
+        return "No reward is defined in the same way in two estimators, so nothing can be compared."
+    if not compared:
+        yet = " yet" if _open_runs(experiment) else ""
+        return f"No seed has ended for both {first} and another estimator{yet}."
+    if max(d.pairs for d in compared) == 1:
+        return "One seed shows how the estimators behave, not which is better."
+    if found := _found(comparison):
+        return _higher(found[0], comparison, contrary=_contrary(found)) + "."
+    if sooner := _sooner(comparison):
+        return _faster(sooner[0], comparison) + "."
+    return _undecided(comparison, compared)
 
 
-def _alone(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
-    known = [o for o in outcomes if not isnan(o.final.value)]
+def details(comparison: Comparison) -> tuple[str, ...]:
+    """Return the sentences that belong below the headline; none if there is nothing to add.
+
+    They list the other differences that were found, the correction, what the number of seeds could
+    show, rewards without any difference to compare, runs that never reached the threshold, failed
+    runs, and runs that have not ended.
+    """
+    experiment, compared = comparison.experiment, _compared(comparison)
+    found = _found(comparison)
+    sentences: list[str] = []
+    if compared and max(d.pairs for d in compared) == 1:
+        sentences += _one_seed(comparison)
+    elif compared:
+        if found:
+            shown, rest = found[1 : 1 + _LISTED], len(found) - 1 - _LISTED
+            sentences += [_higher(d, comparison) + "." for d in shown]
+            sentences += [f"{_count(rest, 'more difference')} were found." if rest > 1 else ""]
+        elif sooner := _sooner(comparison):
+            sentences += [f"{_faster(d, comparison)}." for d in sooner[1 : 1 + _LISTED]]
+            sentences += ["No difference was found in where the runs end."]
+        else:
+            sentences += _limits(compared)
+        sentences += _correction(compared)
+        sentences += _never(comparison, found[0] if found else compared[0])
+    sentences += _failures(comparison)
+    if unfinished := _open_runs(experiment):
+        sentences.append(f"{unfinished} of {len(experiment.runs)} runs have not ended yet.")
+    return tuple(filter(None, sentences))
+
+
+def _compared(comparison: Comparison) -> list[Difference]:
+    return [d for d in comparison.differences if d.pairs > 0]
+
+
+def _counted(compared: Sequence[Difference]) -> int:
+    """Return how many comparisons the correction counts."""
+    return sum(not d.constant for d in compared)
+
+
+def _found(comparison: Comparison) -> list[Difference]:
+    """Return the differences between final rewards that were found, the clearest first."""
+    spans = {r.name: r.high - r.low for r in comparison.experiment.rewards}
+    return sorted(
+        (d for d in _compared(comparison) if d.p_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
+        key=lambda d: (d.p_adjusted, d.p_value, -abs(d.final.value) / spans[d.reward]),
+    )
+
+
+def _sooner(comparison: Comparison) -> list[Difference]:
+    """Return the differences between steps to the threshold that were found, the clearest first."""
+    return sorted(
+        (d for d in _compared(comparison) if d.p_time_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
+        key=lambda d: d.p_time_adjusted,
+    )
+
+
+def _contrary(found: Sequence[Difference]) -> Difference | None:
+    opposite = (d for d in found if d.final.value * found[0].final.value < 0)
+    return next(opposite, None)
+
+
+def _single(comparison: Comparison) -> str:
+    label = comparison.experiment.labels[0]
+    known = [o for o in comparison.outcomes if not isnan(o.final.value)]
     if not known:
-        return f"No run of {experiment.labels[0]} has a step yet"
-    ends = [f"{o.reward} at {o.final.value:.3g} ({_range(o.final)})" for o in known]
-    return f"{experiment.labels[0]} ends {listed(ends)} over {_seeds(known[0].runs)}"
+        return f"No run of {label} has a step yet."
+    ends = [f"{o.reward} at {_value(o.final)} ({_range(o.final)})" for o in known]
+    return f"{label} ends {listed(ends)} with {_count(known[0].runs, 'seed')}."
 
 
-def _one_seed(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
-    ends = [
-        f"{reward.name} ends at "
-        + listed(
-            [
-                f"{_of(outcomes, label, reward.name).final.value:.3g} in {label}"
-                for label in experiment.labels
-            ]
-        )
-        for reward in experiment.rewards
-    ]
-    return f"One seed shows how the estimators behave, not which is better: {'; '.join(ends)}"
-
-
-def _compared(
-    experiment: Experiment, outcomes: Sequence[Outcome], differences: Sequence[Difference]
-) -> list[str]:
-    spans = {reward.name: reward.high - reward.low for reward in experiment.rewards}
-    # Among p-values that are equal, as at the floor, the larger share of its range.
-    by_support = sorted(
-        differences, key=lambda d: (d.p_adjusted, d.p_value, -abs(d.final.value) / spans[d.reward])
-    )
-    best = by_support[0]
-    count = len(differences)
-    soonest = min(differences, key=lambda d: d.p_time_adjusted)
-    if best.p_adjusted < ALPHA and best.pairs >= FEWEST_SEEDS:
-        parts = [_higher(best, count), *_other_way(best, by_support, count)]
-    elif soonest.p_time_adjusted < ALPHA and soonest.pairs >= FEWEST_SEEDS:
-        best = soonest
-        parts = [_sooner(experiment, best, outcomes, count)]
-    else:
-        parts = [_untold(best, experiment.labels, count), *_floor(best, count)]
-    return [*parts, *_never(experiment, best, outcomes)]
-
-
-def _higher(d: Difference, count: int) -> str:
-    return (
-        f"{d.label} ends {_way(d)} than {d.baseline} in {d.reward}, by {abs(d.final.value):.3g} "
-        f"({_range(_magnitude(d.final))}, {_seeds(d.pairs)}, {_p(d.p_adjusted, count)})"
-    )
-
-
-def _other_way(best: Difference, by_support: Sequence[Difference], count: int) -> list[str]:
-    contrary = [
-        d
-        for d in by_support
-        if d.p_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS and d.final.value * best.final.value < 0
-    ]
-    return ["but " + _higher(contrary[0], count)] if contrary else []
-
-
-def _sooner(experiment: Experiment, d: Difference, outcomes: Sequence[Outcome], count: int) -> str:
-    ours, theirs = (_of(outcomes, label, d.reward) for label in (d.label, d.baseline))
-    way = "sooner" if d.excess > 0 else "later"
-    return (
-        f"{d.label} comes to {_percent(experiment.reach)} of {d.reward} {way} than {d.baseline} "
-        f"(half of the runs {_median(ours)} against {_median(theirs)}, {_seeds(d.pairs)}, "
-        f"{_p(d.p_time_adjusted, count)}), and where they end no difference can be told"
-    )
-
-
-def _untold(d: Difference, labels: Sequence[str], count: int) -> str:
-    between = f"between {d.label} and {d.baseline}" if len(labels) == 2 else f"from {d.baseline}"
-    whose = f"in {d.reward}" if len(labels) == 2 else f"that of {d.label} in {d.reward}"
-    return (
-        f"No difference {between} can be told with {_seeds(d.pairs)}: the best supported, "
-        f"{whose}, is {d.final.value:+.3g} ({_range(d.final)}, {_p(d.p_adjusted, count)})"
-    )
-
-
-def _floor(d: Difference, count: int) -> list[str]:
-    if d.p_floor * count < ALPHA:
-        return []
-    corrected = f", {min(1.0, d.p_floor * count):.2g} when corrected" if count > 1 else ""
-    return [f"with {_seeds(d.pairs)} no p-value can be below {d.p_floor:.2g}{corrected}"]
-
-
-def _never(experiment: Experiment, d: Difference, outcomes: Sequence[Outcome]) -> list[str]:
-    of_both = [_of(outcomes, label, d.reward) for label in (d.label, d.baseline)]
+def _one_seed(comparison: Comparison) -> list[str]:
+    labels = comparison.experiment.labels
     return [
-        f"{o.runs - o.reached} of {o.runs} runs of {o.label} never came to "
-        f"{_percent(experiment.reach)} of {o.reward}"
-        for o in of_both
-        if o.reached < o.runs and not _running(experiment, o.label)
+        f"{reward.name} ends at "
+        + listed([f"{_value(comparison.outcome(a, reward.name).final)} in {a}" for a in labels])
+        + "."
+        for reward in comparison.experiment.rewards
     ]
 
 
-def _running(experiment: Experiment, label: str) -> bool:
-    return any(run.state in OPEN for run in experiment.runs_of(label))
+def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | None = None) -> str:
+    size = d.final
+    if size.value < 0:
+        size = Interval(-size.value, -size.high, -size.low)
+    text = (
+        f"{d.label} ends {_value(size)} {_way(d)} than {d.baseline} in {d.reward} "
+        f"({_range(size)}, {_count(d.pairs, 'seed')}, {_p(d.p_adjusted, comparison)})"
+    )
+    if contrary is None:
+        return text
+    whose = "" if contrary.label == d.label else f"{contrary.label} ends "
+    return f"{text}, but {whose}{_way(contrary)} in {contrary.reward}"
 
 
-def _failures(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
-    parts: list[str] = []
+def _faster(d: Difference, comparison: Comparison) -> str:
+    medians = [_median(comparison.outcome(label, d.reward)) for label in (d.label, d.baseline)]
+    return (
+        f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
+        f"{'sooner' if d.excess > 0 else 'later'} than {d.baseline} (median {medians[0]} instead "
+        f"of {medians[1]}, {_count(d.pairs, 'seed')}, {_p(d.p_time_adjusted, comparison)})"
+    )
+
+
+def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
+    labels = comparison.experiment.labels
+    between = f"between {labels[1]} and {labels[0]}" if len(labels) == 2 else f"from {labels[0]}"
+    seeds = f"{_count(max(d.pairs for d in compared), 'seed')}"
+    text = f"No difference {between} was found with {seeds}"
+    if _could_decide(compared) or not _counted(compared):
+        return f"{text}."
+    needed = _count(fewest_seeds(_counted(compared)), "seed")
+    return f"{text}; {needed} are the fewest that could show one."
+
+
+def _could_decide(compared: Sequence[Difference]) -> bool:
+    """Return whether any result of these comparisons could have been called a difference."""
+    count = _counted(compared)
+    return any(
+        d.pairs >= FEWEST_SEEDS and d.p_floor * count < ALPHA for d in compared if not d.constant
+    )
+
+
+def _limits(compared: Sequence[Difference]) -> list[str]:
+    """Return what the number of seeds could show, and the differences that were seen."""
+    count = _counted(compared)
+    varied = [d for d in compared if not d.constant]
+    if not varied:
+        return []
+    if _could_decide(compared):
+        shown = [_seen(d) for d in varied] if count <= _LISTED else []
+        return (
+            [*shown, "Smaller differences than these intervals need more seeds."] if shown else []
+        )
+    least = min(d.p_floor for d in varied)
+    corrected = f", or {_p_value(min(1.0, least * count))} after correction" if count > 1 else ""
+    seeds = _count(max(d.pairs for d in varied), "seed")
+    apart = [d for d in varied if d.p_value <= d.p_floor and d.final.value != 0 and d.pairs > 1]
+    return [
+        f"With {seeds} the smallest possible p-value is {_p_value(least)}{corrected}.",
+        *(_apart(d) for d in apart[:_LISTED]),
+    ]
+
+
+def _seen(d: Difference) -> str:
+    return f"In {d.reward}, {d.label} minus {d.baseline} is {_value(d.final)} ({_range(d.final)})."
+
+
+def _apart(d: Difference) -> str:
+    size = d.final
+    if size.value < 0:
+        size = Interval(-size.value, -size.high, -size.low)
+    return (
+        f"In {d.reward}, every run of {d.label} ended {_way(d)} than every run of {d.baseline}, by "
+        f"{_value(size)} on average ({_range(size)}), but so few seeds cannot rule out chance."
+    )
+
+
+def _correction(compared: Sequence[Difference]) -> list[str]:
+    count = _counted(compared)
+    constant = list(dict.fromkeys(d.reward for d in compared if d.constant))
+    same = "the same value" if len(constant) == 1 else "the same values"
+    return [
+        f"P-values are corrected for {count} comparisons." if count > 1 else "",
+        f"All runs ended with {same} of {listed(constant)}, so there is nothing to compare in "
+        f"{'it' if len(constant) == 1 else 'them'}."
+        if constant
+        else "",
+    ]
+
+
+def _never(comparison: Comparison, d: Difference) -> list[str]:
+    experiment = comparison.experiment
+    return [
+        f"{o.runs - o.reached} of {o.runs} runs of {o.label} never reached "
+        f"{_percent(experiment.reach)} of the range of {o.reward}."
+        for o in (comparison.outcome(label, d.reward) for label in (d.label, d.baseline))
+        if o.reached < o.runs and not any(run.state in OPEN for run in experiment.runs_of(o.label))
+    ]
+
+
+def _failures(comparison: Comparison) -> list[str]:
+    experiment, sentences = comparison.experiment, list[str]()
     for label in experiment.labels:
         runs = experiment.runs_of(label)
-        early = next((o.failed for o in outcomes if o.label == label), 0)
+        early = next((o.failed for o in comparison.outcomes if o.label == label), 0)
         lost = sum(run.state == "failed" and run.steps == 0 for run in runs)
         if early:
-            counted = "counts with what it" if early == 1 else "count with what they"
-            parts.append(
-                f"{early} of {len(runs)} runs of {label} ended early and {counted} reached"
+            counted = "counts with the reward it" if early == 1 else "count with the reward they"
+            sentences.append(
+                f"{early} of {len(runs)} runs of {label} failed early and {counted} had reached."
             )
         if lost:
             left = "its first step and is" if lost == 1 else "their first step and are"
-            parts.append(f"{lost} of {len(runs)} runs of {label} ended before {left} left out")
-    return parts
+            sentences.append(
+                f"{lost} of {len(runs)} runs of {label} failed before {left} left out."
+            )
+    return sentences
 
 
-def _of(outcomes: Sequence[Outcome], label: str, reward: str) -> Outcome:
-    return next(o for o in outcomes if (o.label, o.reward) == (label, reward))
+def _open_runs(experiment: Experiment) -> int:
+    return sum(run.state in OPEN for run in experiment.runs)
 
 
 def _way(d: Difference) -> str:
     return "higher" if d.final.value > 0 else "lower"
 
 
-def _magnitude(interval: Interval) -> Interval:
-    """Of a drop, how far it goes down."""
-    if interval.value >= 0:
-        return interval
-    return Interval(-interval.value, -interval.high, -interval.low)
+def _value(interval: Interval) -> str:
+    return _number(interval.value, interval)
 
 
 def _range(interval: Interval) -> str:
     if isnan(interval.low):
-        return "its interval cannot be told"
-    return f"95 % interval {interval.low:.3g} to {interval.high:.3g}"
+        return "no interval"
+    low, high = (_number(end, interval) for end in (interval.low, interval.high))
+    return f"95 % interval {low} to {high}"
+
+
+def _number(value: float, interval: Interval) -> str:
+    """Write a value with two digits of its interval's width; without an interval, three digits."""
+    width = interval.high - interval.low
+    if isnan(width) or width <= 0:
+        text = f"{value:.3g}"
+    else:
+        text = f"{value:.{min(6, max(0, 1 - floor(log10(width))))}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.lstrip("-")
 
 
 def _percent(share: float) -> str:
@@ -303,18 +381,23 @@ def _percent(share: float) -> str:
 
 def _median(outcome: Outcome) -> str:
     median = outcome.survival.median
-    return "never" if isnan(median.value) else f"by step {median.value:.0f}"
+    return "not reached" if isnan(median.value) else f"step {median.value:.0f}"
 
 
-def _p(p: float, count: int) -> str:
-    return f"p = {p:.2g}" + (f" corrected for {count} comparisons" if count > 1 else "")
+def _p(p: float, comparison: Comparison) -> str:
+    corrected = "corrected " if _counted(_compared(comparison)) > 1 else ""
+    return f"{corrected}p = {_p_value(p)}"
 
 
-def _seeds(count: int) -> str:
-    return f"{count} seed" if count == 1 else f"{count} seeds"
+def _p_value(p: float) -> str:
+    return f"{p:.2g}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: `a, b and c`."""
+    """Return names as they stand in a sentence: `a, b and c`."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

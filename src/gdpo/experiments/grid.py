@@ -14,7 +14,7 @@ import yaml
 from gdpo._files import to_json, write_whole
 from gdpo.advantages import resolve_estimator
 from gdpo.errors import ConfigError
-from gdpo.experiments.comparison import ALPHA, FEWEST_SEEDS, listed
+from gdpo.experiments.comparison import listed
 from gdpo.experiments.process import (
     NOTE,
     Orphan,
@@ -38,7 +38,7 @@ from gdpo.experiments.reading import (
     run_name,
     unlike,
 )
-from gdpo.experiments.statistics import least_p
+from gdpo.experiments.statistics import ALPHA, FEWEST_SEEDS, least_p
 from gdpo.recipes.recipe import Recipe, RewardConfig, differences
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.yaml import split_values

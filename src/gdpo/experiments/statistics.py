@@ -1,4 +1,4 @@
-"""The statistics of a comparison: middle half, bootstrap, permutation test, time to a threshold."""
+"""The statistics of a comparison: interquartile mean, bootstrap, permutation test, Kaplan-Meier."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,50 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gdpo._student import paired_interval, student_quantile
-from gdpo.experiments.comparison import Interval, Survival
+
+ALPHA = 0.05
+"""A difference is reported if its corrected p-value is below this level."""
+
+FEWEST_SEEDS = 5
+"""Fewest seeds with which a difference is reported and an average gets an interval. A result with
+fewer seeds is called exploratory."""
+
+ROUNDING = 2**10 * float(np.finfo(float).eps)
+"""Relative rounding error that figures of few runs may have."""
 
 _EXACT = 200_000
-"""Relabellings that are all tried; of more, `draws` are drawn."""
+"""Up to this number, all relabellings are tried. Beyond it, `draws` of them are sampled."""
+
+_MOST_SEEDS = 1_000
+"""Largest number of seeds that `fewest_seeds` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its 95 % confidence interval. NaN: unknown."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """The share of runs that have not reached the threshold yet (Kaplan-Meier)."""
+
+    steps: Float[np.ndarray, " time"]
+    """Steps at which the share changes. The first is 0."""
+    share: Float[np.ndarray, " time"]
+    """Share of the runs from that step on, from 0 to 1."""
+    low: Float[np.ndarray, " time"]
+    high: Float[np.ndarray, " time"]
+    median: Interval
+    """Step by which half of the runs have reached it. NaN: not within the steps that were run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PValue:
-    """A p-value, and the least that so many runs could have given."""
+    """A p-value, and the smallest attainable p-value with as many runs."""
 
     p: float
     floor: float
@@ -35,23 +70,24 @@ def permutation_test(
 ) -> PValue:
     r"""Two-sided permutation test of the difference of two means.
 
-    The share of all ways to call $n$ of the $n + m$ runs "ours" in which the means are at least as
-    far apart as they are. It assumes no distribution: were the estimators alike, the labels would be
-    arbitrary. Where there are more than 200,000 ways, `draws` of them are drawn, and the one that
-    was run counts as one of them: $p = (1 + \text{as far}) / (1 + \text{draws})$.
+    The p-value is the share of all ways to label $n$ of the $n + m$ runs "ours" for which the means
+    are at least as far apart as observed. The test assumes no distribution: if the estimators are
+    equal, the labels are arbitrary. With more than 200,000 ways, `draws` of them are sampled, and
+    the observed labelling counts as one: $p = (1 + \text{as far}) / (1 + \text{draws})$.
 
-    The floor is $2 / \binom{2n}{n}$ for equal numbers: 0.10 for 3 seeds, 0.029 for 4, 0.0079 for 5.
-    That seeds are paired is not made use of: relabelling within pairs could not go below 0.0625
-    with 5 seeds. Where a seed moves both estimators alike, the test errs on the side of no difference.
+    The smallest attainable p-value is $2 / \binom{2n}{n}$ for equal numbers: 0.10 for 3 seeds,
+    0.029 for 4, 0.0079 for 5. The test does not use that seeds are paired, because relabelling
+    within pairs could not go below 0.0625 with 5 seeds. If a seed affects both estimators in the
+    same way, the test is conservative.
 
     Args:
-        ours: A figure of each run of one estimator, in any unit. NaN is left out.
-        theirs: Of each run of the other estimator, in the same unit.
-        draws: Relabellings where there are too many to try all.
-        seed: Of the draws.
+        ours: One figure for each run of one estimator, in any unit. NaN is ignored.
+        theirs: One figure for each run of the other estimator, in the same unit.
+        draws: Number of sampled relabellings if there are too many to try all.
+        seed: Random seed for sampling.
 
     Returns:
-        The p-value and its floor, from 0 to 1; NaN where an estimator has no run.
+        The p-value and the smallest attainable one, from 0 to 1. NaN: an estimator has no run.
 
     References:
         Fisher 1935, "The Design of Experiments"; Phipson and Smyth 2010, "Permutation P-values
@@ -64,12 +100,12 @@ def permutation_test(
     ours, theirs = ours[~np.isnan(ours)], theirs[~np.isnan(theirs)]
     if min(len(ours), len(theirs)) == 0:
         return PValue(nan, nan)
-    # Sorted, since the order of the seeds must not move the draws.
+    # Sorted, so that the order of the seeds does not change the draws.
     pooled = np.sort(np.concatenate([ours, theirs]))
     centred = pooled - pooled.mean()
-    # The sum of one estimator's centred values is its distance from the other, but for a constant.
+    # The sum of one estimator's centred values is proportional to the difference of the means.
     observed = abs(np.sum(ours - pooled.mean()))
-    rounding = 2**10 * np.finfo(float).eps * np.max(np.abs(pooled))
+    rounding = ROUNDING * np.max(np.abs(pooled))
     ways = comb(len(pooled), len(ours))
     exact, floor = ways <= _EXACT, least_p(len(ours), len(theirs), draws=draws)
     sums = _all_sums(centred, len(ours)) if exact else _sums(centred, len(ours), draws, seed)
@@ -78,7 +114,7 @@ def permutation_test(
 
 
 def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
-    """Return the minimum attainable p of the permutation test, for these numbers of runs.
+    """Return the smallest attainable p-value of the permutation test for these numbers of runs.
 
     Examples:
         >>> round(least_p(5, 5), 4)
@@ -89,14 +125,34 @@ def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
     return least if ways <= _EXACT else max(least, 1 / (1 + draws))
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    r"""P-values corrected for their number: one below α among them is wrong at most α of the time.
+def fewest_seeds(comparisons: int) -> int:
+    """Return the fewest seeds per estimator with which a difference could be found.
 
-    With $p_{(1)} \le \dots \le p_{(m)}$, the $i$-th becomes $\max_{j \le i} (m - j + 1)\, p_{(j)}$,
-    1 at most. It holds whether or not the questions depend on each other.
+    That is the fewest seeds, at least 5, with which the smallest attainable p-value is below 0.05
+    after a correction for this number of comparisons. A small difference needs more seeds.
 
     Args:
-        p_values: From 0 to 1. NaN is not counted, and stays.
+        comparisons: Number of estimators without the baseline, times the number of rewards.
+
+    Returns:
+        The number of seeds, at most 1,000.
+
+    Examples:
+        >>> fewest_seeds(1), fewest_seeds(6), fewest_seeds(7)
+        (5, 5, 6)
+    """
+    enough = (n for n in range(FEWEST_SEEDS, _MOST_SEEDS) if least_p(n, n) * comparisons < ALPHA)
+    return next(enough, _MOST_SEEDS)
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    r"""Return p-values corrected for their number: α bounds the chance of any false finding.
+
+    With $p_{(1)} \le \dots \le p_{(m)}$, the $i$-th becomes $\max_{j \le i} (m - j + 1)\, p_{(j)}$,
+    at most 1. The bound holds even if the comparisons depend on each other.
+
+    Args:
+        p_values: From 0 to 1. NaN is not counted and stays NaN.
 
     References:
         Holm 1979, "A simple sequentially rejective multiple test procedure".
@@ -131,24 +187,24 @@ def _sums(
 
 
 Statistic: TypeAlias = Callable[[Float[np.ndarray, "*draw value"]], Any]
-"""A figure of values along the last axis."""
+"""A function that reduces values along the last axis to one figure."""
 
 
 def interquartile_mean(values: Float[np.ndarray, "*draw value"]) -> Any:
-    r"""Mean of the middle half: a quarter of the values is cut off at either end.
+    r"""Return the mean of the middle half: a quarter of the values is dropped at each end.
 
     With $x_{(1)} \le \dots \le x_{(n)}$ and $g = \lfloor n/4 \rfloor$,
 
     $$ \mathrm{IQM} = \frac{1}{n - 2g} \sum_{i=g+1}^{n-g} x_{(i)}. $$
 
-    Below 4 values nothing is cut off; of 5 the lowest and the highest are. It is what
-    `scipy.stats.trim_mean(x, 0.25)` and rliable compute.
+    With fewer than 4 values nothing is dropped; with 5, the lowest and the highest are. Equals
+    `scipy.stats.trim_mean(x, 0.25)` and the interquartile mean of rliable.
 
     Args:
-        values: In any unit, along the last axis. NaN is left out.
+        values: In any unit, along the last axis. NaN is ignored.
 
     Returns:
-        In the same unit; NaN where there is no value.
+        The mean in the same unit; NaN if there is no value.
 
     References:
         Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice", section 4.3,
@@ -174,27 +230,27 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """A figure with its percentile bootstrap interval, values being drawn within their stratum.
+    """Return a figure with its percentile bootstrap interval, resampled within each stratum.
 
-    The interval runs between the (1 ∓ level)/2 quantiles of the statistic over `draws` samples as
-    large as the data. The order of the values does not matter. With few values it is too narrow:
-    see `expanded_level`.
+    The interval goes from the (1 - level)/2 to the (1 + level)/2 quantile of the statistic over
+    `draws` resamples, each as large as the data. The order of the values does not matter. With few
+    values the interval is too narrow: see `expanded_level`.
 
     Args:
-        statistic: Of all values together, along the last axis, in any unit.
-        strata: Values of each stratum (a task, say); NaN is left out.
-        draws: Samples.
-        level: Share of experiments whose interval should hold the true figure.
-        seed: Of the draws.
+        statistic: Function of all values together, along the last axis.
+        strata: Values of each stratum, for example of each task, in any unit. NaN is ignored.
+        draws: Number of resamples.
+        level: Share of experiments whose interval should contain the true figure, from 0 to 1.
+        seed: Random seed for resampling.
 
     Returns:
-        The figure of the values themselves, and the interval; NaN where there is no value, and no
-        interval where a stratum has fewer than 2.
+        The figure of the values themselves and the interval. The figure is NaN if there is no
+        value; the interval is NaN if a stratum has fewer than 2.
 
     References:
         Efron 1979; stratified as in Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
     """
-    # Sorted, since the order of the seeds must not move the interval.
+    # Sorted, so that the order of the seeds does not change the interval.
     known = [np.sort(values[~np.isnan(values)]) for values in strata]
     value = float(statistic(np.concatenate(known))) if known else nan
     if not known or min(len(values) for values in known) < 2:
@@ -207,25 +263,26 @@ def bootstrap(
 
 
 def expanded_level(count: int, level: float = 0.95) -> float:
-    r"""The level to ask of a percentile bootstrap of `count` values, so that it holds `level`.
+    r"""Return the nominal level with which a percentile bootstrap of `count` values covers `level`.
 
-    Resampling makes a spread too small by $\sqrt{(n-1)/n}$ and knows nothing of Student's t. Both
-    are put right by asking for more:
+    Resampling underestimates the standard deviation by $\sqrt{(n-1)/n}$ and uses normal quantiles
+    instead of Student's. A higher nominal level corrects both:
 
     $$ \frac{\alpha'}{2} = \Phi\Bigl(-\sqrt{\tfrac{n}{n-1}}\; t_{1-\alpha/2,\,n-1}\Bigr). $$
 
-    For an interquartile mean of 5 values that is the range from the lowest to the highest, which
-    held the truth in 94 % of experiments with normal runs, 93 % with skewed ones, and 82 % where
-    some runs learn and others do not (percentile at 0.95: 90, 89 and 79 %); of 10 values in 96 to
-    97 %. Over 3 values it held in 64 to 76 %, no more than the percentile: no resampling looks
-    beyond what it has seen. Measured with `benchmarks/few_seeds.py`; docs/reference/statistics.md.
+    For an interquartile mean of 5 values the interval is the range from the lowest to the highest.
+    It contained the true value in 94 % of experiments with normal runs, in 93 % with skewed runs
+    and in 82 % if some runs learn and others do not (percentile at 0.95: 90, 89 and 79 %). With 10
+    values it did in 96 to 97 %, with 3 values only in 64 to 76 %, the same as the percentile
+    interval. Measured with `benchmarks/few_seeds.py`; see docs/reference/statistics.md.
 
     Args:
-        count: Values, at least 2.
-        level: Share of experiments whose interval should hold the true figure.
+        count: Number of values, at least 2.
+        level: Share of experiments whose interval should contain the true figure, from 0 to 1.
 
     References:
-        Hesterberg 2015, "What Teachers Should Know About the Bootstrap" ("expanded percentile"), https://arxiv.org/abs/1411.5279.
+        Hesterberg 2015, "What Teachers Should Know About the Bootstrap" ("expanded percentile"),
+        https://arxiv.org/abs/1411.5279.
     """
     t = student_quantile((1 + level) / 2, count - 1)
     return 1 - 2 * NormalDist().cdf(-sqrt(count / (count - 1)) * t)
@@ -234,55 +291,56 @@ def expanded_level(count: int, level: float = 0.95) -> float:
 def paired_difference(
     ours: Float[np.ndarray, " seed"], theirs: Float[np.ndarray, " seed"], *, level: float = 0.95
 ) -> Interval:
-    """Return the mean over the seeds of the difference of two estimators, with Student's interval.
+    """Return the mean paired difference between two estimators, with Student's t interval.
 
-    The formula is that of `gdpo._student.paired_interval`, which evaluations use as well.
+    Evaluations use the same formula (`gdpo._student.paired_interval`).
 
-    At a level of 0.95 it held the truth in 95 to 97 % of experiments with 3 seeds, 95 to 98 % with
-    5, 94 to 95 % with 10, whether runs were normal, skewed or learned at one of two levels. Of
-    bootstraps the percentile held in 75, 80 to 83 and 88 to 91 %, BCa no better. Measured with
-    `benchmarks/few_seeds.py`; docs/reference/statistics.md.
+    At a level of 0.95 the interval contained the true difference in 95 to 97 % of experiments with
+    3 seeds, in 95 to 98 % with 5 and in 94 to 95 % with 10, for normal runs, skewed runs and runs
+    that either learn or do not. The percentile bootstrap did in 75, 80 to 83 and 88 to 91 %, and
+    BCa was no better. Measured with `benchmarks/few_seeds.py`; see docs/reference/statistics.md.
 
     Args:
-        ours: A figure of each seed, in any unit.
-        theirs: That of the other estimator with the same seeds, in the same order and unit. A seed that
-            is NaN in either is left out.
-        level: Share of experiments whose interval should hold the true difference.
+        ours: One figure for each seed, in any unit.
+        theirs: The figures of the other estimator with the same seeds, in the same order and unit.
+            A seed that is NaN in either estimator is ignored.
+        level: Share of experiments whose interval should contain the true difference, from 0 to 1.
 
     Returns:
-        In the unit of the figures; NaN without a seed, and no interval where there are fewer than 2
-        or where all differ alike but for rounding: nothing is known of the standard deviation then.
+        The difference, in the unit of the figures; NaN without a seed. The interval is NaN if there
+        are fewer than 2 seeds, or if all differences are equal up to rounding: the standard
+        deviation is unknown then.
     """
     mean, low, high, _ = paired_interval(ours, theirs, level=level)
     return Interval(mean, low, high)
 
 
 _Z = NormalDist().inv_cdf(0.975)
-_ROUNDING = 2**10 * np.finfo(float).eps
 
 
 def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " run"]) -> Survival:
-    r"""The share of runs that have not reached the threshold, by step, with a 95 % band.
+    r"""Return the share of runs that have not reached the threshold by each step, with a 95 % band.
 
-    With $n_i$ runs that are still on their way before step $t_i$, $d_i$ of which reach it there,
+    With $n_i$ runs at risk just before step $t_i$, of which $d_i$ reach the threshold at $t_i$,
 
     $$ S(t) = \prod_{t_i \le t} \Bigl(1 - \frac{d_i}{n_i}\Bigr), \qquad
        S(t)^{\exp(\pm 1.96\,\sigma)}, \quad
        \sigma^2 = \frac{1}{\log^2 S} \sum_{t_i \le t} \frac{d_i}{n_i (n_i - d_i)}. $$
 
-    A run that ended without reaching it, or failed, counts as on its way up to its last step and no
-    further ("censored"): it is neither left out nor taken to have reached it then. The median is
-    the first step where S is at most one half, its interval where the band is.
+    A run that ended or failed without reaching the threshold is censored at its last step: it is at
+    risk until then, and it is neither dropped nor counted as having reached the threshold. The
+    median is the first step at which S is at most one half. The interval of the median is read off
+    the band in the same way.
 
-    At S = 0 the formula for the band has no value: the low end is 0 and the high end stays what it
-    was (lifelines says 0 for both, as if the last run were sure to be the last).
+    At S = 0 the formula of the band is undefined. The low end is 0 there, and the high end keeps
+    its last value. (lifelines sets both to 0.)
 
     Args:
-        times: Of each run, the step at which it reached the threshold, or its last step.
-        reached: Whether it did.
+        times: For each run, the step at which it reached the threshold, or its last step.
+        reached: Whether the run reached the threshold.
 
     Returns:
-        Steps from 0; with no run, shares of NaN.
+        The shares, starting at step 0; NaN if there is no run.
 
     References:
         Kaplan and Meier 1958; Greenwood 1926; Kalbfleisch and Prentice 1980 for the band;
@@ -311,13 +369,13 @@ def _band(
         variance = np.cumsum(deaths / (at_risk * (at_risk - deaths)))
         sigma = np.sqrt(variance) / np.abs(np.log(share))
         low, high = share ** np.exp(_Z * sigma), share ** np.exp(-_Z * sigma)
-    gone = share == 0  # only ever the last
+    gone = share == 0  # at the last step only
     before = high[~gone][-1] if np.any(~gone) else 1.0
     return np.where(gone, 0.0, low), np.where(gone, before, high)
 
 
 def _half(steps: Float[np.ndarray, " time"], share: Float[np.ndarray, " time"]) -> float:
-    at = np.flatnonzero(share <= 0.5 + _ROUNDING)
+    at = np.flatnonzero(share <= 0.5 + ROUNDING)
     return float(steps[at[0]]) if len(at) else nan
 
 
@@ -325,21 +383,23 @@ def log_rank_scores(
     times: tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]],
     reached: tuple[Bool[np.ndarray, " run"], Bool[np.ndarray, " run"]],
 ) -> tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]]:
-    r"""What each run adds to the log-rank test: higher is sooner.
+    r"""Return the log-rank score of each run: higher means that it reached the threshold sooner.
 
-    $\delta_j - \sum_{t_i \le t_j} d_i / n_i$: 1 if it reached the threshold, less how many times a
-    run that was on its way for as long was expected to. They sum to 0 over all runs, and over one
-    estimator to the $O - E$ of the log-rank test. `permutation_test` of them is that test without its
-    approximation, which is too sure of few runs: 3 against 3 that are wholly apart get p = 0.025
-    from chi-squared, where one in ten relabellings is as far apart
-    (`benchmarks/few_seeds.py`). It is exact where runs of both estimators are cut short alike.
+    The score is $\delta_j - \sum_{t_i \le t_j} d_i / n_i$, where $\delta_j$ is 1 if the run reached
+    the threshold and 0 otherwise, and the sum is the number of times that a run was expected to
+    reach it in as many steps. The scores sum to 0 over all runs, and over one estimator to the
+    $O - E$ of the log-rank test. `permutation_test` of the scores is that test without the
+    chi-squared approximation, whose p-values are too small with few runs: for 3 against 3 runs
+    without overlap it gives p = 0.025, although one in ten relabellings is as extreme
+    (`benchmarks/few_seeds.py`). The test is exact if runs of both estimators are censored alike.
 
     Args:
-        times: Of each run of both estimators, the step at which it reached it, or its last step.
-        reached: Whether it did.
+        times: For each run of both estimators, the step at which it reached the threshold, or its
+            last step.
+        reached: Whether the run reached the threshold.
 
     Returns:
-        Of each run of both estimators; dimensionless.
+        The scores of both estimators' runs; dimensionless.
 
     References:
         Peto and Peto 1972, "Asymptotically efficient rank invariant test procedures".
