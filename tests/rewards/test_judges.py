@@ -94,7 +94,7 @@ def test_a_judge_that_never_answers_is_given_up_at_its_deadline():
     with Scorer([Reward("judge", sleepy, 0, 1, deadline=0.1)], retries=1) as scorer:
         scores = scorer.score(["a", "b"], [{}, {}])
     assert scores.kinds("judge") == {"timed out": 2}
-    assert {failure.message for failure in scores.failures} == {"took more than 0.1 s"}
+    assert all("0.1 s" in failure.message for failure in scores.failures)
 
 
 async def leaving(completion, reference):
@@ -242,7 +242,7 @@ def test_a_judge_that_goes_on_though_it_is_cancelled_does_not_hold_the_batch():
     np.testing.assert_array_equal(scores.values[:, 0], [0.5, np.nan, 0.5])
     (failure,) = scores.failures
     assert failure.kind == "timed out"
-    assert failure.message.endswith("it was left running and not asked again")
+    assert "left running" in failure.message
     assert asked.count("goes on") == 1
 
 
@@ -350,7 +350,8 @@ def test_a_coroutine_that_blocks_beyond_its_deadline_has_timed_out():
         assert scorer.score(["a"], [{}]).values.tolist() == [[0.5]]
     (failure,) = scores.failures
     assert failure.kind == "timed out"
-    assert "blocked the event loop: nothing in a coroutine may block" in failure.message
+    assert "event loop" in failure.message
+    assert "time.sleep" in failure.message
 
 
 def test_after_a_coroutine_that_blocks_was_interrupted_the_next_one_runs():
@@ -376,7 +377,8 @@ def test_a_judge_that_waits_for_another_without_await_is_told_so():
 
     failure = score_one(Reward("judge", judge, 0, 1), "a", {})
     assert failure.kind == "raised RewardError"
-    assert "waits for another reward without `await`" in failure.message
+    assert "`await`" in failure.message
+    assert "asyncio.to_thread" in failure.message
 
 
 def test_scoring_works_inside_a_loop_that_runs():
@@ -429,4 +431,5 @@ def test_without_a_terminal_progress_is_a_line_in_the_log(caplog):
     with caplog.at_level(logging.INFO):
         for done in range(1, 11):
             bar(done, 10)
-    assert [record.getMessage() for record in caplog.records] == ["scored 1 of 10 completions"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "1 of 10" in line

@@ -127,9 +127,9 @@ def test_with_raise_the_cause_is_kept_and_otherwise_not():
 def test_what_is_no_reward_is_refused_with_the_remedy():
     with pytest.raises(ConfigError, match=r"Reward\('length', length, low=0, high=1\)"):
         Scorer([LENGTH, length])
-    with pytest.raises(ConfigError, match=r"gdpo\.Reward .*str 'length'"):
+    with pytest.raises(ConfigError, match=r"gdpo\.Reward.* str 'length'"):
         Scorer(["length"])
-    with pytest.raises(ConfigError, match="list, got one Reward"):
+    with pytest.raises(ConfigError, match=r"list.* Reward"):
         Scorer(LENGTH)
 
 
@@ -150,10 +150,12 @@ def test_the_first_failure_of_each_kind_is_logged_with_its_count_and_completion(
         score([Reward("fragile", fragile, 0, 1)], completions, [{}] * 5)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert "'fragile' failed on 3 of 5 rollouts (raised ZeroDivisionError" in lines[0]
-    assert lines[0].endswith("The first: 'r1'")
-    assert "'fragile' failed on 1 of 5 rollouts (not a number" in lines[1]
-    assert lines[1].endswith("The first: 'n'")
+    for line, count, kind, first in zip(
+        lines, (3, 1), ("ZeroDivisionError", "not a number"), ("'r1'", "'n'"), strict=True
+    ):
+        assert f"'fragile' failed on {count} of 5" in line
+        assert kind in line
+        assert line.endswith(first)
 
 
 def test_only_the_beginning_of_a_completion_is_logged(caplog):
@@ -174,7 +176,7 @@ def test_two_rewards_of_one_name_are_refused():
 
 
 def test_completions_and_references_of_unequal_number_are_refused():
-    with pytest.raises(ConfigError, match="2 completions but 1 references"):
+    with pytest.raises(ConfigError, match=r"2 completions .*1 references"):
         score([IS_A], ["a", "b"], [{}])
 
 

@@ -92,7 +92,8 @@ def test_what_a_reward_leaves_running_does_not_hide_that_its_worker_died(leave):
         scores = scorer.score(["a", "dies", "b"], [{}] * 3)
     np.testing.assert_array_equal(scores.values[:, 0], [0.5, np.nan, 0.5])
     (failure,) = scores.failures
-    assert str(failure) == "worker died: ended with exit code 3"
+    assert failure.kind == "worker died"
+    assert "exit code 3" in failure.message
 
 
 def test_only_the_process_that_scores_goes_on_after_a_reward_forked(tmp_path):
@@ -136,8 +137,9 @@ def test_a_first_call_that_is_too_late_says_that_it_includes_what_is_loaded():
     with Scorer([reward], workers=1) as scorer:
         (first,) = scorer.score(["a"], [{"load": 60}]).failures
         later = scorer.score(["b", "slow"], [{"load": 0}, {"load": 60}]).failures
-    assert "includes what the function itself imports and loads" in first.message
-    assert [failure.message for failure in later] == ["took more than 3 s"]
+    assert "first call" in first.message
+    assert all("3 s" in failure.message for failure in later)
+    assert not any("first call" in failure.message for failure in later)
 
 
 MODULE = """
@@ -213,7 +215,7 @@ def test_a_reward_that_cannot_be_sent_to_a_process_is_refused_with_a_remedy():
     reward = Reward("locked", lambda *_: float(lock.locked()), 0, 1, deadline=1)
     with (
         Scorer([reward]) as scorer,
-        pytest.raises(ConfigError, match="put the function into a module"),
+        pytest.raises(ConfigError, match=r"module.* deadline"),
     ):
         scorer.score(["a"], [{}])
 

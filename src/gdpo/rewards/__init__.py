@@ -1,4 +1,4 @@
-"""Rewards: what is wanted of a completion, as numbers. Nothing here knows a trainer."""
+"""Rewards: functions that score completions. Nothing here depends on a trainer."""
 
 from gdpo.rewards.gates import Gate, apply_gates
 from gdpo.rewards.named import BUILT_IN

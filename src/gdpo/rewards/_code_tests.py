@@ -1,6 +1,6 @@
-"""Reads a reference's tests and limits, and says what is wrong with them.
+"""Reads the tests and limits of a reference, and reports what is wrong with them.
 
-What they look like stands in `gdpo.rewards.code`.
+`gdpo.rewards.code` documents their format.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,17 +13,17 @@ from gdpo.rewards.reward import Reference
 from gdpo.sandbox import Asserts, Calls, Check, Limits, Stdio, Tests
 
 LONGEST = 60.0
-"""The largest `wall_seconds` that a reference may ask for, in seconds."""
+"""The largest `wall_seconds` that a reference may set, in seconds."""
 
 _SHOWN = 60
 """Characters of a wrong value that a message shows."""
 
 
 def tests_from_reference(reference: Reference) -> Tests | None:
-    """The tests of a reference, None where it has none.
+    """Return the tests of a reference, or None if it has no tests.
 
     Raises:
-        DataError: The data under `tests` are no tests; the message names the place.
+        DataError: If the data under `tests` is invalid. The message names the key.
     """
     data = reference.get("tests")
     if data is None:
@@ -40,10 +40,10 @@ def tests_from_reference(reference: Reference) -> Tests | None:
 
 
 def limits_from_reference(reference: Reference) -> Limits:
-    """The limits of a reference: those it names, and the defaults of `Limits`.
+    """Return the limits of a reference. Limits that it does not set keep the default of `Limits`.
 
     Raises:
-        DataError: An unknown name, or a value that is no limit; `wall_seconds` goes up to
+        DataError: If a name is unknown or a value is not allowed. `wall_seconds` may be at most
             `LONGEST`.
     """
     if reference.get("limits") is None:
@@ -53,7 +53,7 @@ def limits_from_reference(reference: Reference) -> Limits:
     for name in given:
         if name not in names:
             raise DataError(
-                f"reference 'limits' has {name!r}, which is no limit: {did_you_mean(name, names)}"
+                f"reference 'limits' has an unknown limit {name!r}: {did_you_mean(name, names)}"
             )
     try:
         limits = Limits(**given)
@@ -61,8 +61,8 @@ def limits_from_reference(reference: Reference) -> Limits:
         raise DataError(f"reference 'limits': {error}") from error
     if limits.wall_seconds > LONGEST:
         raise DataError(
-            f"reference 'limits.wall_seconds' may be at most {LONGEST:g} s, got "
-            f"{limits.wall_seconds:g}: a reward must end"
+            f"reference 'limits.wall_seconds' must be at most {LONGEST:g} seconds, got "
+            f"{limits.wall_seconds:g}. Use a smaller limit"
         )
     return limits
 
@@ -98,30 +98,33 @@ _KINDS: dict[str, tuple[Callable[[dict[str, Any]], Tests], set[str], set[str]]] 
     "calls": (_calls, {"function", "cases"}, set()),
     "stdio": (_stdio, {"cases"}, set()),
 }
-"""How a kind of tests is read, and the names that it needs and may have."""
+"""For each kind of tests: the function that reads it, its required names and its optional names."""
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:
-    """A copy without what is None: Arrow gives every row the keys of all others."""
+    """Return a copy without the keys whose value is None.
+
+    Arrow gives every row the keys of all other rows.
+    """
     if not isinstance(value, Mapping):
-        raise DataError(f"reference {place!r} must hold an object, got {_shown(value)}")
+        raise DataError(f"reference {place!r} must be an object, got {_shown(value)}")
     return {str(key): held for key, held in value.items() if held is not None}
 
 
 def _check_names(given: Mapping[str, Any], required: set[str], optional: set[str]) -> None:
     for name in sorted(required - given.keys()):
-        raise DataError(f"reference 'tests' of this kind needs {name!r}, which is not there")
+        raise DataError(f"reference 'tests' of this kind needs {name!r}, which is missing. Add it")
     for name in given:
         if name not in required | optional:
             meant = did_you_mean(name, sorted(required | optional))
-            raise DataError(f"reference 'tests' of this kind has no {name!r}: {meant}")
+            raise DataError(f"reference 'tests' of this kind has an unknown key {name!r}: {meant}")
 
 
 def _list(value: Any, place: str, *, least: int = 1) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
-        raise DataError(f"reference 'tests.{place}' must hold a list, got {_shown(value)}")
+        raise DataError(f"reference 'tests.{place}' must be a list, got {_shown(value)}")
     if len(value) < least:
-        raise DataError(f"reference 'tests.{place}' is empty: a program needs at least one test")
+        raise DataError(f"reference 'tests.{place}' is empty. Give at least one test")
     return value
 
 
@@ -131,15 +134,15 @@ def _pairs(value: Any) -> list[Sequence[Any]]:
     for i, pair in enumerate(pairs):
         if len(pair) != 2:
             raise DataError(
-                f"reference 'tests.cases[{i}]' must hold two things, what goes in and what must "
-                f"come out, got {len(pair)}"
+                f"reference 'tests.cases[{i}]' must be a pair of input and expected output, got "
+                f"{len(pair)} items"
             )
     return pairs
 
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"reference 'tests.{place}' must hold text, got {_shown(value)}")
+        raise DataError(f"reference 'tests.{place}' must be text, got {_shown(value)}")
     return value
 
 

@@ -1,7 +1,7 @@
-"""The event loop in which every coroutine reward of this process runs.
+"""Runs every coroutine reward of this process in one event loop.
 
-One for all, in a thread of its own: a client that a reward keeps open (httpx, aiohttp) belongs to
-the loop that it was first used in, and its connections break when that one is closed.
+The loop is shared and has its own thread. A client that a reward keeps open (httpx, aiohttp) is
+bound to the loop in which it was first used, and its connections break when that loop is closed.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from gdpo.errors import RewardError
 T = TypeVar("T")
 
 _ANSWERS_S = 1.0
-"""Seconds after which a loop that does not even wake up is taken to be blocked."""
+"""Seconds without a response after which a loop counts as blocked."""
 
 
 class _Shared:
-    """The loop, made when it is first needed."""
+    """Creates the event loop when it is first needed, and keeps it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,17 +38,17 @@ class _Shared:
             return self._loop
 
     def is_here(self) -> bool:
-        """Whether this thread is the loop's."""
+        """Return whether the current thread is the loop's thread."""
         return threading.current_thread() is self._thread
 
     def forget(self) -> None:
-        """Begin anew in a child process, where a loop that was forked from within ends."""
+        """Reset the state in a forked child. A loop that forked itself is stopped in the child."""
         if self._loop is not None and self.is_here():
             self._loop.stop()
         self.__init__()
 
     def leave_if_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take another loop from now on, unless this one still turns: no thread can be ended."""
+        """Replace the loop if it is blocked, and abandon its thread, which cannot be ended."""
         turns = threading.Event()
         loop.call_soon_threadsafe(turns.set)
         if not turns.wait(_ANSWERS_S):
@@ -57,31 +57,33 @@ class _Shared:
 
 
 _shared = _Shared()
-# The thread that runs the loop is not in a process that was forked.
+# A forked child does not have the thread that runs the loop.
 os.register_at_fork(after_in_child=_shared.forget)
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     process = os.getpid()
-    while True:  # a coroutine may stop the loop, in which others wait
-        # asyncio passes on what a coroutine raises, and has noted it as its result
+    while True:  # a coroutine may stop the loop while other coroutines still wait in it
+        # asyncio raises these here as well, after it stored them as the coroutine's result
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
-        if os.getpid() != process:  # a coroutine forked: its child must not run the others too
+        if os.getpid() != process:  # a coroutine forked: the child must not run the others again
             os._exit(1)
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What comes of a coroutine, in the loop of this process; from any thread but the loop's own.
+    """Run a coroutine in the event loop of this process, and return its result.
+
+    Call it from any thread except the loop's own.
 
     Raises:
-        RewardError: It was called by a coroutine that runs in that loop, and would wait forever.
+        RewardError: If a coroutine in that loop calls it: the call would wait forever.
     """
     if _shared.is_here():
         coroutine.close()
         raise RewardError(
             "a coroutine reward waits for another reward without `await`, which blocks the event "
-            "loop that both run in: use asyncio.to_thread"
+            "loop that runs both. Call the other reward through asyncio.to_thread"
         )
     loop = _shared.loop()
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)

@@ -1,4 +1,4 @@
-"""Rewards that wait for something elsewhere: coroutine functions, many at a time."""
+"""Runs rewards that are coroutine functions and wait for an external service, concurrently."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,37 +9,37 @@ from gdpo.rewards._event_loop import wait_for
 from gdpo.rewards.scores import Call, Result, checked, raised
 
 DEFAULT_DEADLINE_S = 60.0
-"""Seconds that one attempt may take where the reward states no deadline."""
+"""Seconds that one attempt may take if the reward has no deadline."""
 
 _GRACE_S = 2.0
 """Seconds that a coroutine may take to clean up after it was cancelled."""
 
-_LEFT_RUNNING = ", and went on after it was cancelled: it was left running and not asked again"
+_LEFT_RUNNING = ", ignored its cancellation, was left running and was not retried"
 
 _BLOCKED = (
-    ", in which something blocked the event loop: nothing in a coroutine may block (`requests`, "
-    "`time.sleep`)"
+    " because a call blocked the event loop. Use calls that can be awaited instead of `requests` "
+    "or `time.sleep`"
 )
 
 
 class Judges:
-    """The limits that calls of coroutine functions keep.
+    """Runs coroutine functions with limits on concurrency, time and retries.
 
     Args:
-        concurrency: Calls of one batch that may wait at the same time.
-        retries: Further attempts after an exception or a time-out.
-        pause: Seconds before the first of them, twice as many before each next one.
+        concurrency: Number of calls in one batch that may wait at the same time.
+        retries: Number of further attempts after an exception or a time-out.
+        pause: Seconds before the first retry. Each further retry waits twice as long.
     """
 
     def __init__(self, *, concurrency: int, retries: int, pause: float) -> None:
         self._concurrency, self._retries, self._pause = concurrency, retries, pause
 
     def score(self, calls: Sequence[Call], *, done: Callable[[], None]) -> list[Result]:
-        """The results of some calls, in their order.
+        """Return the result of each call, in order.
 
         Args:
-            calls: What to ask.
-            done: Called after each of them.
+            calls: The calls to make.
+            done: Function to call after each call.
         """
         return wait_for(self._all(calls, done))
 
@@ -61,20 +61,20 @@ class Judges:
 
 
 async def _attempt(call: Call) -> tuple[Result, bool]:
-    """Return what came of one attempt, and whether another may help."""
+    """Return the result of one attempt, and whether to retry."""
     seconds = call.reward.deadline or DEFAULT_DEADLINE_S
     start = monotonic()
     task = asyncio.create_task(_asked(call))
     try:
         await asyncio.wait([task], timeout=seconds)
     finally:
-        late = task.cancel()  # also where the whole batch is given up
+        late = task.cancel()  # needed as well if the whole batch is abandoned
     if late:
         await asyncio.wait([task], timeout=_GRACE_S)
         return call.timed_out(seconds, "" if task.done() else _LEFT_RUNNING), task.done()
-    if monotonic() - start > seconds:  # the limit is looked at between steps only
+    if monotonic() - start > seconds:  # asyncio checks the limit only between steps
         return call.timed_out(seconds, _BLOCKED), True
-    if task.cancelled():  # it cancelled itself on its last step
+    if task.cancelled():  # the coroutine cancelled itself in its last step
         return raised(call.reward, call.index, asyncio.CancelledError()), True
     return task.result()
 
@@ -85,5 +85,5 @@ async def _asked(call: Call) -> tuple[Result, bool]:
         return checked(call.reward, call.index, value), False
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  a reward is users' code: its failure is data
+    except BaseException as error:  # noqa: BLE001  user code: its failure becomes data
         return raised(call.reward, call.index, error), True

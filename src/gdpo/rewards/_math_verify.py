@@ -1,7 +1,7 @@
-r"""Whether an answer equals a row's: the text is read by math-verify, with what it needs around it.
+r"""Compares an extracted answer with the reference answer, using math-verify to parse both.
 
-It needs the extra `math`, and a second to import sympy. The reward's function stands here, so that
-a worker process has imported all that before its first deadline begins.
+Needs the extra `math`. Importing sympy takes about a second. The reward's function is defined in
+this module so that a worker process finishes the imports before its first deadline starts.
 """
 
 import logging
@@ -18,7 +18,7 @@ from math_verify import LatexExtractionConfig, parse
 from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
 from gdpo.rewards.reward import Reference
 
-# It warns that it has no time-out; the scorer has one.
+# math-verify warns that it has no time-out. The scorer has one.
 logging.getLogger("math_verify.parser").setLevel(logging.ERROR)
 
 _READING = LatexExtractionConfig(
@@ -30,16 +30,16 @@ _READING = LatexExtractionConfig(
 )
 
 _SEARCHED = 100_000
-"""Characters at the end of a completion in which its answer is looked for."""
+"""Number of characters at the end of a completion that are searched for the answer."""
 
 _LONGEST = 300
-"""Characters of an answer; the longest of MATH has 159."""
+"""Maximum length of an answer, in characters. The longest answer in MATH has 159."""
 
 _DEEPEST = 10
-"""Brackets within brackets: reading takes time exponential in them; the deepest of MATH has 3."""
+"""Maximum depth of nested brackets. Parsing time grows exponentially with it; MATH needs 3."""
 
 _DIGITS = 10_000
-"""Of the numbers in an answer, worked out; the longest of MATH has 1,491."""
+"""Maximum number of digits of an evaluated answer. The longest in MATH has 1,491."""
 
 _UNWORKED = re.compile(
     r"\\(?:sum|prod|i*int|oint|lim|[dt]?binom|choose|gcd|lcm|det|[bp]?mod|operatorname|Gamma|nabla"
@@ -55,7 +55,10 @@ _EQUALS = re.compile(r"(?<![<>!\\])=")
 def correctness(
     completion: str, reference: Reference, *, extract: Callable[[str], str | None]
 ) -> float | None:
-    """1 if the answer that is extracted from a completion equals the row's, else 0."""
+    """Return 1 if the answer extracted from a completion equals the reference answer, else 0.
+
+    None: the reference answer is missing or cannot be read.
+    """
     given = reference["answer"]
     gold = "" if given is None else str(given)
     if _read_gold(gold) is None:
@@ -67,14 +70,14 @@ def correctness(
 
 @lru_cache(maxsize=1024)
 def _read_gold(gold: str) -> Any:
-    """A row's answer as an expression, or None where it is not even equal to itself."""
+    """Return a reference answer as an expression; None if it cannot be read or compared."""
     letter, rest = without_label(gold)
     read = _read(rest if letter and rest else gold)
     return None if read is None or not same(read, read) else read
 
 
 def _equal(answer: str, gold: str) -> bool:
-    """Whether an answer, whatever a model wrote, is equal to a row's that can be read."""
+    """Return whether a model's answer equals a readable reference answer."""
     if len(answer) > _LONGEST or _depth(answer) > _DEEPEST:
         return False
     if not set(_UNWORKED.findall(answer)) <= set(_UNWORKED.findall(gold)):
@@ -102,7 +105,10 @@ def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
 
 
 def _differentiates(expression: Any) -> bool:
-    """Whether something is still to be differentiated; the left side of dy/dx = 2x is a name."""
+    """Return whether an expression has an unevaluated derivative.
+
+    In dy/dx = 2x, the left side is a name and does not count.
+    """
     if isinstance(expression, sp.Eq) and isinstance(expression.lhs, sp.Derivative):
         return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], sp.Symbol)
     return expression.has(sp.Derivative)
@@ -113,7 +119,7 @@ def _read(answer: str) -> Any:
 
 
 def _read_clean(text: str) -> Any:
-    """One expression, or None."""
+    """Return the text as one expression, or None."""
     parts = _OR.split(text)
     if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
         read = [_parse(part) for part in parts]
@@ -124,7 +130,7 @@ def _read_clean(text: str) -> Any:
     if read is None and text.endswith("%"):
         number = _parse(text.removesuffix("%").removesuffix("\\"))
         return sp.Mul(number, PERCENT, evaluate=False) if isinstance(number, sp.Expr) else None
-    # Of a chain of equations that it cannot read, math-verify takes the last part.
+    # If math-verify cannot read a chain of equations, it returns only the last part.
     last_only = len(_EQUALS.findall(text)) > 1 and read is not None and not read.has(sp.Eq)
     return None if last_only else read
 
@@ -135,10 +141,10 @@ def _parse(text: str) -> Any:
         extraction_config=[_READING],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
-        # A time-out is a signal there, which raises outside the main thread.
+        # math-verify's time-out uses a signal, which raises outside the main thread.
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]
     )
-    # Of \subset it is True or False.
+    # For \subset, math-verify returns True or False.
     return read[0] if read and isinstance(read[0], sp.Basic | sp.MatrixBase) else None
 
 
@@ -151,9 +157,9 @@ def _depth(text: str) -> int:
 
 
 def _digits(expression: Any) -> float:
-    """About as many digits as the largest number in it has before the point, worked out."""
+    """Estimate how many digits the largest number in an expression has once it is evaluated."""
     if isinstance(expression, sp.Rational):
-        # A logarithm takes integers of any size, a float does not.
+        # log10 takes integers of any size. A float would overflow.
         return log10(max(abs(expression.p), 1))
     matrix = isinstance(expression, sp.MatrixBase)
     parts = [_digits(p) for p in (expression.flat() if matrix else getattr(expression, "args", ()))]

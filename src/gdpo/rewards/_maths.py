@@ -1,8 +1,9 @@
-r"""Whether two expressions are equal, as far as an answer can be.
+r"""Compares two expressions for equality as answers.
 
-Decided here: numbers (`_same_number`), percent, what an equation states (`_stated`), and lists,
-points, intervals and matrices by their parts. Everything else is `math_verify.verify`, which would
-compare numbers to 6 places whatever their size, and take the right side of any equation.
+This module compares numbers (`_same_number`), percentages, the value that an equation states
+(`_stated`), and lists, points, intervals and matrices element by element. `math_verify.verify`
+compares everything else. On its own it would compare numbers of any size to 6 places, and take the
+right side of any equation.
 """
 
 import logging
@@ -17,10 +18,10 @@ from sympy.core.relational import Relational
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
 SPACE = r"(?:\\[,;:! ]|\\q?quad(?![a-zA-Z])|~|\s)"
-"""One space, as LaTeX may write it."""
+"""A regular expression for one space in LaTeX."""
 
 TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
-"""What makes a group a text; its brace follows."""
+"""A regular expression for a command that turns the following group into text."""
 
 _PIECE = rf"{TEXT}\{{[^{{}}]*\}}(?:\s*\^\s*(?:[0-9]|\{{-?[0-9]\}}))?"
 
@@ -60,7 +61,7 @@ _TWO_LETTERS = frozenset(
 )
 
 _ONE_LETTER = frozenset("acfghjklmnsvw")
-"""Part of a unit only beside other words: alone, a letter may be a variable, or e, or i."""
+"""Letters that are part of a unit only next to other words. Alone, they may be variables."""
 
 _CHANGING = frozenset(
     re.findall(
@@ -83,11 +84,11 @@ _CHANGING = frozenset(
         """,
     )
 )
-r"""Words that make another number, a condition or a choice of what stands before them."""
+r"""Words that change the value of the number before them, or turn it into a condition or choice."""
 
 
 def read_words(text: str) -> str:
-    """Return a number without its unit, and with what other words after it make of it."""
+    """Return a number without its unit, and with number words after it evaluated."""
     text = _BARE.sub(r"\\text{\1}", text)
     tail = _TAIL.search(text)
     if not tail or not re.search(r"[0-9]", text[: tail.start()]):
@@ -109,7 +110,7 @@ def read_words(text: str) -> str:
 
 
 def _is_unit(words: list[str], number: str, tail: str) -> bool:
-    """Whether words name what is counted."""
+    """Return whether the words after a number are a unit."""
     if words[:1] == ["base"]:
         return len(words) == 2
     if re.search(r"\\circ\s*\}?$", number) and words in (["c"], ["f"], ["k"]):
@@ -131,11 +132,11 @@ def _is_part(word: str, *, alone: bool, first: bool, named: bool) -> bool:
     return len(word) > 2 or not alone or word in _TWO_LETTERS
 
 
-# It warns that it has no time-out; the scorer has one.
+# math-verify warns that it has no time-out. The scorer has one.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 PERCENT = sp.UnevaluatedExpr(sp.Rational(1, 100))
-"""The factor as which math-verify reads a percent sign."""
+"""The factor that math-verify uses for a percent sign."""
 
 _FAULTS = (
     ArithmeticError,
@@ -145,10 +146,10 @@ _FAULTS = (
     AttributeError,
     RecursionError,
 )
-"""What sympy raises where it cannot work something out."""
+"""Exceptions that sympy raises if it cannot evaluate an expression."""
 
 _WORKING = 50
-"""Digits to which numbers are worked out."""
+"""Number of digits to which numbers are evaluated."""
 
 
 class Either(sp.Tuple):
@@ -156,7 +157,7 @@ class Either(sp.Tuple):
 
 
 def same(gold: Any, answer: Any) -> bool:
-    """Return whether an answer is equal to a row's."""
+    """Return whether an answer equals the reference answer."""
     ours, theirs = members(gold), members(answer)
     if ours and theirs:
         return _same_equation(gold, answer, ours, theirs)
@@ -172,7 +173,7 @@ def same(gold: Any, answer: Any) -> bool:
 
 
 def members(expression: Any) -> list[Any] | None:
-    """Return the sides of an equation or of a chain of them, None if it is neither."""
+    """Return the sides of an equation or of a chain of equations; None for other expressions."""
     relations = _args(expression) if isinstance(expression, sp.And) else [expression]
     if not relations or not all(isinstance(relation, sp.Eq) for relation in relations):
         return None
@@ -180,10 +181,10 @@ def members(expression: Any) -> list[Any] | None:
 
 
 def _stated(expression: Any) -> Any:
-    """What an equation says that something is; what is no equation, as it stands.
+    """Return the value that an equation states, and any other expression unchanged.
 
-    The sides that remain without names must be equal to each other: x = 2 + 3 = 5 states 5;
-    x = 6 = 5, 2x = 5 and 3 = 5 state nothing (None).
+    Without the names, all remaining sides must be equal: x = 2 + 3 = 5 states 5. x = 6 = 5, 2x = 5
+    and 3 = 5 state nothing (None).
     """
     sides = members(expression)
     if sides is None:
@@ -197,7 +198,7 @@ def _stated(expression: Any) -> Any:
 
 
 def _is_name(side: Any) -> bool:
-    """Whether a side is letters only: x, AB, x - y, a/b, or a function of something, as f(2)."""
+    """Return whether a side is a name: letters (x, AB, x - y, a/b) or a function such as f(2)."""
     if isinstance(side, sp.Symbol) or side == sp.E:
         return True
     if isinstance(side, AppliedUndef | TrigonometricFunction):
@@ -215,13 +216,13 @@ def _is_name(side: Any) -> bool:
 
 
 def _is_taken(part: Any) -> bool:
-    """Whether it is -y of x - y, or 1/b of a/b."""
+    """Return whether a part is the -y of x - y or the 1/b of a/b."""
     other = [x for x in part.args if x != -1]
     return len(other) < len(part.args) and all(map(_is_name, other))
 
 
 def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -> bool:
-    """Whether two equations are the same one; of a chain, the one from end to end counts."""
+    """Return whether two equations are the same. A chain counts as the equation of its ends."""
     if len(ours) == len(theirs) and all(map(same, ours, theirs)):
         return True
     left, right = _closed(gold, ours), _closed(answer, theirs)
@@ -235,7 +236,7 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
 
 
 def _has_solutions(equation: Any) -> bool:
-    """Whether an equation can hold: math-verify calls all equal that cannot."""
+    """Return whether an equation has a solution. math-verify treats all others as equal."""
     try:
         return bool(sp.solve(equation, _symbols(equation)))
     except _FAULTS:
@@ -243,7 +244,7 @@ def _has_solutions(equation: Any) -> bool:
 
 
 def _closed(equation: Any, sides: list[Any]) -> Any:
-    """A chain as one equation, None where its parts contradict each other."""
+    """Return a chain as one equation; None if its parts contradict each other."""
     if len(sides) == 2:
         return equation
     stated = _stated(equation)
@@ -251,7 +252,10 @@ def _closed(equation: Any, sides: list[Any]) -> Any:
 
 
 def _as_set(expression: Any) -> Any:
-    """Inequalities joined by "or" as a set, None where that is not known; others as they stand."""
+    """Return inequalities joined by "or" as a set, and any other expression unchanged.
+
+    None: sympy cannot convert the inequalities.
+    """
     if not isinstance(expression, Either):
         return expression
     try:
@@ -261,7 +265,7 @@ def _as_set(expression: Any) -> Any:
 
 
 def _same_parts(gold: Any, answer: Any) -> bool | None:
-    """Whether lists are equal part by part; None where one of the two is no list."""
+    """Return whether two lists are equal element by element; None if one of them is not a list."""
     if isinstance(gold, sp.MatrixBase) and isinstance(answer, sp.MatrixBase):
         return gold.shape == answer.shape and all(map(same, gold.flat(), answer.flat()))
     if isinstance(gold, sp.Interval) and isinstance(answer, sp.Interval):
@@ -282,7 +286,7 @@ def _components(expression: Any) -> list[Any] | None:
 
 
 def _args(expression: Any) -> list[Any]:
-    """The parts in the order in which they were written, where that is known."""
+    """Return the parts, in their written order if it is known."""
     return list(dict.fromkeys(getattr(expression, "_unsorted_args", ()))) or list(expression.args)
 
 
@@ -297,7 +301,7 @@ def _same_in_any_order(ours: Iterable[Any], theirs: list[Any]) -> bool:
 
 
 def _same_value(gold: Any, answer: Any) -> bool:
-    """Whether two expressions are equal, of which each may be so many percent."""
+    """Return whether two expressions are equal. Either may be a percentage."""
     ours, gold_percent = _without_percent(gold)
     theirs, percent = _without_percent(answer)
     if gold_percent and not percent:
@@ -346,16 +350,16 @@ def _names(expression: Any) -> set[str]:
 
 
 def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
-    """With i as the imaginary unit, and the row's letters, which may be real ones or not."""
+    """Return an expression with its symbols replaced, or unchanged if sympy cannot replace them."""
     names = {old: new for old, new in names.items() if old != new}
     try:
         return expression.xreplace(names) if names else expression
-    except _FAULTS:  # i < 3, or an interval from i
+    except _FAULTS:  # for example i < 3, or an interval that starts at i
         return expression
 
 
 def _value(expression: Any) -> Any:
-    """The finite number that an expression is, worked out; None if it is none."""
+    """Evaluate an expression to a finite number; None if it is not a number."""
     if not isinstance(expression, sp.Expr) or expression.free_symbols:
         return None
     if isinstance(expression, sp.Rational):
@@ -370,9 +374,9 @@ def _value(expression: Any) -> Any:
 
 
 def _same_number(gold: Any, answer: Any, ours: Any, theirs: Any) -> bool:
-    """Whether two numbers are equal: exactly, or as a decimal equals what it rounds.
+    """Return whether two numbers are equal exactly or, if one is a decimal, after rounding.
 
-    A decimal agrees to 6 places, below 0.001 to 6 digits, with a whole number to 14.
+    A decimal must agree to 6 places, below 0.001 to 6 digits, and with a whole number to 14 digits.
     """
     exact = [x for x in (gold, answer) if not x.has(sp.Float)]
     size, apart = max(abs(ours), abs(theirs)), abs(ours - theirs)
@@ -395,7 +399,10 @@ def _is_zero(difference: Any) -> bool:
 
 
 def _far_apart(gold: Any, answer: Any) -> bool:
-    """Whether what math-verify calls equal differs at a point: it drops what is below 1e-15."""
+    """Return whether two expressions differ at a test point.
+
+    math-verify drops terms below 1e-15 and treats such expressions as equal.
+    """
     if not isinstance(gold, sp.Expr) or not isinstance(answer, sp.Expr):
         return False
     if isinstance(gold, sp.Symbol) or isinstance(answer, sp.Symbol):
@@ -429,7 +436,7 @@ _CHARACTERS = str.maketrans(
 )
 
 _DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
-"""A long dash is a minus, but not between two digits: 2–3 is a range."""
+"""A long dash that is a minus. Between two digits it is a range, as in 2–3."""
 
 _AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
 
@@ -484,9 +491,9 @@ _NOTATION = (
         re.compile(rf"(?<![_^0-9./])([0-9]+){SPACE}+([0-9]+)\s*/\s*([0-9]+)(?![0-9./])"),
         r"\1\\frac{\2}{\3}",
     ),
-    # 1./3: a bare point after a whole number within a formula
+    # 1./3: a point without digits after a whole number inside a formula
     (re.compile(r"(?<![0-9.,])([0-9]+)\.(?=\s*(?:[-+*/)}]|\\(?:times|cdot)(?![a-zA-Z])))"), r"\1"),
-    # 2.5e-3 and 1e3; 2e-3 is Euler's number twice, less 3
+    # 2.5e-3 and 1e3 are powers of ten; 2e-3 is twice Euler's number minus 3
     (
         re.compile(
             r"(?<![\w.\\])((?:[0-9]+\.[0-9]*|\.[0-9]+)(?=[eE])|[0-9]+(?=E|e[0-9]))"
@@ -502,7 +509,7 @@ _TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
 
 
 def clean(answer: str) -> str:
-    """Return an answer as math-verify reads it; empty where it cannot be one answer."""
+    """Return an answer in a form that math-verify can read; empty if it is not a single answer."""
     bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
     bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
     bare = _EDGE.sub("", _without_braces(bare).removeprefix(r"\approx"))
@@ -515,7 +522,7 @@ def clean(answer: str) -> str:
 
 
 def without_label(answer: str) -> tuple[str | None, str]:
-    r"""Return the letter of a choice and what it stands before: \textbf{(B)}\ 12 is B and 12."""
+    r"""Return the letter of a choice and the text after it: B and 12 for \textbf{(B)}\ 12."""
     bare = _EDGE.sub("", _AROUND.sub("", answer.strip()))
     if match := _CHOICE.fullmatch(bare):
         return match[1], ""
@@ -524,7 +531,7 @@ def without_label(answer: str) -> tuple[str | None, str]:
 
 
 def end_of_group(text: str, start: int) -> int:
-    """Return the place of the brace that closes what is open at `start`, or -1."""
+    """Return the index of the brace that closes the group open at `start`; -1 without one."""
     depth = 1
     for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
@@ -534,7 +541,7 @@ def end_of_group(text: str, start: int) -> int:
 
 
 def _without_style(text: str) -> str:
-    r"""Without sizes, colours and fonts; \mathbf{cm} stays a word."""
+    r"""Return the text without sizes, colours and fonts. \mathbf{cm} remains a word."""
     text = _SWITCH.sub("", text)
     text = _OLD_FONT.sub(lambda match: rf"\math{match[1] or match[2]}{{", text)
     place = 0
@@ -556,7 +563,7 @@ def _without_braces(text: str) -> str:
 
 
 def _as_fraction(match: re.Match[str]) -> str:
-    r"""0.1\overline{6} as \frac{15}{90}."""
+    r"""Return a recurring decimal as a fraction: \frac{15}{90} for 0.1\overline{6}."""
     whole, fixed = match[1], match[2]
     recurring = match[3] or match[4] or match[5]
     over = int(whole + fixed + recurring) - int(whole + fixed or "0")
@@ -564,6 +571,6 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def _with_letters(text: str) -> str:
-    r"""One letter in \mathrm or \text is the letter; math-verify reads I^2 as I, but not (I)^2."""
+    r"""Replace \mathrm{x} and \text{x} by x, and I^2, which math-verify misreads, by (I)^2."""
     text = _TEX_LETTER.sub(r" \1", text).strip()
     return _POWER_OF_I.sub(lambda match: rf"{match[1]}\cdot (I)" if match[1] else "(I)", text)

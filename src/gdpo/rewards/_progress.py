@@ -1,4 +1,4 @@
-"""Tells how far the scoring of a batch is, once it takes long."""
+"""Shows the progress of scoring a batch if it takes longer than two seconds."""
 
 import logging
 import time
@@ -9,24 +9,24 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 OnScored = Callable[[int, int], None]
-"""Called with the number of completions scored and of all; the last time with both equal."""
+"""Callback with the number of scores done and their total. In the last call both are equal."""
 
 PATIENCE_S = 2.0
-"""Seconds that a batch may take before anything is shown."""
+"""Seconds before progress is shown for the first time."""
 
 _SHOW_EVERY_S = 0.1
-"""Seconds from one showing to the next: a quick reward is done thousands of times in less."""
+"""Minimum seconds between updates. A quick reward runs thousands of times in that time."""
 
 _LOG_EVERY_S = 30.0
 
 
 @dataclass(slots=True)
 class Counter:
-    """Counts what is done, and shows it once it takes long.
+    """Counts finished scores, and reports progress once the batch takes long.
 
     Args:
-        total: How much there is to do.
-        on_progress: Called when there is something to show.
+        total: Number of scores to compute.
+        on_progress: Function to call with each update.
     """
 
     total: int
@@ -36,28 +36,28 @@ class Counter:
     _showing: bool = False
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one more finished score."""
         self.done += 1
         if self.done < self.total and (now := time.monotonic()) > self._next:
             self._showing, self._next = True, now + _SHOW_EVERY_S
             self.on_progress(self.done, self.total)
 
     def finish(self) -> None:
-        """All is done, or given up: what is shown goes away."""
+        """Remove the display. Call it when the batch is finished or abandoned."""
         if self._showing:
             self.on_progress(self.total, self.total)
         self._showing = False
 
 
 class Bar:
-    """A bar on the terminal's standard error; a line in the log now and then where it is none."""
+    """Draws a progress bar on standard error, or logs a line if that is not a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._last = -_LOG_EVERY_S
 
     def __call__(self, done: int, total: int) -> None:
-        """Show it, or take it away when all is done."""
+        """Update the bar, and remove it once everything is done."""
         from rich.console import Console
 
         console = Console(stderr=True)

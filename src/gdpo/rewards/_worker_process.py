@@ -1,8 +1,8 @@
-"""What a worker process runs: slow rewards, one call after the other. `_workers` is its other end.
+"""Runs slow rewards in a worker process, one call at a time. `_workers` is the other end.
 
-It reads from and answers to a socket that it was given, so that whatever a reward prints is no
-answer. Started as `python -m gdpo.rewards._worker_process <socket>`; no script of the user's is run
-again, whether or not it guards its main part.
+The process reads calls from a socket and writes results to it, so output that a reward prints is
+never mistaken for a result. It is started as `python -m gdpo.rewards._worker_process <socket>`, so
+the user's script does not run again, even without an `if __name__ == "__main__"` guard.
 """
 
 import gc
@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _GRACE_S = 2.0
-"""The worker ends itself this long after a deadline, should nobody be left to end it."""
+"""Seconds after a deadline at which the worker ends itself if nobody else has ended it."""
 
 
 def main() -> None:
-    """Answer calls until the other end closes."""
+    """Serve calls until the other end closes."""
     connection = Connection(int(sys.argv[1]))
-    # Neither a child that a reward forks nor a program that it starts reads calls or answers them.
+    # A child that a reward forks, or a program that it starts, must not read or write here.
     os.register_at_fork(after_in_child=connection.close)
     os.set_inheritable(connection.fileno(), False)
     try:
@@ -32,7 +32,7 @@ def main() -> None:
         while True:
             answer(connection, rewards)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the scorer is gone, or done
+        pass  # the scorer has ended
 
 
 def _load(connection: Connection) -> list[Any]:
@@ -45,16 +45,16 @@ def _load(connection: Connection) -> list[Any]:
 
 
 def answer(connection: Connection, rewards: list[Any]) -> None:
-    """Read one call, run its reward, and answer with the call's number and the result."""
+    """Read one call, run its reward, and send back the call's number and the result."""
     from gdpo.rewards.scores import Failure, score_one
 
     number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())
-    # The signal's own default, the end of the process, works inside C code too.
+    # The signal's default action, which ends the process, works even inside C code.
     signal.setitimer(signal.ITIMER_REAL, deadline + _GRACE_S)
     result = score_one(rewards[k], completion, reference)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    told = [result.kind, result.message] if isinstance(result, Failure) else result
-    connection.send_bytes(json.dumps([number, told]).encode())
+    sent = [result.kind, result.message] if isinstance(result, Failure) else result
+    connection.send_bytes(json.dumps([number, sent]).encode())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Processes that run slow rewards and can be killed. `_worker_process` is what they run.
+"""Runs slow rewards in processes that can be killed. `_worker_process` is the code they run.
 
-The pools of the standard library run the user's script again in each process, or fork a process
-that holds threads and an accelerator, and cannot end one call alone; hence a small one of our own.
+The pools of the standard library do not fit. They run the user's script again in each process, or
+fork a process that holds threads and an accelerator, and they cannot end a single call.
 """
 
 import json
@@ -22,33 +22,33 @@ from gdpo.rewards.reward import Reward
 from gdpo.rewards.scores import SHOWN, Call, Failure, Result
 
 RECYCLE_AFTER = 10_000
-"""Calls after which a process is replaced by a fresh one: to import sympy again takes as long as a
+"""Number of calls after which a process is replaced. Importing sympy again takes as long as a
 thousand comparisons."""
 
 _START_S = 120.0
 """Seconds that a process may take to import what its rewards need."""
 
 _FIRST = (
-    ", in the first call of its worker, which includes what the function itself imports and loads: "
-    "do that at the top level of its module"
+    " in the first call of its worker. This call includes everything that the function itself "
+    "imports and loads. Move imports and loading to the top level of its module"
 )
 
 _NOT_ITS_ANSWER = (
-    "it did not send the answer to this call: what a reward starts must not write to the worker's "
-    "connection"
+    "the worker's connection carried something other than the result of this call. Code that a "
+    "reward starts must not write to this connection"
 )
 
 _ANSWER_BYTES = 100_000
-"""What a worker may answer with; a longer message is no answer of ours."""
+"""Maximum size of a worker's result, in bytes. A longer message did not come from our code."""
 
 
 class Worker:
-    """One process, started when it is first needed and again after it was killed or is worn out.
+    """Runs calls in one process, which is started on first use and after each kill or replacement.
 
     Args:
         rewards: The rewards, pickled.
-        memory: GiB of data that the process may hold; None: no limit.
-        recycle_after: Calls after which it is replaced: libraries leak.
+        memory: Data that the process may hold, in GiB. None: no limit.
+        recycle_after: Number of calls after which the process is replaced, because libraries leak.
     """
 
     def __init__(self, rewards: bytes, *, memory: float | None, recycle_after: int) -> None:
@@ -61,7 +61,7 @@ class Worker:
         self._connection: Connection | None = None
 
     def run(self, call: Call) -> Result:
-        """Return the reward's value, or what went wrong: it failed, was late, or took all down."""
+        """Return the reward's value, or the failure: an exception, a time-out or a dead process."""
         name, deadline = call.reward.name, call.reward.deadline
         assert deadline is not None, "only rewards with a deadline run in a worker"
         connection = self._connection or self._start()
@@ -72,7 +72,7 @@ class Worker:
                 first = self._calls == 0
                 self.kill()
                 return call.timed_out(deadline, _FIRST if first else "")
-            number, told = json.loads(connection.recv_bytes(_ANSWER_BYTES))
+            number, result = json.loads(connection.recv_bytes(_ANSWER_BYTES))
             if number != self._calls:
                 raise ValueError
         except (EOFError, OSError):
@@ -83,19 +83,19 @@ class Worker:
         self._calls += 1
         if self._calls >= self._recycle_after:
             self.kill()
-        return Failure(name, call.index, *told) if isinstance(told, list) else told
+        return Failure(name, call.index, *result) if isinstance(result, list) else result
 
     def stop(self) -> None:
-        """End the process for good, from whatever thread."""
+        """End the process permanently. May be called from any thread."""
         self._stopped = True
         self.kill()
 
     def kill(self) -> None:
-        """End the process, whatever it does; the next call starts another."""
+        """End the process, whatever it is doing. The next call starts a new process."""
         process, connection = self._process, self._connection
         self._process = self._connection = None
         if process is not None:
-            process.kill()  # first: whoever waits for its answer sees that none will come
+            process.kill()  # before closing, so that a thread that waits for it sees the end
             process.wait()
         if connection is not None:
             connection.close()
@@ -108,12 +108,12 @@ class Worker:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                start_new_session=True,  # a Ctrl-C at the terminal is not for it
+                start_new_session=True,  # so that Ctrl-C at the terminal does not reach it
             )
         self._calls = 0
         if self._stopped:
             self.kill()
-            raise RewardError("the scorer was closed while it scored")
+            raise RewardError("the scorer was closed while it was scoring a batch")
         connection = self._connection = Connection(ours.detach())
         try:
             connection.send_bytes(pickle.dumps((sys.path, self._memory)))
@@ -124,8 +124,8 @@ class Worker:
             pass
         raise RewardError(
             f"a worker process for rewards with a deadline did not start: {self._last_words()}. "
-            "What it printed stands above: it imports what the reward's function needs, in a "
-            "Python of its own. Leave out the deadline to run the reward in this process"
+            "It imports the module of the reward's function in a new Python process; its output "
+            "is above. Fix that import, or remove the deadline to run the reward in this process"
         )
 
     def _last_words(self) -> str:
@@ -134,27 +134,27 @@ class Worker:
             self._connection.close()
         self._process = self._connection = None
         if process is None:
-            return "it was ended"
+            return "it was stopped"
         try:
             code = process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            return "it stopped answering"
-        return f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            return "it stopped responding"
+        return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
 class Workers:
-    """Some workers, and whichever of them is free. Closed for good when a batch is given up.
+    """Distributes calls over worker processes. Closes permanently if a batch is abandoned.
 
     Args:
-        rewards: What they can be asked for, by position.
-        count: How many processes.
-        memory: GiB of data that each may hold; None: no limit.
-        recycle_after: Calls after which one is replaced.
+        rewards: The rewards that the workers can run. Calls refer to them by position.
+        count: Number of processes.
+        memory: Data that each process may hold, in GiB. None: no limit.
+        recycle_after: Number of calls after which a process is replaced.
 
     Raises:
-        ConfigError: A reward that cannot be sent to another process.
+        ConfigError: If a reward cannot be sent to another process.
     """
 
     def __init__(
@@ -177,14 +177,14 @@ class Workers:
     def score(
         self, groups: Sequence[Sequence[Call]], *, done: Callable[[], None]
     ) -> list[list[Result]]:
-        """The results of some groups of calls, in their order.
+        """Return the results of each group of calls, in order.
 
         Args:
-            groups: The calls of one group run in one process, one after the other.
-            done: Called after each group, one at a time.
+            groups: Groups of calls. The calls of a group run in one process, one after another.
+            done: Function to call after each group, never from two threads at once.
 
         Raises:
-            RewardError: A worker does not start.
+            RewardError: If a worker does not start.
         """
         counting = threading.Lock()
 
@@ -219,10 +219,11 @@ def _pickled(rewards: Sequence[Reward]) -> bytes:
             cloudpickle.dumps(reward)
         except Exception as error:
             raise ConfigError(
-                f"reward {reward.name!r} has a deadline, so it runs in a process of its own, but "
+                f"reward {reward.name!r} has a deadline, so it runs in a separate process, but "
                 f"its function cannot be sent there ({type(error).__name__}: "
-                f"{str(error)[:SHOWN]}). A function of a script or notebook is sent with all "
-                "that it refers to, and a lock, a file or a connection cannot be sent: put the "
-                "function into a module, which the process imports anew, or leave out the deadline"
+                f"{str(error)[:SHOWN]}). A function defined in a script or notebook is pickled "
+                "together with every object that it uses, and locks, open files and connections "
+                "cannot be pickled. Put the function into a module, which the process imports, or "
+                "remove the deadline"
             ) from error
     return cloudpickle.dumps(list(rewards))

@@ -1,15 +1,15 @@
-r"""Rewards for programs: what a model wrote is run in a sandbox, against the tests of its row.
+r"""Rewards for programs: run a model's program in the sandbox, against the tests of its row.
 
-Three rewards look at the same run:
+All three rewards are computed from the same run:
 
-- **pass_rate** in [0, 1]: passed tests over all tests;
-- **pass_all** in {0, 1}: every test passed;
-- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong answer is no
-  bug, so a program that does nothing may have none: gate `no_bug` or weigh it, never reward it
-  alone.
+- **pass_rate** in [0, 1]: passed tests divided by all tests.
+- **pass_all** in {0, 1}: every test passed.
+- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong answer does
+  not count as a bug, so a program that does nothing can score 1. Gate `no_bug`, or combine it with
+  another reward. Never use it as the only reward.
 
-The reference holds the tests as data under `tests`, and what one program may use under `limits`
-(optional, fields of `gdpo.sandbox.Limits`):
+The reference holds the tests as data under `tests`, and optionally the limits of one program under
+`limits` (fields of `gdpo.sandbox.Limits`):
 
 ```
 {"kind": "asserts", "statements": ["assert f(1) == 2"], "setup": "import math"}
@@ -18,16 +18,17 @@ The reference holds the tests as data under `tests`, and what one program may us
 {"kind": "stdio", "cases": [["1\n", "2\n"]]}                   standard input, standard output
 ```
 
-`setup` is optional. A reference without tests gets `None`: no reward here applies.
+`setup` is optional. If a reference has no tests, all three rewards return `None`.
 
-A program is run once for the three rewards, and not again when it comes back: this process keeps
-the last 4,096 verdicts by a digest of program, tests and limits. Two programs that differ by a
-space are two programs. A verdict that the clock gave, which another run might not repeat, is not
-kept: it serves each of the three rewards once. Processes share nothing; a `Scorer` has all rewards
-of one completion computed in the same one.
+A program runs once for the three rewards. Each process caches the last 4,096 verdicts by a digest
+of program, tests and limits, so an identical program is not run again; a program that differs by
+one space is. A verdict caused by wall-clock time may differ in another run, so each of the three
+rewards uses it only once. Processes do not share the cache. A `Scorer` computes all code rewards of
+one completion in the same process.
 
-The paper has pass_rate and no_bug, and a length that counts only where pass_rate is 1 (its Eq. 8):
-gate a length on pass_all. Its code for them is not published.
+The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8).
+For the latter, gate a length reward on pass_all. The paper's code for these rewards is not
+published.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Section 4.3.
@@ -50,46 +51,49 @@ from gdpo.sandbox.sandbox import default_sandbox
 __all__ = ["extract_code", "no_bug", "pass_all", "pass_rate"]
 
 _MARGIN = 20.0
-"""Seconds for what is not the program's: the sandbox's start, and the end of one that hangs."""
+"""Seconds on top of the program's own time, to start the sandbox or to end one that hangs."""
 
 _KEPT = 4096
-"""Verdicts that are remembered: a batch, because it is scored reward by reward."""
+"""Number of cached verdicts: enough for a batch, which is scored one reward after another."""
 
 _SEARCHED = 100_000
-"""Characters at the end of an answer in which its program is looked for."""
+"""Number of characters at the end of a response that are searched for the program."""
 
 _TRIES = 8
-"""Beginnings of an unfinished program that are parsed; each takes time linear in its length."""
+"""How many shortened versions of an unfinished program are parsed. Each takes linear time."""
 
 _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 _NO_STATEMENT = " \t\r\f#)]}"
-"""What a line begins with that begins no statement."""
+"""Characters that cannot be the first character of a new statement's line."""
 
 _PYTHON = ("python", "python3", "py")
 _MARKS = ("```", "~~~")
 
 
 def extract_code(completion: str) -> str:
-    r"""The program in a completion, exactly as it is written there.
+    r"""Return the program in a completion, unchanged.
 
-    It is the last block fenced as Python, else the last fenced block, else the whole text.
+    The program is the last block fenced as Python. Without such a block it is the last fenced
+    block, and without any block the whole text.
 
-    A fence is a line that begins, after blanks, with three or more backticks or tildes; the word
-    after them names the language (`python`, `python3` or `py`, in any case). A line of at least as
-    many of the same marks, and nothing else, closes it; one that is never closed holds everything
-    that follows, because a model may stop before it. A block of nothing but whitespace does not
-    count. Lines of an indented block lose as much indentation as its fence has. Backticks within a
-    line are no fence. What stands before the first `</think>` is no part of the answer, of which
-    the last 100,000 characters are looked at.
+    - A fence is a line that starts, after optional blanks, with at least three backticks or tildes.
+      The word after them names the language (`python`, `python3` or `py`, in any case). Backticks
+      inside a line are not a fence.
+    - A line with at least as many of the same marks, and nothing else, closes the block. A block
+      that is never closed extends to the end, because a response may be truncated.
+    - Blocks that hold only whitespace are ignored.
+    - The lines of an indented block lose as much indentation as its fence has.
+    - Text before the first `</think>` is ignored. Of the rest, the last 100,000 characters are
+      searched.
 
-    A block that is never closed, and is no Python because it ends within something, loses that
-    unfinished end, from the line without indentation that begins it: a function that stands whole
-    before tests that were cut is the program. Where nothing whole is defined before the end, an
-    earlier block of Python is the program; where there is none, the block stays as it is.
+    If the last block is never closed and is not valid Python, its unfinished end is removed,
+    starting at the last unindented line at or before the error. So a complete function followed by
+    truncated tests is still found. If no complete function or class is left, an earlier Python
+    block is used, and without one the block stays as it is.
 
     Args:
-        completion: Any text; the time is linear in its length.
+        completion: Any text. The running time is linear in its length.
 
     Examples:
         >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
@@ -97,21 +101,24 @@ def extract_code(completion: str) -> str:
     """
     _, closed, rest = completion.partition("</think>")
     answer = (rest if closed else completion)[-_SEARCHED:]
-    blocks, cut = _blocks(answer.split("\n"))
+    blocks, truncated = _blocks(answer.split("\n"))
     held = [block for block in blocks if any(line.strip() for line in block[1])]
-    if cut and held and held[-1] is blocks[-1]:
-        held[-1:] = _of_cut(*held[-1], alone=not any(name in _PYTHON for name, _ in held[:-1]))
+    if truncated and held and held[-1] is blocks[-1]:
+        held[-1:] = _repaired(*held[-1], alone=not any(name in _PYTHON for name, _ in held[:-1]))
     python = [lines for name, lines in held if name in _PYTHON]
     chosen = [*(lines for _, lines in held), *python][-1:]
     return "\n".join(chosen[0]) if chosen else answer
 
 
 _Block: TypeAlias = tuple[str, list[str]]
-"""Language and lines."""
+"""The language and the lines of a block."""
 
 
-def _of_cut(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
-    """What a block that is never closed holds: nothing where a whole program stands before it."""
+def _repaired(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
+    """Return an unclosed block without its unfinished end.
+
+    Empty: nothing in the block is complete, and an earlier Python block exists (not `alone`).
+    """
     finished = _finished(lines) if language in (*_PYTHON, "") else None
     if finished is not None:
         return [(language, finished)]
@@ -119,16 +126,16 @@ def _of_cut(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
 
 
 def _finished(lines: list[str]) -> list[str] | None:
-    """The lines if they are Python, or else those before an unfinished end that define something.
+    """Return the lines if they are valid Python, else the lines before the unfinished end.
 
-    None where nothing is finished.
+    None: the lines before the unfinished end define no complete function or class.
     """
     kept = len(lines)
     for _ in range(_TRIES):
         try:
             tree = parse_program("\n".join(lines[:kept]))
         except SyntaxError as error:
-            # Nothing that holds the line of the mistake parses.
+            # Nothing that contains the line of the syntax error can be parsed.
             kept = _statement_before(lines, min(error.lineno or kept, kept))
         except (ValueError, RecursionError, MemoryError):
             return None
@@ -139,13 +146,13 @@ def _finished(lines: list[str]) -> list[str] | None:
 
 
 def _statement_before(lines: list[str], end: int) -> int:
-    """How many lines stand before the last of the first `end` lines that is not indented."""
+    """Return the index of the last unindented line among the first `end` lines."""
     starts = (i for i in range(end - 1, -1, -1) if lines[i][:1].strip(_NO_STATEMENT))
     return next(starts, 0)
 
 
 def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
-    """Language and lines of every fenced block, and whether the last one is never closed."""
+    """Return all fenced blocks, and whether the last block is never closed."""
     blocks: list[_Block] = []
     fence, indent = "", 0
     for line in lines:
@@ -158,13 +165,13 @@ def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
         elif bare.startswith(fence) and not bare.strip(fence[0]):
             fence = ""
         else:
-            # The blanks in the width of the fence's indentation; anything else there stays.
+            # Remove blanks up to the width of the fence's indentation, and nothing else.
             blocks[-1][1].append(line[:indent].lstrip(" \t") + line[indent:])
     return blocks, bool(fence)
 
 
 def _opening(bare: str) -> str:
-    """The marks that open a block on this line, or nothing."""
+    """Return the fence that opens a block on this line, or an empty text."""
     if not bare.startswith(_MARKS):
         return ""
     marks = bare[: len(bare) - len(bare.lstrip(bare[0]))]
@@ -176,23 +183,23 @@ def _language(info: str) -> str:
 
 
 def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
-    """What became of the program in a completion, None where the reference has no tests.
+    """Return the verdict on the program in a completion; None if the reference has no tests.
 
     Args:
-        completion: What the model wrote.
-        reference: With the tests, and limits if there are any.
-        reader: Name of the reward that asks. A verdict that the clock gave is given to the same
-            reader once, and then the program runs again.
+        completion: The model's text.
+        reference: The reference, with the tests and optionally the limits.
+        reader: Name of the reward that needs the verdict. Each reader gets a verdict caused by
+            wall-clock time only once. Afterwards the program runs again.
 
     Raises:
-        DataError: The reference is wrong.
-        SandboxError: There is no sandbox here, or it failed.
+        DataError: If the tests or limits of the reference are invalid.
+        SandboxError: If no sandbox works on this machine, or the sandbox failed.
     """
     tests = reference.get("tests")
     if tests is None:
         return None
     source = extract_code(completion)
-    # repr, not JSON: there 1 and "1" are the same key.
+    # repr, because JSON turns the keys 1 and "1" into the same key.
     job = repr((source, tests, reference.get("limits"))).encode("utf-8", "surrogatepass")
     key = blake2b(job, digest_size=16).digest()
     verdict = _recent.get(key, reader)
@@ -205,7 +212,7 @@ def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Ve
 
 
 class _Recent:
-    """The last verdicts, by digest; the oldest one goes first."""
+    """Caches the most recent verdicts by digest. The oldest verdict is dropped first."""
 
     def __init__(self) -> None:
         self._verdicts: dict[bytes, tuple[Verdict, set[str]]] = {}
@@ -227,7 +234,7 @@ class _Recent:
 
 
 _recent = _Recent()
-# A process that is forked while another thread holds the lock would wait for it forever.
+# If a process is forked while another thread holds the lock, the child would wait for it forever.
 os.register_at_fork(after_in_child=_recent.__init__)
 
 
@@ -237,11 +244,11 @@ def _of_verdict(completion: str, reference: Reference, *, name: str) -> float | 
 
 
 def _sandbox_needed() -> str:
-    return f"sandbox: {find_backend()} works here"
+    return f"sandbox: {find_backend()} works on this machine"
 
 
 def _reward(name: str, *examples: Example) -> Reward:
-    """In [0, 1]: what the verdict on a program has under this name."""
+    """Return a reward in [0, 1] whose value is the verdict's attribute of this name."""
     return Reward(
         name=name,
         function=partial(_of_verdict, name=name),
@@ -277,7 +284,7 @@ pass_rate = _reward(
     Example("I would rather not say.", _ADD, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""Passed tests over all tests."""
+"""Passed tests divided by all tests, in [0, 1]."""
 
 pass_all = _reward(
     "pass_all",
@@ -287,12 +294,12 @@ pass_all = _reward(
     Example("", _ADD, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""Binary: every test passed."""
+"""1 if every test passed, else 0."""
 
 no_bug = _reward(
     "no_bug",
     Example(_RIGHT, _ADD, 1.0),
-    Example(_WRONG, _ADD, 1.0),  # a wrong answer is no bug
+    Example(_WRONG, _ADD, 1.0),  # a wrong answer is not a bug
     Example(_RAISES, _ADD, 0.0),
     Example("```python\nimport no_such_module\n```", _ADD, 0.0),
     Example("```python\ndef add(a, b)\n```", _ADD, 0.0),
@@ -300,4 +307,7 @@ no_bug = _reward(
     Example("I would rather not say.", _SUM, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""Binary: no syntax, import or run-time error, no limit hit. A wrong answer is no bug."""
+"""1 if there was no syntax, import or run-time error and no limit was exceeded, else 0.
+
+A wrong answer does not count as a bug.
+"""

@@ -1,4 +1,4 @@
-"""Gates: a reward that counts only where another one is reached."""
+"""Gates: a reward counts only if another reward reaches a threshold."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from gdpo.rewards.reward import Reward
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition: the reward `on` is at least `at_least`.
+    """Stores the condition of a gate: the reward `on` is at least `at_least`.
 
     Args:
-        on: The name of the reward that opens the gate: the harder one.
-        at_least: Its value from which on the gate is open, in its unit.
+        on: Name of the reward that opens the gate. Usually it is the harder of the two rewards.
+        at_least: The gate is open if that reward has at least this value, in the reward's unit.
 
     Raises:
-        ConfigError: A threshold that is not finite.
+        ConfigError: If `at_least` is not finite.
     """
 
     on: str
@@ -30,39 +30,43 @@ class Gate:
 
     def __post_init__(self) -> None:
         if not isfinite(self.at_least):
-            raise ConfigError(f"a gate's at_least must be a finite number, got {self.at_least}")
+            raise ConfigError(
+                f"the at_least of a gate on {self.on!r} must be a finite number, got "
+                f"{self.at_least}"
+            )
 
 
 def apply_gates(
     rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
 ) -> Float[Any, "*batch reward"]:
-    r"""Rewards of which some count only where another reaches a threshold.
+    r"""Return the rewards with each gated reward set to 0 where its gate is closed.
 
     $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 & \text{else} \end{cases} $$
 
-    The paper's way to give one reward priority over an easier one: a short answer is worth
-    something only if it is right.
+    With a gate, the paper gives a reward priority over an easier one: a short response earns the
+    length reward only if it is correct.
 
-    *Zero-fill.* A closed gate gives 0, a value like any other: it enters the mean and the spread of
-    its group, so that a rollout behind an open gate is compared with those behind closed ones, and
-    reaching the condition is rewarded too. The other convention, to leave closed rollouts out
-    (NaN), compares those behind open gates with each other only; it takes the priority away. For a
-    reward whose worst value is not 0, a closed gate is not the worst: shift it first.
+    *Closed gates give 0.* This 0 enters the mean and the standard deviation of its group like any
+    other value. A rollout with an open gate is therefore compared with rollouts whose gate is
+    closed, and meeting the condition is itself rewarded. If closed rollouts were left out (NaN)
+    instead, rollouts with an open gate would be compared only with each other, and the priority
+    would be lost. If the lowest value of a reward is not 0, a closed gate does not give the lowest
+    value. Shift such a reward first.
 
-    A gate looks at the reward as it was scored, whether or not that one is gated as well. Where the
-    condition is missing (NaN), the gated reward is missing too: nobody knows whether it counts.
-    Where the gated reward does not apply, it stays missing.
+    A gate compares the raw score of the reward `on`, even if that reward is gated as well. If that
+    score is missing (NaN), the gated reward becomes missing too. A gated reward that does not apply
+    stays missing.
 
     Args:
-        rewards: The last axis holds the rewards, raw; NaN: does not apply.
-        names: Of the rewards, in the order of that axis.
-        gates: By the name of the reward that is gated.
+        rewards: Raw rewards, along the last axis. NaN: the reward does not apply.
+        names: Names of the rewards, in the order of the last axis.
+        gates: Gates, by the name of the gated reward.
 
     Returns:
         A new array of the same shape, library and dtype.
 
     Raises:
-        ConfigError: A name that is no reward's, or a reward gated on itself.
+        ConfigError: If a gate names an unknown reward, or a reward is gated on itself.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 8.
@@ -89,12 +93,14 @@ def apply_gates(
 def closed_gates(
     rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
 ) -> dict[str, float]:
-    """Share of rollouts for which each gate is closed, among those whose condition applies.
+    """Return the share of rollouts with a closed gate, by the name of the gated reward.
+
+    Rollouts whose condition is missing (NaN) are not counted.
 
     Args:
-        rewards: As they were scored, before `apply_gates`.
-        names: Of the rewards.
-        gates: By the name of the reward that is gated.
+        rewards: Raw rewards, before `apply_gates`.
+        names: Names of the rewards.
+        gates: Gates, by the name of the gated reward.
     """
     xp = array_namespace(rewards)
     shares: dict[str, float] = {}
@@ -108,26 +114,26 @@ def closed_gates(
 
 
 def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
-    """Raise a ConfigError unless every gate stands between two rewards of these names."""
+    """Raise a ConfigError unless every gate connects two different rewards of these names."""
     for name, gate in gates.items():
         for used in (name, gate.on):
             if used not in names:
                 raise ConfigError(
-                    f"the gate of {name!r} names {used!r}, which is no reward: "
+                    f"the gate of reward {name!r} names an unknown reward {used!r}: "
                     f"{did_you_mean(used, names)}"
                 )
         if name == gate.on:
-            raise ConfigError(f"reward {name!r} is gated on itself: name another reward")
+            raise ConfigError(f"reward {name!r} is gated on itself. Name another reward in `on`")
 
 
 def declared_ranges(
     rewards: Sequence[Any], gated: Container[str] = ()
 ) -> tuple[list[float], list[float]]:
-    """The lowest and the highest value of each reward; NaN of what is no `Reward`.
+    """Return the lowest and the highest value of each reward; NaN for plain functions.
 
     Args:
-        rewards: `Reward` objects, or functions, which declare no range.
-        gated: Names of those with a gate: they are 0 where it is closed.
+        rewards: `Reward` objects, or plain functions, which declare no range.
+        gated: Names of the gated rewards. Their range includes 0, the value behind a closed gate.
     """
     ranges = [_range(reward, gated) for reward in rewards]
     return [low for low, _ in ranges], [high for _, high in ranges]
@@ -142,7 +148,7 @@ def _range(reward: Any, gated: Container[str]) -> tuple[float, float]:
 
 
 Range: TypeAlias = tuple[float, float]
-"""Lowest and highest value."""
+"""Lowest and highest value of a reward."""
 
 
 def describe_rewards(
@@ -151,13 +157,13 @@ def describe_rewards(
     high: Sequence[float],
     gates: Mapping[str, Gate],
 ) -> dict[str, dict[str, Any]]:
-    """Return what is declared of each reward, in JSON's types, in the order of the names.
+    """Return the declared range and gate of each reward, in JSON types, in the order of the names.
 
     Args:
-        names: Of the rewards.
-        low: The lowest value of each; NaN: none is declared.
-        high: The highest value of each.
-        gates: By the name of the gated reward.
+        names: Names of the rewards.
+        low: Lowest value of each reward. NaN: no range is declared.
+        high: Highest value of each reward.
+        gates: Gates, by the name of the gated reward.
     """
     described: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, bottom, top in zip(names, low, high, strict=True):
@@ -170,9 +176,10 @@ def describe_rewards(
 
 
 def described_ranges(described: object) -> dict[str, Range | None]:
-    """Return the range of each reward that `describe_rewards` described; None: it has none.
+    """Return the range of each reward, read from the output of `describe_rewards`.
 
-    A file may hold anything in its place: what is no range is none.
+    None: the reward has no range. The input comes from a file, so anything that is not a valid
+    range is treated as None.
     """
     if not isinstance(described, Mapping):
         return {}
@@ -187,7 +194,7 @@ def _range_of_declared(entry: object) -> Range | None:
 
 
 _LARGEST = 1e60
-"""Squares of what is within a range must stay finite."""
+"""Largest accepted bound of a range, in absolute value, so that squares stay finite."""
 
 
 def _number(value: object) -> float | None:

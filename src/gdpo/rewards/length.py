@@ -1,11 +1,11 @@
-r"""Rewards of how long a completion is, in tokens.
+r"""Length rewards, in tokens.
 
-They judge the number of tokens as the trainer counts them, the end-of-sequence token included where
-the model wrote one; never words or characters. Three shapes: a limit, a limit with a ramp before it
-(DAPO), and a range that is aimed at.
+They use the number of tokens that the trainer counts, including the end-of-sequence token if the
+model wrote one. They never count words or characters. Three shapes are available: a limit, a limit
+with a ramp before it (DAPO), and a target range.
 
-A short completion is easy to write, a right one is not. Whether the length counts only where the
-answer is right is said by a gate (the paper's Eq. 8), not by the reward:
+A short completion is easier to write than a correct one. To count the length only if the answer is
+correct (the paper's Eq. 8), add a gate in the recipe:
 
 ```yaml
 rewards:
@@ -32,23 +32,22 @@ from gdpo.rewards.reward import Example, Reference, Reward
 
 
 def token_limit(limit: int, *, name: str = "length") -> Reward:
-    r"""1 for a completion of at most so many tokens, else 0.
+    r"""Return a reward that is 1 for a completion of at most `limit` tokens, else 0.
 
     $$ r = \mathbb{1}[n \le l] $$
 
-    The length reward of the paper's maths runs ($l = 4000$, completions of up to 8000 tokens).
-    A limit that generation never exceeds tells nothing: keep it below the trainer's
-    `max_completion_length`.
+    The paper's maths runs use this length reward ($l = 4000$, completions of up to 8000 tokens).
+    Keep the limit below the trainer's `max_completion_length`. Otherwise every completion gets 1.
 
     Args:
         limit: $l$, in tokens, 1 or more.
-        name: What logs, recipes and files call the reward.
+        name: Name of the reward in logs, recipes and files.
 
     Returns:
         A reward in {0, 1}.
 
     Raises:
-        ConfigError: The limit is no whole number above 0.
+        ConfigError: If the limit is not a whole number above 0.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2 and Eq. 8.
@@ -69,27 +68,27 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
 
 
 def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
-    r"""A punishment that sets in before the maximum length: 0, falling to -1.
+    r"""Return a penalty that is 0 and falls to -1 over the last `buffer` tokens before `maximum`.
 
     $$ r = \begin{cases} 0 & n \le L - c \\ (L - c - n) / c & L - c < n \le L \\ -1 & n > L
     \end{cases} $$
 
-    The same numbers as TRL's `get_soft_overlong_punishment`.
+    The values equal those of TRL's `get_soft_overlong_punishment`.
 
-    Its best value is 0, and 0 is what a closed gate gives: gated on correctness, a wrong completion
-    gets the best length there is. Leave it ungated, or gate `token_limit` or `token_range`.
+    Do not gate this reward. Its best value is 0, and a closed gate also gives 0, so a wrong
+    completion would get the best value. Gate `token_limit` or `token_range` instead.
 
     Args:
-        maximum: $L$, in tokens, 1 or more. With the trainer's `max_completion_length` here, the
+        maximum: $L$, in tokens, 1 or more. If it equals the trainer's `max_completion_length`, the
             last branch is never reached.
-        buffer: $c$, the tokens before the maximum in which it falls; 0: no ramp.
-        name: What logs, recipes and files call the reward.
+        buffer: $c$, the length of the ramp before the maximum, in tokens. 0: no ramp.
+        name: Name of the reward in logs, recipes and files.
 
     Returns:
         A reward in [-1, 0].
 
     Raises:
-        ConfigError: A length is no whole number, or the buffer is longer than the maximum.
+        ConfigError: If a length is not a whole number, or the buffer is longer than the maximum.
 
     References:
         Yu et al. 2025, "DAPO", https://arxiv.org/abs/2503.14476, Eq. 13.
@@ -102,8 +101,8 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     _check_tokens("soft_overlong", "buffer", buffer, at_least=0)
     if buffer > maximum:
         raise ConfigError(
-            f"soft_overlong: buffer must be at most maximum ({maximum}), got {buffer}: it is the "
-            "part of the maximum in which the punishment grows"
+            f"soft_overlong: buffer must be at most maximum ({maximum}), got {buffer}. It is the "
+            "number of tokens before the maximum over which the penalty grows"
         )
     return Reward(
         name=name,
@@ -120,26 +119,27 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
 
 
 def token_range(low: int, high: int, *, width: int, name: str = "length") -> Reward:
-    r"""1 for a completion whose length lies in a range, falling to 0 on both sides.
+    r"""Return a reward that is 1 within a range of lengths and falls to 0 on both sides.
 
-    With $d = \max(a - n,\, n - b,\, 0)$ the tokens that are missing or too many,
+    With $d = \max(a - n,\, n - b,\, 0)$, the distance to the range in tokens,
 
     $$ r = \max(0,\; w - d) / w. $$
 
-    For tasks where too short is a fault as well: a summary, a letter. What reaches 0 tokens before
-    the ramp ends ($w > a$) keeps more than 0 for an empty completion.
+    Use it for tasks where a completion can also be too short, such as a summary or a letter. If
+    $w > a$, an empty completion gets more than 0.
 
     Args:
-        low: $a$, the shortest length that is worth 1, in tokens.
-        high: $b$, the longest.
-        width: $w$, the tokens outside the range over which it falls from 1 to 0; 1: at once.
-        name: What logs, recipes and files call the reward.
+        low: $a$, the shortest length that gets 1, in tokens.
+        high: $b$, the longest length that gets 1, in tokens.
+        width: $w$, the distance from the range at which the reward reaches 0, in tokens. 1: no
+            ramp.
+        name: Name of the reward in logs, recipes and files.
 
     Returns:
         A reward in [0, 1].
 
     Raises:
-        ConfigError: A length is no whole number, the range is empty, or the width is below 1.
+        ConfigError: If a length is not a whole number, the range is empty, or the width is below 1.
 
     Examples:
         >>> reward = token_range(100, 200, width=50)
@@ -167,7 +167,7 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
     )
 
 
-# Module-level functions, so that each reward can be sent to another process.
+# These functions are at module level so that each reward can be sent to another process.
 def _within(num_tokens: int, _reference: Reference, *, limit: int) -> float:
     return float(num_tokens <= limit)
 
@@ -187,7 +187,7 @@ def _in_range(
 
 
 def _check_tokens(factory: str, field: str, value: object, *, at_least: int) -> None:
-    # A bool is an int to Python, and a mistake here.
+    # Python counts a bool as an int. Here it is an error.
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ConfigError(
             f"{factory}: {field} must be a whole number of tokens, {at_least} or more, got "

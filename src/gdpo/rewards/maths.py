@@ -1,60 +1,64 @@
-r"""A reward for mathematical answers: equal to the row's answer, in whatever form it is written.
+r"""A reward for mathematical answers: 1 if the answer equals the reference answer in any notation.
 
-The answer is taken out of the completion (`boxed`, `answer_tag` or `last_number`, which the task
-chooses), read as LaTeX and compared by math-verify: 1/2, 0.5 and $\sqrt{1/4}$ are the same.
+The answer is extracted from the completion (`boxed`, `answer_tag` or `last_number`, chosen by the
+task), parsed as LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
 
-Where it departs from math-verify:
+Differences from math-verify:
 
-- One answer counts, the last one. math-verify joins neighbouring boxes to a set.
-- A sum, product, integral, derivative, limit, determinant, binomial, greatest common divisor or the
-  like is no answer unless the row's answer has it too: an answer is worked out. math-verify works
-  it out itself, so that the problem, repeated in the box, would be right. Arithmetic, powers, roots
-  and factorials count as they are.
-- Answers of more than 300 characters, brackets nested more than 10 deep and numbers of more than
-  10,000 digits (`9^{9^9}`) are wrong without being worked out.
-- Numbers are equal if they are equal exactly. A decimal equals a fraction, a root or another
-  decimal to 6 places, below 0.001 to about 6 digits, and a whole number to 14 digits: 0.333333 is
-  1/3; 1.6 \times 10^{-19} is not 9.1 \times 10^{-31}; 0.0 is not e^{-20}. math-verify compares 6
-  places of everything.
-- Of an equation, the right side counts where the left one is letters only: a product, sum,
-  difference or quotient of letters (x, AB, |AB|, x - y, a/b), or a function f, or a trigonometric
-  one, of anything (f(2), \cos 2x).
-  Of a chain the other sides must be equal: x = 2 + 3 = 5 and 2 + 3 = 5 are 5, and 5 = x is; 2x = 5,
-  -x = 5, x^2 = 5, 1/x = 5, 3 = 5 and x = 6 = 5 are nothing. math-verify takes the right side of
-  all. An equation is to be solved: 2x = 3 is not x = 3/2.
-- A unit is `\text{...}` (or `\mathrm`, `\mbox`) after a number, and is dropped. It has at least two
-  letters (but °C, °F and °K), and no word that changes the value. Read are hundred, thousand,
-  million, billion, trillion, dozen (3 \text{ million} is 3000000), percent, and squared, cubed and
-  factorial after digits. Other words (mod, or, half, pi, two) and single letters (3\mathrm{i}, 2
-  \text{ m}) stay where they are, as factors. math-verify takes the t of 2t and the c of a + b + c
-  for units, so that 2 is 2t.
-- Of n\% there is one reading for each row. A row in percent takes n\%, n, and n/100. For a row
-  without %, n\% is n/100 if the row's number is at most 1 in size, else n: 50\% is 0.5 and is 50;
-  500\% is not 5, and 0.5\% is not 0.5.
-- Sizes, fonts, colours, spaces and a full stop or comma at the end, `\approx` before the answer and
-  spaces between thousands (1 000, `1\,000`) do not matter. Numbers side by side are no answer (3 4
-  is neither 12 nor 7); 5 1/2 is 11/2. A long dash is a minus, but between two digits.
-- 2.5e-3, 1e3 and 1E-3 are powers of ten; 2e-3 is Euler's number twice, less 3. `0.1\overline{6}`
-  and 0.1(6) recur. i is the imaginary unit. `\varnothing` is `\emptyset`, `\log_e` is `\ln`.
-- `\textbf{(B)}\ 12` is B where the row is a letter from A to J, and 12 where it is a value; a row
-  that has both takes either, and both only if both are right.
-- An inequality is equal to its interval, whichever of the two the row has; x<3 \text{ or } x>5 is
-  the union.
+- Only the last answer counts. math-verify joins adjacent boxes into a set.
+- A sum, product, integral, derivative, limit, determinant, binomial, greatest common divisor or
+  similar expression is wrong unless the reference answer contains it too. math-verify evaluates
+  such an expression, so copying the problem into the box would be correct. Arithmetic, powers,
+  roots and factorials are accepted.
+- An answer is wrong without being evaluated if it has more than 300 characters, brackets nested
+  more than 10 deep or a number with more than 10,000 digits (`9^{9^9}`).
+- Exact numbers must be equal exactly. A decimal equals a fraction, a root or another decimal if
+  they agree to 6 places (below 0.001: to about 6 digits), and a whole number if they agree to 14
+  digits. So 0.333333 equals 1/3, but 1.6 \times 10^{-19} does not equal 9.1 \times 10^{-31}, and
+  0.0 does not equal e^{-20}. math-verify compares 6 places of every number.
+- An equation stands for its right side if its left side consists of letters only: a product, sum,
+  difference or quotient of letters (x, AB, |AB|, x - y, a/b), any function f, or a trigonometric
+  function of anything (f(2), \cos 2x). In a chain of equations all other sides must be equal:
+  x = 2 + 3 = 5, 2 + 3 = 5 and 5 = x stand for 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5 and
+  x = 6 = 5 stand for nothing. math-verify takes the right side of all of them. Equations are not
+  solved: 2x = 3 does not equal x = 3/2.
+- A unit is `\text{...}` (or `\mathrm`, `\mbox`) after a number, and is dropped. It must have at
+  least two letters (except °C, °F and °K) and no word that changes the value. The words hundred,
+  thousand, million, billion, trillion and dozen (3 \text{ million} equals 3000000), percent, and
+  after digits squared, cubed and factorial are evaluated. Other words (mod, or, half, pi, two) and
+  single letters (3\mathrm{i}, 2 \text{ m}) remain as factors. math-verify takes the t of 2t and the
+  c of a + b + c for units, so that 2 equals 2t.
+- The reference answer determines how n\% is read. A reference answer in percent accepts n\%, n and
+  n/100. For a reference answer without %, n\% means n/100 if the absolute value of the reference
+  answer is at most 1, else n. So 50\% equals 0.5 and also 50, but 500\% does not equal 5, and 0.5\%
+  does not equal 0.5.
+- Ignored: sizes, fonts, colours, spaces, a full stop or comma at the end, `\approx` before the
+  answer, and spaces between thousands (1 000, `1\,000`). Numbers side by side are not an answer
+  (3 4 equals neither 12 nor 7), but 5 1/2 equals 11/2. A long dash is a minus, except between two
+  digits.
+- 2.5e-3, 1e3 and 1E-3 are powers of ten, but 2e-3 is twice Euler's number minus 3.
+  `0.1\overline{6}` and 0.1(6) are recurring decimals. i is the imaginary unit. `\varnothing` equals
+  `\emptyset`, and `\log_e` equals `\ln`.
+- `\textbf{(B)}\ 12` equals B if the reference answer is a letter from A to J, and 12 if it is a
+  value. If it has both, either is accepted, and an answer with both needs both to be right.
+- An inequality equals its interval, whichever of the two is the reference answer. x<3 \text{ or }
+  x>5 is the union of both intervals.
 
-Where a reader may differ (`tests/rewards/test_maths_equality.py`, `benchmarks/maths_pairs`):
+Known limits, where a reader may disagree (`tests/rewards/test_maths_equality.py`,
+`benchmarks/maths_pairs`):
 
-- Neither units nor upper and lower case nor the base of a numeral are compared: 5 \text{ km} is
-  5 \text{ cm}, 30^\circ is 30, 43_5 is 43_7.
-- 5\% is 5.
-- A colon divides: 6:20 is 3:10.
-- 1,234 is a number, never the set of 1 and 234; 3,14 is a set.
-- Letters are factors: 5 cm is 5 times c times m, and the word east is seat. In `\text{...}` they
-  are a word. Primes and quotation marks after letters and numbers are dropped: y' is y.
-- (1, 2) is an interval and a point, and 1, 2 and {1, 2} are equal to it. {5}, and 5, 5, are 5. The
-  letter of an inequality that is compared with an interval does not matter.
-- x + y = 0 is 0, and 0 is x + y = 0; |x| = 3 and \sin x = 3 are 3.
-- Of 5 \approx 6, the left side counts; dots at the end are dropped (3\ldots).
-- The letter of a choice is not looked at where the row has a value only.
+- Units, letter case and the base of a numeral are not compared: 5 \text{ km} equals 5 \text{ cm},
+  30^\circ equals 30, and 43_5 equals 43_7.
+- 5\% equals 5.
+- A colon is a division: 6:20 equals 3:10.
+- 1,234 is a number, never the set of 1 and 234. 3,14 is a set.
+- Letters are factors: 5 cm is 5 times c times m, and the word east equals seat. Inside `\text{...}`
+  letters are a word. Primes and quotation marks after letters and numbers are dropped: y' equals y.
+- (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. If an
+  inequality is compared with an interval, its letter does not matter.
+- x + y = 0 equals 0 in both directions. |x| = 3 and \sin x = 3 equal 3.
+- 5 \approx 6 stands for its left side. Dots at the end are dropped (3\ldots).
+- The letter of a choice is ignored if the reference answer is a value only.
 - \log has base 10.
 """
 
@@ -69,7 +73,7 @@ from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.rewards.reward import Example, Reward
 
 Extraction: TypeAlias = Literal["boxed", "answer_tag", "last_number"]
-"""Where in a completion its answer stands: the functions of this module."""
+"""How to extract the answer from a completion: names of functions in this module."""
 
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _SIGN = r"(?:(?<![\w)}\]])[-−+])?"
@@ -81,32 +85,32 @@ _NUMBER = re.compile(
 def maths_answer(
     extract: Extraction = "boxed", *, name: str = "correctness", deadline: float = 5.0
 ) -> Reward:
-    r"""1 if the answer in a completion equals the row's, as mathematics, else 0.
+    r"""Return a reward that is 1 if a completion's answer equals the reference answer, else 0.
 
-    The reference holds the row's answer under `answer`, as LaTeX without a box. Where it is None,
-    or math-verify cannot read it, the reward does not apply (`None`): it would call every
-    completion of the row wrong.
+    The reference holds the reference answer under `answer`, as LaTeX without a box. If it is None
+    or math-verify cannot read it, the reward does not apply (`None`). Otherwise every completion of
+    the row would be scored as wrong.
 
-    What stands before the first `</think>` is no part of the answer; where the thinking was cut
-    off, all is looked at, up to the last 100,000 characters. A completion without an answer gets 0.
+    Text before the first `</think>` is ignored. If the thinking was truncated, the whole text is
+    searched, up to the last 100,000 characters. A completion without an answer gets 0.
 
-    Most comparisons take milliseconds; a few that a model can write take forever, as
-    $(x+1)^{9999}$ against a polynomial. Hence the deadline: a `Scorer` makes the comparison in a
-    process that it kills. What is killed has failed: it is missing, and with the scorer's
-    `on_error="worst"` (`scorer: {on_error: worst}` in a recipe) it is 0. Take `worst`: to be left
-    out is better than to be wrong, and a model can learn to be left out.
+    Most comparisons take milliseconds, but a model can write some that never end, such as
+    $(x+1)^{9999}$ against a polynomial. A `Scorer` therefore runs comparisons in a process, and
+    kills it after the deadline. The killed comparison counts as a failure: the score is missing, or
+    0 with `on_error="worst"` (in a recipe, `scorer: {on_error: worst}`). Use `worst`. A missing
+    score is better for the model than a wrong answer, so the model can learn to cause it.
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.
-        name: What logs, recipes and files call the reward.
+        name: Name of the reward in logs, recipes and files.
         deadline: Seconds that one completion may take.
 
     Returns:
-        A reward in {0, 1}, of the text.
+        A reward in {0, 1} that scores the text.
 
     Raises:
-        ConfigError: There is no such extraction, or the deadline is not above 0.
-        MissingExtraError: math-verify is not installed.
+        ConfigError: If `extract` is unknown, or the deadline is not above 0.
+        MissingExtraError: If math-verify is not installed.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2: its correctness.
@@ -114,7 +118,7 @@ def maths_answer(
     """
     if extract not in get_args(Extraction):
         raise ConfigError(
-            f"maths_answer: extract {extract!r} is none: "
+            f"maths_answer: unknown value for extract {extract!r}: "
             f"{did_you_mean(str(extract), get_args(Extraction))}"
         )
     if find_spec("math_verify") is None:
@@ -133,9 +137,9 @@ def maths_answer(
 
 
 def boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` or `\fbox{...}` that is closed; braces nest.
+    r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`; None without a box.
 
-    Of boxes within boxes it is the innermost.
+    Nested braces are matched. For a box inside a box, it returns the content of the inner box.
 
     Examples:
         >>> boxed(r"First \boxed{1}, then \boxed{\frac{1}{2}}.")
@@ -157,7 +161,9 @@ def boxed(text: str) -> str | None:
 
 
 def answer_tag(text: str) -> str | None:
-    r"""What stands after the last `<answer>`, up to `</answer>` or the end; of that, the last box.
+    r"""Return the text after the last `<answer>`, up to `</answer>` or the end.
+
+    If this text contains a box, return the content of its last box. None: there is no `<answer>`.
 
     Examples:
         >>> answer_tag(r"<answer>so it is \boxed{72}</answer>"), answer_tag("<answer> 72 </answer>")
@@ -173,9 +179,10 @@ def answer_tag(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """The last number, without commas between its thousands; digits are 0 to 9.
+    """Return the last number, without commas between thousands. Only the digits 0 to 9 count.
 
-    A minus counts as its sign where it cannot take anything away.
+    A minus is part of the number, except directly after a word character or a closing bracket,
+    where it may be a subtraction. None: there is no number.
 
     Examples:
         >>> last_number("It costs $1,234.50."), last_number("from -3 to -4"), last_number("9-4")
@@ -200,9 +207,9 @@ _EXTRACTIONS: dict[Extraction, tuple[Callable[[str], str | None], tuple[Example,
             Example(r"\boxed{0.5}", _HALF, 1.0),
             Example(r"\boxed{\sqrt{\frac{1}{4}}}", _HALF, 1.0),
             Example(r"\boxed{x = \frac{2}{4}}", _HALF, 1.0),
-            Example(r"\boxed{\frac{1}{2}} or \boxed{\frac{1}{3}}", _HALF, 0.0),  # the last counts
+            Example(r"\boxed{\frac{1}{2}} or \boxed{\frac{1}{3}}", _HALF, 0.0),  # only the last
             Example(r"\boxed{\frac{1}{2}, \frac{1}{3}}", _HALF, 0.0),
-            Example(r"\boxed{\int_0^1 x \, dx}", _HALF, 0.0),  # not worked out
+            Example(r"\boxed{\int_0^1 x \, dx}", _HALF, 0.0),  # not evaluated
             Example(r"\boxed{9^{9^{9}}}", _HALF, 0.0),
             Example(r"\frac{1}{2}", _HALF, 0.0),
             Example("", _HALF, 0.0),

@@ -1,4 +1,4 @@
-"""Rewards and gates by name: what recipes, frameworks' configurations and rescoring write."""
+"""Finds rewards and gates by the names used in recipes, framework configurations and rescoring."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -18,7 +18,7 @@ BUILT_IN = {
     "pass_all": "gdpo.rewards.code:pass_all",
     "no_bug": "gdpo.rewards.code:no_bug",
 }
-"""Rewards that need no task, by the name that recipes call them: where each lies."""
+"""Location of each reward that needs no task, by its name in recipes."""
 
 _PLAIN = (
     "is a plain function. Wrap it: `Reward('name', function, low=0, high=1)`, where "
@@ -27,15 +27,16 @@ _PLAIN = (
 
 
 def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Reward]) -> Reward:
-    """Return the reward of a name, made with its options where a function makes it.
+    """Return the reward of this name. If the name stands for a factory, call it with the options.
 
     Args:
-        name: One of the task's, one of `BUILT_IN`, or `module:attribute`.
-        options: Arguments of the function that makes the reward.
-        of_task: The task's rewards, by name; they go before the built-in ones.
+        name: Name of a reward of the task or of `BUILT_IN`, or `module:attribute`.
+        options: Keyword arguments of the factory.
+        of_task: Rewards of the task, by name. They take precedence over built-in rewards.
 
     Raises:
-        ConfigError: There is no such reward, it is something else, or the options do not fit.
+        ConfigError: If the name is unknown, does not lead to a reward, or does not accept the
+            options.
     """
     place = name if name in of_task else BUILT_IN.get(name, name)
     found = find(place, dict.fromkeys(BUILT_IN) | dict(of_task), "reward")
@@ -45,39 +46,42 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
         made = make(f"reward {name!r}", found, options)
         if not isinstance(made, Reward):
             raise ConfigError(
-                f"reward {name!r} gave something of type {type(made).__name__}, and it must be a "
-                "function that returns a gdpo.Reward. If the function scores completions itself, "
+                f"reward {name!r}: the function returned {type(made).__name__} instead of a "
+                "gdpo.Reward. Return a Reward from it. If the function scores completions itself, "
                 f"it {_PLAIN}"
             )
         return made
     if options:
-        raise ConfigError(f"reward {name!r} takes no options: it is made already")
+        raise ConfigError(
+            f"reward {name!r} takes no options, because it is a gdpo.Reward and not a function "
+            "that returns one. Remove `options`"
+        )
     if not isinstance(found, Reward):
         raise ConfigError(
-            f"reward {name!r} is of type {type(found).__name__}; it must be a gdpo.Reward, as in: "
+            f"reward {name!r} is a {type(found).__name__}. It must be a gdpo.Reward, as in "
             f"mine = Reward('mine', function, low=0, high=1), or a function that returns one"
         )
     return found
 
 
 def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return what a function makes of options.
+    """Call a function of the user with these options, and return its result.
 
     Args:
-        what: Names the function in messages.
-        function: Code of the user's, which may do anything.
-        options: Its arguments, by name.
+        what: Description of the function for messages.
+        function: The user's function.
+        options: Its keyword arguments.
 
     Raises:
-        ConfigError: It does not take these options, or it fails.
+        ConfigError: If the function does not accept the options, or raises an error.
     """
     try:
         signature(function).bind(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{what}: it must be a gdpo.Reward, or a function that returns one; "
-            f"{getattr(function, '__name__', 'this one')}{signature(function)} does not take the "
-            f"options {dict(options)}: {error}"
+            f"{what}: {getattr(function, '__name__', 'the function')}{signature(function)} does "
+            f"not accept the options {dict(options)}: {error}. It must be a gdpo.Reward, or a "
+            "function that returns one for these options"
         ) from error
     try:
         return function(**options)
@@ -85,30 +89,30 @@ def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{what}: making it with the options {dict(options)} failed with "
+            f"{what}: creating it with the options {dict(options)} failed with "
             f"{type(error).__name__}: {error}. If the function scores completions itself, it "
             f"{_PLAIN}"
         ) from error
 
 
 def read_gates(gates: Any) -> dict[str, Gate]:
-    """Return gates of a configuration: by reward name, each with `on` and `at_least`.
+    """Return the gates of a configuration, which holds `on` and `at_least` by reward name.
 
     Raises:
-        ConfigError: It holds something else.
+        ConfigError: If the configuration has another form.
     """
     try:
         return {name: Gate(**fields) for name, fields in (gates or {}).items()}
     except (TypeError, AttributeError) as error:
         raise ConfigError(
-            f"gates must be like {{length: {{on: correct, at_least: 1}}}}, got {gates!r}"
+            f"gates must have the form {{length: {{on: correct, at_least: 1}}}}, got {gates!r}"
         ) from error
 
 
 def _scores(function: Callable[..., Any]) -> bool:
-    """Whether a function, by what its arguments are called, scores completions itself."""
+    """Guess from the argument names whether a function scores completions itself."""
     try:
         arguments = signature(function).parameters
-    except (TypeError, ValueError):  # some of C's have no signature to look at
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return False
     return not arguments.keys().isdisjoint({"completion", "completions", "reference"})

@@ -1,4 +1,4 @@
-"""What a reward is: a named, bounded function of one completion."""
+"""Defines a reward: a named, bounded function that scores one completion."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,46 +10,50 @@ from typing import Any, Literal, TypeAlias
 from gdpo.errors import ConfigError
 
 Reference: TypeAlias = Mapping[str, Any]
-"""What a completion is judged against: the task's fields of one row, JSON-like values only."""
+"""What a completion is scored against: fields that the task keeps of a row. JSON-like values only.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A completion whose score is known; it documents a reward and tests it."""
+    """A completion with a known score. It documents a reward and tests it."""
 
     completion: str | int
-    """The text, or the number of its tokens: what the reward judges."""
+    """The text, or the number of tokens if the reward scores that."""
     reference: Reference
     score: float | None
-    """The exact value that the reward must return; `None` where it does not apply."""
+    """The exact value that the reward must return. None: the reward does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """One thing that is wanted of a completion, as a number.
+    """A named function that scores one completion, with its range and known examples.
 
-    `function(completion, reference)` is pure, total, bounded and deterministic: whatever a model
-    writes, it returns a number in `[low, high]`, or `None` where the reward does not apply to this
-    row. It may be a coroutine function: then it may wait for something elsewhere, a judge behind
-    HTTP, and may fail.
+    `function(completion, reference)` must be pure and deterministic. For any text that a model
+    writes, it returns a number in `[low, high]`, or `None` if the reward does not apply to the row.
+    It may be a coroutine function, which can wait for an external service such as an HTTP judge,
+    and which may fail.
 
     Args:
-        name: What logs, recipes and files call it.
-        function: Scores one completion against one reference.
-        low: The lowest value that `function` returns.
-        high: The highest value, which a perfect completion gets.
+        name: Name of the reward in logs, recipes and files.
+        function: Function that scores one completion against one reference.
+        low: Lowest value that `function` returns.
+        high: Highest value that `function` returns. A perfect completion gets it.
         examples: Completions with known scores. `gdpo.testing.check_reward` runs them.
-        of: What `function` judges: the text, or the number of its tokens (an int).
+        of: What `function` receives: "text", or "tokens" for the number of tokens (an int).
         deadline: Seconds that one completion may take. A function with a deadline runs in a worker
-            process, which is killed when the time is over. Its module is imported there; that of a
-            script or notebook is sent with all that it refers to. A coroutine function is
-            cancelled. None: it is quick, and runs where it is called.
-        needs: Says in a sentence what the reward needs of this machine and has found, or raises a
-            `GdpoError` with the remedy; called before a run and by `gdpo check`. None: nothing.
+            process, which is killed after that time. The worker imports the function's module; a
+            function defined in a script or notebook is pickled with every object that it uses. A
+            coroutine function is cancelled instead. None: the function is quick, and runs in the
+            calling process (a coroutine function gets 60 seconds).
+        needs: Function that checks what the reward needs on this machine. It returns one sentence
+            that describes what it found, or raises a `GdpoError` with the remedy. It is called
+            before a run and by `gdpo check`. None: the reward needs nothing.
 
     Raises:
-        ConfigError: A field holds something else; the name cannot be a metric's name, the range is
-            empty or not finite, the deadline is not above 0, or an example's score is out of range.
+        ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the
+            range is empty or not finite, the deadline is not above 0, or the score of an example is
+            out of range.
     """
 
     name: str
@@ -68,7 +72,7 @@ class Reward:
         _check_name(self.name)
         if not callable(self.function):
             raise ConfigError(
-                f"reward {self.name!r}: its function must be one, got {_shown(self.function)}"
+                f"reward {self.name!r}: function must be callable, got {_shown(self.function)}"
             )
         _check_range(self.name, self.low, self.high)
         if self.of not in ("text", "tokens"):
@@ -79,27 +83,27 @@ class Reward:
             _is_number(self.deadline) and 0 < self.deadline < inf
         ):
             raise ConfigError(
-                f"reward {self.name!r}: its deadline must be a number of seconds above 0, got "
+                f"reward {self.name!r}: deadline must be a number of seconds above 0, got "
                 f"{_shown(self.deadline)}"
             )
         _check_examples(self)
 
     @property
     def asks_elsewhere(self) -> bool:
-        """Whether the function is a coroutine function, which waits for an answer."""
-        call = getattr(self.function, "__call__", None)  # noqa: B004  of an object with a method
+        """Return whether the function is a coroutine function, which may wait for a service."""
+        call = getattr(self.function, "__call__", None)  # noqa: B004  an object with `__call__`
         return iscoroutinefunction(self.function) or iscoroutinefunction(call)
 
 
 def binary(
     name: str, function: Callable[[Any, Reference], float | None], *examples: Example
 ) -> Reward:
-    """A reward of the text that is 0 or 1."""
+    """Return a reward that scores the text with 0 or 1."""
     return Reward(name=name, function=function, low=0.0, high=1.0, examples=examples)
 
 
 def refuse_no_reward(given: object) -> None:
-    """Raise a ConfigError with the remedy unless this is a `Reward`."""
+    """Raise a ConfigError with the remedy if this is not a `Reward`."""
     if isinstance(given, Reward):
         return
     if callable(given):
@@ -108,7 +112,7 @@ def refuse_no_reward(given: object) -> None:
             f"{name} is a plain function, not a gdpo.Reward. Wrap it: "
             f"Reward({name!r}, {name}, low=0, high=1), for a function of (completion, reference)"
         )
-    raise ConfigError(f"a gdpo.Reward is needed, got {_shown(given)}")
+    raise ConfigError(f"expected a gdpo.Reward, got {_shown(given)}")
 
 
 def _check_name(name: object) -> None:
@@ -116,8 +120,8 @@ def _check_name(name: object) -> None:
         raise ConfigError(f"a reward's name must be text, got {_shown(name)}")
     if not name.isprintable() or not name or set(name) & set("/|"):
         raise ConfigError(
-            f"a reward's name may not be empty or hold a slash, a bar or what cannot be printed, "
-            f"got {name!r}: it becomes a metric's name"
+            f"a reward's name must not be empty and must not contain a slash, a bar or "
+            f"unprintable characters, because metric names contain it; got {name!r}"
         )
 
 
@@ -127,7 +131,7 @@ def _check_range(name: str, low: Any, high: Any) -> None:
             raise ConfigError(f"reward {name!r}: {what} must be a number, got {_shown(bound)}")
     if not (isfinite(low) and isfinite(high) and low < high):
         raise ConfigError(
-            f"reward {name!r}: its range must be finite and low < high, got [{low}, {high}]"
+            f"reward {name!r}: the range must be finite with low < high, got [{low}, {high}]"
         )
 
 
@@ -135,8 +139,8 @@ def _check_examples(reward: Reward) -> None:
     given: Any = reward.examples
     if isinstance(given, Example):
         raise ConfigError(
-            f"reward {reward.name!r}: examples is a single Example; a comma makes it a tuple: "
-            "(Example(...),)"
+            f"reward {reward.name!r}: examples is a single Example. Add a comma to make it a "
+            "tuple: (Example(...),)"
         )
     if not isinstance(given, tuple):
         raise ConfigError(
@@ -153,13 +157,13 @@ def _check_examples(reward: Reward) -> None:
         if score is not None and not (_is_number(score) and reward.low <= score <= reward.high):
             raise ConfigError(
                 f"reward {reward.name!r}: the score of examples[{i}] must be a number in "
-                f"[{reward.low}, {reward.high}], or None where it does not apply, got "
+                f"[{reward.low}, {reward.high}], or None if the reward does not apply; got "
                 f"{_shown(score)}"
             )
 
 
 def _is_number(value: object) -> bool:
-    # A bool is a number to Python, and a mistake here.
+    # Python counts a bool as a number. Here it is an error.
     return not isinstance(value, bool) and isinstance(value, Real)
 
 

@@ -1,6 +1,6 @@
-"""The scorer: rewards x rollouts -> reward array.
+"""The scorer turns rewards and rollouts into a reward array.
 
-A reward that fails costs its own entry and nothing else, unless asked otherwise.
+By default a reward that fails loses only its own entry in the array.
 """
 
 import logging
@@ -24,40 +24,42 @@ from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
 logger = logging.getLogger(__name__)
 
 OnError = Literal["missing", "worst", "raise"]
-"""What a failure becomes: NaN, the lowest value of its reward, or the end of the run."""
+"""How to handle a failure: NaN, the lowest value of the reward, or an exception."""
 
 
 class Scorer:
-    """Scores batches of completions with some rewards, and outlives what goes wrong in them.
+    """Scores batches of completions with several rewards, and survives rewards that fail.
 
-    Quick rewards run where they are called. Those with a deadline run in worker processes, which
-    are killed when it is over; the slow rewards of one completion run in one process, one after the
-    other, so that they can share what they compute. Coroutine functions wait side by side in one
-    event loop, which all scorers of this process share. What was written twice for the same
-    reference is scored once.
+    A quick reward runs in the calling process. A reward with a deadline runs in a worker process,
+    which is killed after the deadline. All slow rewards of one completion run in the same worker,
+    one after another, so that they can share results. Coroutine functions run concurrently in one
+    event loop, which all scorers of this process share. Identical completions with the same
+    reference are scored once.
 
-    A reward that raises, returns something other than a number or `None`, leaves its range, takes
-    longer than its deadline or takes its process down has failed on that rollout; only a
+    A reward fails on a rollout if it raises, returns something other than a number or `None`,
+    returns a number outside its range, exceeds its deadline or ends its process. Only a
     `KeyboardInterrupt` ends the batch. The first failure of each kind is logged with the completion
     that caused it.
 
-    Use it in a `with`, or `close` it; its processes end with this one in any case.
+    Use the scorer in a `with` statement, or call `close`. Its processes end with the calling
+    process in any case.
 
     Args:
         rewards: Rewards with distinct names.
-        workers: Processes for the rewards with a deadline; started when they are first needed.
-        on_error: What a failure becomes. `missing`: NaN, which estimators leave out of every
+        workers: Number of processes for rewards with a deadline. They start when first needed.
+        on_error: How to handle a failure. `missing`: NaN, which estimators leave out of every
             statistic. `worst`: the reward's lowest value, for failures that only a bad completion
             causes. `raise`: a RewardError.
-        concurrency: Coroutines that may wait at the same time.
-        retries: Further attempts of a coroutine after an exception or a time-out, 1, 2, 4, ...
-            seconds apart.
-        worker_memory_gb: GiB of data that a worker process may hold; None: no limit.
-        progress: Called with (done, all) while a batch takes longer than two seconds; left out: a
-            bar on the terminal, or lines in the log.
+        concurrency: Number of coroutines that may wait at the same time.
+        retries: Number of further attempts of a coroutine after an exception or a time-out. The
+            attempts are 1, 2, 4, ... seconds apart.
+        worker_memory_gb: Data that a worker process may hold, in GiB. None: no limit.
+        progress: Function that is called with (done, total) if a batch takes longer than two
+            seconds. Default: a progress bar on the terminal, or lines in the log.
 
     Raises:
-        ConfigError: One is no `Reward`, two share a name, or an argument is out of its range.
+        ConfigError: If one of the rewards is not a `Reward`, two rewards share a name, or an
+            argument is out of range.
     """
 
     def __init__(
@@ -88,10 +90,10 @@ class Scorer:
         *,
         progress: OnScored | None = None,
     ) -> "Scorer":
-        """A scorer with its options by name, as recipes and trainers hold them.
+        """Return a scorer with options given by name, as in recipes and trainer arguments.
 
         Raises:
-            ConfigError: As for the scorer itself, and for a name that is no option.
+            ConfigError: If an option is unknown, or the scorer refuses its value.
         """
         allowed = set(signature(cls).parameters) - {"rewards", "progress"}
         for name in options:
@@ -110,18 +112,19 @@ class Scorer:
         """Score every completion with every reward.
 
         Args:
-            completions: What the model wrote, one text per rollout.
-            references: What each completion is judged against, in the same order.
-            num_tokens: Tokens of each completion, the one that ends it included; for the rewards
-                that judge them.
-            only: Some of the scorer's rewards, in its order; left out: all of them.
+            completions: The model's texts, one per rollout.
+            references: The reference of each completion, in the same order.
+            num_tokens: Number of tokens of each completion, including the end-of-sequence token.
+                Needed by rewards that score the number of tokens.
+            only: The rewards to compute, in the scorer's order. Default: all rewards.
 
         Returns:
-            The array `[rollout, reward]`, in the order given, and the failures.
+            The array `[rollout, reward]` in the given order, and the failures.
 
         Raises:
-            ConfigError: The sequences differ in length, or tokens are wanted and not given.
-            RewardError: A reward failed, and `on_error` is `raise`; or a worker does not start.
+            ConfigError: If the sequences differ in length, or a reward needs `num_tokens` and they
+                are missing.
+            RewardError: If a reward failed and `on_error` is `raise`, or a worker did not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
         judged: dict[str, Any] = {"text": completions, "tokens": num_tokens}
@@ -133,17 +136,17 @@ class Scorer:
             for i, first in enumerate(firsts[reward.of]):
                 result = results[k, first]
                 if isinstance(result, Failure):
-                    # An error's traceback keeps alive whatever the reward had in hand.
+                    # A traceback keeps the reward's local objects alive, so the error is dropped.
                     error = result.error if self._on_error == "raise" else None
                     failures.append(replace(result, index=i, error=error))
                     values[i, column] = reward.low if self._on_error == "worst" else np.nan
                 elif result is not None:
                     values[i, column] = result
-        self._tell(failures, completions)
+        self._report(failures, completions)
         return Scores(values, tuple(failures))
 
     def close(self) -> None:
-        """End the worker processes; they start again if they are needed."""
+        """End the worker processes. They start again when they are needed."""
         if self._workers is not None:
             self._workers.close()
         self._workers = None
@@ -157,7 +160,7 @@ class Scorer:
     def _results(
         self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
     ) -> dict[tuple[int, int], Result]:
-        """By reward and rollout, for the first of equal rollouts."""
+        """Return results by reward and rollout. Identical rollouts appear once."""
         counter = Counter(len(quick) + len(slow) + len(waiting), self.progress)
         results: dict[tuple[int, int], Result] = {}
         try:
@@ -181,33 +184,33 @@ class Scorer:
             counter.finish()
         return results
 
-    def _tell(self, failures: Sequence[Failure], completions: Sequence[str]) -> None:
+    def _report(self, failures: Sequence[Failure], completions: Sequence[str]) -> None:
         if failures and self._on_error == "raise":
             first = failures[0]
             raise RewardError(
-                f"reward {first.reward!r} failed on {len(failures)} scores in this batch, and "
-                f"on_error is 'raise'. The first: {first}; completion {first.index}: "
+                f"reward {first.reward!r} failed, and on_error is 'raise' ({len(failures)} failed "
+                f"scores in this batch). First failure: {first}; completion {first.index}: "
                 f"{completions[first.index][:SHOWN]!r}"
             ) from first.error
-        became = "their lowest value" if self._on_error == "worst" else "missing"
+        became = "the reward's lowest value" if self._on_error == "worst" else "missing"
         _log_first_of_each_kind(failures, completions, became)
 
 
 def _first_places(
     rewards: Mapping[int, Reward], judged: Mapping[str, Any], references: Sequence[Reference]
 ) -> dict[str, list[int]]:
-    """By what is judged: for each rollout, the first one that is the same."""
+    """Return, for text and for tokens, the index of the first identical rollout of each rollout."""
     completions, num_tokens = judged["text"], judged["tokens"]
-    for what, given in (("references", references), ("numbers of tokens", num_tokens)):
+    for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
-                f"{len(completions)} completions but {len(given)} {what}: one of each per rollout"
+                f"{len(completions)} completions but {len(given)} {what}. Give one per rollout"
             )
     kinds = {reward.of: reward.name for reward in rewards.values()}
     if "tokens" in kinds and num_tokens is None:
         raise ConfigError(
-            f"reward {kinds['tokens']!r} judges the number of tokens: give num_tokens, one per "
-            "completion"
+            f"reward {kinds['tokens']!r} scores the number of tokens. Give num_tokens, one number "
+            "per completion"
         )
     keys = [_key(reference, i) for i, reference in enumerate(references)]
     seen: dict[Any, int] = {}
@@ -226,7 +229,7 @@ def _calls(
     references: Sequence[Reference],
     firsts: Mapping[str, Sequence[int]],
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
-    """What has to run: the quick, the slow by rollout, and those that wait elsewhere."""
+    """Return the calls to run: quick rewards, slow rewards by rollout, and coroutines."""
     quick: list[Call] = []
     slow: dict[int, list[Call]] = {}
     waiting: list[Call] = []
@@ -247,14 +250,14 @@ def score(
     num_tokens: Sequence[int] | None = None,
     on_error: OnError = "missing",
 ) -> Scores:
-    """Score one batch: `Scorer.score` with a scorer of its own.
+    """Score one batch with a temporary `Scorer`.
 
-    For batch after batch keep a `Scorer`, which keeps its worker processes.
+    To score many batches, keep one `Scorer`: it reuses its worker processes.
 
     Raises:
-        ConfigError: Two rewards share a name, the sequences differ in length, or tokens are wanted
-            and not given.
-        RewardError: A reward failed, and `on_error` is `raise`.
+        ConfigError: If two rewards share a name, the sequences differ in length, or a reward needs
+            `num_tokens` and they are missing.
+        RewardError: If a reward failed and `on_error` is `raise`.
     """
     with Scorer(rewards, on_error=on_error) as scorer:
         return scorer.score(completions, references, num_tokens=num_tokens)
@@ -265,14 +268,16 @@ def check_distinct(names: Sequence[str]) -> None:
     repeated = sorted(name for name, count in Counts(names).items() if count > 1)
     if repeated:
         raise ConfigError(
-            f"reward names must differ, because weights, metrics and files go by them; repeated: "
-            f"{', '.join(repeated)}. Rename one of each"
+            f"reward names must be unique, because weights, metrics and files use them; repeated: "
+            f"{', '.join(repeated)}. Rename the duplicates"
         )
 
 
 def _check_rewards(rewards: Sequence[Reward]) -> None:
     if not isinstance(rewards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"rewards must be a list, got one {type(rewards).__name__}: put it in []")
+        raise ConfigError(
+            f"rewards must be a list, got one {type(rewards).__name__}. Put it in brackets: [...]"
+        )
     for reward in rewards:
         refuse_no_reward(reward)
     check_distinct([reward.name for reward in rewards])
@@ -283,7 +288,7 @@ def _check_arguments(
 ) -> None:
     if not isinstance(on_error, str) or on_error not in get_args(OnError):
         raise ConfigError(
-            f"on_error {on_error!r} is none: {did_you_mean(str(on_error), get_args(OnError))}"
+            f"unknown on_error {on_error!r}: {did_you_mean(str(on_error), get_args(OnError))}"
         )
     for name, count, least in (
         ("workers", workers, 1),
@@ -298,13 +303,14 @@ def _check_arguments(
 
 
 def _key(reference: Reference, index: int) -> bytes:
-    """Equal for equal references."""
+    """Return a key that is equal for equal references."""
     try:
         return pickle.dumps(reference)
     except Exception as error:
         raise DataError(
-            f"the reference of rollout {index} holds what cannot be sent to another process "
-            f"({type(error).__name__}: {str(error)[:SHOWN]}): use text, numbers, lists and dicts"
+            f"the reference of rollout {index} contains a value that cannot be sent to another "
+            f"process ({type(error).__name__}: {str(error)[:SHOWN]}). Use only text, numbers, "
+            "lists and dicts"
         ) from error
 
 
@@ -320,7 +326,8 @@ def _log_first_of_each_kind(
         count = seen.pop((failure.reward, failure.kind), 0)
         if count:
             logger.warning(
-                "reward %r failed on %d of %d rollouts (%s); counted as %s. The first: %r",
+                "reward %r failed on %d of %d rollouts (%s). These scores count as %s. "
+                "First completion: %r",
                 failure.reward,
                 count,
                 len(completions),

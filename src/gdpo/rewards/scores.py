@@ -1,4 +1,4 @@
-"""What scoring gives: a value, `None`, or a failure that is counted."""
+"""Results of scoring: a value, `None`, or a failure."""
 
 import inspect
 import os
@@ -17,7 +17,7 @@ from gdpo.rewards._event_loop import wait_for
 from gdpo.rewards.reward import Reference, Reward
 
 SHOWN = 200
-"""Characters of a completion, or of an exception's text, that a message shows."""
+"""Number of characters of a completion or exception that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Failure:
 
     reward: str
     index: int
-    """Place of the rollout in the batch."""
+    """Index of the rollout in the batch."""
     kind: str
     """`raised <Exception>`, `not a number`, `out of range`, `timed out`, or `worker died`."""
     message: str
     error: BaseException | None = field(default=None, repr=False, compare=False)
-    """What the reward raised, if it did so in this process and `on_error` is `raise`."""
+    """The exception, if the reward raised it in this process and `on_error` is `raise`."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -39,23 +39,23 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The reward array of a batch, and what went wrong on the way."""
+    """Stores the reward array of a batch, and the failures."""
 
     values: Float[np.ndarray, "rollout reward"]
-    """float64; NaN where a reward does not apply or failed."""
+    """float64. NaN: the reward does not apply or failed."""
     failures: tuple[Failure, ...]
 
     def failed(self, reward: str) -> int:
-        """Number of rollouts on which the reward of this name failed."""
+        """Return the number of rollouts on which this reward failed."""
         return sum(failure.reward == reward for failure in self.failures)
 
     def kinds(self, reward: str) -> Mapping[str, int]:
-        """Number of rollouts on which the reward of this name failed, by kind of failure."""
+        """Return the number of rollouts on which this reward failed, by kind of failure."""
         return Counter(failure.kind for failure in self.failures if failure.reward == reward)
 
 
 Result: TypeAlias = float | Failure | None
-"""What one reward gives for one rollout; `None` where it does not apply."""
+"""Result of one reward on one rollout. None: the reward does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,21 @@ class Call:
     """One reward to run on one rollout."""
 
     place: int
-    """Of the reward among the scorer's."""
+    """Index of the reward in the scorer."""
     reward: Reward
     completion: str | int
-    """The text, or the number of its tokens: what the reward judges."""
+    """The text, or the number of tokens if the reward scores that."""
     reference: Reference
     index: int
-    """Place of the rollout in the batch."""
+    """Index of the rollout in the batch."""
 
     def timed_out(self, seconds: float, why: str = "") -> Failure:
-        """The failure of a call that took longer than this; why, as the end of a sentence."""
+        """Return the failure of a call that took longer than `seconds`.
+
+        Args:
+            seconds: The limit that was exceeded.
+            why: End of the message, with its leading space or comma.
+        """
         message = f"took more than {seconds:g} s{why}"
         return Failure(self.reward.name, self.index, "timed out", message)
 
@@ -80,16 +85,16 @@ class Call:
 def score_one(
     reward: Reward, completion: str | int, reference: Reference, index: int = 0
 ) -> Result:
-    """Return the reward's value, `None` where it does not apply, or what went wrong.
+    """Return the reward's value, `None` if it does not apply, or the failure.
 
-    Runs where it is called and takes as long as it takes: the deadline is a scorer's business. A
-    child that the reward forks ends where the reward ends: only this process goes on.
+    The reward runs in this process and thread without a time limit. Deadlines are enforced by a
+    `Scorer`. If the reward forks, the child process ends when the reward returns in it.
 
     Args:
-        reward: Of the text, or of the number of tokens.
-        completion: What the reward judges: the text or that number.
-        reference: What it is judged against.
-        index: Place of the rollout in its batch, for the failure.
+        reward: The reward to run.
+        completion: The text, or the number of tokens if the reward scores that.
+        reference: The reference of the completion.
+        index: Index of the rollout in its batch, for the failure.
     """
     process = os.getpid()
     try:
@@ -99,7 +104,7 @@ def score_one(
         return checked(reward, index, value)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  a reward is users' code: its failure is data
+    except BaseException as error:  # noqa: BLE001  user code: its failure becomes data
         return raised(reward, index, error)
     finally:
         if os.getpid() != process:
@@ -111,26 +116,26 @@ async def _awaited(value: Any) -> Any:
 
 
 def checked(reward: Reward, index: int, value: object) -> Result:
-    """What a reward returned, as a float in its range, `None`, or a failure."""
+    """Return a reward's value as a float in its range, `None`, or a failure."""
     if value is None:
         return None
     number = _as_number(value)
     if number is None:
         kind = "not a number"
-        message = f"returned a {type(value).__name__}; allowed: a number, or None"
+        message = f"returned {type(value).__name__}; allowed: a number, or None"
         return Failure(reward.name, index, kind, message)
     if not reward.low <= number <= reward.high:
         kind = "not a number" if np.isnan(number) else "out of range"
-        allowed = f"allowed: [{reward.low}, {reward.high}], or None where it does not apply"
+        allowed = f"allowed: [{reward.low}, {reward.high}], or None if it does not apply"
         return Failure(reward.name, index, kind, f"returned {number}; {allowed}")
     return number
 
 
 def raised(reward: Reward, index: int, error: BaseException) -> Failure:
-    """The failure of a reward that raised, with the place. The error's text may fail as well."""
+    """Return the failure of a reward that raised, with the file and line."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001  users' code makes the text of its errors
+    except BaseException:  # noqa: BLE001  str() runs user code, which may raise as well
         text = ""
     place = _place(error)
     message = text[: max(0, SHOWN - len(place))] + place
@@ -144,7 +149,7 @@ _OURS = str(Path(__file__).parent) + "/"
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the reward's own code where it was raised, rather than a library's."""
+    """Return the last file and line in the reward's own code, or else in a library."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     own = [place for place in places if not place[0].startswith((*_LIBRARIES, _OURS, "<frozen"))]
     for file, line in (own or places)[-1:]:
@@ -153,8 +158,8 @@ def _place(error: BaseException) -> str:
 
 
 def _as_number(value: object) -> float | None:
-    # float() reads some text, which is no number all the same; and on an array or a tensor it runs
-    # its library's code, which raises what it likes.
+    # float() accepts some texts, which are not valid scores. For an array or a tensor it runs code
+    # of a library, which may raise anything.
     if isinstance(value, (str, bytes, bytearray)):
         return None
     try:
