@@ -44,7 +44,7 @@ def prompt_ids():
     return draw.integers(FIRST, 1000, (PROMPTS, PROMPT_LENGTH)).tolist()
 
 
-def prepare(arm, setting, folder):
+def prepare(variant, setting, folder):
     make, samples, lengths = setting
     torch.manual_seed(0)
     model = with_given_lengths(make(), lengths)
@@ -70,7 +70,7 @@ def prepare(arm, setting, folder):
 
     def work():
         start = time.process_time()
-        if arm == THEIRS:
+        if variant == THEIRS:
             completions, _ = trainer._generate_single_turn(batch, None, {}, samples)
         else:
             completions = complete(batch, trainer)

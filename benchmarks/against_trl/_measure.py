@@ -29,15 +29,15 @@ class Part:
         title: What is measured.
         unit: What the seconds are for.
         settings: By their names in the table.
-        arms: TRL, then the others, of which the last one is enough.
-        prepare: Makes an arm ready in a folder: `(arm, setting, folder) -> work`; the work returns
+        variants: TRL, then the others, of which the last one is enough.
+        prepare: Makes an variant ready in a folder: `(variant, setting, folder) -> work`; the work returns
             its CPU seconds.
     """
 
     title: str
     unit: str
     settings: Mapping[str, Any]
-    arms: tuple[str, ...]
+    variants: tuple[str, ...]
     prepare: Callable[[str, Any, str], Callable[[], float]]
 
 
@@ -61,26 +61,28 @@ def quiet():
     logging.disable_progress_bar()
 
 
-def once(part, arm, name):
+def once(part, variant, name):
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        return part.prepare(arm, part.settings[name], folder)()
+        return part.prepare(variant, part.settings[name], folder)()
 
 
-def compare(part, name, arms, rounds):
-    """One row for each arm."""
-    seconds = {arm: [] for arm in arms}
+def compare(part, name, variants, rounds):
+    """One row for each variant."""
+    seconds = {variant: [] for variant in variants}
     for i in range(rounds):
-        for arm in arms if i % 2 == 0 else reversed(arms):
-            seconds[arm].append(once(part, arm, name))
-    for arm in arms:
-        ratios = np.array(seconds[THEIRS]) / seconds[arm]
+        for variant in variants if i % 2 == 0 else reversed(variants):
+            seconds[variant].append(once(part, variant, name))
+    for variant in variants:
+        ratios = np.array(seconds[THEIRS]) / seconds[variant]
         yield {
             "setting": name,
-            "arm": arm,
-            "CPU s": f"{np.median(seconds[arm]):.3g}",
+            "variant": variant,
+            "CPU s": f"{np.median(seconds[variant]):.3g}",
             "TRL / it": f"{np.median(ratios):.2f}",
-            "95 % interval": "" if arm == THEIRS else "{:.2f} to {:.2f}".format(*interval(ratios)),
-            "peak memory, MB": peak_apart(part, arm, name),
+            "95 % interval": ""
+            if variant == THEIRS
+            else "{:.2f} to {:.2f}".format(*interval(ratios)),
+            "peak memory, MB": peak_apart(part, variant, name),
         }
 
 
@@ -95,20 +97,20 @@ def resident(field):
     return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
-def peak(part, arm, name):
+def peak(part, variant, name):
     """What the work adds to this process at its peak."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        work = part.prepare(arm, part.settings[name], folder)
+        work = part.prepare(variant, part.settings[name], folder)
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
         work()
         return resident("VmHWM") - before
 
 
-def peak_apart(part, arm, name):
+def peak_apart(part, variant, name):
     if not Path("/proc/self/clear_refs").exists():
         return ""
-    command = [sys.executable, "-m", "benchmarks.against_trl", part.title, "--peak-of", arm]
+    command = [sys.executable, "-m", "benchmarks.against_trl", part.title, "--peak-of", variant]
     done = subprocess.run([*command, "--only", name], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}:\n{done.stderr[-2000:]}")

@@ -84,9 +84,9 @@ def rewards_of(setting):
     return reward
 
 
-def prepare(arm, setting, folder):
+def prepare(variant, setting, folder):
     clock = Clock()
-    config_class = GRPOConfig if arm == THEIRS else GDPOConfig
+    config_class = GRPOConfig if variant == THEIRS else GDPOConfig
     config = config_class(
         output_dir=folder,
         per_device_train_batch_size=setting.rollouts // setting.micro_batches,
@@ -105,12 +105,12 @@ def prepare(arm, setting, folder):
         gradient_checkpointing=False,
         activation_checkpointing=False,
         logging_strategy="no",
-        **({"scale_rewards": "none"} if arm == THEIRS else OURS[arm]),
+        **({"scale_rewards": "none"} if variant == THEIRS else OURS[variant]),
     )
     model, tokenizer = small_llama(setting.vocabulary), byte_tokenizer()
     model.save_pretrained(folder)  # a KL term needs the model from a folder
     tokenizer.save_pretrained(folder)
-    trainer = (GRPOTrainer if arm == THEIRS else GDPOTrainer)(
+    trainer = (GRPOTrainer if variant == THEIRS else GDPOTrainer)(
         type(model).from_pretrained(folder),
         [rewards_of(setting)],
         config,

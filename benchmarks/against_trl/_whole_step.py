@@ -32,14 +32,14 @@ def short(completion_ids, **_):
     return [float(i % 3) + len(ids) / 1000 for i, ids in enumerate(completion_ids)]
 
 
-def trainer_of(arm, folder, **kwargs):
+def trainer_of(variant, folder, **kwargs):
     torch.manual_seed(0)
     own = {"multi_objective_aggregation": "normalize_then_sum"}
-    if arm != THEIRS:
-        own = {} if arm == "ours" else dict.fromkeys(SWITCHES, False)
-        own["rollouts_dir"] = f"{folder}/rollouts" if "records" in arm else None
+    if variant != THEIRS:
+        own = {} if variant == "ours" else dict.fromkeys(SWITCHES, False)
+        own["rollouts_dir"] = f"{folder}/rollouts" if "records" in variant else None
     settings = kwargs.pop("settings")
-    config = (GRPOConfig if arm == THEIRS else GDPOConfig)(
+    config = (GRPOConfig if variant == THEIRS else GDPOConfig)(
         output_dir=folder,
         num_generations=8,
         seed=1,
@@ -54,14 +54,14 @@ def trainer_of(arm, folder, **kwargs):
         **settings,
         **own,
     )
-    trainer = GRPOTrainer if arm == THEIRS else GDPOTrainer
+    trainer = GRPOTrainer if variant == THEIRS else GDPOTrainer
     return trainer(reward_funcs=[letters, digits, short], args=config, **kwargs)
 
 
-def prepare_overhead(arm, rows, folder):
+def prepare_overhead(variant, rows, folder):
     clock = Clock()
     trainer = trainer_of(
-        arm,
+        variant,
         folder,
         model=small_llama(257),
         train_dataset=Dataset.from_dict({"prompt": [f"prompt {i}" for i in range(64)]}),
@@ -81,12 +81,12 @@ def prepare_overhead(arm, rows, folder):
     return work
 
 
-def prepare_smollm2(arm, lengths, folder):
+def prepare_smollm2(variant, lengths, folder):
     clock = Clock()
     model = with_given_lengths(smollm2(), lengths)
     prompts = [" ".join(f"<{i}>" for i in ids) for ids in prompt_ids()]
     trainer = trainer_of(
-        arm,
+        variant,
         folder,
         model=model,
         train_dataset=Dataset.from_dict({"prompt": prompts}),

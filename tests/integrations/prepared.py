@@ -1,8 +1,8 @@
 """Short trainings on prepared completions, TRL's and ours, with every step's gradient recorded.
 
-What the rollout function returns depends on its call and on the rank alone, so that all arms train
+What the rollout function returns depends on its call and on the rank alone, so that all variants train
 the same rollouts. Rewards are in eighths: group means are exact, and a group without spread has
-advantages of exactly 0 in every arm.
+advantages of exactly 0 in every variant.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import gc
 
 import torch
 from datasets import Dataset
-from tests.integrations.arms import PROMPTS, SAMPLES, settings
+from tests.integrations.variants import PROMPTS, SAMPLES, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 

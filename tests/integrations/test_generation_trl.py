@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from datasets import Dataset
-from tests.integrations.arms import bytes_written, digits, settings
+from tests.integrations.variants import bytes_written, digits, settings
 from tests.integrations.generating import GPT2, SHAPE, TOKENS, model_of, parting, ragged
 from transformers import (
     AutoModelForCausalLM,

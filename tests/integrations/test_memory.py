@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integrations.arms import make
+from tests.integrations.variants import make
 
 pytestmark = pytest.mark.slow
 

@@ -154,7 +154,7 @@ def test_the_old_policy_and_the_reference_do_not_score_padding_either(tiny_polic
 
 
 def test_an_evaluation_is_trls(tiny_policy, tmp_path):
-    runs = [arm(tiny_policy, tmp_path, max_steps=1, beta=0.1) for arm in (theirs, ours)]
+    runs = [variant(tiny_policy, tmp_path, max_steps=1, beta=0.1) for variant in (theirs, ours)]
     trl, packed = (run.trainer.evaluate(run.trainer.train_dataset) for run in runs)
     assert packed["eval_loss"] == pytest.approx(trl["eval_loss"], rel=1e-4)
     assert packed["eval_kl"] == pytest.approx(trl["eval_kl"], rel=1e-3)
@@ -213,7 +213,8 @@ def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
 
     windows = accumulated("accumulation")
     trl, packed = (
-        arm(tiny_policy, tmp_path, how={"model": model()}, **windows) for arm in (theirs, ours)
+        variant(tiny_policy, tmp_path, how={"model": model()}, **windows)
+        for variant in (theirs, ours)
     )
     assert gap(packed, trl) < (1e-5, 1e-5)
     assert "the experts' loads are balanced" in caplog.text
@@ -237,7 +238,8 @@ def test_prompts_of_a_model_with_absolute_positions_keep_their_padding(tiny_poli
 
     windows = accumulated("generation above accumulation")
     trl, packed = (
-        arm(tiny_policy, tmp_path, how={"model": model()}, **windows) for arm in (theirs, ours)
+        variant(tiny_policy, tmp_path, how={"model": model()}, **windows)
+        for variant in (theirs, ours)
     )
     gradients, parameters = gap(packed, trl)
     assert gradients < 1e-5
@@ -359,7 +361,7 @@ def gaps_of_a_rank(policy, folder):
     found = []
     for changed, reward in ON_TWO_RANKS:
         how = {"reward": reward}
-        trl, packed = (arm(policy, folder, how=how, **changed) for arm in (theirs, ours))
+        trl, packed = (variant(policy, folder, how=how, **changed) for variant in (theirs, ours))
         gradients, parameters = gap(packed, trl)
         found.append(
             {

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.integrations.arms import SAMPLES, WEIGHTS, make, scored_again, train
+from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train
 from tests.integrations.two_ranks import launched
 from tests.oracles import estimators as by_hand
 
@@ -76,11 +76,11 @@ def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(
     """Each rank holds 6 of 12 rollouts, a group has 4: the second group straddles the ranks."""
     function = "tests.integrations.test_trl_conformance:advantages_of_a_rank"
     ranks_of = launched(function, tiny_policy, tmp_path, nodes=nodes)
-    for arm, formula, epsilon in (
+    for variant, formula, epsilon in (
         ("ours", by_hand.gdpo, 0.0),
         ("theirs", by_hand.gdpo, TRL_EPSILON),
     ):
-        ranks = [rank[arm] for rank in ranks_of]
+        ranks = [rank[variant] for rank in ranks_of]
         assert len(ranks[0]) == 3
         for first, second in zip(*ranks, strict=True):
             assert len(first["advantages"]) == len(second["advantages"]) == 6

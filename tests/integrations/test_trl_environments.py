@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from datasets import Dataset
-from tests.integrations.arms import settings
+from tests.integrations.variants import settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template

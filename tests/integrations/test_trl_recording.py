@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.integrations.arms import SAMPLES, WEIGHTS, make
+from tests.integrations.variants import SAMPLES, WEIGHTS, make
 from tests.integrations.two_ranks import launched
 from transformers import TrainerCallback
 
@@ -14,8 +14,8 @@ from gdpo.rollouts import read_rollouts, rollout_file
 pytestmark = pytest.mark.slow
 
 
-def trained(folder, policy, arm="theirs", **changed):
-    trainer = make(arm, policy, folder / "run", **changed)
+def trained(folder, policy, variant="theirs", **changed):
+    trainer = make(variant, policy, folder / "run", **changed)
     record_rollouts(trainer, folder / "rollouts")
     trainer.train()
     return trainer.record
@@ -83,11 +83,11 @@ def test_the_advantages_are_those_that_a_subclass_makes(tiny_policy, tmp_path):
     assert {rollout.advantage for rollout in read_rollouts(file)} == {7.0}
 
 
-def recording(arm, policy, folder, **changed):
+def recording(variant, policy, folder, **changed):
     """A trainer of TRL's or of ours that records into `rollouts`."""
-    into = {"rollouts_dir": str(folder / "rollouts")} if arm == "ours" else {}
-    trainer = make(arm, policy, folder / "run", **into, **changed)
-    if arm == "theirs":
+    into = {"rollouts_dir": str(folder / "rollouts")} if variant == "ours" else {}
+    trainer = make(variant, policy, folder / "run", **into, **changed)
+    if variant == "theirs":
         record_rollouts(trainer, folder / "rollouts")
     return trainer
 
@@ -98,13 +98,17 @@ def files(folder):
 
 STEPS = ["step_000001.parquet", "step_000002.parquet"]
 BEFORE = "eval/step_000000.parquet"
-BOTH = pytest.mark.parametrize("arm", ["ours", "theirs"])
+BOTH = pytest.mark.parametrize("variant", ["ours", "theirs"])
 
 
 @BOTH
-def test_what_another_run_left_is_set_aside_when_training_begins(tiny_policy, tmp_path, arm):
-    recording(arm, tiny_policy, tmp_path, max_steps=2, run_name="long", eval_on_start=True).train()
-    recording(arm, tiny_policy, tmp_path, max_steps=1, run_name="short", eval_on_start=True).train()
+def test_what_another_run_left_is_set_aside_when_training_begins(tiny_policy, tmp_path, variant):
+    recording(
+        variant, tiny_policy, tmp_path, max_steps=2, run_name="long", eval_on_start=True
+    ).train()
+    recording(
+        variant, tiny_policy, tmp_path, max_steps=1, run_name="short", eval_on_start=True
+    ).train()
     folder = tmp_path / "rollouts"
     for where, run, steps in ((folder / "earlier-1", "long", STEPS), (folder, "short", STEPS[:1])):
         mine = [name for name in files(where) if not name.startswith("earlier")]
@@ -114,10 +118,10 @@ def test_what_another_run_left_is_set_aside_when_training_begins(tiny_policy, tm
 
 @BOTH
 @pytest.mark.parametrize("evaluated", [False, True])
-def test_a_run_that_is_resumed_goes_on_in_its_folder(tiny_policy, tmp_path, arm, evaluated):
+def test_a_run_that_is_resumed_goes_on_in_its_folder(tiny_policy, tmp_path, variant, evaluated):
     saved = {"save_strategy": "steps", "save_steps": 1}
-    recording(arm, tiny_policy, tmp_path, max_steps=1, **saved).train()
-    trainer = recording(arm, tiny_policy, tmp_path, max_steps=2, eval_on_start=evaluated)
+    recording(variant, tiny_policy, tmp_path, max_steps=1, **saved).train()
+    trainer = recording(variant, tiny_policy, tmp_path, max_steps=2, eval_on_start=evaluated)
     trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
     assert files(tmp_path / "rollouts") == ["eval/step_000001.parquet"][:evaluated] + STEPS
 

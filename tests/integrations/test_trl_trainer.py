@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from datasets import Dataset
-from tests.integrations.arms import (
+from tests.integrations.variants import (
     WEIGHTS,
     bytes_written,
     digits,
@@ -298,8 +298,8 @@ def test_one_group_in_the_batch_is_warned_of_once(tiny_policy, tmp_path, caplog)
         trainer.train()
     assert caplog.text.count("the batch holds one group only") == 1
     caplog.clear()
-    for arm, size in (("ours_grpo", 4), ("ours", 8)):
-        make(arm, tiny_policy, tmp_path, per_device_train_batch_size=size).train()
+    for variant, size in (("ours_grpo", 4), ("ours", 8)):
+        make(variant, tiny_policy, tmp_path, per_device_train_batch_size=size).train()
     assert "one group" not in caplog.text
 
 

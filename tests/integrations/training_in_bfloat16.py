@@ -11,7 +11,7 @@ import sys
 import torch
 from benchmarks.memory_bf16 import memory
 from datasets import Dataset
-from tests.integrations.arms import PROMPTS, settings
+from tests.integrations.variants import PROMPTS, settings
 
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 

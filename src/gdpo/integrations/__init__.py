@@ -1,1 +1,4 @@
-"""Training frameworks: shapes in, formula called, shapes out. No statistics in here."""
+"""Adapters for training frameworks. They convert shapes and call the estimators.
+
+No adapter computes statistics itself.
+"""

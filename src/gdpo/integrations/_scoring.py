@@ -1,4 +1,4 @@
-"""Rewards, a task and gates, as a framework's configuration names them, ready to score."""
+"""Scores completions with the task, rewards and gates that a framework's configuration names."""
 
 import json
 import logging
@@ -25,17 +25,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A batch whose advantages have been computed."""
+    """Stores a batch with its advantages."""
 
     settings: Settings
     groups: Groups
     advantages: Float[np.ndarray, "prompt sample"]
 
     def metrics(self, watch: Watch) -> dict[str, float]:
-        """`gdpo/<reward>/...` for each reward, `gdpo/...` for the batch.
+        """Return `gdpo/<reward>/...` for each reward and `gdpo/...` for the batch.
 
-        These are `Diagnosis.metrics()` and the numbers of the estimator's state if it has one.
-        Influence shares are over the last groups. Warnings that last are logged, each once.
+        These are `Diagnosis.metrics()` and, if the estimator has a state, the metrics of its state.
+        Influence shares are computed over the most recent groups. Logs each warning that `watch`
+        reports, once.
         """
         diagnosis = watch.update(self._diagnosis())
         for finding in watch.due:
@@ -55,23 +56,25 @@ class Computed:
 
 
 _AT_ONCE = 8
-"""Batches that one process scores at a time; frameworks run several such processes."""
+"""Batches that one process scores at the same time. Frameworks run several such processes."""
 
 
 class Judge:
-    """The rewards of one configuration.
+    """Scores completions with the rewards of one configuration.
 
-    Frameworks call from many threads, and a scorer serves one at a time: a few are lent in turn.
+    Frameworks call it from many threads. A scorer serves one call at a time, so a pool of scorers
+    is shared.
 
     Args:
-        options: `task`: a name or `module:attribute`. `rewards`: names of its rewards, of built-in
-            ones, or `module:attribute`, or `{name: ..., options: {...}}`; left out: all of the
-            task. `gates`: `{length: {on: correct, at_least: 1}}`. `on_error`, `workers`, ...:
+        options: The configuration. `task`: a name, or `module:attribute`. `rewards`: a list with
+            names of the task's rewards, names of built-in rewards, `module:attribute`, or
+            `{name: ..., options: {...}}`. Default: all rewards of the task. `gates`: for example
+            `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
             options of `gdpo.rewards.Scorer`.
-        place: Where the user writes them, for messages.
+        place: The name of the configuration section, for messages.
 
     Raises:
-        ConfigError: An unknown name or option, or options that do not fit.
+        ConfigError: If a name or an option is unknown or invalid.
     """
 
     def __init__(self, options: Mapping[str, Any], *, place: str) -> None:
@@ -79,12 +82,12 @@ class Judge:
         rewards = _rewards(given.pop("task", None), given.pop("rewards", None), place)
         self.names = tuple(reward.name for reward in rewards)
         self.of_tokens = next((r.name for r in rewards if r.of == "tokens"), None)
-        """The first reward that judges the number of tokens; None if none does."""
+        """The first reward that depends on the number of tokens; None if no reward does."""
         self._gates = read_gates(given.pop("gates", None))
         check_gates(self.names, self._gates)
         low, high = declared_ranges(rewards, gated=self._gates)
         self.declared = describe_rewards(self.names, low, high, self._gates)
-        """Ranges and gates, as the rollout record keeps them."""
+        """Ranges and gates, in the format of the rollout record."""
         self._scorers: SimpleQueue[Scorer] = SimpleQueue()
         for _ in range(_AT_ONCE):
             self._scorers.put(Scorer.from_options(rewards, given))
@@ -96,12 +99,12 @@ class Judge:
         *,
         num_tokens: Sequence[int] | None = None,
     ) -> Float[np.ndarray, "rollout reward"]:
-        """Gated rewards of each completion; NaN where one does not apply or failed.
+        """Return the gated rewards of each completion. NaN: the reward does not apply or failed.
 
         Args:
-            completions: What the model wrote.
-            references: What each is judged against.
-            num_tokens: Of each completion; needed by a reward that judges them.
+            completions: The model's responses.
+            references: The reference of each completion.
+            num_tokens: Number of tokens of each completion. Required by rewards that depend on it.
         """
         scorer = self._scorers.get()
         try:
@@ -112,14 +115,14 @@ class Judge:
 
 
 def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str, Any]:
-    """What rewards judge against, of what a framework's data file holds.
+    """Return the reference that rewards read, from a ground truth in a framework's data file.
 
     Args:
         ground_truth: A dict, or a JSON object as text.
-        place: Where the data file holds it, for messages.
+        place: The field of the data file, for messages.
 
     Raises:
-        DataError: It is neither.
+        DataError: If the ground truth is neither.
     """
     given = ground_truth
     if isinstance(given, str):
@@ -129,7 +132,7 @@ def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str,
             given = None
     if not isinstance(given, Mapping):
         raise DataError(
-            f"{place} is {ground_truth!r:.80}; gdpo's rewards judge against named fields: write a "
+            f"{place} is {ground_truth!r:.80}, but gdpo's rewards read named fields: write a "
             "dict, or a JSON object as text"
         )
     return without_arrays(given)
@@ -140,7 +143,7 @@ def _rewards(task: str | None, entries: Sequence[Any] | None, place: str) -> lis
     if not entries:
         entries = list(of_task)
     if not entries:
-        raise ConfigError(f"{place} must name a task or rewards, for example task: gsm8k")
+        raise ConfigError(f"{place} names no task and no rewards: set one, for example task: gsm8k")
     return [_reward(entry, of_task) for entry in entries]
 
 
@@ -148,5 +151,7 @@ def _reward(entry: Any, of_task: Mapping[str, Reward]) -> Reward:
     fields: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
     name, options = fields.pop("name", None), fields.pop("options", {})
     if fields or not isinstance(name, str):
-        raise ConfigError(f"rewards holds {entry!r}: write a name, or {{name: ..., options: {{}}}}")
+        raise ConfigError(
+            f"rewards contains {entry!r}: write a name, or {{name: ..., options: {{...}}}}"
+        )
     return find_reward(name, options, of_task)

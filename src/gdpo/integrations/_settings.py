@@ -1,4 +1,4 @@
-"""What a configuration of any framework asks for: estimator, rewards, weights, options."""
+"""Reads the estimator, rewards, weights and options from a framework's configuration."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,54 +15,57 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """An estimator that is ready to be called, and which rewards it takes."""
+    """Stores an estimator that is ready to call, with the names and weights of its rewards."""
 
     rule: AdvantageRule
     names: tuple[str, ...]
-    """Of the rewards, as the reward function returns them."""
+    """Reward names, as the reward function returns them."""
     weights: tuple[float, ...]
+    """One weight per reward, in the order of `names`."""
 
 
 def make_settings(
     estimator: str, keys: Any, weights: Any, options: Any, *, place: str = ""
 ) -> Settings:
-    """Settings of what a user wrote.
+    """Return the settings for what a user wrote.
 
     Args:
         estimator: A key of `ESTIMATORS`, or `module:attribute`.
         keys: Names of the rewards.
-        weights: A number for each in their order, or by name, or None: all 1.
-        options: Of the estimator, by name, or None.
-        place: What the user writes before `reward_keys`, `reward_weights` and `options`.
+        weights: One number per reward in the order of `keys`, or a mapping by name. None: all 1.
+        options: Options of the estimator by name. None: no options.
+        place: The prefix that the user writes before `reward_keys`, `reward_weights` and `options`.
+            Used in messages.
 
     Raises:
-        ConfigError: An unknown estimator or option, or keys or weights that do not fit.
+        ConfigError: If the estimator or an option is unknown, or if keys or weights do not match.
     """
     shown = place.lstrip("+")
     if not isinstance(keys, list | tuple) or not keys:
         raise ConfigError(
-            f"{shown}reward_keys={keys!r}: list the rewards that the reward function returns, for "
-            f"example {place}reward_keys=[correct,format]"
+            f"{shown}reward_keys={keys!r}: write a list of reward names that the reward function "
+            f"returns, for example {place}reward_keys=[correct,format]"
         )
     names = [str(key) for key in cast("Sequence[Any]", keys)]
     check_distinct(names)
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(
-            f"{shown}options={options!r}: options of the estimator go by their names, for "
+            f"{shown}options={options!r}: write a mapping from option name to value, for "
             f"example {place}options.max_advantage=5"
         )
     rule = AdvantageRule(estimator, names, options)
     if rule.duals is not None:
         logger.warning(
-            "checkpoints do not hold the multipliers of %s: a run that is resumed starts them anew",
+            "the multipliers of %s are not saved in checkpoints: a resumed run starts with their "
+            "initial values",
             estimator,
         )
     try:
         numbers = weights_by_name(names, _floats(weights))
     except (ConfigError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{shown}reward_weights={weights!r}: {error}. Give a number for each of reward_keys in "
-            "their order, or a mapping by name"
+            f"{shown}reward_weights={weights!r}: {error}. Write one number per entry of "
+            "reward_keys, in the same order, or a mapping from name to weight"
         ) from error
     return Settings(rule=rule, names=tuple(names), weights=tuple(numbers))
 

@@ -1,4 +1,4 @@
-"""rLLM: estimators of ours by name, over the signals that an evaluator returns."""
+"""Registers gdpo's estimators with rLLM. They read the signals that an evaluator returns."""
 
 import logging
 from importlib import import_module
@@ -20,18 +20,21 @@ def register(
     estimator: str = "gdpo",
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Give rLLM an estimator for `traj_group_adv_estimator_map={"solver": "gdpo"}`.
+    """Register an estimator with rLLM, for `traj_group_adv_estimator_map={"solver": "gdpo"}`.
 
     Args:
-        name: What the map calls it. rLLM looks up every unknown `algorithm.adv_estimator` of a
-            configuration file as "other": register that name to use one there.
-        reward_keys: Names of `signals` of each trajectory. `None` and NaN: does not apply.
-        reward_weights: A number for each in their order, or by name; left out, all 1.
+        name: The estimator's name in the map. rLLM looks up every `algorithm.adv_estimator` of a
+            configuration file that it does not know as "other": register that name to use the
+            estimator there.
+        reward_keys: Names of the trajectories' `signals`. A signal of None or NaN does not apply.
+        reward_weights: One number per reward in the order of `reward_keys`, or a dict by name.
+            Default: all 1.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        options: Of the estimator, by name.
+        options: Options of the estimator, by name.
 
     Raises:
-        ConfigError: Wrong settings; at the first batch also a key that no trajectory has.
+        ConfigError: If the settings are invalid. At the first batch: if a key is not a signal of
+            any trajectory.
     """
     settings = make_settings(estimator, reward_keys, reward_weights, options)
     advantage = import_module("rllm.trainer.algorithms.advantage")
@@ -39,7 +42,7 @@ def register(
 
 
 class Estimator:
-    """What rLLM calls with all groups of one role."""
+    """Computes advantages. rLLM calls it with all groups of one role."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -51,18 +54,18 @@ class Estimator:
         algorithm_config: Any,  # noqa: ARG002  rLLM passes it by name
         traj_groups: list[Any],
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Advantages of each trajectory of each group; `rewards`, their totals, are not used."""
+        """Return the advantage of each trajectory, by group. `rewards` (the totals) is not used."""
         if len(traj_groups) == 1 and not self._warned:
             self._warned = True
             logger.warning(
-                "one group of trajectories at a time: what an estimator normalizes over the batch "
-                "it normalizes over this group. Do not use async_training with it"
+                "the batch holds only one group, so batch normalization is applied to one group: "
+                "switch async_training off, or choose an estimator without batch normalization"
             )
         rows = [t for group in traj_groups for t in group.trajectories]
         prompts = [i for i, group in enumerate(traj_groups) for _ in group.trajectories]
         columns = by_name([trajectory.signals for trajectory in rows])
         signals = reward_columns(
-            columns, self._settings.names, given_by="the evaluator must return a Signal for"
+            columns, self._settings.names, given_by="the evaluator, as a Signal"
         )
         counts = np.array([sum(len(step.response_ids) for step in t.steps) for t in rows])
         groups = as_groups(signals, prompts, counts)

@@ -1,7 +1,7 @@
-"""Rows of a framework's batch on their way into `[prompt, sample, reward]`, and advantages back.
+"""Converts rows of a framework's batch to `[prompt, sample, reward]`, and advantages back to rows.
 
-Frameworks have rows in any order, with a prompt's id on each; a batch may hold rows that only fill
-it up, and several rows of one rollout. No statistics in here.
+A framework's rows are in any order and carry the id of their prompt. A batch may contain padding
+rows and several rows of one rollout. This module computes no statistics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,59 +19,60 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
 
 NAME = "gdpo"
-"""The estimator that a framework has under this name is replaced by ours."""
+"""A framework's own estimator of this name is replaced by ours."""
 
 
 PREFIX = "gdpo/"
-"""Before the name of each of our estimators; before `module:attribute` for one of the user's."""
+"""Prefix of our estimators' names in a framework, and of `module:attribute` for a user's own."""
 
 
 def estimator_names() -> list[str]:
-    """Every name that one of ours stands behind."""
+    """Return every name under which our estimators are registered in a framework."""
     return [NAME, *(f"{PREFIX}{name}" for name in ESTIMATORS)]
 
 
 def is_ours(estimator: Any) -> bool:
-    """Whether a name is for us; it may be a member of a framework's enumeration."""
+    """Return whether a name (text or enum member) is one of our estimators."""
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 
 
 def without_prefix(estimator: Any) -> str:
-    """A key of `ESTIMATORS`, or `module:attribute`, of a name that is for us."""
+    """Return the key of `ESTIMATORS`, or `module:attribute`, behind one of our names."""
     return as_text(estimator).removeprefix(PREFIX)
 
 
 def as_text(estimator: Any) -> str:
-    """The name, where a framework has an enumeration of them."""
+    """Return the name as text, also if a framework passes an enum member."""
     return str(getattr(estimator, "value", estimator))
 
 
 Columns = Mapping[str, Any]
-"""By name of the reward, one number or None for each row."""
+"""Maps a reward's name to one number or None per row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A batch of rewards by prompt, and where its rows went."""
+    """Stores a batch of rewards by prompt, and the position of each row in it."""
 
     rewards: Float[np.ndarray, "prompt sample reward"]
-    """NaN: does not apply, or there is no such sample."""
+    """Rewards. NaN: the reward does not apply, or the sample does not exist."""
     token_counts: Int[np.ndarray, "prompt sample"]
-    """Tokens that are trained, of each sample; 0 where there is none."""
+    """Trained tokens of each sample; 0 if the sample does not exist."""
     prompts: Int[np.ndarray, " row"]
-    """Of each row; -1 of one that is not counted."""
+    """Prompt index of each row; -1 for a row that is not counted."""
     samples: Int[np.ndarray, " row"]
+    """Sample index of each row; -1 for a row that is not counted."""
 
     def per_row(self, advantages: Float[np.ndarray, "prompt sample"]) -> np.ndarray:
-        """The advantage of each row; 0 of one that is not counted."""
+        """Return the advantage of each row; 0 for a row that is not counted."""
         values, counted = np.zeros(len(self.prompts)), self.prompts >= 0
         values[counted] = advantages[self.prompts[counted], self.samples[counted]]
         return values
 
 
 def by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Columns of rows; None where a row lacks one."""
+    """Return the rows as columns, with None where a row lacks a value."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -81,26 +82,26 @@ def reward_columns(
     names: Sequence[str],
     *,
     asked_by: str = "reward_keys",
-    given_by: str = "the reward function must return",
+    given_by: str = "the reward function",
 ) -> Float[np.ndarray, "row reward"]:
-    """The rewards of these names, in this order. `None` and NaN: does not apply.
+    """Return the rewards of these names, in this order. None and NaN: the reward does not apply.
 
     Args:
-        columns: Numbers of each row, by name.
-        names: Of the rewards.
-        asked_by: The setting that names them, for messages.
-        given_by: What must hold them, for messages.
+        columns: One number or None per row, by reward name.
+        names: Names of the rewards.
+        asked_by: The setting that names the rewards, for messages.
+        given_by: What must return the rewards, for messages.
 
     Raises:
-        ConfigError: There is no such column; the message says which there are.
-        DataError: A column holds what is no number.
+        ConfigError: If a column is missing. The message lists the existing ones.
+        DataError: If a column contains a value that is not a number.
     """
     for name in names:
         if name not in columns:
             scores = [key for key, column in columns.items() if _holds_numbers(column)]
             raise ConfigError(
-                f"{asked_by} names {name!r}, which no rollout of this batch has: "
-                f"{did_you_mean(name, scores)}. {given_by} one entry per reward"
+                f"{asked_by} names {name!r}, but no rollout of this batch has this reward: "
+                f"{did_you_mean(name, scores)}. Correct the name, or return it from {given_by}"
             )
     return np.stack([_numbers(name, columns[name]) for name in names], axis=-1)
 
@@ -113,14 +114,15 @@ def as_groups(
     outputs: Sequence[int] | None = None,
     padding: Bool[np.ndarray, " row"] | None = None,
 ) -> Groups:
-    """Rows by prompt; prompts, and the samples of each, in the order in which they come.
+    """Return the rows grouped by prompt. Prompts and samples keep the order of the rows.
 
     Args:
-        rewards: Of each row.
-        prompt_ids: Rows of one prompt have equal ones.
-        token_counts: Tokens of each row that are trained.
-        outputs: For each row, the row that its rollout is counted by; None: each by its own.
-        padding: Rows that only fill the batch up.
+        rewards: Rewards of each row.
+        prompt_ids: Prompt id of each row. Rows of one prompt have equal ids.
+        token_counts: Number of trained tokens of each row.
+        outputs: For each row, the row that represents its rollout. None: every row is a rollout of
+            its own.
+        padding: True for padding rows, which are not counted. None: no padding.
     """
     rows = np.arange(len(rewards))
     counted_by = rows if outputs is None else np.asarray(outputs)
@@ -135,10 +137,10 @@ def as_groups(
 
 
 def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prompt sample"]:
-    """What the estimator makes of a batch; a rule with state learns from it.
+    """Return the advantages of a batch, and update the state of an estimator that has one.
 
     Raises:
-        DataError: An infinite reward; the message names it.
+        DataError: If a reward is infinite. The message names it.
     """
     check_finite(groups.rewards, settings.names)
     rule = settings.rule
@@ -150,7 +152,7 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
 def _places(
     prompt_ids: Sequence[Any], counted: Bool[np.ndarray, " row"]
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    """Prompt and sample of each row, -1 where it is not counted; their numbers in all."""
+    """Return prompt and sample index of each row (-1: not counted), and the number of both."""
     prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
     order: dict[Any, int] = {}
     sizes: list[int] = []
@@ -167,8 +169,8 @@ def _numbers(name: str, column: Any) -> Float[np.ndarray, " row"]:
     if not _holds_numbers(column):
         odd = next(value for value in column if not _is_number(value))
         raise DataError(
-            f"reward {name!r} is {odd!r:.80} on some rollout, a {type(odd).__name__}: "
-            "it must be a number, or None where it does not apply"
+            f"reward {name!r} has the value {odd!r:.80} ({type(odd).__name__}): return a number, "
+            "or None if the reward does not apply"
         )
     return np.asarray(column, dtype=np.float64)
 

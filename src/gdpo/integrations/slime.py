@@ -1,6 +1,6 @@
-"""slime and miles: advantages of ours by `--custom-reward-post-process-path`, and their dumps.
+"""Computes advantages for slime and miles (`--custom-reward-post-process-path`).
 
-`load_dump` is here and not among the readers of `gdpo.rollouts`, which never import torch.
+Also reads their rollout files: `load_dump` is here because `gdpo.rollouts` never imports torch.
 """
 
 import json
@@ -19,49 +19,56 @@ from gdpo.integrations.rows import advantages_of, as_groups, by_name, reward_col
 
 _DEFAULTS = {"estimator": "gdpo", "reward_keys": None, "reward_weights": None, "options": None}
 _BROADCAST = ("grpo", "gspo", "cispo")
-"""Values of `--advantage-estimator` that take what we return as it is, on every token."""
+"""Values of `--advantage-estimator` that put the returned advantages unchanged on every token."""
 
 
 _UNPACKED = 2**27
-"""Bytes that a `.pt` file may hold when it is unpacked, however small it is; as a line of JSON."""
+"""Unpacked size in bytes that is always accepted for a `.pt` file, as for a line of JSON."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Advantages of a whole rollout batch, and the number of each sample that slime logs.
+    """Return the reward that slime logs and the advantage, for each sample of a rollout batch.
 
-    The file of `--custom-config-path` holds `gdpo_reward_keys`, and where wanted
+    The file of `--custom-config-path` sets `gdpo_reward_keys`, and optionally
     `gdpo_reward_weights`, `gdpo_estimator` and `gdpo_options`.
 
     Args:
-        args: slime's.
-        samples: `reward` of each is a dict: the rewards, and what `--reward-key` names. `None` and
-            NaN: does not apply. Samples of one `rollout_id` count once.
+        args: slime's arguments.
+        samples: Samples whose `reward` is a dict with one number per reward and the number that
+            `--reward-key` names. A reward of None or NaN does not apply. Samples of one
+            `rollout_id` count once.
 
     Returns:
-        What `--reward-key` names, and advantages.
+        The numbers that `--reward-key` names, and the advantages.
 
     Raises:
-        ConfigError: A wrong setting, or one of slime's that would change the advantages again.
-        DataError: A sample without a dict, an infinite reward, or siblings with unequal rewards.
+        ConfigError: If a setting is invalid, or an argument of slime would change the advantages
+            again.
+        DataError: If a sample's reward is not a dict, a reward is infinite, or samples of one
+            `rollout_id` have different rewards.
     """
     settings = _settings_of(args)
     for sample in samples:
         if not isinstance(sample.reward, dict) or sample.group_index is None:
             raise DataError(
                 f"sample {sample.index} has group_index {sample.group_index} and the reward "
-                f"{sample.reward!r:.80}; gdpo needs the group, and a dict with a number per reward"
+                f"{sample.reward!r:.80}: set group_index, and return a dict with one number per "
+                "reward"
             )
     rewards = reward_columns(
         by_name([sample.reward for sample in samples]),
         settings.names,
         asked_by="gdpo_reward_keys",
-        given_by="the function of --custom-rm-path must return a dict with",
+        given_by="the function of --custom-rm-path",
     )
     ids = [sample.rollout_id for sample in samples]
     last = {name: row for row, name in enumerate(ids) if name is not None}
     outputs = [last.get(name, row) for row, name in enumerate(ids)]
     if not np.array_equal(rewards, rewards[outputs], equal_nan=True):
-        raise DataError("samples of one rollout_id have unequal rewards; a rollout has one of each")
+        raise DataError(
+            "samples with the same rollout_id have different rewards: give them the same reward "
+            "dict, or different rollout_ids"
+        )
     lengths = np.array([sample.effective_response_length for sample in samples])
     prompts = [sample.group_index for sample in samples]
     groups = as_groups(rewards, prompts, lengths, outputs=outputs)
@@ -72,39 +79,40 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
 def _settings_of(args: Any) -> Settings:
     if args.normalize_advantages:
         raise ConfigError(
-            "--normalize-advantages whitens advantages once more, over the tokens of all ranks: "
-            "what the estimator decided is lost. Remove it"
+            "--normalize-advantages whitens the advantages a second time, over the tokens of all "
+            "ranks, which changes the estimator: remove it"
         )
     if args.advantage_estimator not in _BROADCAST or not args.reward_key:
         raise ConfigError(
-            f"--advantage-estimator {args.advantage_estimator} --reward-key {args.reward_key}: use "
-            f"{' or '.join(_BROADCAST)}, which put the advantages on the tokens as they are, and a "
-            "key of the reward dict that holds the number to log and to filter by"
+            f"--advantage-estimator {args.advantage_estimator} --reward-key {args.reward_key}: set "
+            f"--advantage-estimator to {' or '.join(_BROADCAST)}, which use the advantages "
+            "unchanged, and --reward-key to the entry of the reward dict that slime logs and "
+            "filters by"
         )
     given = {k.removeprefix("gdpo_"): v for k, v in vars(args).items() if k.startswith("gdpo_")}
     for key in given:
         if key not in _DEFAULTS:
             allowed = [f"gdpo_{name}" for name in _DEFAULTS]
-            raise ConfigError(f"gdpo_{key} is nothing: {did_you_mean(f'gdpo_{key}', allowed)}")
+            raise ConfigError(f"unknown key gdpo_{key}: {did_you_mean(f'gdpo_{key}', allowed)}")
     return _settings(json.dumps(_DEFAULTS | given))
 
 
 @lru_cache
 def _settings(described: str) -> Settings:
-    """The same object, and state, for equal settings."""
+    """Return the same object, with its state, for equal settings."""
     estimator, keys, weights, options = json.loads(described).values()
     return make_settings(estimator, keys, weights, options, place="gdpo_")
 
 
 def load_dump(path: Path) -> Any:
-    """What a `.pt` file holds. Nothing but tensors, numbers and texts is ever unpickled.
+    """Return the contents of a `.pt` file. Only tensors, numbers and text are ever unpickled.
 
     Args:
-        path: Written by `--save-debug-rollout-data`.
+        path: A file written by `--save-debug-rollout-data`.
 
     Raises:
-        MissingExtraError: torch is not installed.
-        DataError: The file holds anything else, or is much larger unpacked than on the disk.
+        MissingExtraError: If torch is not installed.
+        DataError: If the file contains anything else, or is much larger unpacked than on disk.
     """
     _refuse_packed(path)
     try:
@@ -115,21 +123,24 @@ def load_dump(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         kind = type(error).__name__
-        raise DataError(f"it is no file of tensors, numbers and texts alone ({kind})") from error
+        raise DataError(
+            f"it is not a torch file with only tensors, numbers and text ({kind}): write it with "
+            "--save-debug-rollout-data"
+        ) from error
 
 
 def _refuse_packed(path: Path) -> None:
-    """Refuse a file whose parts are compressed to a small part of what they hold.
+    """Raise a DataError for a compressed file, which could unpack to an enormous size.
 
-    torch compresses nothing, so that what it writes is as large on the disk.
+    torch does not compress, so its files are as large on disk as unpacked.
     """
     try:
         with ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())
-    except (BadZipFile, OSError, NotImplementedError):  # what else it is, torch says
+    except (BadZipFile, OSError, NotImplementedError):  # torch reports what is wrong with it
         return
     if size > max(path.stat().st_size, _UNPACKED):
         raise DataError(
-            f"its parts have {size:,} bytes when they are unpacked, which no file of torch does "
-            f"that has {path.stat().st_size:,} on the disk: save it again with torch.save"
+            f"it unpacks to {size:,} bytes from {path.stat().st_size:,} on disk, but torch does "
+            "not compress: save it again with torch.save"
         )

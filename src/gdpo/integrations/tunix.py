@@ -1,4 +1,4 @@
-"""tunix: a reward manager that keeps the rewards apart, and an estimator that takes them."""
+"""Registers a reward manager with tunix that keeps the rewards separate, and an estimator."""
 
 from importlib import import_module
 from typing import Any
@@ -20,24 +20,26 @@ def register(
     estimator: str = "gdpo",
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Give tunix `GRPOConfig(advantage_estimator="gdpo", reward_manager="gdpo")`.
+    """Register both for `GRPOConfig(advantage_estimator="gdpo", reward_manager="gdpo")`.
 
     Args:
-        name: What the configuration calls both.
-        reward_keys: `__name__` of reward functions. NaN: does not apply.
-        reward_weights: A number for each in their order, or by name; left out, all 1.
+        name: The name of both in the configuration.
+        reward_keys: `__name__` of the reward functions. A reward of NaN does not apply.
+        reward_weights: One number per reward in the order of `reward_keys`, or a dict by name.
+            Default: all 1.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        options: Of the estimator, by name.
+        options: Options of the estimator, by name.
 
     Raises:
-        ConfigError: Wrong settings, or an estimator with a state: tunix calls it for evaluation
-            too. From the learner also a key that is no reward function's name.
+        ConfigError: If the settings are invalid, or the estimator has a state or uses token
+            counts. When the learner is made: if a key is not the name of one reward function.
     """
     settings = make_settings(estimator, reward_keys, reward_weights, options)
     if settings.rule.duals is not None or settings.rule.wants_token_counts:
         raise ConfigError(
-            f"estimator {estimator!r} with the options {options}: tunix passes no token counts, "
-            "and calls estimators for evaluation too, so that they cannot learn from a batch"
+            f"tunix cannot run estimator {estimator!r} with options {options}: it passes no token "
+            "counts, and it also calls estimators during evaluation. Choose an estimator without a "
+            "state and without token_counts"
         )
     registry = import_module("tunix.rl.function_registry")
     sequence_level = registry.get_reward_manager("sequence-level")
@@ -46,10 +48,10 @@ def register(
 
 
 def keeping_rewards(manager: type[Any], settings: Settings) -> type[Any]:
-    """A reward manager of tunix, with the rewards by name in place of their sum."""
+    """Return a subclass of a tunix reward manager that returns each reward, not their sum."""
 
     class KeepingRewards(manager):
-        """Logs what it did, and returns `rewards[row, reward]`."""
+        """Logs what the original manager logs, and returns `rewards[row, reward]`."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -57,8 +59,8 @@ def keeping_rewards(manager: type[Any], settings: Settings) -> type[Any]:
             for key in settings.names:
                 if names.count(key) != 1:
                     raise ConfigError(
-                        f"reward_keys names {key!r}, which must be the __name__ of one reward "
-                        f"function: {did_you_mean(key, names)}"
+                        f"reward_keys names {key!r}, which is not the __name__ of exactly one "
+                        f"reward function: {did_you_mean(key, names)}"
                     )
 
         def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -70,14 +72,14 @@ def keeping_rewards(manager: type[Any], settings: Settings) -> type[Any]:
 
 
 def advantages_by(settings: Settings) -> Any:
-    """`(rewards, num_generations) -> advantages`, as tunix calls it for one batch."""
+    """Return the function `(rewards, num_generations) -> advantages` that tunix calls per batch."""
 
     def advantages(rewards: Any, num_generations: int) -> Any:
         if rewards.ndim != 2 or rewards.shape[1] != len(settings.names):
             raise ConfigError(
-                f"the rewards have the shape {tuple(rewards.shape)}, and {len(settings.names)} per "
-                "row are needed: set reward_manager to the name of advantage_estimator (agentic "
-                "learners have only the sum of theirs)"
+                f"the rewards have the shape {tuple(rewards.shape)}, not {len(settings.names)} per "
+                "row: set reward_manager to the same name as advantage_estimator. Agentic learners "
+                "pass only the sum and are not supported"
             )
         xp = array_namespace(rewards)
         groups = xp.reshape(rewards, (-1, num_generations, rewards.shape[1]))

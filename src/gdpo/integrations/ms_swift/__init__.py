@@ -1,6 +1,6 @@
-"""ms-swift: rewards of ours for `--reward_funcs`, and estimators for `--scale_rewards gdpo`.
+"""Connects gdpo to ms-swift: rewards for `--reward_funcs`, estimators for `--scale_rewards gdpo`.
 
-Both are called from a file of the user's that `--external_plugins` names.
+Call both functions in a file that `--external_plugins` names.
 """
 
 from gdpo.integrations.ms_swift._estimator import register_rewards, use_estimator

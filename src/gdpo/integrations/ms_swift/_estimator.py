@@ -1,4 +1,4 @@
-"""ms-swift's two functions for advantages, replaced where `--scale_rewards gdpo` is set."""
+"""Replaces ms-swift's two advantage functions where `--scale_rewards gdpo` is set."""
 
 import json
 import logging
@@ -20,22 +20,23 @@ logger = logging.getLogger(__name__)
 
 
 def register_rewards(*, column: str = "reference", **options: Any) -> None:
-    """Put rewards into ms-swift's `orms`, each under its own name, for `--reward_funcs`.
+    """Register rewards in ms-swift's `orms`, each under its own name, for `--reward_funcs`.
 
     Args:
-        column: Of the dataset: what rewards judge against, a JSON object as text, or a dict.
-        options: `task`: a name or `module:attribute`. `rewards`: names of its rewards, of built-in
-            ones, or `module:attribute`, or `{name: ..., options: {...}}`; left out: all of the
-            task. `gates`: `{length: {on: correct, at_least: 1}}`. `on_error`, `workers`, ...:
+        column: The dataset column with the reference: a JSON object as text, or a dict.
+        options: The rewards. `task`: a name, or `module:attribute`. `rewards`: a list with names
+            of the task's rewards, names of built-in rewards, `module:attribute`, or
+            `{name: ..., options: {...}}`. Default: all rewards of the task. `gates`: for example
+            `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
             options of `gdpo.rewards.Scorer`.
 
     Raises:
-        ConfigError: Wrong options.
+        ConfigError: If an option is unknown or invalid.
     """
     rewards = import_module("swift.rewards")
     judge = Judge(options, place="register_rewards")
 
-    @lru_cache(maxsize=1)  # the rewards of a batch are asked for one after the other
+    @lru_cache(maxsize=1)  # ms-swift requests the rewards of a batch one after the other
     def scores(completions: tuple[str, ...], references: str, counts: tuple[int, ...]) -> Any:
         return judge.score(completions, json.loads(references), num_tokens=counts or None)
 
@@ -51,55 +52,55 @@ def register_rewards(*, column: str = "reference", **options: Any) -> None:
             values = scores(tuple(completions), references, counts)[:, place]
             return [None if value != value else value for value in values.tolist()]
 
-        return type(name, (rewards.ORM,), {"__call__": score})  # logs have the name of the class
+        return type(name, (rewards.ORM,), {"__call__": score})  # ms-swift logs the class name
 
     for place, name in enumerate(judge.names):
         if name in rewards.orms:
-            logger.warning("the reward %r of gdpo takes the place of ms-swift's own", name)
+            logger.warning("the reward %r of gdpo replaces ms-swift's reward of that name", name)
         rewards.orms[name] = made(name, place)
 
 
 def _references(name: str, column: str, columns: dict[str, Any]) -> list[dict[str, Any]]:
     if column not in columns:
         raise ConfigError(
-            f"reward {name!r} judges against the column {column!r} of the dataset, which is not "
-            "there: write a JSON object as text into it, or name another with register_rewards"
+            f"reward {name!r} needs the dataset column {column!r}, which does not exist: add it "
+            "(a JSON object as text per row), or set register_rewards(column=...)"
         )
     return [as_reference(row, place=f"column {column!r}") for row in columns[column]]
 
 
 def _lengths(of_tokens: str, response_token_ids: Sequence[Any]) -> tuple[int, ...]:
-    """Tokens of each response; a conversation has a list for each turn."""
+    """Return the number of tokens of each response. A conversation has one list per turn."""
     lengths = [
         sum(len(part) if isinstance(part, list) else 1 for part in ids or ())
         for ids in response_token_ids
     ]
     if not lengths or not all(lengths):
         raise ConfigError(
-            f"reward {of_tokens!r} judges the number of tokens, which ms-swift does not give with "
-            "this way of generating; use a reward that judges the text"
+            f"reward {of_tokens!r} needs token counts, but this generation mode of ms-swift "
+            "returns no token ids: use a reward that reads the text"
         )
     return tuple(lengths)
 
 
 VERSIONS = ("4.6.",)
-"""Of ms-swift: those whose functions are known here."""
+"""Supported versions of ms-swift."""
 
 
 def use_estimator(name: str = "gdpo") -> None:
-    """Compute advantages by an estimator of ours wherever `--scale_rewards gdpo` is set.
+    """Compute advantages with an estimator of gdpo wherever `--scale_rewards gdpo` is set.
 
     Args:
-        name: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`; one without options.
+        name: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`. Options cannot be set.
 
     Raises:
-        ConfigError: An unknown estimator, or a version of ms-swift that is not known here.
+        ConfigError: If the estimator is unknown, or the version of ms-swift is not supported.
     """
     version = import_module("swift").__version__
     if not version.startswith(VERSIONS):
         raise ConfigError(
-            f"use_estimator replaces functions of ms-swift {VERSIONS[0]}x; this is {version}. "
-            "Leave it out: --scale_rewards gdpo is then ms-swift's own"
+            f"use_estimator supports ms-swift {VERSIONS[0]}x, but {version} is installed: remove "
+            "the call to use ms-swift's own GDPO, or install a supported version"
         )
     advantage = import_module("swift.rl_core.advantage")
     swift = [module for key, module in sys.modules.items() if key.partition(".")[0] == "swift"]
@@ -111,7 +112,7 @@ def use_estimator(name: str = "gdpo") -> None:
 
 
 def with_estimator(compute: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`compute_advantages`, or its form for samples with ids; both get the rewards one by one."""
+    """Wrap `compute_advantages` or `compute_advantages_dynamic`, which receive each reward."""
     estimator = resolve_estimator(name)
 
     @wraps(compute)
@@ -121,10 +122,10 @@ def with_estimator(compute: Callable[..., Any], name: str) -> Callable[..., Any]
         if given["advantage_estimator"] != "grpo" or (given["kl_in_reward"] and given["beta"]):
             raise ConfigError(
                 f"--advantage_estimator {given['advantage_estimator']} and --kl_in_reward "
-                f"{given['kl_in_reward']} have no effect on the estimator {name!r}, which takes "
-                "their place: leave them at grpo and false"
+                f"{given['kl_in_reward']} have no effect with the estimator {name!r}: set "
+                "--advantage_estimator grpo and --kl_in_reward false"
             )
-        _, totals = compute(**given)  # they are logged
+        _, totals = compute(**given)  # ms-swift logs the totals
         rows = range(len(given["rewards_per_func"]))
         requests = given.get("request_ids", rows)
         prompts = given.get("prompt_ids") or [row // given["num_generations"] for row in rows]

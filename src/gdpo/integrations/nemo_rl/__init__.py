@@ -1,6 +1,7 @@
-"""NeMo-RL: every estimator of ours as `grpo.adv_estimator.name`, after `install()`.
+"""Connects gdpo to NeMo-RL.
 
-And any reward, task or gate as its environment `gdpo`.
+After `install()`, every estimator of gdpo is a value of `grpo.adv_estimator.name`, and the
+environment `gdpo` provides gdpo's rewards, tasks and gates.
 """
 
 from gdpo.integrations.nemo_rl._install import install

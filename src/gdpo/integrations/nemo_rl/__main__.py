@@ -1,4 +1,4 @@
-"""A script of NeMo-RL with gdpo installed in it.
+"""Runs a NeMo-RL script with gdpo's estimators and environment.
 
 python -m gdpo.integrations.nemo_rl examples/run_grpo.py --config my.yaml
 """
@@ -11,14 +11,14 @@ from gdpo.integrations.nemo_rl._install import install
 
 
 def main() -> None:
-    """Install, then run the script that is named first with the arguments that follow."""
+    """Call `install()`, then run the script that the first argument names with the other ones."""
     if len(sys.argv) < 2:
-        raise SystemExit("usage: python -m gdpo.integrations.nemo_rl SCRIPT [its arguments]")
+        raise SystemExit("usage: python -m gdpo.integrations.nemo_rl SCRIPT [ARGUMENTS OF SCRIPT]")
     sys.argv = sys.argv[1:]
     script = Path(sys.argv[0])
     sys.path[0] = str(script.parent.absolute())
     if not install():
-        raise SystemExit("gdpo could not be installed in this NeMo-RL, and nothing was started")
+        raise SystemExit("gdpo does not support this NeMo-RL (see the warning above): not started")
     runpy.run_path(str(script), run_name="__main__")
 
 

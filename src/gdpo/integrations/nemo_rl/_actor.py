@@ -1,6 +1,6 @@
-"""What NeMo-RL's registry of environments leads to: a Ray actor around `Rewarder`.
+"""Defines the environment in NeMo-RL's registry: a Ray actor around `Rewarder`.
 
-It is made when it is first asked for: ray and NeMo-RL are there then, and not before.
+The class is created at the first access, because it needs ray and NeMo-RL to be importable.
 """
 
 from functools import cache
@@ -11,10 +11,10 @@ from gdpo.integrations.nemo_rl._environment import Rewarder
 
 ACTOR = "GdpoEnvironment"
 PATH = f"{__name__}.{ACTOR}"
-"""Where NeMo-RL finds it."""
+"""The import path of the actor class, for NeMo-RL's registry."""
 
 _AT_ONCE = 64
-"""Calls that one actor takes at a time: async rollouts are scored one by one."""
+"""Concurrent calls per actor. Async rollouts are scored one per call."""
 
 
 def __getattr__(name: str) -> Any:
@@ -33,7 +33,7 @@ def _actor() -> Any:
 
 
 def environment_class(interface: Any, environment_return: Any) -> type[Any]:
-    """An environment of one turn, which ends with the rewards of the answer.
+    """Return the class of a one-turn environment that scores the response and ends the episode.
 
     Args:
         interface: NeMo-RL's `EnvironmentInterface`.
@@ -61,6 +61,6 @@ def environment_class(interface: Any, environment_return: Any) -> type[Any]:
             return batch, {}
 
         def shutdown(self) -> None:
-            """Nothing is left behind: worker processes end with this one."""
+            """Do nothing: worker processes end with this process."""
 
     return GdpoEnvironment

@@ -1,4 +1,4 @@
-"""Rewards, tasks and gates of ours as an environment of NeMo-RL: from message logs to rewards."""
+"""Scores NeMo-RL's message logs with gdpo's rewards, tasks and gates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,16 +14,16 @@ _PLACE = "extra_env_info['ground_truth']"
 
 
 class Rewarder:
-    """Scores the last answer of each conversation.
+    """Scores the last response of each conversation.
 
     Args:
         env: `env.gdpo` of NeMo-RL's configuration. `task`, `rewards`, `gates` and options of
-            `gdpo.rewards.Scorer`, as for `gdpo.integrations.verl.compute_score`. `ground_truth`:
-            the field of the reference that a ground truth without fields is, for example `answer`.
-            `tokenizer`: whose tokens are counted, for rewards that judge the length.
+            `gdpo.rewards.Scorer` as for `gdpo.integrations.verl.compute_score`. `ground_truth`: the
+            reference field that a ground truth in plain text stands for, for example `answer`.
+            `tokenizer`: the tokenizer for counting tokens, if a reward depends on the length.
 
     Raises:
-        ConfigError: Wrong options.
+        ConfigError: If an option is unknown or invalid.
     """
 
     def __init__(self, env: Mapping[str, Any]) -> None:
@@ -36,15 +36,14 @@ class Rewarder:
         message_logs: Sequence[Sequence[Mapping[str, Any]]],
         metadata: Sequence[Mapping[str, Any]],
     ) -> dict[str, np.ndarray]:
-        """`reward/<name>` `[conversation]` for each reward, in their order; NaN: does not apply.
+        """Return `reward/<name>` `[conversation]` for each reward. NaN: the reward does not apply.
 
         Args:
-            message_logs: Of each conversation, messages with `role` and `content`.
-            metadata: Of each conversation, `extra_env_info`: `ground_truth` is what the rewards
-                judge against.
+            message_logs: For each conversation, messages with `role` and `content`.
+            metadata: For each conversation, `extra_env_info` with the reference in `ground_truth`.
 
         Raises:
-            DataError: There is no ground truth, or it is neither a dict nor a JSON object and
+            DataError: If the ground truth is missing, or is neither a dict nor a JSON object and
                 `env.gdpo.ground_truth` is not set.
         """
         answers = [_last_answer(messages) for messages in message_logs]
@@ -58,7 +57,9 @@ class Rewarder:
         if self._field is None:
             return as_reference(truth, place=_PLACE)
         if not isinstance(truth, str):
-            raise DataError(f"{_PLACE} is {truth!r:.80}; it must be text, as env.gdpo.ground_truth")
+            raise DataError(
+                f"{_PLACE} is {truth!r:.80}: write text, or remove env.gdpo.ground_truth"
+            )
         return {self._field: truth}
 
 

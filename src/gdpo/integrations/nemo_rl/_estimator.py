@@ -1,4 +1,4 @@
-"""The class whose `compute_advantage` NeMo-RL's trainers call."""
+"""Defines the class whose `compute_advantage` NeMo-RL's trainers call."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,23 +9,24 @@ from gdpo.integrations.nemo_rl._settings import PLACE, read_settings
 from gdpo.integrations.rows import advantages_of, as_groups, reward_columns
 
 COMPONENT = "reward/"
-"""Before the name of a reward, in NeMo-RL's batches."""
+"""Prefix of a reward's name in NeMo-RL's batches."""
 
 
 class AdvantageEstimator:
-    """An estimator of ours, with the interface of NeMo-RL's.
+    """Computes advantages with an estimator of gdpo, behind NeMo-RL's interface.
 
-    A difference from NeMo-RL's own: a rollout of which no token is trained (its `sample_mask` is 0)
-    gets 0 and is left out of every statistic. NeMo-RL masks rollouts that were cut off
-    (`overlong_filtering`), whose log-probabilities disagree, that an environment flags, and those
-    of prompts that are too long: of these it keeps four tokens, so that several prompts become one.
+    Difference from NeMo-RL's own estimators: a rollout without trained tokens (`sample_mask` 0)
+    gets the advantage 0 and is left out of every statistic. NeMo-RL masks truncated rollouts
+    (`overlong_filtering`), rollouts whose log-probabilities disagree, rollouts that an environment
+    flags, and rollouts of prompts that are too long. It keeps only four tokens of such a prompt, so
+    that different prompts can look equal.
 
     Args:
         estimator_config: `grpo.adv_estimator`.
         loss_config: Not used.
 
     Raises:
-        ConfigError: The configuration is wrong.
+        ConfigError: If the configuration is invalid.
     """
 
     def __init__(self, estimator_config: Any, loss_config: Any) -> None:  # noqa: ARG002
@@ -42,21 +43,22 @@ class AdvantageEstimator:
         repeated_batch: Mapping[str, Any],
         **_others: Any,
     ) -> Any:
-        """Advantage of each row, the same on all of its tokens.
+        """Return the advantage of each row, repeated for all of its tokens.
 
         Args:
-            prompt_ids: `[row, token]`; rows of one prompt have equal ones.
-            rewards: Only its dtype and device are used: the rewards come one by one.
-            mask: `[row, token]`, 1 where a token is trained.
-            repeated_batch: `reward/<name>` `[row]` for each reward; NaN: does not apply.
-            **_others: What other estimators need.
+            prompt_ids: `[row, token]`. Rows of one prompt are equal.
+            rewards: Only the dtype and device are used; the separate rewards come from
+                `repeated_batch`.
+            mask: `[row, token]`, 1 for trained tokens.
+            repeated_batch: `reward/<name>` `[row]` for each reward. NaN: the reward does not apply.
+            **_others: Arguments that only other estimators use.
 
         Returns:
-            `[row, token]`, as NeMo-RL's own: it is masked in the loss.
+            Advantages `[row, token]`. As with NeMo-RL's own estimators, the loss applies the mask.
 
         Raises:
-            ConfigError: The batch lacks a reward that the configuration names.
-            DataError: A reward is infinite.
+            ConfigError: If the batch lacks a reward that the configuration names.
+            DataError: If a reward is infinite.
         """
         columns = {
             key.removeprefix(COMPONENT): repeated_batch[key].double().cpu().numpy()
@@ -67,7 +69,7 @@ class AdvantageEstimator:
             columns,
             self.settings.names,
             asked_by=f"{PLACE}.gdpo_reward_keys",
-            given_by="The environment must return a dict of rewards with 'reward/<name>',",
+            given_by="the environment, as 'reward/<name>'",
         )
         trained = mask.bool().sum(-1).cpu().numpy()
         self._computed, self._metrics = None, {}
@@ -80,11 +82,10 @@ class AdvantageEstimator:
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """Numbers of the latest batch, which NeMo-RL's async trainer logs under this name.
+        """The metrics of the latest batch. NeMo-RL's async trainer logs this attribute.
 
-        `gdpo/<reward>/...` for each reward, `gdpo/...` for the batch: those of
-        `Diagnosis.metrics()`. A warning among its findings that holds for five batches in a row is
-        logged, once.
+        These are `Diagnosis.metrics()`: `gdpo/<reward>/...` for each reward, `gdpo/...` for the
+        batch. Logs each warning that `gdpo.diagnostics.Watch` reports, once.
         """
         if self._computed is not None:
             self._metrics = self._computed.metrics(self._watch)
@@ -93,5 +94,5 @@ class AdvantageEstimator:
 
 
 def _row_ids(prompt_ids: Any) -> list[bytes]:
-    """Something to tell prompts apart by, in time linear in the tokens."""
+    """Return a hashable id of each prompt, in time linear in the number of tokens."""
     return [row.tobytes() for row in prompt_ids.cpu().numpy()]

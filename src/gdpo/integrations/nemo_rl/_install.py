@@ -1,4 +1,4 @@
-"""`install()`: our estimators and our environment behind the names of NeMo-RL's configuration."""
+"""Provides `install()`, which makes gdpo's estimators and environment available in NeMo-RL."""
 
 import functools
 import logging
@@ -25,17 +25,17 @@ _LOG = "_log_mixed_rewards_and_advantages_information"
 
 
 def install() -> bool:
-    """Put our estimators and our environment behind the names of NeMo-RL's configuration.
+    """Make gdpo's estimators and environment available by name in NeMo-RL's configuration.
 
-    Call it at the start of the script that trains. Calling it again changes nothing.
+    Call it at the start of the training script. Calling it again has no effect.
 
     Returns:
-        False, after a warning that says why, for a NeMo-RL whose code is not as it is known;
-        nothing is changed then.
+        False if NeMo-RL's code is not the code that gdpo supports. Then nothing is changed, and a
+        warning names the difference.
 
     Raises:
-        ImportError: NeMo-RL cannot be imported, or lacks a module that is needed.
-        ConfigError: NeMo-RL has another environment under our name.
+        ImportError: If NeMo-RL cannot be imported, or lacks a required module.
+        ConfigError: If NeMo-RL has another environment with the name `gdpo`.
     """
     nemo_rl = Modules()
     create = getattr(nemo_rl.grpo, _CREATE, None)
@@ -44,8 +44,9 @@ def install() -> bool:
     differs = difference(nemo_rl)
     if differs is not None:
         logger.warning(
-            "gdpo changes nothing in this NeMo-RL, whose code is not as it is known (%s). "
-            "grpo.adv_estimator.name=%s is NeMo-RL's own here. Use its commit %s, or a newer gdpo",
+            "this NeMo-RL is not supported by this version of gdpo, which changes nothing (%s). "
+            "grpo.adv_estimator.name=%s is NeMo-RL's own estimator. Use NeMo-RL's commit %s, or a "
+            "newer gdpo",
             differs,
             NAME,
             KNOWN_COMMIT[:9],
@@ -61,11 +62,12 @@ def install() -> bool:
 
 @dataclass
 class Create:
-    """`_create_advantage_estimator`, which every trainer calls before its first step."""
+    """Wraps `_create_advantage_estimator`, which every trainer calls before its first step."""
 
     theirs: Function
+    """NeMo-RL's function."""
     latest: AdvantageEstimator | None = None
-    """The estimator that trains, if it is one of ours."""
+    """The estimator in use, if it is one of ours."""
 
     def __call__(self, master_config: Any) -> Any:
         config = master_config.grpo.adv_estimator
@@ -77,11 +79,11 @@ class Create:
 
 
 def with_metrics(log: Function, create: Create) -> Function:
-    """The function that logs what it is told of advantages, with the numbers of each reward.
+    """Wrap NeMo-RL's function that logs advantages: add the metrics of each reward.
 
     Args:
-        log: NeMo-RL's.
-        create: Knows the estimator that trains.
+        log: NeMo-RL's function.
+        create: Knows the estimator in use.
     """
 
     @functools.wraps(log)
@@ -90,7 +92,7 @@ def with_metrics(log: Function, create: Create) -> Function:
     ) -> None:
         log(logger, total_steps, metrics, baseline, advantages)
         if create.latest is not None:
-            # NeMo-RL sums arrays, and prints a line for each number that is none.
+            # As arrays: NeMo-RL sums arrays, and prints a line for every other value.
             ours = create.latest.last_metrics
             metrics.update({key: np.array(value) for key, value in ours.items()})
 
@@ -98,11 +100,11 @@ def with_metrics(log: Function, create: Create) -> Function:
 
 
 def with_check(init: Function, environments_of: Callable[[Any], Any]) -> Function:
-    """`MasterConfig.__init__`, by which a script reads its configuration before it starts anything.
+    """Wrap `MasterConfig.__init__`: check the configuration before the script starts anything.
 
     Args:
-        init: NeMo-RL's.
-        environments_of: Names of the environments that `data` of a configuration needs.
+        init: NeMo-RL's method.
+        environments_of: Returns the names of the environments that a configuration's `data` needs.
     """
 
     @functools.wraps(init)
@@ -114,23 +116,23 @@ def with_check(init: Function, environments_of: Callable[[Any], Any]) -> Functio
 
 
 def refusing(init: Function) -> Function:
-    """`MasterConfig.__init__` of the single controller, which passes no rewards to an estimator."""
+    """Wrap `MasterConfig.__init__` of the single controller: raise if it names our estimator."""
 
     @functools.wraps(init)
     def refused(self: Any, /, **fields: Any) -> None:
         init(self, **fields)
         if is_ours(self.grpo.adv_estimator.name):
             raise ConfigError(
-                f"grpo.adv_estimator.name={self.grpo.adv_estimator.name} needs the rewards one by "
-                "one, which NeMo-RL's single controller does not pass to an estimator: train with "
-                "examples/run_grpo.py"
+                f"grpo.adv_estimator.name={self.grpo.adv_estimator.name} does not work with "
+                "NeMo-RL's single controller, which does not pass the separate rewards to an "
+                "estimator: train with examples/run_grpo.py"
             )
 
     return refused
 
 
 def _replace_functions(grpo: Any) -> None:
-    """In every module of NeMo-RL that has imported them already."""
+    """Replace both functions in every module of NeMo-RL that has already imported them."""
     create = Create(getattr(grpo, _CREATE))
     log = getattr(grpo, _LOG)
     changes = [(_CREATE, create.theirs, create), (_LOG, log, with_metrics(log, create))]
@@ -146,7 +148,7 @@ def _register_environment(nemo_rl: Modules) -> None:
         nemo_rl.environments.register_env(ENVIRONMENT, PATH)
     elif known["actor_class_fqn"] != PATH:
         raise ConfigError(
-            f"NeMo-RL has another environment called {ENVIRONMENT!r}: {known['actor_class_fqn']}. "
-            "Register it under another name"
+            f"NeMo-RL already has an environment named {ENVIRONMENT!r}, "
+            f"{known['actor_class_fqn']}: register that one under another name"
         )
     nemo_rl.actors.ACTOR_ENVIRONMENT_REGISTRY[PATH] = nemo_rl.cluster.PY_EXECUTABLES.SYSTEM

@@ -1,6 +1,6 @@
-"""What of NeMo-RL's source this package relies on, and whether it is so.
+"""Checks the parts of NeMo-RL's source code that this package relies on.
 
-NeMo-RL is installed from its repository, where a version says little: its code is looked at.
+NeMo-RL is installed from its repository, where the version number does not identify the code.
 """
 
 import ast
@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import Any
 
 KNOWN_COMMIT = "7ea279abfbeb698b092856d0dab61e7cf39bc909"
-"""Of github.com/NVIDIA-NeMo/RL, that the conformance tests have run with."""
+"""The commit of github.com/NVIDIA-NeMo/RL that the conformance tests have run with."""
 
 _PASSED = {"prompt_ids", "rewards", "mask", "repeated_batch"}
 
 
 class Modules:
-    """The modules of NeMo-RL that are read or changed.
+    """Imports the modules of NeMo-RL that this package reads or changes.
 
     Raises:
-        ImportError: NeMo-RL cannot be imported, or lacks one of them.
+        ImportError: If NeMo-RL cannot be imported, or lacks one of these modules.
     """
 
     def __init__(self) -> None:
@@ -32,19 +32,19 @@ class Modules:
 
 
 def difference(nemo_rl: Modules) -> str | None:
-    """The first thing that is not as it is known; None if all of it is."""
+    """Return the first difference from the supported code, as text; None if there is none."""
     try:
         found = _found(nemo_rl)
     except (AttributeError, TypeError, OSError, SyntaxError) as error:
         return str(error)
     for what, (is_so, wanted) in found.items():
         if is_so != wanted:
-            return f"{what}: {is_so}, not {wanted}"
+            return f"{what}: {is_so} instead of {wanted}"
     return None
 
 
 def _found(nemo_rl: Modules) -> dict[str, tuple[Any, Any]]:
-    """What is there, beside what is known."""
+    """Return each property of NeMo-RL's code as a pair: found and expected."""
     grpo, config = nemo_rl.grpo, nemo_rl.grpo.AdvEstimatorConfig
     fields = {"name", "normalize_rewards", "use_leave_one_out_baseline", "reward_weights"}
     settings = {"reward_scaling", "reward_shaping", "use_dynamic_sampling", "adv_estimator"}
@@ -62,13 +62,13 @@ def _found(nemo_rl: Modules) -> dict[str, tuple[Any, Any]]:
             _arguments(grpo._log_mixed_rewards_and_advantages_information),
             ["logger", "total_steps", "metrics", "baseline", "advantages"],
         ),
-        "what trainers pass to compute_advantage": (
+        "arguments that trainers pass to compute_advantage": (
             [sorted(call & _PASSED) for call in _calls(grpo, "compute_advantage")],
             [sorted(_PASSED)] * 2,
         ),
-        "further fields of AdvEstimatorConfig": (config.model_config.get("extra"), "allow"),
-        "fields that AdvEstimatorConfig lacks": (fields - set(config.model_fields), set()),
-        "fields that GRPOConfig lacks": (settings - set(grpo.GRPOConfig.model_fields), set()),
+        "extra fields of AdvEstimatorConfig": (config.model_config.get("extra"), "allow"),
+        "missing fields of AdvEstimatorConfig": (fields - set(config.model_fields), set()),
+        "missing fields of GRPOConfig": (settings - set(grpo.GRPOConfig.model_fields), set()),
         "fields of EnvironmentReturn": (list(nemo_rl.interfaces.EnvironmentReturn._fields), answer),
         "arguments of register_env": (
             _arguments(nemo_rl.environments.register_env),
@@ -86,7 +86,7 @@ def _arguments(function: Any) -> list[str]:
 
 
 def _calls(module: Any, name: str) -> list[set[str]]:
-    """The keywords of every call of a method of this name."""
+    """Return the keywords of every call of a method with this name."""
     tree = ast.parse(inspect.getsource(module))
     return [
         {str(keyword.arg) for keyword in node.keywords}

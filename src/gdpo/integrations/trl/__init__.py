@@ -1,6 +1,7 @@
-"""TRL: `GDPOTrainer` and `GDPOConfig`, drop-ins for `GRPOTrainer` and `GRPOConfig`.
+"""Connects gdpo to TRL.
 
-And the rollout record of a trainer that stays TRL's own: `record_rollouts`.
+`GDPOTrainer` and `GDPOConfig` are drop-in replacements for `GRPOTrainer` and `GRPOConfig`.
+`record_rollouts` writes the rollout record of a trainer that stays TRL's own.
 """
 
 from gdpo.integrations.trl._config import GDPOConfig

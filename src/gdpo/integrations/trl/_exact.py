@@ -1,6 +1,6 @@
-"""Rewards as their functions return them, in float64: TRL rounds them to float32.
+"""Keeps rewards in float64, as their functions return them. TRL rounds them to float32.
 
-In float32 a reward of 0 or 1 on top of 100,000 is no longer told apart from rounding.
+In float32, a reward of 0 or 1 on top of 100,000 is indistinguishable from rounding.
 """
 
 import functools
@@ -16,26 +16,27 @@ from gdpo.integrations.trl._groups import Ranks
 
 
 class ExactRewards:
-    """Keeps what reward functions return while TRL scores a batch.
+    """Stores the return values of reward functions while TRL scores a batch.
 
-    A reward model computes in the precision that it has: its column stays what TRL makes of it.
+    The column of a reward model is left as TRL computes it.
     """
 
     def __init__(self) -> None:
         self._returned: dict[int, list[Any]] = {}
 
     def watched(self, functions: Sequence[Any]) -> list[Any]:
-        """Return the same reward functions, whose values are kept at every call."""
+        """Return the reward functions, wrapped so that every call stores its return values."""
         return [self._watched(column, function) for column, function in enumerate(functions)]
 
     def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-        """Return the rewards of the batch that was scored last, in the memory of the CPU.
+        """Return the rewards of the latest batch, on the CPU.
 
-        In float64, unless all of them are those of reward models. Every process must call it.
+        They are float64, or float32 if all of them come from reward models. Every process must call
+        it.
 
         Args:
-            rounded: `[rollout, reward]`, what TRL made and gathered; NaN: does not apply.
-            ranks: Each holds an equal share of the rollouts.
+            rounded: `[rollout, reward]`, as TRL gathered them. NaN: the reward does not apply.
+            ranks: The processes. Each holds an equal share of the rollouts.
         """
         if not self._returned:
             return rounded.cpu()
@@ -43,7 +44,7 @@ class ExactRewards:
         exact = local.double()
         for column, values in self._returned.items():
             given = torch.tensor([_number(value) for value in values], dtype=torch.float64)
-            same = given.to(local.dtype) == local[:, column]  # false where it does not apply
+            same = given.to(local.dtype) == local[:, column]  # False for NaN
             exact[:, column] = torch.where(same, given, exact[:, column])
         self._returned.clear()
         return torch.tensor(gather_object(exact.tolist()), dtype=torch.float64)

@@ -1,22 +1,23 @@
-"""Dynamic sampling: groups that teach nothing make way for groups of further prompts.
+"""Dynamic sampling: replaces groups without signal by groups of other prompts.
 
-A group is dead only if every reward with a weight is, each looked at by itself: what is constant in
-the weighted sum can still teach, since rewards are normalized before they are summed.
+With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies in it. The
+weighted sum is not used: rewards can vary while their sum is constant, and GDPO normalizes each
+reward before it sums them.
 
-TRL generates and scores the further groups, in as many rounds as `max_filter_rounds` allows; dead
-groups that are left then stay. Their prompts are drawn at random from the training data. The seed
-is made of the run's own and of how far it is, so that a resumed run draws the same. Each rank
-replaces its own groups, and all ranks generate as many as the one with the most zero-variance
-groups. Spare groups with variance are not trained on.
+TRL generates and scores the additional groups, in at most `max_filter_rounds` rounds. Groups that
+still have no signal then stay in the batch. The additional prompts are drawn at random from the
+training data. Their seed combines the seed and the progress of the run, so that a resumed run draws
+the same prompts. Each rank replaces its own groups. All ranks generate as many groups as the rank
+with the most groups to replace. Surplus groups are not trained on.
 
-What TRL logs of rewards and completions is that of the first generation: what the policy does on
-the prompts as they come. What `GDPOTrainer` logs of groups, advantages and their diagnosis is that
-of the groups that are trained. Rollout records hold everything that was generated; what is not
-trained has an advantage of 0 there. Logged beside:
+TRL's metrics of rewards and completions describe the first generation, that is, the policy on the
+unfiltered prompts. `GDPOTrainer`'s metrics of groups, advantages and the diagnosis describe the
+groups that are trained on. The rollout record contains everything that was generated; rollouts that
+are not trained on have the advantage 0. Additional metrics:
 
-- `filter/rounds`: rounds of further generation;
-- `filter/replaced`: share of the batch's groups that came from further prompts;
-- `filter/generated`: groups generated for each one trained.
+- `filter/rounds`: number of additional generation rounds.
+- `filter/replaced`: share of the batch's groups that were replaced.
+- `filter/generated`: groups generated per group trained on.
 """
 
 import copy
@@ -39,10 +40,11 @@ from gdpo.integrations.trl._packing import loss_mask
 
 
 class FilteredGroups(GRPOTrainer):
-    """TRL's GRPO without zero-variance groups, where its configuration sets `filter_groups`.
+    """TRL's GRPO trainer with `filter_groups`: replaces groups without signal.
 
     Raises:
-        ConfigError: The data has no rows to draw from, or a multimodal model is trained.
+        ConfigError: If `filter_groups` is set for a streamed dataset, an environment, a multimodal
+            model, or groups that are split over two processes.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -52,20 +54,20 @@ class FilteredGroups(GRPOTrainer):
         self._max_filter_rounds: int = config.max_filter_rounds
         self._ranks = Ranks(self.accelerator.num_processes, self.accelerator.process_index)
         if self._filter != "off" and (reason := self._unfilterable_because()):
-            raise ConfigError(f"filter_groups={self._filter!r} is not possible: {reason}")
+            raise ConfigError(f"filter_groups={self._filter!r} is not supported here: {reason}")
 
     def compute_advantages(
         self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """`[prompt, sample, reward] -> [prompt, sample]`."""
+        """Return the advantages `[prompt, sample]` of rewards `[prompt, sample, reward]`."""
         raise NotImplementedError
 
     def _generate_groups(self, inputs: Any) -> Groups:
-        """What TRL generates for these rows, scored."""
+        """Return the groups that TRL generates and scores for these rows."""
         raise NotImplementedError
 
     def _generate_with_signal(self, inputs: Any) -> list[Groups]:
-        """The groups of these rows, then those of every further round."""
+        """Return the groups of these rows, followed by the groups of every additional round."""
         first = self._generate_groups(inputs)
         if self._filter == "off" or not (self.model and self.model.training):
             return [first]
@@ -83,7 +85,7 @@ class FilteredGroups(GRPOTrainer):
         return generated
 
     def _trained(self, generated: list[Groups]) -> Groups:
-        """The groups that are trained. Every process must call it."""
+        """Return the groups to train on. Every process must call it."""
         if len(generated) == 1:
             return generated[0]
         tokenizer: Any = self._tokenizer
@@ -99,8 +101,9 @@ class FilteredGroups(GRPOTrainer):
         return (advantages != 0).any(1).tolist()
 
     def _generate_more(self, count: int) -> Groups:
-        """Groups of further prompts on every rank; what is logged stays as it was."""
-        # The tokens seen tell generations of a step apart, and are the same in a resumed run.
+        """Generate groups of other prompts on every rank, without changing TRL's metrics."""
+        # The number of tokens seen differs between the generations of a step, and is the same in a
+        # resumed run.
         seed = (self.args.seed, self.state.global_step, int(self.state.num_input_tokens_seen))
         rows = self._ranks.own(further_rows(self.train_dataset, count * self._ranks.count, seed))
         logged = copy.deepcopy((self._metrics["train"], self._logs))
@@ -112,16 +115,19 @@ class FilteredGroups(GRPOTrainer):
 
     def _unfilterable_because(self) -> str | None:
         if isinstance(self.train_dataset, IterableDataset):
-            return "further prompts are drawn by number, and the data set can only be read in order"
+            return (
+                "it draws prompts by row number, and train_dataset is an IterableDataset. Use a "
+                "Dataset, or set filter_groups='off'"
+            )
         if self.environment_factories is not None:
-            return "the prompts are those of an environment"
+            return "the prompts come from an environment. Set filter_groups='off'"
         if self._is_vlm:
-            return "the model is multimodal, and images cannot change their batch yet"
+            return "the model is multimodal. Set filter_groups='off'"
         config: Any = self.args
         rows = config.per_device_train_batch_size * config.steps_per_generation
         if rows % self.num_generations:
             return (
-                "a group is spread over two processes: make per_device_train_batch_size × "
+                "a group is split over two processes. Make per_device_train_batch_size × "
                 f"steps_per_generation a multiple of num_generations ({self.num_generations})"
             )
         return None

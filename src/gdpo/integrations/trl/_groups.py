@@ -1,4 +1,4 @@
-"""Groups that were generated together, and which of them are trained. No trainer."""
+"""Stores groups that were generated together, and selects the ones to train on."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ from gdpo.integrations.trl._packing import MicroBatch, join, take, widened
 
 @dataclass
 class Groups:
-    """Groups that were generated and scored together, on all ranks.
+    """Stores groups that were generated and scored together, on all ranks.
 
     Args:
         rewards: `[prompt, sample, reward]`, gates applied.
-        token_counts: `[prompt, sample]`, where the estimator asks for them.
-        closed_gates: Share of rollouts in which a reward's gate made it 0.
-        rollouts: What the rollout record is told of this process's part; None: of a batch that is
-            put together, whose parts are recorded.
-        output: This process's part as TRL's loss takes it.
-        places: Where in the batch that is trained each group stands; None: nowhere. At first they
-            are that batch.
+        token_counts: `[prompt, sample]`. None: the estimator does not use them.
+        closed_gates: Share of rollouts in which a reward's gate set it to 0, by reward name.
+        rollouts: This process's part for the rollout record. None: the batch was assembled from
+            several generations, which are recorded separately.
+        output: This process's part in the format of TRL's loss.
+        places: Position of each group in the training batch. None: the group is not trained on.
+            Default: the groups are the training batch, in this order.
     """
 
     rewards: torch.Tensor
@@ -37,10 +37,10 @@ class Groups:
         self.places = list(range(len(self.rewards)))
 
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Their advantages out of those of the batch that is trained; 0 where they are not in it.
+        """Return the advantages of these groups; 0 for groups that are not trained on.
 
         Args:
-            advantages: `[prompt, sample]`.
+            advantages: Advantages of the training batch, `[prompt, sample]`.
         """
         own = torch.zeros_like(self.rewards[..., 0], dtype=advantages.dtype)
         for group, place in enumerate(self.places):
@@ -51,19 +51,19 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ranks:
-    """How many processes there are, and which of them this is."""
+    """Stores the number of processes and the index of this one."""
 
     count: int
     this: int
 
     def own(self, items: Sequence[Any]) -> Sequence[Any]:
-        """This one's share of what all of them have, in the order of the ranks."""
+        """Return this process's share of the items of all processes, in the order of the ranks."""
         size = len(items) // self.count
         return items[self.this * size : (self.this + 1) * size]
 
 
 def which_vary(groups: Groups, weights: Sequence[float]) -> list[bool]:
-    """Of each group, whether any reward with a weight varies in it, beyond rounding."""
+    """Return, for each group, whether any reward with a nonzero weight varies beyond rounding."""
     return [
         any(
             weight != 0 and dead == 0
@@ -83,17 +83,18 @@ def replace_without_signal(
     ranks: Ranks,
     rounds: int,
 ) -> list[Groups]:
-    """Generate until none of the first groups is dead, or rounds are over.
+    """Generate more groups until every group without signal is replaced, or no round is left.
 
     Args:
-        first: Their places are given to groups that are alive, of the same rank.
-        more: Generates a number of groups on every rank.
-        have_signal: The same on every rank.
-        ranks: Each holds an equal share of the groups.
-        rounds: Of further generation, at most.
+        first: The first groups. Groups without signal lose their places to groups with signal from
+            the same rank.
+        more: Generates this number of groups on every rank.
+        have_signal: Returns whether each group has signal. The result is equal on every rank.
+        ranks: The processes. Each holds an equal share of the groups.
+        rounds: Maximum number of additional rounds.
 
     Returns:
-        The first ones, then those of each round.
+        The first groups, followed by the groups of each round.
     """
     generated = [first]
     size = len(first.places) // ranks.count
@@ -116,14 +117,14 @@ def replace_without_signal(
 
 
 def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
-    """The batch that is trained: every group at its place.
+    """Return the training batch, with every group at its place.
 
-    `num_items_in_batch` is that of the first groups: it takes all ranks to count.
+    `num_items_in_batch` is copied from the first groups. The caller must recount it on all ranks.
 
     Args:
-        generated: Between them they fill every place once.
-        ranks: Each holds an equal share of the groups of every generation.
-        padding: The tokenizer's padding token.
+        generated: Groups of all rounds. Together they fill every place once.
+        ranks: The processes. Each holds an equal share of the groups of every round.
+        padding: The id of the tokenizer's padding token.
     """
     sources = [(i, group) for _, i, group in sorted(_places(generated))]
     counts = [groups.token_counts for groups in generated]
@@ -137,12 +138,12 @@ def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
 
 
 def further_rows(dataset: Any, count: int, seed: Sequence[int]) -> list[dict[str, Any]]:
-    """Rows drawn at random, none twice unless there are too few.
+    """Return random rows, without replacement unless the dataset is too small.
 
     Args:
-        dataset: Rows by number.
-        count: How many.
-        seed: The same one draws the same rows.
+        dataset: A dataset that can be indexed by row number.
+        count: Number of rows.
+        seed: Random seed. The same seed gives the same rows.
     """
     length = len(dataset)
     places = np.random.default_rng(seed).choice(length, count, replace=count > length)
@@ -166,7 +167,7 @@ def _stacked(
 def _rows(
     generated: Sequence[Groups], sources: Sequence[tuple[int, int]], ranks: Ranks, padding: int
 ) -> MicroBatch:
-    """This process's rows of the groups `(generation, group)`, one after the other."""
+    """Return this process's rows of the groups, given as `(round, group)`, in this order."""
     outputs = widened([groups.output for groups in generated], padding)
     starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
     samples = generated[0].rewards.shape[1]

@@ -1,36 +1,36 @@
-"""Packed micro-batches: TRL's gradient, without the work that adds nothing to it.
+"""Packs micro-batches: TRL's gradient without the computation that does not contribute to it.
 
 TRL pads every rollout of a generation batch to its longest prompt and its longest completion, and
-trains rollouts whose advantage is exactly 0. `PackedMicroBatches` takes the micro-batches of one
-optimizer step, leaves out what cannot contribute, orders the rest by length and trims the padding
-of each new micro-batch. Nothing crosses from one optimizer step into another.
+also trains on rollouts whose advantage is exactly 0. `PackedMicroBatches` takes the micro-batches
+of one optimizer step, leaves out rollouts that cannot contribute, sorts the rest by length, and
+trims the padding of each new micro-batch. No rollout moves to another optimizer step.
 
-What each loss type of TRL divides by stays that of the full batch:
+The normalizer of each loss type stays that of the full batch:
 
-| loss type | divided by | how it is kept |
+| loss type | normalizer | how it is preserved |
 |---|---|---|
-| dapo, cispo, vespo | tokens of the generation batch | travels with the batch |
-| grpo, sapo, dr_grpo, luspo | rows of TRL's micro-batch | advantages times rows now / rows then |
-| bnpo | tokens of TRL's micro-batch | advantages times tokens now / tokens then |
+| dapo, cispo, vespo | tokens of the generation batch | TRL passes it with the batch |
+| grpo, sapo, dr_grpo, luspo | rows of TRL's micro-batch | scale advantages by new / old rows |
+| bnpo | tokens of TRL's micro-batch | scale advantages by new / old tokens |
 
-A positive factor on an advantage is a factor on its loss in all of these: clipping compares ratios
-of probabilities, and what else depends on the advantage depends on its sign alone.
+Scaling an advantage by a positive factor scales its loss by this factor in all of these: clipping
+compares probability ratios, and everything else depends only on the sign of the advantage.
 
-- With a KL term (`beta`), every rollout contributes and none is left out.
-- Micro-batches stay TRL's and are only trimmed where a term is averaged over whatever shares a
-  micro-batch: bnpo with a KL term, the entropy bonus (`entropy_coef`, `use_adaptive_entropy`), the
-  choice of high-entropy tokens (`top_entropy_quantile`), the load-balancing loss of experts.
-- They stay untouched for multimodal models, under `torch_compile`, with NEFTune's noise, for vespo
-  with vLLM's importance sampling (it sums over the padding, too), and for a loss that is not TRL's.
-- Prompts are trimmed where positions are relative (rotary); absolute ones would shift, and so
-  would the virtual tokens of prompt tuning, which stand before the padding.
+- With a KL term (`beta`), every rollout contributes, so none is left out.
+- Micro-batches are trimmed but not regrouped if a term is averaged within a micro-batch: bnpo with
+  a KL term, the entropy bonus (`entropy_coef`, `use_adaptive_entropy`), the selection of
+  high-entropy tokens (`top_entropy_quantile`), the load-balancing loss of experts.
+- Micro-batches are unchanged for multimodal models, `torch_compile`, NEFTune noise, vespo with
+  vLLM's importance sampling (which also sums over the padding), and a loss that is not TRL's.
+- Prompts are trimmed only if positions are relative (rotary). Absolute positions would shift, and
+  so would the virtual tokens of prompt tuning, which come before the padding.
 
-With dropout the gradient is equal in distribution: other shapes draw other masks.
+With dropout, the gradient is equal only in distribution, because other shapes draw other masks.
 
-What TRL logs of the loss: `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and
-`vespo/phi_seq_mean` are means over the tokens (of what there is one of per rollout: the rollouts)
-that are trained; what is left out is not counted. `clip_ratio/low_min` and `high_max` are extremes
-within a micro-batch, averaged over micro-batches, as in TRL; rollouts in one now have like lengths.
+Metrics of the loss: `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and
+`vespo/phi_seq_mean` are means over the tokens (or rollouts) that are trained on. Rollouts that are
+left out do not count. As in TRL, `clip_ratio/low_min` and `high_max` are extremes within a
+micro-batch, averaged over micro-batches; a micro-batch now has rollouts of similar length.
 """
 
 import functools
@@ -46,7 +46,7 @@ from torch.nn.functional import pad
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 MicroBatch = dict[str, Any]
-"""Tensors with a row per rollout, by TRL's names, and a number for the whole batch."""
+"""Tensors with one row per rollout, by TRL's names, and the batch's `num_items_in_batch`."""
 
 
 _PROMPT = ("prompt_ids", "prompt_mask")
@@ -68,18 +68,18 @@ _OF_THE_BATCH = ("num_items_in_batch",)
 
 
 _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
-"""What TRL puts where there is no token, if not 0."""
+"""Padding values of TRL other than 0."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A rollout, as packing sees it.
+    """Stores what packing needs to know of a rollout.
 
     Args:
-        prompt: Its prompt's tokens.
-        completion: Tokens of its completion, up to the last one that counts.
-        counted: Tokens that the loss counts.
-        contributes: Whether anything of the loss depends on it.
+        prompt: Number of prompt tokens.
+        completion: Number of completion tokens, up to the last one that the loss counts.
+        counted: Number of tokens that the loss counts.
+        contributes: Whether the loss depends on this rollout.
     """
 
     prompt: int
@@ -89,12 +89,12 @@ class Row:
 
 
 def unknown_to_packing(batch: MicroBatch) -> list[str]:
-    """What it holds that the functions here do not know how to cut."""
+    """Return the names of the batch's entries that this module cannot split."""
     return sorted(set(batch) - {*_PROMPT, *_COMPLETION, *_OF_THE_BATCH})
 
 
 def join(batches: Sequence[MicroBatch]) -> MicroBatch:
-    """One micro-batch of several that were cut from the same generation batch."""
+    """Join micro-batches that were split from the same generation batch."""
     return {
         key: value if key in _OF_THE_BATCH else torch.cat([batch[key] for batch in batches])
         for key, value in batches[0].items()
@@ -103,17 +103,17 @@ def join(batches: Sequence[MicroBatch]) -> MicroBatch:
 
 
 def loss_mask(batch: MicroBatch) -> torch.Tensor:
-    """`[row, token]`: 1 for completion tokens that the model wrote."""
+    """Return `[row, token]`: 1 for completion tokens that the model generated."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
 def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[Row]:
-    """What packing asks of every rollout, fetched from the device at once.
+    """Return the `Row` of every rollout, with a single transfer from the device.
 
     Args:
-        batch: TRL's.
-        zero_contributes: Whether a rollout does whose advantage is 0.
+        batch: TRL's batch.
+        zero_contributes: Whether a rollout with an advantage of 0 contributes.
     """
     mask = loss_mask(batch)
     counted = mask.sum(1)
@@ -125,34 +125,34 @@ def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[Row]:
 
 
 def last_places(mask: torch.Tensor) -> torch.Tensor:
-    """`[row, token] -> [row]`: how many tokens there are up to the last one in the mask."""
+    """Return the number of tokens up to the last one in the mask: `[row, token] -> [row]`."""
     places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     return ((mask != 0) * places).amax(1)
 
 
 def split(rows: Sequence[Row], count: int, parts: int) -> list[list[int]]:
-    """Places of the rows to train, evenly in micro-batches of like length, the longest first.
+    """Return the row indices of micro-batches of similar length and size, the longest first.
 
-    Rows that contribute come before those that do not, among which the shortest fill up.
+    Rows that contribute are taken first. If `count` is larger, the shortest other rows are added.
 
     Args:
-        rows: Of one optimizer step.
-        count: How many to train, at least one per part.
-        parts: How many micro-batches.
+        rows: Rows of one optimizer step.
+        count: Number of rows to train on, at least one per micro-batch.
+        parts: Number of micro-batches.
     """
     wanted = sorted(range(len(rows)), key=lambda i: (not rows[i].contributes, rows[i].completion))[
         :count
     ]
     by_length = sorted(wanted, key=lambda i: rows[i].completion, reverse=True)
     size, more = divmod(count, parts)
-    # The short ones take what does not divide, so that no micro-batch outgrows TRL's.
+    # The remainder goes to the short micro-batches, so that none becomes larger than TRL's.
     sizes = [size + (i >= parts - more) for i in range(parts)]
     ends = list(itertools.accumulate(sizes, initial=0))
     return [by_length[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    """The items in lists of a size, the last one with what is left."""
+    """Yield the items in lists of this size. The last list may be shorter."""
     return (list(items[i : i + size]) for i in range(0, len(items), size))
 
 
@@ -163,13 +163,13 @@ def take(
     prompt: int | None = None,
     completion: int | None = None,
 ) -> MicroBatch:
-    """Some rows of it.
+    """Return some rows of a batch.
 
     Args:
-        batch: With all rows.
-        places: Which rows.
-        prompt: Tokens to leave of prompts, on the right. None: all.
-        completion: Tokens to leave of completions, on the left. None: all.
+        batch: The batch.
+        places: Indices of the rows.
+        prompt: Number of prompt tokens to keep, from the right. None: all.
+        completion: Number of completion tokens to keep, from the left. None: all.
     """
     index = torch.tensor(places, device=batch["completion_ids"].device)
     taken: MicroBatch = {}
@@ -184,11 +184,11 @@ def take(
 
 
 def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
-    """All of them padded as TRL pads, to the longest prompt and the longest completion.
+    """Return the batches padded, as in TRL, to the longest prompt and the longest completion.
 
     Args:
-        batches: Cut from different generation batches.
-        padding: The tokenizer's padding token.
+        batches: Batches from different generation batches.
+        padding: The id of the tokenizer's padding token.
     """
     filled = {**_FILLED_WITH, "prompt_ids": padding, "completion_ids": padding}
     widths = {
@@ -215,14 +215,14 @@ def _pad(value: torch.Tensor, width: int, filler: int, *, on_left: bool) -> torc
 logger = logging.getLogger(__name__)
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
-"""What TRL's loss calls; a subclass that has its own may see that advantages are scaled."""
+"""Methods that TRL's loss calls. A subclass that overrides one may depend on the scale."""
 
 _BY_ROWS = ("grpo", "dr_grpo", "luspo", "sapo")
 _BY_TOKENS = ("bnpo",)
 _BY_GENERATION_BATCH = ("dapo", "cispo", "vespo")
 
 _SHIFT_INVARIANT = {"default", "linear", "llama3", "yarn"}
-"""Kinds of rotary embedding whose angles do not depend on the length of the batch."""
+"""Types of rotary embedding whose angles do not depend on the width of the batch."""
 
 _SHARES = "shares_of_metrics"
 _OF_TOKENS = ("kl", "entropy")
@@ -237,13 +237,13 @@ _OF_ROWS = ("vespo/phi_seq_mean",)
 
 @dataclass(frozen=True)
 class Packing:
-    """What may be done to micro-batches without changing their gradient.
+    """Stores which changes of the micro-batches leave the gradient unchanged.
 
     Args:
-        regroups: Whether a rollout may change its micro-batch within an optimizer step.
-        zero_contributes: Whether a rollout does whose advantage is 0.
-        trims_prompts: Whether padding on the left may go.
-        multiple: Sequences are padded to a multiple of this.
+        regroups: Whether a rollout may move to another micro-batch of the optimizer step.
+        zero_contributes: Whether a rollout with an advantage of 0 contributes.
+        trims_prompts: Whether padding on the left may be removed.
+        multiple: Sequences are padded to a multiple of this number.
     """
 
     regroups: bool
@@ -252,16 +252,16 @@ class Packing:
     multiple: int
 
     def width(self, lengths: Iterable[int], padded: int) -> int:
-        """Tokens to leave of sequences with these lengths."""
+        """Return the number of tokens to keep of sequences with these lengths."""
         return min(padded, -(-max(1, *lengths) // self.multiple) * self.multiple)
 
     def prompt_width(self, lengths: Iterable[int], padded: int) -> int:
-        """Tokens to leave of prompts with these lengths."""
+        """Return the number of tokens to keep of prompts with these lengths."""
         return self.width(lengths, padded) if self.trims_prompts else padded
 
 
 class PackedMicroBatches(GRPOTrainer):
-    """TRL's GRPO, on packed micro-batches where its configuration says `pack_micro_batches`."""
+    """TRL's GRPO trainer with `pack_micro_batches`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -271,7 +271,7 @@ class PackedMicroBatches(GRPOTrainer):
         self._packed: list[MicroBatch] = []
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Called once at the start of every optimizer step, for all micro-batches that it has."""
+        """Note the number of micro-batches. TRL calls this once, before every optimizer step."""
         samples = super().get_batch_samples(*args, **kwargs)
         self._left_of_window = len(samples[0])
         self._packed = []
@@ -283,12 +283,12 @@ class PackedMicroBatches(GRPOTrainer):
             return inputs
         if unknown := unknown_to_packing(inputs):
             self._packing = None
-            _say(self, f"micro-batches stay TRL's, because they hold {', '.join(unknown)}")
+            _say(self, f"micro-batches stay TRL's, because they contain {', '.join(unknown)}")
             return inputs
         if not self._packed:
             buffered: Any = self._buffered_inputs
             first = self._step % len(buffered)
-            # Without the Trainer's own loop no window is known: each micro-batch is one.
+            # Outside the Trainer's own loop the window is unknown: pack each micro-batch alone.
             window = buffered[first : first + max(1, self._left_of_window)]
             self._packed = self._pack(window, self._packing)
         self._left_of_window -= 1
@@ -301,7 +301,7 @@ class PackedMicroBatches(GRPOTrainer):
         if not packing.regroups:
             return [_trimmed(batch, rows, here, packing) for here in chunks(range(len(rows)), size)]
         wanted = max(len(window), sum(row.contributes for row in rows))
-        # Ranks gather metrics of every row: a micro-batch has as many of them on each.
+        # TRL gathers metrics of every row, so each micro-batch needs equal sizes on all ranks.
         count = int(self._of_all_ranks([wanted]).max())
         places = split(rows, count, len(window))
         micro_batches = [_trimmed(batch, rows, here, packing) for here in places]
@@ -317,7 +317,7 @@ class PackedMicroBatches(GRPOTrainer):
     def _shares(
         self, rows: Sequence[Row], places: Sequence[Sequence[int]]
     ) -> list[tuple[float, float]]:
-        """Of each micro-batch in all tokens and in all rollouts; 1 on average."""
+        """Return each micro-batch's share of all tokens and of all rollouts, scaled to mean 1."""
         tokens = self._of_all_ranks([_counted(rows, here) for here in places]).sum(0)
         of_tokens = tokens / tokens.double().mean().clamp(min=1)
         of_rows = torch.tensor([len(here) for here in places]).double()
@@ -334,7 +334,7 @@ class PackedMicroBatches(GRPOTrainer):
         return loss
 
     def _weigh_newest(self, names: Iterable[str], share: float) -> None:
-        """TRL logs the mean over micro-batches of what it appends for each of them."""
+        """Scale the newest entries, because TRL logs the plain mean over micro-batches."""
         metrics = self._metrics["train"]
         for name in names:
             if name in metrics:
@@ -349,7 +349,7 @@ class PackedMicroBatches(GRPOTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """In chunks of like length where it is asked of a whole generation batch."""
+        """Score a whole generation batch in chunks of similar length."""
         score = functools.partial(super()._get_per_token_logps_and_entropies, model)
         has_more = any(option is not None for option in options.values())
         if self._packing is None or batch_size is None or has_more or not self._training():
@@ -368,7 +368,7 @@ class PackedMicroBatches(GRPOTrainer):
         return logps, None, None
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
-        """`[rank, number]`. Every process must call it."""
+        """Gather numbers from all ranks: `[rank, number]`. Every process must call it."""
         here = torch.tensor([list(numbers)])
         if self.accelerator.num_processes == 1:
             return here
@@ -380,9 +380,9 @@ class PackedMicroBatches(GRPOTrainer):
 
 
 def packing_of(trainer: GRPOTrainer) -> Packing | None:
-    """What may be done to the micro-batches of a trainer; None: nothing.
+    """Return how the micro-batches of a trainer may be changed; None: not at all.
 
-    Where it is not everything, the log says once why.
+    Logs the reason once if something does not apply.
     """
     if reason := _untouched_because(trainer):
         _say(trainer, f"micro-batches stay TRL's, because {reason}")
@@ -408,18 +408,18 @@ def _untouched_because(trainer: GRPOTrainer) -> str | None:
     parts = ("compute_loss", *_OF_THE_LOSS)
     own = own or any(getattr(type(trainer), n) is not getattr(GRPOTrainer, n) for n in parts)
     if own:
-        return f"{type(trainer).__name__} has a loss of its own"
+        return f"{type(trainer).__name__} overrides TRL's loss"
     if trainer.loss_type not in (*_BY_ROWS, *_BY_TOKENS, *_BY_GENERATION_BATCH):
         return f"the normalizer of loss_type={trainer.loss_type!r} is not known"
     if trainer._is_vlm:  # pyright: ignore[reportPrivateUsage]
         return "the model is multimodal"
     if trainer.args.neftune_noise_alpha is not None:
-        return "the noise of neftune_noise_alpha depends on the width of a micro-batch"
+        return "the noise of neftune_noise_alpha depends on the micro-batch's width"
     if trainer.args.torch_compile:
-        return "torch_compile would compile the model again for every new shape"
+        return "torch_compile would recompile the model for every new shape"
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
     if trainer.loss_type == "vespo" and corrected:
-        return "vespo sums vLLM's importance sampling ratio over the padding, too"
+        return "vespo also sums vLLM's importance sampling ratio over the padding"
     return None
 
 
@@ -429,16 +429,16 @@ def _only_trimmed_because(trainer: GRPOTrainer) -> str | None:
     if trainer._entropy_bonus_enabled:  # pyright: ignore[reportPrivateUsage]
         return "the entropy bonus is averaged over a micro-batch's tokens"
     if trainer.top_entropy_quantile < 1:
-        return "top_entropy_quantile chooses among a micro-batch's tokens"
+        return "top_entropy_quantile selects among a micro-batch's tokens"
     if trainer.aux_loss_enabled:
-        return "the experts' loads are balanced within a micro-batch"
+        return "the load of experts is balanced within a micro-batch"
     return None
 
 
 def _positions_are_relative(model: Any) -> bool:
-    """Whether a sequence scores the same after padding on its left is gone.
+    """Return whether the model's output is unchanged when padding on the left is removed.
 
-    TRL passes no positions, so that models count them from the start of the padding.
+    TRL passes no position ids, so models count positions from the start of the padding.
     """
     config = model.config.get_text_config()
     rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
@@ -454,7 +454,7 @@ def _positions_are_relative(model: Any) -> bool:
 
 
 def _has_virtual_tokens(model: Any) -> bool:
-    """Whether PEFT has put tokens of its own before the padding."""
+    """Return whether PEFT puts virtual tokens before the padding."""
     adapters = model.peft_config.values() if is_peft_model(model) else ()
     return any(adapter.is_prompt_learning for adapter in adapters)
 
@@ -472,13 +472,13 @@ def _trimmed(
 
 
 def _factor(loss_type: str, rows: Sequence[Row], places: Sequence[int], size: int) -> torch.Tensor:
-    """What TRL divides by in this micro-batch over what it divided by in its own, by row.
+    """Return, for each row, the new normalizer divided by the original one.
 
     Args:
-        loss_type: TRL's.
-        rows: Of the whole window, in TRL's order.
-        places: Of this micro-batch.
-        size: Rows of each of TRL's micro-batches.
+        loss_type: TRL's loss type.
+        rows: Rows of the whole optimizer step, in TRL's order.
+        places: Row indices of the new micro-batch.
+        size: Rows in each of TRL's micro-batches.
     """
     if loss_type in _BY_ROWS:
         return torch.full([len(places)], len(places) / size)

@@ -1,4 +1,4 @@
-"""Our rollout record from a trainer of TRL's own, whose estimator stays what it is."""
+"""Writes our rollout record from TRL's own trainer, without changing its advantages."""
 
 import functools
 from collections.abc import Callable
@@ -14,30 +14,33 @@ from gdpo.integrations.trl._trainer import GDPOTrainer
 
 
 def record_rollouts(trainer: GRPOTrainer, folder: str | Path) -> None:
-    """Have TRL's `GRPOTrainer` write every rollout with each of its rewards, a file per step.
+    """Make TRL's `GRPOTrainer` write every rollout with each of its rewards, one file per step.
 
-    One line before `trainer.train()`; nothing else changes, neither rewards nor advantages:
+    Call it once before `trainer.train()`. Rewards and advantages do not change:
 
         record_rollouts(trainer, "out/rollouts")
 
-    `gdpo analyze out/rollouts` reads them. Under several processes every one of them calls it.
+    `gdpo analyze out/rollouts` reads the files. With several processes, every process must call it.
 
     Args:
-        trainer: Of TRL; also a subclass that makes advantages in its own way.
-        folder: Where training steps are kept; evaluations go into its subfolder `eval`. When
-            training begins, what another run left there goes into `earlier-1`, or the next number
-            that is free. A run that is resumed goes on in the folder that it began in.
+        trainer: TRL's `GRPOTrainer`, or a subclass that computes its own advantages.
+        folder: Folder for training steps. Evaluations are written to its subfolder `eval`. When
+            training begins, files of an earlier run in this folder are moved to `earlier-1` (or the
+            next free number). A resumed run keeps writing to the same folder.
 
     Raises:
-        ConfigError: The trainer is a `GDPOTrainer`, which records by itself, or the folder cannot
-            be written to.
+        ConfigError: If the trainer is a `GDPOTrainer`, which writes the record itself, or if the
+            folder is not writable.
     """
     if isinstance(trainer, GDPOTrainer):
-        raise ConfigError("GDPOTrainer records by itself: set rollouts_dir in its GDPOConfig")
+        raise ConfigError(
+            "GDPOTrainer writes the rollout record itself: set rollouts_dir in its GDPOConfig, and "
+            "remove record_rollouts"
+        )
     log = RolloutLog(Path(folder), trainer.args)
     trainer.add_callback(log)
     recorded = _Recorded(trainer, log)
-    # Of this one trainer: its class is the user's.
+    # Wraps the methods of this instance only, because the class belongs to the user.
     for name, recording in (
         ("_calculate_rewards", recorded.rewards),
         ("_generate_and_score_completions", recorded.advantages),
@@ -52,7 +55,7 @@ class _Recorded:
         self._rewards: torch.Tensor | None = None
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """TRL's method, which also keeps what it is given and what it makes."""
+        """Wrap TRL's method: also store its arguments and its result."""
         trainer = self._trainer
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         ends = {*trainer.eos_token_ids, tokenizer.pad_token_id}
@@ -68,7 +71,7 @@ class _Recorded:
         return calculated
 
     def advantages(self, generate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """TRL's method, whose rollouts are written once their advantages are known."""
+        """Wrap TRL's method: write the rollouts after their advantages are computed."""
 
         @functools.wraps(generate)
         def generated(inputs: Any) -> Any:
@@ -82,8 +85,8 @@ class _Recorded:
         trainer, rewards = self._trainer, self._rewards
         if rewards is None:
             raise ConfigError(
-                "this trainer makes advantages without TRL's _calculate_rewards, so that its "
-                "rewards cannot be recorded: leave record_rollouts out"
+                "record_rollouts cannot record the rewards of this trainer, because it does not "
+                "call TRL's _calculate_rewards: remove record_rollouts"
             )
         training = trainer.model.training
         samples = trainer.num_generations if training else trainer.num_generations_eval

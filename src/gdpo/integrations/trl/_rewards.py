@@ -1,6 +1,6 @@
-"""Reward functions on their way into TRL.
+"""Converts rewards to the reward functions that TRL calls.
 
-`Reward` objects get TRL's signature, and every result is checked.
+`Reward` objects get TRL's signature, and the result of every reward function is checked.
 """
 
 import functools
@@ -20,14 +20,14 @@ from gdpo.rewards.scorer import check_distinct
 
 
 def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str], Any]:
-    """Return the names of the rewards that environments own, and the factory that TRL shall get.
+    """Return the names of the rewards that environments own, and the factory to pass to TRL.
 
-    A class is its own factory and says at once whether it has a reward. Any other factory is called
-    once, and what it makes becomes TRL's first environment, so that TRL calls it no more often.
+    A class is inspected for a reward without calling it. Any other factory is called once, and its
+    result becomes TRL's first environment, so that the total number of calls stays TRL's.
 
     Args:
-        environment_factory: As TRL takes it: a factory, a dict of them by name, or None.
-        seed: Of the run; set before a factory is called, as TRL does.
+        environment_factory: As in TRL: a factory, a dict of factories by name, or None.
+        seed: Seed of the run. It is set before a factory is called, as in TRL.
     """
     if environment_factory is None:
         return [], None
@@ -42,12 +42,12 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str],
 
 
 def all_weights(names: Sequence[str], own: Sequence[str], given: Any) -> list[float]:
-    """Return a weight for each reward; those that environments own are the last.
+    """Return one weight per reward. The rewards of environments come last.
 
-    A list may leave out the rewards of environments, as TRL's does: then they weigh 1.
+    As in TRL, a list may leave out the rewards of environments, which then weigh 1.
 
     Raises:
-        ConfigError: A name that is no reward's, or a number of weights that does not fit.
+        ConfigError: If a name is not the name of a reward, or the number of weights is wrong.
     """
     if isinstance(given, list | tuple) and len(given) == len(names) - len(own):
         given = [*given, *[1.0] * len(own)]
@@ -55,7 +55,7 @@ def all_weights(names: Sequence[str], own: Sequence[str], given: Any) -> list[fl
 
 
 def _probed(factory: Any) -> tuple[type, Callable[[], Any]]:
-    """Return the class of what a factory makes, and a factory that makes no more than this one."""
+    """Return the class that a factory creates, and a factory that reuses the first instance."""
     if isinstance(factory, type):
         return factory, factory
     waiting = [factory()]
@@ -67,12 +67,14 @@ def _owns_reward(environment: type) -> bool:
 
 
 RewardFunction: TypeAlias = Callable[..., Any]
-"""`(prompts, completions, completion_ids, **columns) -> list[float | None]`, possibly async: TRL's
-own signature."""
+"""TRL's signature: `(prompts, completions, completion_ids, **columns) -> list[float | None]`.
+
+The function may be async.
+"""
 
 
 def as_sequence(reward_funcs: Any) -> list[Any]:
-    """Return the rewards of a trainer's argument: one, a list of them, or None."""
+    """Return `reward_funcs` as a list. The argument is one reward, a list of rewards, or None."""
     given: list[Any] = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
     return [reward for reward in given if reward is not None]
 
@@ -80,18 +82,18 @@ def as_sequence(reward_funcs: Any) -> list[Any]:
 def as_reward_functions(
     given: Sequence[Any], scorer: Mapping[str, Any] | None = None
 ) -> tuple[list[Any], Scorer]:
-    """What TRL's trainer takes, made of what ours takes.
+    """Convert the rewards of `GDPOTrainer` to the reward functions of TRL's trainer.
 
     Args:
-        given: Each is a `Reward`, a function with TRL's signature (sync or async), a reward model
-            or its name. The last two go through as they are.
-        scorer: Options of the scorer that runs the `Reward` objects.
+        given: `Reward` objects, functions with TRL's signature (sync or async), reward models, or
+            names of reward models. Reward models and their names are passed through unchanged.
+        scorer: Options of the scorer that runs the `Reward` objects. None: no options.
 
     Returns:
-        The functions, and that scorer.
+        The functions, and the scorer.
 
     Raises:
-        ConfigError: An option of the scorer is wrong.
+        ConfigError: If an option of the scorer is invalid.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     shared = _SharedScores(Scorer.from_options(rewards, scorer or {}))
@@ -99,8 +101,8 @@ def as_reward_functions(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise a ConfigError unless there is a reward, and no two of one name."""
-    if not names:  # in TRL's words, which users know and search for
+    """Raise a ConfigError if there are no rewards, or if two rewards have the same name."""
+    if not names:  # TRL's message, which users know and search for
         raise ConfigError(
             "No reward source provided. Pass `reward_funcs`, or an `environment_factory` whose "
             "environment defines a `get_reward` method."
@@ -109,15 +111,15 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_references(given: Sequence[Any], *datasets: Any) -> None:
-    """Raise unless each dataset has the column that `Reward` objects judge against.
+    """Check that each dataset has the column `reference`, which `Reward` objects read.
 
     Args:
-        given: As for `as_reward_functions`.
-        datasets: Datasets, mappings of them by name, or None. What does not know its columns
-            beforehand, as a stream or one with a transform, passes.
+        given: Rewards, as for `as_reward_functions`.
+        datasets: Datasets, dicts of datasets by name, or None. A dataset whose columns are not
+            known in advance (a stream, or one with a transform) is not checked.
 
     Raises:
-        ConfigError: There is a `Reward`, and a dataset without the column `reference`.
+        ConfigError: If there is a `Reward`, and a dataset without the column `reference`.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     if not rewards:
@@ -130,13 +132,13 @@ def check_references(given: Sequence[Any], *datasets: Any) -> None:
 
 
 def _is_transformed(dataset: Any) -> bool:
-    """Whether the columns are made when a row is asked for."""
+    """Return whether a transform creates the columns when a row is read."""
     form = getattr(dataset, "format", None)
     return isinstance(form, dict) and form.get("type") == "custom"
 
 
 def reward_names(functions: Sequence[Any]) -> list[str]:
-    """The names that TRL gives to reward functions and reward models."""
+    """Return the names that TRL gives to reward functions and reward models."""
     return [_name(function) for function in functions]
 
 
@@ -149,7 +151,7 @@ def _name(reward: Any) -> str:
 
 
 def completion_text(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    """What the model wrote: the contents of its chat messages, or the plain text itself."""
+    """Return the text of a completion: plain text, or the joined contents of chat messages."""
     if isinstance(completion, str):
         return completion
     return "".join(str(message.get("content") or "") for message in completion)
@@ -168,7 +170,7 @@ def _adapt(reward: Any, shared: "_SharedScores") -> Any:
 
 
 class _SharedScores:
-    """Scores each batch once, with all rewards, though TRL asks for one reward after the other."""
+    """Scores each batch once with all rewards, although TRL calls one reward after the other."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
@@ -178,7 +180,7 @@ class _SharedScores:
     def of(
         self, completions: list[Any], completion_ids: list[Any], references: list[Any]
     ) -> Scores:
-        """The scores of this batch: TRL passes the very same list for each reward."""
+        """Return the scores of this batch. TRL passes the same list object for each reward."""
         if self._scores is None or completions is not self._completions:
             self._scores = self.scorer.score(
                 [completion_text(completion) for completion in completions],
@@ -214,8 +216,8 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
 
 def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"reward {reward.name!r} needs the dataset column 'reference' (a dict per row); the "
-        f"columns are: {', '.join(sorted(columns))}"
+        f"reward {reward.name!r} needs the dataset column 'reference', which is missing: add it, "
+        f"with a dict per row. Columns: {', '.join(sorted(columns))}"
     )
 
 
@@ -255,8 +257,8 @@ def _raised(name: str, error: Exception) -> RewardError:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return RewardError(
         f"reward {name!r} raised {type(error).__name__}: {str(error)[:300]!r} ({frame.filename}, "
-        f"line {frame.lineno}). A reward must return a number or None for whatever a model writes: "
-        "catch what can fail, and return None where the reward does not apply"
+        f"line {frame.lineno}). A reward must return a number or None for every completion: catch "
+        "the exception, and return None if the reward does not apply"
     )
 
 
@@ -265,18 +267,18 @@ def _check_values(name: str, values: Any, count: int) -> list[float | None]:
         checked = [None if value is None else float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:
         raise RewardError(
-            f"reward {name!r} returned {values!r:.200}; it must return a list with one float or "
-            f"None per completion ({error})"
+            f"reward {name!r} returned {values!r:.200} ({error}): return a list with one float or "
+            "None per completion"
         ) from error
     if len(checked) != count:
         raise RewardError(
-            f"reward {name!r} returned {len(checked)} values for {count} completions; it must "
-            f"return one float or None per completion, in their order"
+            f"reward {name!r} returned {len(checked)} values for {count} completions: return one "
+            "float or None per completion, in the same order"
         )
     for i, value in enumerate(checked):
         if value is not None and not math.isfinite(value):
             raise RewardError(
-                f"reward {name!r} returned {value} for completion {i} of {count}; return a finite "
-                f"number, or None where the reward does not apply"
+                f"reward {name!r} returned {value} for completion {i} of {count}: return a finite "
+                "number, or None if the reward does not apply"
             )
     return checked

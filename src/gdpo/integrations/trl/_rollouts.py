@@ -1,4 +1,4 @@
-"""The rollout record of a training: a parquet file of each step."""
+"""Writes the rollout record of a training run: one parquet file per step."""
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -15,19 +15,19 @@ from gdpo.rollouts.writing import set_aside
 
 
 class RolloutLog(TrainerCallback):
-    """Collects the rollouts of a step and writes them as one file.
+    """Collects the rollouts of a step and writes them to one file.
 
-    When training begins, what another run left in the folder is set aside. A run that is resumed
-    goes on in it.
+    When training begins, files of an earlier run in the folder are moved to a subfolder. A resumed
+    run keeps writing to the same folder.
 
     Args:
-        folder: Where training steps are kept; evaluations go into its subfolder `eval`.
-        args: Of the trainer. The record calls the run by its `run_name`, or else by the name of its
-            `output_dir`.
-        declared: Of the rewards, see `gdpo.rollouts.write_rollouts`.
+        folder: Folder for training steps. Evaluations are written to its subfolder `eval`.
+        args: The trainer's arguments. The record stores their `run_name`, or the name of their
+            `output_dir`, as the name of the run.
+        declared: Declared properties of the rewards, see `gdpo.rollouts.write_rollouts`.
 
     Raises:
-        ConfigError: The folder cannot be written to. (Later, during the run, that is logged.)
+        ConfigError: If the folder is not writable. Later failures, during the run, are logged.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class RolloutLog(TrainerCallback):
         self._folder = folder
         self._declared = declared
         self._writers = self._new_writers()
-        if PartialState().is_main_process:  # the folder need not be there on other machines
+        if PartialState().is_main_process:  # other machines do not need the folder
             self._writers["train"].check_folder()
         self._run = args.run_name or Path(str(args.output_dir)).absolute().name
         self._begun = False
@@ -47,7 +47,7 @@ class RolloutLog(TrainerCallback):
         return {mode: StepWriter(each, declared=self._declared) for mode, each in folders.items()}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Set aside what another run left, but not this one's evaluation before its training."""
+        """Move files of an earlier run away, but keep this run's evaluation before training."""
         if self._begun:
             self._writers = self._new_writers()
         if state.is_world_process_zero and state.global_step == 0:
@@ -62,7 +62,7 @@ class RolloutLog(TrainerCallback):
         completion_ids: Sequence[Sequence[int]],
         ends_of_text: Set[int],
     ) -> None:
-        """Keep what this process knows of its rollouts until their advantages are known."""
+        """Store this process's rollouts until their advantages are computed."""
         self._local = [
             {
                 "prompt": prompt,
@@ -96,9 +96,9 @@ class RolloutLog(TrainerCallback):
             step: The optimizer step that the rollouts belong to.
             rewards: `[prompt, sample, reward]`, of all processes.
             advantages: `[prompt, sample]`, of all processes.
-            weights: By reward name, in the order of the reward axis.
-            trained: Of each prompt's rollouts, whether they are in the batch that is trained.
-            is_main_process: Whether this process writes.
+            weights: Weights by reward name, in the order of the reward axis.
+            trained: For each prompt, whether its rollouts are in the training batch.
+            is_main_process: Whether this process writes the file.
         """
         facts: list[dict[str, Any]] = gather_object(self._local)
         if not is_main_process:

@@ -1,7 +1,7 @@
-"""`GDPOTrainer`: TRL's `GRPOTrainer` with the advantages of an estimator of `gdpo.advantages`.
+"""Defines `GDPOTrainer`: TRL's `GRPOTrainer` with an estimator of `gdpo.advantages`.
 
-Two of TRL's methods are wrapped and none is copied: the gathered reward array is kept when it is
-made, and the advantages are replaced when TRL has made its own.
+It wraps two of TRL's methods and copies none. One wrapper keeps the gathered rewards. The other
+replaces TRL's advantages after TRL has computed them.
 """
 
 import copy
@@ -45,35 +45,35 @@ from gdpo.rollouts.record import Declared
 
 
 class Stateful(Protocol):
-    """Something with a state of lists, numbers and text."""
+    """An object whose state consists of lists, numbers and text."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state; empty: there is none."""
+        """Return the state. Empty: there is no state."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; an empty one changes nothing."""
+        """Restore a state. An empty state changes nothing."""
         ...
 
 
 class KeptState(TrainerCallback):
-    """Keeps the states of an estimator and a watch with every checkpoint, and restores them.
+    """Saves the states of objects (estimator, watch) with every checkpoint, and restores them.
 
     Args:
-        subjects: Whose states they are, by the name under which each lies in a checkpoint's
-            `trainer_state.json`, beside the states of callbacks.
+        subjects: The objects, by the name of their state in a checkpoint's `trainer_state.json`,
+            where it is saved next to the states of callbacks.
     """
 
     def __init__(self, subjects: Mapping[str, Stateful]) -> None:
         self.subjects = dict(subjects)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Take over the states of the checkpoint that training goes on from, if it does."""
+        """Restore the states from the checkpoint that training resumes from, if any."""
         for key, subject in self.subjects.items():
             subject.restore(state.stateful_callbacks.get(key, {}))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Leave them where the next checkpoint takes them from."""
+        """Put the states into the trainer's state, which the next checkpoint saves."""
         for key, subject in self.subjects.items():
             if now := subject.state():
                 state.stateful_callbacks[key] = now
@@ -82,45 +82,45 @@ class KeptState(TrainerCallback):
 logger = logging.getLogger(__name__)
 
 ONE_GROUP = (
-    "the batch holds one group only, so that the batch step of GDPO divides by this group's own "
-    "standard deviation and undoes what GDPO adds between groups. Let more prompts share a "
-    "generation batch: raise per_device_train_batch_size, gradient_accumulation_steps or "
-    "steps_per_generation (generation batch = num_generations here); in a recipe, batch.prompts"
+    "the generation batch contains only one group, so GDPO's batch normalization divides by the "
+    "standard deviation of that group. Put more prompts into a generation batch: raise "
+    "per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation (in a "
+    "recipe: batch.prompts)"
 )
 
 
 _LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/zero_variance_groups", "/zero_advantage_groups")
-"""What a diagnosis holds that stands in the log already, under `rewards/` and TRL's own names."""
+"""Metrics of a diagnosis that are already logged under `rewards/` or TRL's own names."""
 
 
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
-    """TRL's GRPO with any multi-reward estimator, and metrics per reward.
+    """TRL's GRPO trainer with any multi-reward estimator, and metrics for each reward.
 
-    Takes the arguments of `trl.GRPOTrainer`. `reward_funcs` may hold `gdpo.Reward` objects beside
-    functions written for TRL, which work as they are; environments may own rewards beside them or
-    alone. Beside TRL's metrics it logs for each reward:
+    Takes the arguments of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
+    functions written for TRL, which work unchanged. Environments may own rewards, in addition or
+    instead. In addition to TRL's metrics, the trainer logs:
 
-    - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups;
-    - `rewards/<name>/zero_variance_groups`: share of the groups in which all samples have the
-      same value of this reward, so that it has no effect there;
+    - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups.
+    - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
+      value of this reward, so that it has no effect there.
     - `rewards/<name>/failed`: share of rollouts on which a `gdpo.Reward` failed (they count as
-      missing); `rewards/<name>/failed_<kind>`: the same for each kind of failure that occurs;
-    - `rewards/<name>/gate_closed`: share of rollouts in which its gate made it 0, for a gated one
-      (its mean and spread are those of what is left, which is what trains);
-    - `rewards/<name>/multiplier`: of a constraint of `constrained_grpo`;
-    - `filter/rounds`, `filter/replaced`, `filter/generated`: of `filter_groups`, where it is set;
-    - `diagnostics/<name>/...`, `diagnostics/...`: the numbers of `gdpo.diagnostics.diagnose`: the
-      share that each reward has of the influence on the advantages, over the last 256 groups,
-      conflict among rewards, and more. A warning that lasts is logged once, with what to do.
+      missing). `rewards/<name>/failed_<kind>`: the same for each kind of failure that occurs.
+    - `rewards/<name>/gate_closed`: share of rollouts in which the gate set a gated reward to 0.
+      (All other metrics of this reward are computed on the gated values.)
+    - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
+    - `filter/rounds`, `filter/replaced`, `filter/generated`: see `filter_groups`, if it is set.
+    - `diagnostics/<name>/...`, `diagnostics/...`: the metrics of `gdpo.diagnostics.diagnose`, for
+      example each reward's influence share over the last 256 groups, and the conflict between
+      rewards. A lasting warning is logged once, with what to do.
 
-    `frac_reward_zero_std` is the share of rollouts whose whole group gets advantages of exactly 0
+    `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
     under the estimator.
 
     Raises:
-        ConfigError: An unknown estimator, weights that do not fit, or two rewards of one name;
-            before a model is loaded wherever the names are known by then.
-        RewardError: A reward function raised, or returned too few values, or something else than
-            numbers and None.
+        ConfigError: If the estimator is unknown, weights do not match, or two rewards have the
+            same name. Raised before a model is loaded whenever the names are known by then.
+        RewardError: If a reward function raises, returns too few values, or returns values that
+            are not numbers or None.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242.
@@ -156,11 +156,11 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         check_names(names)
         self._make_rule(args, names, [*given, *own])
         weights = all_weights(names, own, args.reward_weights)
-        args = copy.copy(args)  # the caller's stays as it is: TRL knows weights as a list only
+        args = copy.copy(args)  # do not change the caller's object; TRL supports only a list
         args.reward_weights = weights[: len(given)]
         changed = {"reward_funcs": functions, "args": args, "environment_factory": factory}
         super().__init__(**{**arguments, **changed})
-        assert self.reward_func_names[len(given) :] == own, "TRL names environments otherwise"
+        assert self.reward_func_names[len(given) :] == own, "TRL names environments differently"
         args.reward_weights, self.reward_weights = weights, torch.tensor(weights)
         self._exact = ExactRewards()
         self.reward_funcs = self._exact.watched(self.reward_funcs)
@@ -176,7 +176,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             self.add_callback(self._rollout_log)
 
     def _make_rule(self, args: GDPOConfig, names: Sequence[str], rewards: Sequence[Any]) -> None:
-        """The estimator with its options and gates, which go by name; nothing is loaded yet."""
+        """Create the estimator and the gates. The rewards' names suffice; no model is needed."""
         options: Any = args.advantage_options
         gates: Any = args.gates
         self._gates = read_gates(gates)
@@ -189,17 +189,20 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
     def compute_advantages(
         self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Advantages of a whole generation batch: `[prompt, sample, reward] -> [prompt, sample]`.
+        """Return the advantages of a whole generation batch.
 
         Args:
-            rewards: Gathered from all processes, gates applied; in the memory of the CPU, and in
-                float64 as the reward functions returned them (float32 where all rewards are those
-                of reward models).
-            token_counts: Of the completions, where the estimator weights its batch step with them.
+            rewards: `[prompt, sample, reward]`, of all processes, gates applied, on the CPU. In
+                float64, as the reward functions returned them (float32 if all rewards come from
+                reward models).
+            token_counts: Tokens of each completion. None: the estimator does not use them.
+
+        Returns:
+            `[prompt, sample]`.
 
         Raises:
-            DataError: An infinite reward; the message names it.
-            ConfigError: The estimator, one of the user's own, returned something else.
+            DataError: If a reward is infinite. The message names it.
+            ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards, self.reward_func_names)
         weights = self.reward_weights.to(rewards)
@@ -218,7 +221,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             closed_gates=closed_gates(rewards, names, self._gates),
             rollouts=(inputs, prompts, completions, completion_ids_list),
         )
-        return gated.to(rounded)  # TRL's own metrics and sums are of its own precision
+        return gated.to(rounded)  # TRL computes its own metrics and sums in its own precision
 
     def _count_tokens(self, completion_ids: Any) -> torch.Tensor | None:
         if not self._rule.wants_token_counts:
@@ -234,7 +237,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
     def _generate_groups(self, inputs: Any) -> Groups:
         output = super()._generate_and_score_completions(inputs)
-        assert self._scored is not None, "TRL scored no rewards before it made advantages"
+        assert self._scored is not None, "TRL computed advantages without scoring rewards"
         self._scored.output = output
         return self._scored
 
@@ -243,7 +246,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         generated = self._generate_with_signal(inputs)
         batch = self._trained(generated)
         advantages = self.compute_advantages(batch.rewards, batch.token_counts)
-        advantages = advantages.to(batch.output["advantages"].dtype)  # what is trained and recorded
+        advantages = advantages.to(batch.output["advantages"].dtype)  # the record matches training
         batch.output["advantages"] = self._local_part(advantages, batch.output["advantages"])
         self._warn_of_one_group(mode, batch.rewards)
         self._log_advantages(generated[0].their_own(advantages))
@@ -259,7 +262,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         return batch.output
 
     def _local_part(self, advantages: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-        """This process's rollouts; a group may straddle two of them."""
+        """Return the advantages of this process's rollouts. A group may span two processes."""
         start = self.accelerator.process_index * len(local)
         return advantages.reshape(-1)[start : start + len(local)].to(local)
 
@@ -298,7 +301,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
                 logger.warning("%s: %s", finding.message, finding.remedy)
 
     def _log_advantages(self, advantages: torch.Tensor) -> None:
-        """In TRL's table of completions, in the place of its own."""
+        """Replace TRL's advantages in its table of completions."""
         shown: Any = self._logs["advantages"]
         flat = advantages.reshape(-1).tolist()
         for _ in range(min(len(flat), len(shown))):
@@ -332,14 +335,14 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
-    """The configuration, or the one that TRL makes where none is given."""
+    """Return the configuration, or the same default as TRL's if it is None."""
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)
         return GDPOConfig(f"{name.split('/')[-1]}-GDPO")
     if not isinstance(args, GDPOConfig):
         raise ConfigError(
-            f"args must be a GDPOConfig, got {type(args).__name__}: write GDPOConfig(...) with the "
-            f"same arguments"
+            f"args is a {type(args).__name__}, not a GDPOConfig: write GDPOConfig(...) with the "
+            "same arguments"
         )
     return args
 

@@ -1,8 +1,8 @@
-"""Completions without vLLM and without the waste of padding: TRL's `rollout_func`.
+"""Generates completions with transformers, without computing padding: a `rollout_func` for TRL.
 
-A generation batch holds each prompt many times, and its rows end at different lengths. Here a
-prompt is read once, and rows that have ended leave the batch; what is sampled, and how, stays
-transformers' own. Tokenization stays TRL's.
+A generation batch contains each prompt several times, and its rows end at different lengths. This
+module encodes each prompt once, and removes rows from the batch when they have ended. Logit
+processing and sampling are transformers' own, and tokenization is TRL's.
 """
 
 import logging
@@ -20,7 +20,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad
 
 ROW_BY_ROW = (DynamicLayer, DynamicSlidingWindowLayer)
-"""Cache layers whose rows can be repeated and left out without an effect on the others."""
+"""Cache layers whose rows can be repeated and removed without affecting the other rows."""
 
 
 COVERED_SETTINGS = frozenset(
@@ -40,16 +40,16 @@ COVERED_SETTINGS = frozenset(
         "eos_token_id",
     }
 )
-"""Fields of `GenerationConfig` with which the loop does what `generate` does; each is tested."""
+"""Fields of `GenerationConfig` that the loop supports as `generate` does. Each one is tested."""
 
 _ORDINARY = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}
-"""Fields that many models set to what they are anyway."""
+"""Fields that many models set to their default value."""
 
 _BOOKKEEPING = ("transformers_version", "_from_model_config", "disable_compile", "compile_config")
 
 
 def generated_by_other(trainer: Any) -> str | None:
-    """What generates instead, where the user has chosen something else than `generate`."""
+    """Return why something other than `generate` produces the completions; None if it does not."""
     if trainer.rollout_func is not None:
         return "the trainer has a rollout_func"
     if trainer.use_vllm:
@@ -60,25 +60,25 @@ def generated_by_other(trainer: Any) -> str | None:
         return "completions call tools"
     trls: Any = GRPOTrainer
     if type(trainer)._generate_single_turn is not trls._generate_single_turn:
-        return f"{type(trainer).__name__} generates in a way of its own"
+        return f"{type(trainer).__name__} overrides _generate_single_turn"
     return None
 
 
 def not_covered(trainer: Any) -> str | None:
-    """Why the loop cannot generate for this trainer; None if it can."""
+    """Return why the loop cannot generate for this trainer; None if it can."""
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        return "under DeepSpeed and FSDP all processes must take the same number of steps"
+        return "DeepSpeed and FSDP need the same number of decoding steps on all processes"
     if trainer._is_vlm:
-        return "prompts may hold images"
+        return "prompts may contain images"
     if trainer.args.neftune_noise_alpha is not None:
-        return "neftune_noise_alpha is set, and the rows of a prompt would share its noise"
+        return "neftune_noise_alpha is set, and all rows of a prompt would share its noise"
     more = set(trainer._tokenizer.model_input_names) - {"input_ids", "attention_mask"}
     if more:
-        return f"the tokenizer makes more than ids: {', '.join(sorted(more))}"
+        return f"the tokenizer returns more than token ids: {', '.join(sorted(more))}"
     model = trainer.model
     if is_peft_model(model):
         if model.active_peft_config.is_prompt_learning:
-            return "the adapter is a learnt prompt, which changes how a cache begins"
+            return "the adapter is a learned prompt, which changes the start of the cache"
         model = model.get_base_model()
     return model_not_covered(model) or _setting_not_covered(
         trainer.generation_config, model.generation_config
@@ -86,7 +86,7 @@ def not_covered(trainer: Any) -> str | None:
 
 
 def model_not_covered(model: Any) -> str | None:
-    """What in a model of transformers the loop does not know; None if it knows all of it."""
+    """Return what in a transformers model the loop does not support; None if it supports it."""
     name, config = type(model).__name__, model.config
     if config.is_encoder_decoder:
         return f"{name} is an encoder-decoder"
@@ -94,35 +94,35 @@ def model_not_covered(model: Any) -> str | None:
         return f"{name} is multimodal"
     transformers_own: Any = GenerationMixin
     if model.is_remote_code() or type(model).generate is not transformers_own.generate:
-        return f"{name} generates with code of its own"
+        return f"{name} has its own generation code"
     if len({parameter.device for parameter in model.parameters()}) > 1:
-        return f"{name} lies on several devices"
+        return f"{name} is split over several devices"
     return _cache_not_covered(model) or _dropout_not_covered(model)
 
 
 def _cache_not_covered(model: Any) -> str | None:
     if not model._supports_default_dynamic_cache():
-        return f"{type(model).__name__} makes a cache of its own"
+        return f"{type(model).__name__} creates its own kind of cache"
     for layer in DynamicCache(config=model.config).layers:
         if type(layer) not in ROW_BY_ROW:
-            return f"the cache of {type(model).__name__} has layers of kind {type(layer).__name__}"
+            return f"the cache of {type(model).__name__} has {type(layer).__name__} layers"
     return None
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """TRL samples with dropout on, and the rows of a prompt would share that of the prompt."""
+    """Return which dropout is active. Rows of one prompt would share its dropout."""
     for name, value in _dropouts(model):
         if isinstance(value, float) and value > 0:
             return (
-                f"{name} is {value}, and TRL samples with dropout on: set disable_dropout=True, "
-                f"or dropout to 0 in the model's configuration"
+                f"{name} is {value}, and TRL samples with dropout on. Set disable_dropout=True, "
+                "or set dropout to 0 in the model's configuration"
             )
     return None
 
 
 def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
-    """Every setting by which a forward pass in training mode may be random, by name."""
-    for key in ("dropout", "attention_dropout", "hidden_dropout"):  # read there by some models
+    """Yield every setting that may make a forward pass in training mode random, with its name."""
+    for key in ("dropout", "attention_dropout", "hidden_dropout"):  # some models read the config
         yield f"config.{key}", model.config.to_dict().get(key)
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout):
@@ -133,7 +133,7 @@ def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
-    """As in `generate`, the model's configuration fills what the chosen one leaves open."""
+    """Return the first unsupported setting. The model's settings are the defaults."""
     settings: dict[str, Any] = of_model.to_dict()
     settings |= {k: v for k, v in chosen.to_dict().items() if v is not None}
     if settings.get("use_cache") is False:
@@ -146,24 +146,24 @@ def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
 
 
 ROOM = 32
-"""Positions that are added at once when there is no room left."""
+"""Positions to add when the tensors are full."""
 
 
 class RoomyLayer(DynamicLayer):
-    """A `DynamicLayer` whose keys and values are the beginning of larger tensors.
+    """A `DynamicLayer` that stores keys and values in preallocated tensors.
 
-    For a decoding loop: it appends and chooses rows. It cannot be cropped or reset.
+    For a decoding loop: positions can be appended and rows selected. It cannot be cropped or reset.
 
     Args:
-        layer: The layer that holds the prompts. It is emptied, so that nothing is kept twice.
-        rows: Its rows to take over, in this order; a row may come several times.
-        longest: Positions that it will hold at most.
+        layer: The layer with the prompts. It is emptied, so that no memory is used twice.
+        rows: The rows of `layer` to copy, in this order. A row may occur several times.
+        longest: Maximum number of positions.
     """
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
         super().__init__()
         keys, values = layer.keys, layer.values
-        assert keys is not None, "the prompts come before the rows"
+        assert keys is not None, "the layer holds no prompts"
         assert values is not None
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self._longest = longest
@@ -177,10 +177,10 @@ class RoomyLayer(DynamicLayer):
         self,
         key_states: torch.Tensor,
         value_states: torch.Tensor,
-        *args: Any,  # noqa: ARG002  what transformers' caches are called with
+        *args: Any,  # noqa: ARG002  signature of transformers' caches
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append positions; returns the keys and values of all positions so far."""
+        """Append positions, and return the keys and values of all positions."""
         start, self._length = self._length, self._length + key_states.shape[-2]
         if self._length > self._all_keys.shape[-2]:
             self._all_keys = self._with_room(self._all_keys)
@@ -190,7 +190,7 @@ class RoomyLayer(DynamicLayer):
         return self._show()
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep these rows, in this order."""
+        """Keep only these rows, in this order."""
         self._all_keys = self._all_keys[indices]
         self._all_values = self._all_values[indices]
         self._show()
@@ -208,7 +208,7 @@ class RoomyLayer(DynamicLayer):
 
 
 LEAVE_TOGETHER = 0.1
-"""Share of the rows that must have ended before they leave: what is left of the cache is copied."""
+"""Share of rows that must have ended before they are removed, because removal copies the cache."""
 
 
 def sample_rows(
@@ -221,18 +221,18 @@ def sample_rows(
     prompt_of_row: torch.Tensor,
     **model_kwargs: Any,
 ) -> torch.Tensor:
-    """Sample (or choose greedily) rows from prompts that several rows may share.
+    """Generate rows by sampling or greedily. Several rows may share a prompt.
 
-    To be passed as `custom_generate` to `model.generate`, together with `prompt_of_row`. The other
-    arguments are those that `generate` makes.
+    Pass this function as `custom_generate` to `model.generate`, together with `prompt_of_row`.
+    `generate` passes the other arguments.
 
     Args:
         model: A decoder with a `DynamicCache`.
         input_ids: `[prompt, position]`, padded on the left.
         logits_processor: Applied to float32 logits, as in `generate`.
-        stopping_criteria: Say which rows have ended.
-        generation_config: Sampling or greedy, and the id that pads.
-        prompt_of_row: `[row]`: the prompt that each row continues.
+        stopping_criteria: Return which rows have ended.
+        generation_config: Selects sampling or greedy decoding, and the padding id.
+        prompt_of_row: `[row]`, the prompt of each row.
         **model_kwargs: Mask, positions and cache.
 
     Returns:
@@ -242,7 +242,7 @@ def sample_rows(
     batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
     batch.open_rows(prompt_of_row, logits_processor, longest=stopping_criteria.max_length)
     logits = outputs.logits[:, -1][prompt_of_row].float()
-    del outputs  # or its logits would live as long as the loop
+    del outputs  # frees its logits, which would otherwise live as long as the loop
     pad = generation_config._pad_token_tensor
     with model._optimize_model_for_decode():
         while True:
@@ -264,7 +264,7 @@ def _choose(scores: torch.Tensor, *, sample: bool) -> torch.Tensor:
 
 
 class _Batch:
-    """The rows of a forward pass with all that belongs to each, and the rows that have left."""
+    """Stores the rows of a forward pass with their state, and the rows that were removed."""
 
     def __init__(self, ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         self.ids = ids
@@ -274,7 +274,7 @@ class _Batch:
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
-        """Continue from the prompts to their rows."""
+        """Expand the prompts to their rows."""
         cache = self._model_kwargs["past_key_values"]
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer and layer.is_initialized:
@@ -285,18 +285,18 @@ class _Batch:
         self._place = torch.arange(len(self.ids), device=self.ids.device)
 
     def append(self, tokens: torch.Tensor, pad: torch.Tensor) -> None:
-        """One more token for each row; padding where the row has ended."""
+        """Append one token to each row, or padding if the row has ended."""
         self.ids = torch.cat([self.ids, tokens.where(self.is_open, pad)[:, None]], dim=-1)
 
     def leave(self, processors: Any) -> None:
-        """Take out the rows that have ended."""
+        """Remove the rows that have ended."""
         self._left.append((self._place[~self.is_open], self.ids[~self.is_open]))
         rows = self.is_open.nonzero().squeeze(1)
         self._model_kwargs["past_key_values"].batch_select_indices(rows)
         self._select(rows, processors)
 
     def next_logits(self, model: Any) -> torch.Tensor:
-        """`[row, token]` in float32, of the position after the last."""
+        """Return the float32 logits `[row, token]` of the next position."""
         inputs = model.prepare_inputs_for_generation(
             self.ids, next_sequence_length=1, **self._model_kwargs
         )
@@ -305,7 +305,7 @@ class _Batch:
         return outputs.logits[:, -1].float()
 
     def sequences(self, pad: torch.Tensor) -> torch.Tensor:
-        """Every row in the order in which the rows were opened, padded on the right."""
+        """Return every row, in the original order, padded on the right."""
         left = [*self._left, (self._place, self.ids)]
         rows = sum(len(ids) for _, ids in left)
         result = self.ids.new_full((rows, self.ids.shape[1]), int(pad))
@@ -318,7 +318,7 @@ class _Batch:
         for name, value in self._model_kwargs.items():
             if isinstance(value, torch.Tensor):  # mask and positions
                 self._model_kwargs[name] = value[rows]
-        for processor in processors:  # the repetition penalty knows how far each row is padded
+        for processor in processors:  # the repetition penalty stores the padding of each row
             ignored = getattr(processor, "prompt_ignore_length", None)
             if isinstance(ignored, torch.Tensor):
                 processor.prompt_ignore_length = ignored[rows]
@@ -327,58 +327,62 @@ class _Batch:
 logger = logging.getLogger(__name__)
 
 RolloutFunction: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
-"""`(prompts, trainer) -> {"prompt_ids", "completion_ids", "logprobs"}`: TRL's `rollout_func`."""
+"""TRL's `rollout_func`: `(prompts, trainer) -> {"prompt_ids", "completion_ids", "logprobs"}`."""
 
 
 def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunction | None:
-    """The `rollout_func` for this trainer, or None where TRL's own generation is to stay.
+    """Return the `rollout_func` for this trainer, or None if TRL must generate.
 
-    To be set when TRL has made the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
+    Set it after TRL has created the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
 
-    Completions have the same distribution as TRL's: the same logits, processed and sampled by
-    transformers from the generation configuration that TRL made. Greedy ones are the same tokens.
-    Sampled ones are others for the same seed: rows that have ended draw no random numbers.
+    Completions have the same distribution as TRL's: transformers processes and samples the same
+    logits with TRL's generation configuration. Greedy completions have the same tokens. Sampled
+    completions differ for the same seed, because rows that have ended draw no random numbers.
 
-    It does not cover, and leaves to TRL: vLLM, continuous batching, a `rollout_func` of the user's,
-    tools and environments; DeepSpeed and FSDP; encoder-decoders, multimodal models, models on
-    several devices, with another cache than that of full or sliding attention, or with generation
-    code of their own; adapters that are learnt prompts; dropout that is not 0 (TRL samples with
-    dropout on); and generation settings such as beams, contrastive search, `max_time`,
-    `stop_strings`, `use_cache=False` or a static cache.
+    TRL generates in these cases:
+
+    - vLLM, continuous batching, a user's own `rollout_func`, tools, environments;
+    - DeepSpeed and FSDP;
+    - encoder-decoders, multimodal models, models on several devices, models with a cache other than
+      for full or sliding attention, models with their own generation code, prompt-learning
+      adapters;
+    - dropout other than 0 (TRL samples with dropout on);
+    - generation settings such as beams, contrastive search, `max_time`, `stop_strings`,
+      `use_cache=False` or a static cache.
 
     Args:
-        trainer: A `GRPOTrainer`, or one derived from it.
-        wanted: None: where it is known to be faster, which is on the CPU. True: on every device.
-            False: nowhere.
+        trainer: A `GRPOTrainer` or a subclass.
+        wanted: None: only on the CPU, where it is known to be faster. True: on every device.
+            False: never.
 
     Returns:
-        The function, or None. Why it is None is logged as a warning on the main process, unless it
-        is not wanted: the reason, and what to do where something can be done.
+        The function, or None. If it was wanted but is not supported, the reason is logged as a
+        warning on the main process.
     """
     on_cpu = trainer.accelerator.device.type == "cpu"
     if wanted is False or (wanted is None and not on_cpu):
         return None
     other = generated_by_other(trainer)
     if other is not None and wanted is None:
-        return None  # the user has chosen another way, and knows
+        return None  # no warning: the user has chosen another way of generating
     reason = other or not_covered(trainer)
     if reason is None:
         return rollouts
     if trainer.accelerator.is_main_process:
-        logger.warning("fast_generation is off, and TRL generates: %s", reason)
+        logger.warning("fast_generation does not apply, so TRL generates: %s", reason)
     return None
 
 
 def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """Complete a generation batch, in which a prompt stands once for each of its completions.
+    """Generate the completions of a generation batch, which has one prompt per completion.
 
     Args:
-        prompts: Texts, or conversations.
-        trainer: One that `fast_rollouts` covers.
+        prompts: Texts or conversations.
+        trainer: A trainer that `fast_rollouts` supports.
 
     Returns:
-        `prompt_ids` and `completion_ids`, a list of ids for each of the prompts in their order, and
-        `logprobs`, None: the trainer makes its own.
+        `prompt_ids` and `completion_ids`, each with one list of ids per prompt, and `logprobs`,
+        which is None: the trainer computes them.
     """
     prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
     return {
@@ -389,12 +393,12 @@ def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
 
 
 def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int]]:
-    """The completion of each prompt, up to and with the id that ends it.
+    """Return the completion of each prompt, end token included.
 
     Args:
-        prompt_ids: Prompts of this process. Those that are equal are read once.
-        trainer: Its model, generation configuration and padding are used as in TRL's own
-            generation, on the unwrapped model and with gradient checkpointing off.
+        prompt_ids: Prompts of this process. Equal prompts are encoded once.
+        trainer: The trainer. Its model, generation configuration and padding are used as in TRL's
+            own generation: with the unwrapped model and gradient checkpointing off.
     """
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device

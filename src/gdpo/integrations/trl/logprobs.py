@@ -1,14 +1,17 @@
-"""Log-probabilities on a CPU from the logits of completions alone.
+"""Computes log-probabilities on a CPU only from the logits of completion tokens.
 
-TRL's head is written for GPUs. Elsewhere it scores prompts, too, computes logits again in the
-backward pass, and multiplies in float32 whatever the model's type is. `CompletionOnlyHead` asks the
-model for the logits of completion tokens and keeps them until the backward pass, which turns them
-into their own gradient in place.
+TRL's head is written for GPUs. On a CPU it also scores prompts, recomputes the logits in the
+backward pass, and multiplies in float32 whatever the model's dtype is. `CompletionOnlyHead`
+computes only the logits of completion tokens and keeps them until the backward pass, which
+overwrites them with their gradient.
 
-TRL's own head is used on other devices, and, which the log says once, for multimodal batches, the
-load-balancing loss of experts, `cast_lm_head_to_fp32`, capped logits, heads that are more than a
-product, models whose forward cannot leave out positions (`logits_to_keep`), under DeepSpeed and
-FSDP, and for a batch whose logits would take more memory than TRL's own buffers.
+TRL's own head is used on other devices. It is also used, with one warning in the log, for:
+
+- multimodal batches and the load-balancing loss of experts;
+- `cast_lm_head_to_fp32`, capped logits, and heads that are not a plain `nn.Linear`;
+- models whose `forward` has no `logits_to_keep`;
+- DeepSpeed and FSDP;
+- a batch whose logits would need more memory than TRL's own buffers.
 """
 
 import ctypes
@@ -26,22 +29,22 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 KERNELS = 64
-"""Kernels that each cache keeps: those of a micro-batch (about 20) and of the last decoding steps.
+"""Capacity of each kernel cache: a micro-batch uses about 20 kernels, plus recent decoding steps.
 
-With 16, 64, 128 and 1,024 a step took the same time.
+With 16, 64, 128 and 1,024 kernels, a step took the same time.
 """
 
 
 _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Of oneDNN's cache and of ideep's. Kernels are freed when neither holds them any more."""
+"""Capacities of oneDNN's and ideep's caches. A kernel is freed when neither cache holds it."""
 
 
 def bound_memory(trainer: Any) -> None:
-    """Let the resident memory of a training in bfloat16 on a CPU stay as it is, step by step.
+    """Keep the resident memory of bfloat16 training on a CPU constant over the steps.
 
     Args:
-        trainer: Has its model, and has computed nothing yet: the libraries read the sizes of their
-            caches when they compile the first kernel. Sizes that the user has set stay.
+        trainer: A trainer that has its model and has not computed anything yet: the libraries read
+            their cache sizes when they compile the first kernel. Sizes set by the user are kept.
     """
     if trainer.accelerator.device.type != "cpu" or not _in_bfloat16(trainer):
         return
@@ -51,7 +54,7 @@ def bound_memory(trainer: Any) -> None:
 
 
 def bound_kernels() -> None:
-    """Let the caches hold few kernels. Sizes that the user has set stay."""
+    """Reduce the capacity of the kernel caches. Sizes set by the user are kept."""
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(KERNELS))
 
@@ -62,15 +65,15 @@ def _in_bfloat16(trainer: Any) -> bool:
 
 
 def _malloc_trim() -> Callable[[int], int] | None:
-    """The function of glibc that gives freed memory back; None where there is another library."""
+    """Return glibc's `malloc_trim`; None with another C library."""
     try:
         return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # musl, or no symbols, or Windows
+    except (AttributeError, OSError, TypeError):  # musl, no symbols, or Windows
         return None
 
 
 class _GiveBack(TrainerCallback):
-    """Gives freed memory back to the system after every step."""
+    """Returns freed memory to the system after every step."""
 
     def __init__(self, trim: Callable[[int], int]) -> None:
         self._trim = trim
@@ -82,20 +85,20 @@ class _GiveBack(TrainerCallback):
 logger = logging.getLogger(__name__)
 
 _BLOCK = 2**21
-"""Logits that are worked on at once: few enough to stay in a processor's cache."""
+"""Logits to process at a time, so that they stay in the processor's cache."""
 
 _TRL_TOKENS, _TRL_VOCABULARY = 4096, 32768
-"""Size of the blocks that TRL's head computes."""
+"""Block size of TRL's head."""
 
 _CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap", "softcap")
-"""What models call a bound on their logits, which TRL's head knows in part."""
+"""Names of a cap on the logits in models' configurations. TRL's head supports some of them."""
 
 _TRL_BLOCKS = 4
-"""As many of them are alive at once in TRL's head, at least."""
+"""Minimum number of blocks that TRL's head keeps in memory."""
 
 
 class CompletionOnlyHead(GRPOTrainer):
-    """TRL's GRPO, with a head for CPUs where its configuration says `completion_only_head`."""
+    """TRL's GRPO trainer with `completion_only_head`: a head for CPUs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -148,7 +151,7 @@ class CompletionOnlyHead(GRPOTrainer):
     ) -> str | None:
         others = {k: v for k, v in options.items() if k != "compute_entropy"}
         if any(value is not None and value is not False for value in others.values()):
-            return "the batch is multimodal, or experts' loads are balanced"
+            return "the batch is multimodal, or the load of experts is balanced"
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             return "the model is sharded"
         config: Any = self.args
@@ -162,11 +165,11 @@ class CompletionOnlyHead(GRPOTrainer):
         if cap := next((name for name in _CAPS if getattr(text, name, None) is not None), None):
             return f"the model caps its logits ({cap})"
         if not isinstance(base.get_output_embeddings(), nn.Linear):
-            return f"the head of {type(base).__name__} is more than a product"
+            return f"the head of {type(base).__name__} is not an nn.Linear"
         rows, width, keep = shape
         trls = min(rows * width, _TRL_TOKENS) * min(text.vocab_size, _TRL_VOCABULARY)
         if rows * keep * text.vocab_size > _TRL_BLOCKS * trls:
-            return "the logits of a micro-batch would take more memory than TRL's buffers"
+            return "the logits of a micro-batch would need more memory than TRL's buffers"
         return None
 
     def _say(self, reason: str) -> None:
@@ -176,13 +179,14 @@ class CompletionOnlyHead(GRPOTrainer):
 
 
 class _TokenScores(torch.autograd.Function):
-    r"""Log-probability of each target and entropy of its distribution, $z$ over the temperature.
+    r"""Computes the log-probability of each target, and the entropy of its distribution.
 
-    With $p = \mathrm{softmax}(z / T)$, $H$ its entropy, and the incoming gradients $g$ and $h$,
+    With logits $z$, temperature $T$, $p = \mathrm{softmax}(z / T)$, its entropy $H$, and the
+    incoming gradients $g$ and $h$,
 
     $$ \partial z = \frac{1}{T} \bigl(g (1_{target} - p) - h\, p (\log p + H)\bigr). $$
 
-    The gradient is written over the logits: a second backward pass is not possible.
+    The gradient overwrites the logits, so a second backward pass is not possible.
     """
 
     @staticmethod
@@ -198,7 +202,7 @@ class _TokenScores(torch.autograd.Function):
             entropies.view(-1)[block] = -(log_p.exp().mul_(log_p)).sum(-1)
         ctx.save_for_backward(logits, targets, entropies)
         ctx.temperature = temperature
-        ctx.set_materialize_grads(False)  # the entropy is often for the log only
+        ctx.set_materialize_grads(False)  # the entropy is often only logged
         return logps, entropies
 
     @staticmethod

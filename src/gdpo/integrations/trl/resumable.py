@@ -1,4 +1,4 @@
-"""A `GDPOTrainer` that may be given up within a step: what the last finished one left is kept."""
+"""Defines a `GDPOTrainer` that can be aborted within a step without losing the last step."""
 
 import copy
 import random
@@ -18,71 +18,71 @@ from gdpo.errors import GdpoError
 from gdpo.integrations.trl._trainer import GDPOTrainer
 
 _EVALUATION_DUE = "gdpo.evaluation"
-"""Marks a state, among those of callbacks, whose step was not evaluated yet, and is due to be."""
+"""Key among the callbacks' states. It marks a step whose evaluation has not run yet."""
 
 _OTHERS_S = 5.0
-"""How long the main process waits for what another one keeps: it ends its step at the same time."""
+"""Seconds that the main process waits for a file of another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """What the last finished step left beside the weights and the optimizer."""
+    """Stores the state after a finished step, without the weights and the optimizer."""
 
     step: int
     state: TrainerState
     random: dict[str, Any]
-    """States of the random number generators, as the Trainer keeps them in a checkpoint."""
+    """States of the random number generators, in the format of the Trainer's checkpoints."""
     generation: Any
-    """The rollouts that the next step goes on to learn from; None: it generates its own."""
+    """Rollouts that the next step still trains on; None: the next step generates new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What a `ResumableTrainer` calls; every process has them."""
+    """Stores the callbacks that a `ResumableTrainer` calls, in every process."""
 
     may_give_up: Callable[[], None]
-    """From here on a step may be given up by an exception."""
+    """Called when the step may be aborted by an exception from now on."""
     must_finish: Callable[[], None]
-    """From here on none may be: weights, metrics or a checkpoint are being changed."""
+    """Called when the step must not be aborted: weights, metrics or a checkpoint will change."""
     saved: Callable[[Path], None]
-    """A checkpoint has been written to this folder. Called in the main process only."""
+    """Called with the folder of a new checkpoint. Only in the main process."""
     others: Path
-    """Folder where the other processes keep what the main one needs to save without them."""
+    """Folder where the other processes write the state that the main process saves for them."""
 
 
 class ResumableTrainer(GDPOTrainer):
-    """`GDPOTrainer` that can be given up within a step, and then saved as the step before left it.
+    """A `GDPOTrainer` that can be aborted within a step and still saves the last finished step.
 
-    Weights and optimizer change at the very end of a step. Until then the last finished step can
-    still be saved: `save_finished_step` writes its checkpoint, whatever the other processes do. A
-    run that is resumed from it goes on as if it had not been interrupted.
+    Weights and optimizer change at the very end of a step. Until then, `save_finished_step` can
+    write a checkpoint of the last finished step without the help of the other processes. A run that
+    resumes from it gives the same result as an uninterrupted run.
     """
 
     hooks: Hooks
     epoch_steps: int
     """Optimizer steps in one epoch."""
     finished: FinishedStep | None = None
-    """None: no step was finished yet, or weights are being changed."""
+    """The last finished step. None: no step has finished yet, or weights are changing."""
     _alone = False
 
     @property
     def saves_together(self) -> bool:
-        """Whether a checkpoint needs all processes at once: each has a part of the weights."""
+        """Whether a checkpoint needs all processes, because each holds a part of the weights."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def save_finished_step(self) -> None:
-        """Save what the last finished step left. Only the main process may call it."""
-        assert self.finished is not None, "there is a finished step to save"
+        """Save a checkpoint of the last finished step. Only the main process may call it."""
+        assert self.finished is not None, "no finished step to save"
         self.state, self._alone = self.finished.state, True
         self._save_checkpoint(self.model, None)
 
     def begin_update(self) -> None:
-        """Note that weights change now: the step before cannot be saved any more."""
+        """Note that the weights change from now on, so the step before can no longer be saved."""
         self.hooks.must_finish()
         self.finished = None
 
     def go_on_from(self, checkpoint: Path, step: int) -> None:
-        """Take over the rollouts that a checkpoint was saved in the middle of."""
+        """Restore the rollouts of a checkpoint that was saved before all of them were used."""
         accumulation = self.args.gradient_accumulation_steps
         self._step = step % self.epoch_steps * accumulation
         file = checkpoint / _generation_file(self.args.process_index)
@@ -104,7 +104,10 @@ class ResumableTrainer(GDPOTrainer):
             self._keep_for_main(self.finished)
 
     def _keep_for_main(self, step: FinishedStep) -> None:
-        """Write this process's part for the main one, which may be one step behind: two steps."""
+        """Write this process's state for the main process.
+
+        Keeps two steps, because the main process may be one step behind.
+        """
         folder = self.hooks.others / str(self.args.process_index)
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / "partial.pth"
@@ -115,7 +118,7 @@ class ResumableTrainer(GDPOTrainer):
     def _random_states(self) -> dict[str, Any]:
         states: dict[str, Any] = {
             "python": random.getstate(),
-            "numpy": np.random.get_state(),  # noqa: NPY002 (it is what the Trainer restores)
+            "numpy": np.random.get_state(),  # noqa: NPY002 (the Trainer restores this state)
             "cpu": torch.random.get_rng_state(),
         }
         if torch.cuda.is_available():
@@ -150,7 +153,7 @@ class ResumableTrainer(GDPOTrainer):
             self._maybe_log_save_evaluate(loss, None, self.model, None, self.state.epoch, None, now)
 
     def store_flos(self) -> None:
-        """TRL's, which asks all processes: not for a checkpoint that is saved alone."""
+        """Call TRL's method, which needs all processes, unless this process saves alone."""
         if not self._alone:
             super().store_flos()
 
@@ -160,7 +163,7 @@ class ResumableTrainer(GDPOTrainer):
             super()._save_rng_state(output_dir)
             _save_generation(folder, rank, self._generation())
             return
-        assert self.finished is not None, "only what was left is saved alone"
+        assert self.finished is not None, "a process saves alone only after a finished step"
         _save_random(folder, rank, self.args.world_size, self.finished.random)
         _save_generation(folder, rank, self.finished.generation)
         for other in range(1, self.args.world_size):
@@ -197,8 +200,8 @@ def _wait_for(file: Path) -> dict[str, Any]:
         time.sleep(0.01)
     if not file.is_file():
         raise GdpoError(
-            f"{file} is missing: another process of this training ended before it had written what "
-            "the checkpoint needs of it"
+            f"{file} is missing, because another process of this training run ended before it "
+            "wrote its part of the checkpoint: resume from the previous checkpoint"
         )
     with safe_globals():
         return torch.load(file, weights_only=True)

@@ -1,6 +1,8 @@
-"""verl: every estimator of ours as `algorithm.adv_estimator`, by an entry point that verl loads.
+"""Connects gdpo to verl.
 
-And any reward, task or gate as its reward function: `compute_score`.
+verl loads this package by an entry point. Every estimator of gdpo is then a value of
+`algorithm.adv_estimator`. `compute_score` is a reward function for verl with gdpo's rewards, tasks
+and gates.
 """
 
 from gdpo.integrations.verl.scores import compute_score

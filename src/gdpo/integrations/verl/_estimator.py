@@ -1,7 +1,7 @@
-"""The function that verl calls for advantages, and what is handed to it past verl's own arguments.
+"""Computes advantages for verl.
 
-verl gives an estimator the rewards as one number per token, already summed. The components travel
-beside: `carrying` holds them while verl computes advantages.
+verl passes an estimator one number per token: the rewards are already summed. `carrying` makes the
+separate rewards available to the estimator while verl computes advantages.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -26,10 +26,10 @@ from gdpo.rollouts.writing import set_aside
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
-    """For each row, the row of the last output of its rollout.
+    """Return, for each row, the row of the last output of its rollout.
 
     Args:
-        keys: As verl names rows: `<prompt>_<rollout>_<output>`, with a number for each output.
+        keys: verl's names of the rows: `<prompt>_<rollout>_<output number>`.
     """
     parts = [key.rpartition("_") for key in keys]
     last: dict[str, int] = {}
@@ -41,14 +41,14 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What an estimator needs of a batch and verl does not pass."""
+    """Stores what an estimator needs from a batch and verl does not pass to it."""
 
     columns: Columns
     """Rewards of each row, by name."""
     keys: Sequence[str] | None = None
-    """verl's names of the rows, where a rollout may have several."""
+    """verl's names of the rows; None: every row is a rollout of its own."""
     padding: Bool[np.ndarray, " row"] | None = None
-    """Rows that only fill the batch up."""
+    """True for padding rows; None: no padding."""
 
 
 _carried: ContextVar[Carried | None] = ContextVar("carried", default=None)
@@ -58,7 +58,10 @@ _watch = Watch()
 
 @contextmanager
 def carrying(carried: Carried) -> Generator[None]:
-    """Hand this to the estimator that is called within; what was handed over before stays."""
+    """Make this available to the estimator inside the `with` block.
+
+    If an outer block has already set a value, the outer value stays.
+    """
     token = _carried.set(_carried.get() or carried)
     try:
         yield
@@ -75,23 +78,25 @@ def compute_advantages(
     batch: Any = None,  # noqa: ARG001  verl passes these two by name
     reward_baselines: Any = None,  # noqa: ARG001
 ) -> tuple[Any, Any]:
-    """Advantages of the estimator that the configuration names, on each token that is trained.
+    """Return the advantages of the configured estimator, for every trained token.
 
     Args:
-        token_level_rewards: Only its dtype and device are used: the rewards come one by one.
-        response_mask: `[row, token]`, 1 where a token is trained.
+        token_level_rewards: Only the dtype and device are used; the separate rewards come from
+            `carrying` or `non_tensor_batch`.
+        response_mask: `[row, token]`, 1 for trained tokens.
         config: `algorithm` of verl's configuration.
-        index: The id of each row's prompt.
-        non_tensor_batch: Rewards of each row by name, where verl passes them.
+        index: Prompt id of each row.
+        non_tensor_batch: Rewards of each row by name, if verl passes them.
         batch: Not used.
         reward_baselines: Not used.
 
     Returns:
-        Advantages `[row, token]`, 0 where none is trained; and returns, which are the same.
+        The advantages `[row, token]`, 0 for tokens that are not trained, and the returns, which are
+        equal to the advantages.
 
     Raises:
-        ConfigError: The configuration is wrong, or names a reward that the batch does not have.
-        DataError: A reward is infinite or no number.
+        ConfigError: If the configuration is invalid, or names a reward that the batch lacks.
+        DataError: If a reward is infinite or not a number.
     """
     settings = read_settings(config)
     carried = _carried.get()
@@ -99,15 +104,15 @@ def compute_advantages(
         carried = Carried(non_tensor_batch)
     if carried is None:
         raise ConfigError(
-            "the rewards did not reach the estimator: this trainer computes advantages by none of "
-            "the ways that gdpo knows. Use verl's own trainers, or pass non_tensor_batch"
+            "the separate rewards did not reach the estimator, because gdpo does not know this "
+            "trainer: use one of verl's own trainers, or pass non_tensor_batch"
         )
     groups = as_groups(
         reward_columns(
             carried.columns,
             settings.names,
             asked_by="algorithm.gdpo_reward_keys",
-            given_by="compute_score must return a dict with 'score' and",
+            given_by="compute_score, next to 'score'",
         ),
         list(index),
         response_mask.sum(-1).cpu().numpy(),
@@ -122,15 +127,15 @@ def compute_advantages(
 
 
 def latest() -> Computed:
-    """The batch whose advantages were computed last."""
+    """Return the batch whose advantages were computed last."""
     return _latest[-1]
 
 
 def metrics_of_latest() -> dict[str, float]:
-    """Numbers of the latest batch for verl's loggers; each batch is told of once.
+    """Return the metrics of the latest batch for verl's loggers, once per batch.
 
-    `gdpo/<reward>/...` for each reward, `gdpo/...` for the batch: those of `Diagnosis.metrics()`.
-    A warning among its findings that holds for five batches in a row is logged, once.
+    These are `Diagnosis.metrics()`: `gdpo/<reward>/...` for each reward, `gdpo/...` for the batch.
+    Logs each warning that `gdpo.diagnostics.Watch` reports, once.
     """
     if not _latest:
         return {}
@@ -144,16 +149,16 @@ _writers: WeakKeyDictionary[Any, StepWriter] = WeakKeyDictionary()  # by trainer
 
 
 def record(trainer: Any, batch: Any, queue: Any) -> None:
-    """Write the rollouts of the batch that the estimator saw last, if the configuration says where.
+    """Write the rollouts of the latest batch, if the configuration sets `gdpo_rollouts`.
 
     Args:
-        trainer: verl's.
-        batch: Its rows, by their keys in the queue.
-        queue: TransferQueue.
+        trainer: verl's trainer.
+        batch: The rows of the batch, by their keys in the queue.
+        queue: The TransferQueue.
 
     Raises:
-        ConfigError: At the first batch of a trainer, if the folder cannot be written to. Later,
-            that is logged.
+        ConfigError: At the first batch of a trainer, if the folder is not writable. Later failures
+            are only logged.
     """
     folder = trainer.config.algorithm.get(ROLLOUTS)
     if folder is None:
@@ -170,7 +175,7 @@ def _writer(trainer: Any, folder: Path, step: int) -> StepWriter:
     if trainer not in _writers:
         writer = StepWriter(folder, declared=declared_by(trainer.config.get("reward")))
         writer.check_folder()
-        if step == 1:  # verl counts on from the checkpoint that it resumes
+        if step == 1:  # a resumed run starts at the step of its checkpoint
             set_aside(folder)
         _writers[trainer] = writer
     return _writers[trainer]
@@ -179,7 +184,7 @@ def _writer(trainer: Any, folder: Path, step: int) -> StepWriter:
 def _facts(
     trainer: Any, keys: Sequence[str], partition_id: str, queue: Any
 ) -> list[dict[str, Any]]:
-    """What the record holds of each of these rows beside its numbers."""
+    """Return the text fields of the rollout record for these rows."""
     data = queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=list(_TEXTS))
     limit = trainer.config.data.max_response_length
     judged = data.get("reward_model", [None] * len(keys))
@@ -198,7 +203,7 @@ def _facts(
 
 
 def _truth(judged: Any) -> dict[str, Any]:
-    judged = getattr(judged, "data", judged)  # tensordict wraps what is no tensor
+    judged = getattr(judged, "data", judged)  # tensordict wraps values that are not tensors
     if not isinstance(judged, Mapping) or "ground_truth" not in judged:
         return {}
     return {"ground_truth": judged["ground_truth"]}

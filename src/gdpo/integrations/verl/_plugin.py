@@ -1,6 +1,6 @@
-"""What verl loads by the entry point `verl.plugins`: importing it registers our estimators.
+"""The plugin that verl loads by the entry point `verl.plugins`. Importing it registers estimators.
 
-On a verl that it does not know, it says so and changes nothing.
+On an unsupported version of verl it logs a warning and changes nothing.
 """
 
 import logging
@@ -28,7 +28,7 @@ Change = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, change: Change) -> None:
-    """Call this with the module once it has run; now, if it is imported already."""
+    """Call `change` with the module right after its import, or now if it is already imported."""
     if name in sys.modules:
         change(sys.modules[name])
     else:
@@ -43,13 +43,13 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002  Python's own interface
+        path: Sequence[str] | None,  # noqa: ARG002  signature of MetaPathFinder
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         change = self.changes.get(fullname)
         if change is None or fullname in self._looking_for:
             return None
-        self._looking_for.add(fullname)  # the other finders are asked through this one again
+        self._looking_for.add(fullname)  # importlib's find_spec calls this finder again
         try:
             spec = find_spec(fullname)
         finally:
@@ -79,14 +79,18 @@ logger = logging.getLogger(__name__)
 
 
 def install(version: str) -> bool:
-    """Change verl's modules as they are imported; False, and nothing, for an unknown version."""
+    """Change verl's modules as they are imported.
+
+    Returns:
+        False for an unsupported version; then nothing is changed.
+    """
     if version not in KNOWN:
         logger.warning(
-            "gdpo changes nothing in verl %s: it knows %s. algorithm.adv_estimator=%s is verl's "
-            "own here. Install one of these versions, or a newer gdpo",
+            "verl %s is not supported by this version of gdpo, which changes nothing: "
+            "algorithm.adv_estimator=%s is verl's own estimator. Install verl %s, or a newer gdpo",
             version,
-            ", ".join(KNOWN),
             NAME,
+            " or ".join(KNOWN),
         )
         return False
     when_imported("verl.trainer.ppo.core_algos", _register_all)

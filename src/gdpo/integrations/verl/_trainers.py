@@ -1,4 +1,4 @@
-"""verl's functions, wrapped: called as they are, with the rewards one by one at hand."""
+"""Wraps verl's functions, so that the estimator receives each reward separately."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 def with_check(need_critic: Function) -> Function:
-    """`need_critic`, which every trainer asks about its configuration before it starts anything."""
+    """Wrap `need_critic`, which every trainer calls with its configuration before it starts."""
 
     @functools.wraps(need_critic)
     def checked(config: Any) -> Any:
@@ -28,11 +28,11 @@ def with_check(need_critic: Function) -> Function:
 
 
 def with_columns(compute_advantage: Function, register: Callable[[str], None]) -> Function:
-    """`compute_advantage` of all trainers: the rewards lie in its batch, or are carried already.
+    """Wrap `compute_advantage`. The rewards are in its batch, or are already set by `carrying`.
 
     Args:
-        compute_advantage: verl's.
-        register: Puts our estimator under a name, if it is not there.
+        compute_advantage: verl's function.
+        register: Registers our estimator under a name, unless the name is taken.
     """
 
     @functools.wraps(compute_advantage)
@@ -47,7 +47,7 @@ def with_columns(compute_advantage: Function, register: Callable[[str], None]) -
 
 
 def with_metrics(compute_data_metrics: Function) -> Function:
-    """`compute_data_metrics`, whose result every trainer logs."""
+    """Wrap `compute_data_metrics`, whose result every trainer logs."""
 
     @functools.wraps(compute_data_metrics)
     def computed(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def with_metrics(compute_data_metrics: Function) -> Function:
 
 
 def with_queue(compute_advantage: Function, queue: Any) -> Function:
-    """`PPOTrainer._compute_advantage`, with the rewards that verl leaves in the queue.
+    """Wrap `PPOTrainer._compute_advantage`: fetch the rewards from the queue first.
 
-    The rollouts are recorded then, if the configuration asks for it.
+    Writes the rollout record afterwards, if the configuration sets one.
     """
 
     @functools.wraps(compute_advantage)
@@ -77,7 +77,7 @@ def with_queue(compute_advantage: Function, queue: Any) -> Function:
 
 
 def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
-    """`PPOTrainer._log_rollout_data`, whose files get a column for each reward."""
+    """Wrap `PPOTrainer._log_rollout_data`: its files get one column per reward."""
 
     @functools.wraps(log_rollout_data)
     def logged(trainer: Any, batch: Any, timing_raw: Any, rollout_data_dir: str) -> Any:
@@ -96,26 +96,26 @@ def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
         try:
             return log_rollout_data(trainer, batch, timing_raw, rollout_data_dir)
         finally:
-            del trainer._dump_generations  # the method of the class is back
+            del trainer._dump_generations  # restores the method of the class
 
     return logged
 
 
 def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
-    """The rewards of each row by name, out of TransferQueue.
+    """Return the rewards of each row by name, from the TransferQueue.
 
-    What `compute_score` returned lies in `extra_fields`. A reward model that takes turns with the
-    policy on its GPUs leaves fields of their own.
+    The values that `compute_score` returned are in `extra_fields`. A reward model that shares the
+    GPUs with the policy writes separate fields.
     """
     names = read_settings(trainer.config.algorithm).names
-    fields = ["extra_fields", *names]  # the queue leaves out those that it does not have
+    fields = ["extra_fields", *names]  # the queue ignores fields that it does not have
     data = queue.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
     )
     given: dict[str, list[Any]] = {
         field: [getattr(item, "data", item) for item in data[field]]
         for field in fields
-        if field in data.keys()  # noqa: SIM118  a TensorDict is no mapping
+        if field in data.keys()  # noqa: SIM118  a TensorDict is not a mapping
     }
     rows = given.pop("extra_fields", [])
     return given | by_name([row.get("reward_extra_info") or {} for row in rows])

@@ -1,4 +1,4 @@
-"""Rewards, tasks and gates of ours as verl's `reward.custom_reward_function`."""
+"""Provides gdpo's rewards, tasks and gates as verl's `reward.custom_reward_function`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from gdpo.integrations._scoring import Judge, as_reference
 from gdpo.integrations.verl.settings import plain
 
 SCORE = "score"
-"""verl's own number of a rollout."""
+"""The key of verl's own reward of a rollout."""
 
 PATH = "pkg://gdpo.integrations.verl"
-"""`reward.custom_reward_function.path` of `compute_score`."""
+"""The value of `reward.custom_reward_function.path` for `compute_score`."""
 
 TOKENS_MANAGER = "gdpo_tokens"
-"""`reward.reward_manager.name` of verl's own manager that also tells the length."""
+"""The value of `reward.reward_manager.name` for verl's naive manager plus token counts."""
 
 NUM_TOKENS = "num_tokens"
-"""Where the reward manager `gdpo_tokens` leaves the length of a completion in `extra_info`."""
+"""The key in `extra_info` under which `gdpo_tokens` stores the length of a completion."""
 
 
 def compute_score(
@@ -36,7 +36,7 @@ def compute_score(
     reward_model_tokenizer: Any = None,  # noqa: ARG001
     **reward_kwargs: Any,
 ) -> dict[str, float]:
-    """Every reward of one completion by name, and their weighted sum as `score`.
+    """Return every reward of one completion by name, and their weighted sum as `score`.
 
     In verl's configuration:
 
@@ -50,24 +50,25 @@ def compute_score(
     Args:
         data_source: Not used.
         solution_str: The completion.
-        ground_truth: What it is judged against: a dict, or a JSON object as text, as our rewards
-            take it (`reference`).
-        extra_info: Of it, `num_tokens` for rewards that judge the length; verl's configuration
-            puts it there with `reward.reward_manager.name=gdpo_tokens`.
+        ground_truth: The reference of the rewards: a dict, or a JSON object as text.
+        extra_info: Extra fields of the row. Rewards that depend on the length read `num_tokens`,
+            which `reward.reward_manager.name=gdpo_tokens` adds.
         reward_router_address: Not used.
         reward_model_tokenizer: Not used.
-        reward_kwargs: `task`: a name or `module:attribute`. `rewards`: names of its rewards, of
-            built-in ones, or `module:attribute`, or `{name: ..., options: {...}}`; left out: all of
-            the task. `gates`: `{length: {on: correct, at_least: 1}}`. `weights`: of `score`, which
-            no estimator of ours uses; by name or in order, left out: all 1. `on_error`, `workers`,
-            ...: options of `gdpo.rewards.Scorer`.
+        reward_kwargs: The rewards. `task`: a name, or `module:attribute`. `rewards`: a list with
+            names of the task's rewards, names of built-in rewards, `module:attribute`, or
+            `{name: ..., options: {...}}`. Default: all rewards of the task. `gates`: for example
+            `{length: {on: correct, at_least: 1}}`. `weights`: weights of `score`, by name or in
+            order; no estimator of gdpo uses them. Default: all 1. All other keys (`on_error`,
+            `workers`, ...) are options of `gdpo.rewards.Scorer`.
 
     Returns:
-        NaN where a reward does not apply or failed; such a one adds nothing to `score`.
+        The rewards and `score`. A reward that does not apply or failed is NaN, and is left out of
+        `score`.
 
     Raises:
-        ConfigError: Wrong `reward_kwargs`.
-        DataError: `ground_truth` is neither a dict nor a JSON object.
+        ConfigError: If `reward_kwargs` is invalid.
+        DataError: If `ground_truth` is neither a dict nor a JSON object.
     """
     reference = as_reference(ground_truth, place="reward_model.ground_truth")
     scores = _scores(json.dumps(plain(reward_kwargs)))
@@ -75,10 +76,14 @@ def compute_score(
 
 
 def with_num_tokens(manager: type[Any]) -> type[Any]:
-    """A reward manager of verl that tells the reward function how long the completion is."""
+    """Return a subclass of a verl reward manager that passes `num_tokens` to the reward function.
+
+    Args:
+        manager: A reward manager of verl.
+    """
 
     class NumTokens(manager):
-        """`extra_info` holds `num_tokens`: of the completion, the token that ends it included."""
+        """Adds `num_tokens` to `extra_info`: tokens of the completion, end token included."""
 
         async def run_single(self, data: Any) -> Any:
             last = data[-1:]
@@ -93,14 +98,14 @@ def with_num_tokens(manager: type[Any]) -> type[Any]:
 
 
 def check_keys(reward: Any, keys: Sequence[str]) -> None:
-    """Raise unless verl's reward function gives these, where that is known: where it is ours.
+    """Check that our `compute_score` returns these rewards. Other reward functions are not checked.
 
     Args:
         reward: `reward` of verl's configuration, or None.
         keys: `algorithm.gdpo_reward_keys`.
 
     Raises:
-        ConfigError: A key that it does not give, or wrong `reward_kwargs`.
+        ConfigError: If `compute_score` does not return a key, or `reward_kwargs` is invalid.
     """
     scores = _our_scores(reward)
     if scores is None:
@@ -108,13 +113,13 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
     for key in keys:
         if key not in scores.names:
             raise ConfigError(
-                f"algorithm.gdpo_reward_keys names {key!r}, which compute_score does not give "
+                f"algorithm.gdpo_reward_keys names {key!r}, which compute_score does not return "
                 f"with these reward_kwargs: {did_you_mean(key, scores.names)}"
             )
 
 
 def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
-    """Return the ranges and gates of verl's rewards, where they are ours; else nothing.
+    """Return the ranges and gates of the rewards if the reward function is ours; else nothing.
 
     Args:
         reward: `reward` of verl's configuration, or None.
@@ -131,14 +136,14 @@ def _our_scores(reward: Any) -> "_Scores | None":
 
 
 class _Scores:
-    """What `compute_score` returns, for one `reward_kwargs`."""
+    """Computes the result of `compute_score` for one value of `reward_kwargs`."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         weights = options.pop("weights", None)
         self._judge = Judge(options, place="reward_kwargs")
         self.names, self.declared = self._judge.names, self._judge.declared
         if SCORE in self.names:
-            raise ConfigError(f"a reward may not be called {SCORE!r} in verl: rename it")
+            raise ConfigError(f"the reward name {SCORE!r} is reserved by verl: rename the reward")
         self._weights = weights_by_name(self.names, weights)
 
     def of(
@@ -146,7 +151,7 @@ class _Scores:
     ) -> dict[str, float]:
         if self._judge.of_tokens and num_tokens is None:
             raise ConfigError(
-                f"reward {self._judge.of_tokens!r} judges the number of tokens, which verl does "
+                f"reward {self._judge.of_tokens!r} needs the number of tokens, which verl does "
                 "not pass to a reward function: set reward.reward_manager.name=gdpo_tokens"
             )
         tokens = None if num_tokens is None else [int(num_tokens)]

@@ -1,4 +1,4 @@
-"""What `algorithm` of verl's configuration asks for: estimator, rewards, weights, options."""
+"""Reads estimator, rewards, weights and options from `algorithm` of verl's configuration."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,37 +11,37 @@ from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations.rows import PREFIX, as_text, is_ours, without_prefix
 
 KNOWN = ("0.9.0", "0.9.1")
-"""Versions of verl that the conformance tests have run with."""
+"""Supported versions of verl: those that the conformance tests have run with."""
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
-"""What is read of `algorithm`. The first two are verl's own names, the third is ours."""
+"""The fields of `algorithm` that gdpo reads. The first two are also fields of verl."""
 
 ROLLOUTS = "gdpo_rollouts"
-"""The field that names the folder of our rollout record. The default trainer alone writes it."""
+"""The field for the folder of our rollout record. Only the default (V1) trainer writes it."""
 
 _WITHOUT_EFFECT = {
     "use_kl_in_reward": (
         True,
-        "the rewards go to the estimator one by one, without the KL penalty; leave it at False and "
-        "set actor_rollout_ref.actor.use_kl_loss=True to keep near the reference",
+        "the estimator receives the separate rewards, without the KL penalty. Leave it at False, "
+        "and set actor_rollout_ref.actor.use_kl_loss=True for a KL term",
     ),
     "norm_adv_by_std_in_grpo": (
         False,
-        f"the estimator decides what is divided by; leave it at True, and choose "
-        f"algorithm.adv_estimator={PREFIX}grpo_no_std for GRPO that does not divide",
+        "the estimator sets the normalization. Leave it at True, and set "
+        f"algorithm.adv_estimator={PREFIX}grpo_no_std for GRPO without the division by the std",
     ),
 }
 
 
 def read_settings(algorithm: Any) -> Settings:
-    """Settings of a configuration; the same object, and state, for an equal configuration.
+    """Return the settings of a configuration. Equal configurations share one object and its state.
 
     Args:
-        algorithm: verl's, as OmegaConf holds it or as its dataclass.
+        algorithm: `algorithm` of verl's configuration, as an OmegaConf node or verl's dataclass.
 
     Raises:
-        ConfigError: An unknown estimator or option, keys or weights that do not fit, or a switch
-            of verl that has no effect here.
+        ConfigError: If the estimator or an option is unknown, keys or weights do not match, or a
+            field of verl has no effect with this estimator.
     """
     for switch, (value, why) in _WITHOUT_EFFECT.items():
         if algorithm.get(switch) is value:
@@ -52,7 +52,7 @@ def read_settings(algorithm: Any) -> Settings:
     for key in algorithm:
         known = (*FIELDS, ROLLOUTS)
         if str(key).startswith("gdpo_") and key not in known:
-            raise ConfigError(f"algorithm.{key} is nothing: {did_you_mean(str(key), known)}")
+            raise ConfigError(f"unknown field algorithm.{key}: {did_you_mean(str(key), known)}")
     fields = {field: plain(algorithm.get(field)) for field in FIELDS}
     name = as_text(algorithm.get("adv_estimator"))
     return _settings(json.dumps({"name": name, **fields}))
@@ -65,27 +65,27 @@ def _settings(described: str) -> Settings:
 
 
 def check_record(config: Any) -> None:
-    """Raise a ConfigError if our rollout record is asked for where nothing would write it."""
+    """Raise a ConfigError if `gdpo_rollouts` is set for a trainer that would not write it."""
     folder = config.algorithm.get(ROLLOUTS)
     if folder is None:
         return
     if not isinstance(folder, str) or not folder:
-        raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: name a folder")
+        raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: set the path of a folder")
     name = as_text(config.algorithm.get("adv_estimator"))
     if not is_ours(name):
         raise ConfigError(
-            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: choose one "
-            f"of ours ({PREFIX}grpo is GRPO), or set trainer.rollout_data_dir"
+            f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: set an "
+            f"estimator of gdpo (for GRPO: {PREFIX}grpo), or set trainer.rollout_data_dir"
         )
     if not config.trainer.get("use_v1", True):
         raise ConfigError(
             f"algorithm.{ROLLOUTS} has no effect with trainer.use_v1=False: set "
-            "trainer.rollout_data_dir, whose files hold each reward there"
+            "trainer.rollout_data_dir instead; its files contain each reward"
         )
 
 
 def plain(value: Any) -> Any:
-    """OmegaConf's containers as dicts and lists."""
+    """Return a value with OmegaConf's containers converted to dicts and lists."""
     if isinstance(value, Mapping):
         mapping = cast("Mapping[Any, Any]", value)
         return {str(key): plain(item) for key, item in mapping.items()}

@@ -33,7 +33,7 @@ def sometimes_vowels(completions, **columns):
 
 
 def scored_again(completion):
-    """Its rewards in the arms of GDPO, by name, as their functions return them."""
+    """Its rewards in the variants of GDPO, by name, as their functions return them."""
     functions = [bytes_written, digits, sometimes_vowels]
     return {function.__name__: function([completion])[0] for function in functions}
 
@@ -71,7 +71,7 @@ def dataset(rows=24):
 
 
 def settings(folder, **changed):
-    """What both configs share. A learning rate of 0 keeps the completions of all arms the same."""
+    """What both configs share. A learning rate of 0 keeps the completions of all variants the same."""
     return {
         "output_dir": str(folder),
         "per_device_train_batch_size": 12,
@@ -95,7 +95,7 @@ def settings(folder, **changed):
 SAMPLED_BY_TRL = {"fast_generation": False}
 """Ours samples other tokens from the same seed."""
 
-ARMS = {
+VARIANTS = {
     "ours": (Ours, GDPOConfig, {"advantage": "gdpo", **SAMPLED_BY_TRL}),
     "theirs": (Theirs, GRPOConfig, {"multi_objective_aggregation": "normalize_then_sum"}),
     "ours_grpo": (Ours, GDPOConfig, {"advantage": "grpo", **SAMPLED_BY_TRL}),
@@ -111,11 +111,11 @@ ARMS = {
 }
 
 
-def make(arm, policy, folder, *, rewards=None, **changed):
-    """A trainer of this arm, ready to train."""
-    trainer_class, config_class, own = ARMS[arm]
+def make(variant, policy, folder, *, rewards=None, **changed):
+    """A trainer of this variant, ready to train."""
+    trainer_class, config_class, own = VARIANTS[variant]
     torch.manual_seed(0)
-    default = [bytes_written, digits, vowels if "grpo" in arm else sometimes_vowels]
+    default = [bytes_written, digits, vowels if "grpo" in variant else sometimes_vowels]
     trainer = trainer_class(
         AutoModelForCausalLM.from_pretrained(policy),
         rewards or default,
@@ -128,8 +128,8 @@ def make(arm, policy, folder, *, rewards=None, **changed):
     return trainer
 
 
-def train(arm, policy, folder, **changed):
+def train(variant, policy, folder, **changed):
     """Train three steps and return what was recorded."""
-    trainer = make(arm, policy, folder, **changed)
+    trainer = make(variant, policy, folder, **changed)
     trainer.train()
     return trainer.record
