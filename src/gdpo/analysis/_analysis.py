@@ -38,9 +38,9 @@ class Analysis:
     sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
     lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
     """By run."""
-    untold: int = 0
-    """Rollouts that were read and are in no step: without a reward, or of a step whose
-    groups have no common shape."""
+    not_analyzed: int = 0
+    """Rollouts that were read and not analyzed: without a reward, or of a step whose groups
+    have no common shape."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
     """Why a step could not be analyzed, and its rollouts."""
 
@@ -117,7 +117,7 @@ def analyze(
             done.problems[str(error)] = done.problems.get(str(error), 0) + len(table)
             batch = None
         if batch is None:
-            done.untold += len(table)
+            done.not_analyzed += len(table)
             continue
         done.add(batch, analyze_step(batch, ranges, estimator=estimator, low=low, high=high))
         found = None if replay is None else replay.add(batch)
@@ -136,8 +136,8 @@ def analyze(
 
 def _refuse_absent(report: ReadReport) -> None:
     for name in report.absent:
-        fields = f"; their fields are {listed(report.fields)}" if report.fields else ""
-        has = f"they hold no numbers{fields}"
+        fields = f", only the fields {listed(report.fields)}" if report.fields else ""
+        has = f"the files contain no numbers{fields}"
         if report.offered:
             has = did_you_mean(name, report.offered)
-        raise ConfigError(f"rewards name {name!r}, which no file has: {has}")
+        raise ConfigError(f"reward {name!r} is in none of the files: {has}")

@@ -20,18 +20,18 @@ def as_dict(analysis: Analysis) -> dict[str, Any]:
             "all": report.rows,
             "read": report.read,
             "skipped": report.skipped,
-            "untold": analysis.untold,
+            "not_analyzed": analysis.not_analyzed,
         },
         "files": [
             {
                 "path": str(file.path),
                 "format": file.format,
-                "told_by": file.told_by,
+                "format_from": file.format_from,
                 "rows": file.rows,
                 "read": file.read,
                 "skipped": file.skipped,
                 "rewards": list(file.rewards),
-                "rewards_told_by": file.rewards_told_by,
+                "rewards_from": file.rewards_from,
             }
             for file in report.files
         ],
@@ -83,7 +83,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
             "step": list(run.steps),
             "batch_gain": run.batch_gains().tolist(),
             "num_tokens": lengths[:, 0].tolist(),
-            "cut": lengths[:, 1].tolist(),
+            "truncated": lengths[:, 1].tolist(),
         },
     }
 

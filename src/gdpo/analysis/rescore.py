@@ -13,9 +13,9 @@ from gdpo.rewards.named import make
 from gdpo.rollouts.readers import Rescored, RolloutText
 from gdpo.tasks import TASKS, Task
 
-NO_TEXT = "no text of the completion: nothing can be scored anew"
-NO_REFERENCE = "no reference in the dump: rewards that need one fail"
-NO_TOKENS = "no number of tokens: what judges it is missing"
+NO_TEXT = "no text of the completion: cannot be rescored"
+NO_REFERENCE = "no reference answer in the files: rewards that need one fail"
+NO_TOKENS = "no token count: rewards that need one are missing"
 
 _TRUTHS = ("reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution")
 """Fields of a record that may hold what its completion was judged against."""
@@ -101,7 +101,7 @@ class Rescorer:
         try:
             found = self._read_row(written)
         except DataError as error:
-            found, why = None, f"no row of task {self.task and self.task.name}: {error}"[:200]
+            found, why = None, f"not a row of task {self.task and self.task.name}: {error}"[:200]
         found = _truth(written) if found is None else found
         if found is None:
             problems.setdefault(why, []).append(place)
@@ -175,7 +175,7 @@ def _found(name: str) -> tuple[Task | None, list[Reward]]:
     rewards = [found] if isinstance(found, Reward) else found
     if not isinstance(rewards, list | tuple) or not rewards:
         raise ConfigError(
-            f"{name!r} is a {type(found).__name__}; to score anew takes a task, a gdpo.Reward or a "
-            "list of them"
+            f"--rescore {name!r} is a {type(found).__name__}: give a task, a gdpo.Reward or a list "
+            "of rewards"
         )
     return None, list(cast("Sequence[Reward]", rewards))

@@ -103,7 +103,7 @@ class RunAnalysis:
             return "".join(self.weightings)
         of = len(self._steps)
         known = self.weightings.most_common()
-        return "; ".join(f"in {count:,} of {of:,} steps {how}" for how, count in known)
+        return "; ".join(f"{how} in {count:,} of {of:,} steps" for how, count in known)
 
     def add(self, step: StepAnalysis) -> None:
         """Take in the next step."""

@@ -18,7 +18,7 @@ from gdpo.rollouts.readers import RolloutTable
 Bounds: TypeAlias = Mapping[str, float] | None
 """By the name of the reward, for those whose bound is known."""
 
-UNKNOWN_WEIGHTS = "all 1, as none are known"
+UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StepAnalysis:
     recorded: bool
     """Whether the advantages are those of the dump; else they are the estimator's."""
     weights_from: str
-    """`asked for`, `the dump` or `UNKNOWN_WEIGHTS`, and of both where some were asked for."""
+    """`as given`, `recorded` or `UNKNOWN_WEIGHTS`, and `others ...` if only some were given."""
     left_out: int
     """Rollouts that were scored and not trained on."""
     cut: float
@@ -86,14 +86,14 @@ def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) ->
         return None
     used = table.take(trained) if len(trained) < len(table) else table
     arrays = used.grouped()
-    given, weights_from = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "the dump"
+    given, weights_from = arrays.weights, UNKNOWN_WEIGHTS if table.weights is None else "recorded"
     if weights is not None:
         others = ""
         if set(table.names) - set(weights):
-            others = ", others 1" if table.weights is None else ", others by the dump"
+            others = ", others 1" if table.weights is None else ", others recorded"
         named = zip(table.names, given, strict=True)
         given = tuple(float(weights.get(name, weight)) for name, weight in named)
-        weights_from = f"asked for{others}"
+        weights_from = f"as given{others}"
     numbered = replace(used, names=("number",), weights=None, rewards=np.arange(len(used))[:, None])
     return Batch(
         table=used,
@@ -188,9 +188,7 @@ def check_weights(
     known = list(names)
     for name in weights or ():
         if known and name not in known:
-            raise ConfigError(
-                f"{what} name {name!r}, which is no reward: {did_you_mean(name, known)}"
-            )
+            raise ConfigError(f"{what}: unknown reward {name!r}: {did_you_mean(name, known)}")
 
 
 def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
@@ -261,5 +259,5 @@ class RangesSoFar:
             return finding
         if (reward.mean - low) / (high - low) < Thresholds().top:
             return finding
-        message = f"{finding.message}. It was never higher in this run: probably it is learned"
+        message = f"{finding.message}. It was never higher in this run, so it is probably learned"
         return replace(finding, severity=Severity.NOTE, message=message)

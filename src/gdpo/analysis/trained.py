@@ -95,7 +95,9 @@ def analyze_trained(
             if batch is None:
                 continue
             if batch.advantages is None:
-                raise DataError(f"{table.files[0]} is no rollout record of gdpo: no advantages")
+                raise DataError(
+                    f"{table.files[0]} is not a rollout record of gdpo: it has no advantages"
+                )
             step = analyze_step(batch, ranges, recorded_by=run.estimator, low=low, high=high)
             done.runs.setdefault(run.name, RunAnalysis(run.name)).add(step)
             advantages = replay.add(batch)
@@ -112,4 +114,4 @@ def _refuse_unread(reading: RolloutReading) -> None:
     lost = dict(reading.report.left_out)
     lost |= {notice.file: notice.what for notice in reading.report.notices.values() if notice.rows}
     for file, why in lost.items():
-        raise DataError(f"{file} is no rollout record of gdpo: {why}")
+        raise DataError(f"{file} is not a complete rollout record of gdpo: {why}")

@@ -1,4 +1,4 @@
-"""What a command line of `gdpo analyze` asks for, checked before anything is read."""
+"""The options of `gdpo analyze`, checked before any file is read."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ PAGE = Path("analysis.html")
 
 @dataclass(frozen=True, slots=True)
 class AnalyzeOptions:
-    """What a command line asks for."""
+    """Stores the checked options of one command line."""
 
     paths: tuple[Path, ...]
     reading: Mapping[str, Any]
-    """Options of `read_rollout_files`."""
+    """Keyword arguments of `read_rollout_files`."""
     weights: Mapping[str, float] | None
     low: Mapping[str, float]
     high: Mapping[str, float]
@@ -34,7 +34,7 @@ class AnalyzeOptions:
     fail_on: Severity | None
     page: Path | None
     no_page: str
-    """Why there is none, if nobody asked for none."""
+    """Why no page is written. Empty: a page is written, or none was wanted."""
 
     @classmethod
     def of(
@@ -55,24 +55,31 @@ class AnalyzeOptions:
         output: Path | None,
         report: bool,
     ) -> "AnalyzeOptions":
-        """Check it all, before anything is read.
+        """Check the options and return them.
 
         Raises:
-            ConfigError: Something is unknown, or written otherwise than it should be.
+            ConfigError: If an option has an unknown or malformed value, or if two options exclude
+                each other.
         """
         if format is not None and format not in FORMATS:
             raise ConfigError(f"--format {format}: {did_you_mean(format, FORMATS)}")
         if columns and format not in (None, "columns"):
-            raise ConfigError(f"--columns: format {format} says itself what its columns are")
+            raise ConfigError(
+                f"--columns cannot be combined with --format {format}, whose columns are known: "
+                "remove one of the two"
+            )
         if rescore is not None and rewards is not None:
-            raise ConfigError("--rescore gives all rewards, so --rewards cannot name columns")
+            raise ConfigError(
+                "--rescore cannot be combined with --rewards, because it computes all rewards: "
+                "remove one of the two"
+            )
         try:
-            asked = output is not None or not json
-            page, no_page = _page(paths, output, report=report, asked=asked)
+            wanted = output is not None or not json
+            page, no_page = _page(paths, output, report=report, wanted=wanted)
         except OSError as error:
             raise ConfigError(
-                f"{error.filename or output or PAGE}: {error.strerror}: nothing can be told of the "
-                "page's place: --output names another, --no-report wants none"
+                f"--output {error.filename or output or PAGE}: {error.strerror}. Name another "
+                "file, or give --no-report to write no page"
             ) from error
         return cls(
             paths=tuple(paths),
@@ -105,31 +112,31 @@ def _load_pt(path: Path) -> Any:
 
 
 def _page(
-    paths: Sequence[Path], output: Path | None, *, report: bool, asked: bool
+    paths: Sequence[Path], output: Path | None, *, report: bool, wanted: bool
 ) -> tuple[Path | None, str]:
-    """Where the page goes, or why there is none."""
+    """Return the file for the page, or None with the reason to print."""
     if not report and output is not None:
-        raise ConfigError("--output names a page, and --no-report wants none")
-    if not report or not asked:
+        raise ConfigError("--output cannot be combined with --no-report: remove one of the two")
+    if not report or not wanted:
         return None, ""
     if output is None and (run := _run_around_here(paths)):
-        return None, f"no page: this folder lies in {run}; --output FILE writes one"
+        return None, f"no page written, because this folder is part of {run}: give --output FILE"
     page = output or PAGE
     if page.exists() and not (page.is_file() and _is_ours(page)):
         raise ConfigError(
-            f"{page} is there, and no page of gdpo analyze: nothing else is replaced; name another "
-            "with --output, or --no-report"
+            f"{page} exists and was not written by gdpo analyze, so it is not overwritten: name "
+            "another file with --output, or give --no-report"
         )
     if not page.parent.is_dir() or not os.access(page.parent, os.W_OK):
         raise ConfigError(
-            f"{page.parent.absolute()} is no folder that can be written to: name a page elsewhere "
-            "with --output, or --no-report"
+            f"{page.parent.absolute()} is not a writable folder: name another file with --output, "
+            "or give --no-report"
         )
     return page, ""
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """The folder of rollouts that this folder is, or lies in."""
+    """Return the folder of rollouts that contains the current directory, if one does."""
     here = Path.cwd()
     for path in paths:
         folder = path.resolve() if path.is_dir() else path.resolve().parent
@@ -147,46 +154,50 @@ def _is_ours(page: Path) -> bool:
 def _names(text: str, option: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError(f"{option} names none")
+        raise ConfigError(f"{option} is empty: name at least one column")
     return names
 
 
-def _pairs(given: Sequence[str], option: str, what: str) -> dict[str, str]:
+def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
     pairs = [part.partition("=") for text in given for part in text.split(",") if part.strip()]
     for name, equals, value in pairs:
         if not (name.strip() and equals and value.strip()):
-            raise ConfigError(f"{option} {name}{equals}{value}: write {what}")
+            raise ConfigError(f"{option} {name}{equals}{value}: write {form}")
     names = [name.strip() for name, _, _ in pairs]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"{option} names {', '.join(sorted(twice))} twice")
+        raise ConfigError(f"{option} names {', '.join(sorted(twice))} twice: name each once")
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
 def _numbers(given: str, option: str) -> dict[str, float]:
     """Return a number for each name."""
     numbers: dict[str, float] = {}
-    for name, text in _pairs([given], option, "NAME=NUMBER, as correctness=1,format=0.5").items():
+    for name, text in _pairs(
+        [given], option, "NAME=NUMBER, as in correctness=1,format=0.5"
+    ).items():
         try:
             numbers[name] = float(text)
         except ValueError as error:
-            raise ConfigError(f"{option} {name}={text}: {text!r} is no number") from error
+            raise ConfigError(f"{option} {name}={text}: {text!r} is not a number") from error
         if not abs(numbers[name]) <= LARGEST:
             raise ConfigError(
-                f"{option} {name}={text}: a number is finite, and at most {LARGEST:g} in size"
+                f"{option} {name}={text}: give a finite number between -{LARGEST:g} and {LARGEST:g}"
             )
     if not numbers:
-        raise ConfigError(f"{option} names none")
+        raise ConfigError(f"{option} is empty: write NAME=NUMBER, as in correctness=1,format=0.5")
     return numbers
 
 
 def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
-    """None: none are replayed; empty: all."""
+    """Return the names to recompute. None: no estimator; empty: all of them."""
     if given is None:
         return None
     names = tuple(dict.fromkeys(n.strip() for text in given for n in text.split(",") if n.strip()))
     for name in names:
         if name != RECORDED and ":" not in name and Path(name).exists():
-            raise ConfigError(f"--estimators {name}: that is a path; name the paths first")
+            raise ConfigError(
+                f"--estimators {name}: this is a path. Name the paths before the options"
+            )
         if name != RECORDED:
             resolve_estimator(name)
     return names

@@ -1,4 +1,4 @@
-"""`gdpo analyze`, once its options are read: once, or for as long as a run goes on."""
+"""Runs `gdpo analyze` with checked options: once, or repeatedly while a run grows."""
 
 import json
 import logging
@@ -30,22 +30,22 @@ from gdpo.rollouts.readers.report import without_rewards
 _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
-"""Lines of the command around its summary: what is read, and where the page is."""
+"""Lines printed before and after the summary: the paths, and the file of the page."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
-    """Read, print, and write the page. Returns the exit code.
+    """Read the files, print the summary and write the page. Return the exit code.
 
     Raises:
-        DataError: There is nothing to analyze.
-        ConfigError: The files do not have what was asked for.
+        DataError: If there is nothing to analyze.
+        ConfigError: If no file has a reward or the recorded advantages that the options name.
     """
     console = Console(highlight=False)
     analysis = _analyzed(options)
     failed = bool(_failing(analysis, options.fail_on))
     if analysis.runs:
         _refuse_absent(analysis, options)
-    _tell(analysis, options, console, failed=failed)
+    _print_analysis(analysis, options, console, failed=failed)
     if not analysis.runs:
         raise DataError(_nothing(analysis))
     _write_page(analysis, options, console)
@@ -53,14 +53,14 @@ def run_analysis(options: AnalyzeOptions) -> int:
 
 
 def follow_runs(options: AnalyzeOptions) -> int:
-    """Say it again whenever a file is new or has grown, until Ctrl-C. Returns the exit code.
+    """Repeat the analysis whenever a file is added or grows, until Ctrl-C. Return the exit code.
 
-    Everything is read again then; reading takes at most a tenth of the time. It ends by itself
-    where something is found that fails, and has held for 5 steps in a row: with fewer steps, what
-    is found may be of the first ones alone.
+    Each repetition reads all files again. The pauses are at least ten times as long as the reading.
+    A finding that `--fail-on` names ends it once the finding has held for 5 steps in a row; a
+    finding on fewer steps may be true of the start of the run only.
 
     Raises:
-        ConfigError: The files do not have what was asked for.
+        ConfigError: If no file has a reward or the recorded advantages that the options name.
     """
     console = Console(highlight=False)
     seen: object = None
@@ -72,12 +72,12 @@ def follow_runs(options: AnalyzeOptions) -> int:
                 if now != seen:
                     seen = now
                     if bad := _look(options, console):
-                        _tell_end(bad[0], options, console)
+                        _print_end(bad[0], options, console)
                         return FAILED
             except DataError as error:  # a file that was moved away may come back
-                now = f"{error}; waiting for it"
+                now = f"{error}. Waiting for it"
                 if now != seen:
-                    _say(now, console)
+                    _print_line(now, console)
                 seen = now
             time.sleep(max(_PAUSE_S, 10 * (time.monotonic() - start)))
     except KeyboardInterrupt:
@@ -85,34 +85,35 @@ def follow_runs(options: AnalyzeOptions) -> int:
 
 
 def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
-    """Returns what fails."""
+    """Analyze once, print, and return the findings that end `--follow`."""
     analysis = _analyzed(options)
     if analysis.runs:
         _refuse_absent(analysis, options)
     if not options.json:
         console.rule(time.strftime("%H:%M:%S"))
     bad = [held for held in _failing(analysis, options.fail_on) if held.certain]
-    _tell(analysis, options, console, failed=bool(bad))
+    _print_analysis(analysis, options, console, failed=bool(bad))
     if analysis.runs:
         try:
             _write_page(analysis, options, console)
-        except OSError as error:  # the disk may have room again when it is looked at next
-            _say(f"no page: {error.filename or options.page}: {error.strerror}", console)
+        except OSError as error:  # the disk may have space again at the next repetition
+            place = error.filename or options.page
+            _print_line(f"could not write the page {place}: {error.strerror}", console)
     return bad
 
 
-def _tell_end(held: HeldFinding, options: AnalyzeOptions, console: Console) -> None:
+def _print_end(held: HeldFinding, options: AnalyzeOptions, console: Console) -> None:
     finding = held.finding
     steps = f"{held.in_a_row:,} step{'s' * (held.in_a_row != 1)}"
-    said = f"--fail-on: a {finding.severity.value} held for {steps} in a row: "
+    why = f"--fail-on: stopping, because a {finding.severity.value} held for {steps} in a row: "
     out = Console(stderr=True, highlight=False) if options.json else console
-    _say(said + finding.message, out)
+    _print_line(why + finding.message, out)
 
 
 def _sizes(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
     found: list[tuple[Path, int, int]] = []
     for file in find_files(paths, {}):
-        with suppress(OSError):  # a file may go while it is looked at
+        with suppress(OSError):  # a file may be deleted in between
             stat = file.path.stat()
             found.append((file.path, stat.st_size, stat.st_mtime_ns))
     return found
@@ -125,7 +126,7 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
             stack.enter_context(_quiet())
             stack.enter_context(_stdout_kept())
             rescorer = stack.enter_context(Rescorer(options.rescore))
-        told = stack.enter_context(_progress())
+        progress = stack.enter_context(_progress())
         return analyze(
             read_rollout_files(options.paths, **options.reading, rescore=rescorer),
             weights=options.weights,
@@ -133,13 +134,13 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
             high={**(rescorer.high if rescorer else {}), **options.high},
             replayed=options.estimators,
             sampled=options.page is not None,
-            progress=told,
+            progress=progress,
         )
 
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """No warnings of rewards: what fails is in the summary, counted and with its place."""
+    """Silence the warnings of rewards: the summary counts failures and names their place."""
     logger = logging.getLogger("gdpo.rewards")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -151,7 +152,7 @@ def _quiet() -> Generator[None]:
 
 @contextmanager
 def _stdout_kept() -> Generator[None]:
-    """What rewards print, or processes of theirs, goes to stderr: stdout is for what is found."""
+    """Send what rewards and their processes print to stderr: stdout is for the findings."""
     if sys.stdout is None:  # it was closed before the program began
         yield
         return
@@ -168,7 +169,7 @@ def _stdout_kept() -> Generator[None]:
 
 @contextmanager
 def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
-    """On a terminal, what is being read; gone when it has been."""
+    """Show the step that is being read, if stderr is a terminal."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield None
@@ -176,18 +177,20 @@ def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
     with console.status("") as status:
         read = 0
 
-        def told(table: RolloutTable) -> None:
+        def show(table: RolloutTable) -> None:
             nonlocal read
             read += len(table)
             status.update(f"step {table.steps[0]:,}: {read:,} rollouts")
 
-        yield told
+        yield show
 
 
-def _tell(analysis: Analysis, options: AnalyzeOptions, console: Console, *, failed: bool) -> None:
+def _print_analysis(
+    analysis: Analysis, options: AnalyzeOptions, console: Console, *, failed: bool
+) -> None:
     if options.json:
         everything = {"gdpo": __version__, **as_dict(analysis), "failed": failed}
-        # ASCII, so that what a file holds cannot command the terminal.
+        # ASCII, so that the text of a file cannot command the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
         return
     width = max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
@@ -198,28 +201,28 @@ def _tell(analysis: Analysis, options: AnalyzeOptions, console: Console, *, fail
 
 def _write_page(analysis: Analysis, options: AnalyzeOptions, console: Console) -> None:
     if options.page is not None:
-        told = {key: options.reading[key] for key in ("columns", "load_pt")}
-        write_rollouts_report(analysis, options.page, **told)
-    said = f"the whole page: {options.page}" if options.page is not None else options.no_page
-    if said and not options.json:
-        _say(said, console)
+        reading = {key: options.reading[key] for key in ("columns", "load_pt")}
+        write_rollouts_report(analysis, options.page, **reading)
+    line = f"page with curves and texts: {options.page}" if options.page else options.no_page
+    if line and not options.json:
+        _print_line(line, console)
 
 
-def _say(text: str, console: Console) -> None:
+def _print_line(text: str, console: Console) -> None:
     console.print(one_line(text), markup=False, emoji=False, soft_wrap=True)
 
 
 def _refuse_absent(analysis: Analysis, options: AnalyzeOptions) -> None:
-    """Raise a ConfigError where recorded advantages were asked for, and there are none."""
+    """Raise a ConfigError if `recorded` is named and no file contains advantages."""
     if RECORDED in (options.estimators or ()) and not any(run.recorded for run in analysis.runs):
         raise ConfigError(
-            f"--estimators {RECORDED}: these files hold no advantages; leave it out, and the first "
-            "estimator that is named is what the others are compared with"
+            f"--estimators {RECORDED}: these files contain no advantages. Remove {RECORDED}; the "
+            "first estimator is then the baseline"
         )
 
 
 def _failing(analysis: Analysis, worst: Severity | None) -> list[HeldFinding]:
-    """What lasted and is as bad as that, or worse; nothing if nobody asked."""
+    """Return the findings that lasted and are at least this severe. None: no finding fails."""
     if worst is None:
         return []
     severities = list(Severity)
@@ -230,11 +233,12 @@ def _failing(analysis: Analysis, worst: Severity | None) -> list[HeldFinding]:
 def _nothing(analysis: Analysis) -> str:
     report = analysis.report
     if analysis.problems:
-        return "no step could be analyzed"
-    if said := without_rewards(report):
-        return said
+        return "no step could be analyzed: see the notices above"
+    if message := without_rewards(report):
+        return message
     if report.read:
-        return "these files hold no reward: name the columns that are rewards (--rewards)"
+        return "no reward found in these files: name the reward columns with --rewards"
     if report.files or report.left_out:
-        return "no rollout could be read from these files"
-    return f"no files with rollouts there: {', '.join(ENDINGS)}, or these with .gz"
+        return "no rollout could be read from these files: see the notices above"
+    endings = ", ".join(ENDINGS)
+    return f"no rollout files found: name a file or folder with {endings} (.gz may follow)"

@@ -28,51 +28,59 @@ def analyze(
     report: Annotated[bool, Parameter(show_default=False)] = True,
     follow: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
-    """Say what each reward did in a run of any framework, from the rollouts that it left behind.
+    """Show how much each reward influenced a training run, from the run's rollout files.
 
-    Reads what TRL, verl, NeMo-RL, ms-swift, prime-rl, verifiers, slime, SkyRL, tinker-cookbook, ART
-    and open-instruct write, and any parquet, JSONL or CSV; which it is, is recognized and said. The
-    page of it is `analysis.html` in this folder, unless this is the run's own.
+    Reads rollout files of TRL, verl, NeMo-RL, ms-swift, prime-rl, verifiers, slime, SkyRL,
+    tinker-cookbook, ART and open-instruct, and any parquet, JSONL or CSV file with one row per
+    rollout. The format is detected and printed. Prints a summary and writes a page.
 
     Args:
-        paths: Files, or folders of one or several runs.
-        example: Analyze rollouts that come with gdpo: a small run in which one reward was ignored.
-        format: One of the formats, instead of recognizing it.
-        rewards: The columns that are rewards, with commas; a dot enters an object.
-        columns: MEANING=COLUMN for files of no known format, with commas or repeated; meanings are
-            step, group, prompt, completion, advantage, num_tokens, finish_reason and total.
-        group_size: Rollouts per prompt, which follow each other, where the files have no groups.
-        weights: NAME=WEIGHT with commas; of others and left out: those of the files, else 1.
-        low: NAME=VALUE with commas: the lowest value that a reward can have; of others and left
-            out: that of the files, which only gdpo's own have.
-        high: The highest value, likewise. A reward that no longer varies there is learned.
-        rescore: Give the rewards anew, by the texts: a task, a built-in reward, or module:attribute
-            of a gdpo.Reward or a list of them.
-        estimators: Give every step to these estimators anew, with commas, the first being what the
-            others are compared with; without names: to all. `recorded` is what the files have.
-        json: Print everything as JSON instead, and write no page without --output.
-        fail_on: Exit with 1 if a finding of this severity or worse lasted: warning or note. With
-            --follow: as soon as one has held for 5 steps in a row.
-        output: The page, HTML. Only a page of this command is replaced.
-        report: Write a page.
-        follow: Look for more every few seconds, and say it again, until Ctrl-C, or until --fail-on
-            ends it.
+        paths: Files with rollouts, or folders of one or several runs.
+        example: Analyze the rollouts that come with gdpo: a small run in which one reward was
+            ignored.
+        format: Format of the files. Default: detected from the field names.
+        rewards: Comma-separated columns that hold rewards. A dot enters an object, as in
+            scores.style. Default: the rewards of the format, else inferred from names and values.
+        columns: Comma-separated MEANING=COLUMN pairs for files of no known format. MEANING is step,
+            group, prompt, completion, advantage, num_tokens, finish_reason or total. Default:
+            inferred from the column names.
+        group_size: Number of rollouts per prompt, for files without group ids in which the rollouts
+            of a prompt follow each other. Default: equal prompts of a step form a group.
+        weights: Comma-separated NAME=WEIGHT pairs. Default: the weights in the files, else 1.
+        low: Comma-separated NAME=VALUE pairs: the lowest value that each reward can have. Default:
+            the range in the files, which only gdpo's own files contain.
+        high: Comma-separated NAME=VALUE pairs: the highest value that each reward can have. A
+            reward that is constant at this value counts as learned. Default: as for --low.
+        rescore: Recompute the rewards from the texts with this task, built-in reward, or
+            module:attribute (a gdpo.Reward or a list of them).
+        estimators: Recompute the advantages of every step with these comma-separated estimators, or
+            with all if none is named. The first is the baseline. `recorded` means the advantages in
+            the files.
+        json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
+        fail_on: Exit with code 1 if a finding of this severity or worse lasted for 5 steps in a
+            row, or for all steps of a shorter run: note or warning. With --follow, only 5 steps in
+            a row count.
+        output: File for the page (HTML). An existing file is overwritten only if gdpo analyze wrote
+            it. Default: analysis.html in the current directory, unless that is part of the run.
+        report: Whether to write the page. Default: --report.
+        follow: Repeat the analysis whenever a file is added or grows, until Ctrl-C or until
+            --fail-on ends it.
     """
     if example:
         from gdpo.analysis.example import EXAMPLE
 
         if paths:
-            raise ConfigError(f"--example takes no paths: leave out {paths[0]}, or --example")
+            raise ConfigError(f"--example takes no paths: remove {paths[0]} or --example")
         paths = (EXAMPLE,)
     if not paths:
-        taken = f" (--estimators has taken {', '.join(estimators)})" if estimators else ""
+        taken = f" (--estimators took {', '.join(estimators)} as names)" if estimators else ""
         raise ConfigError(
-            f"name a file or folder with rollouts first: gdpo analyze PATH{taken}; "
-            "gdpo analyze --example reads rollouts that come with gdpo"
+            f"PATH is missing: name a file or folder with rollouts before the options, as in gdpo "
+            f"analyze PATH{taken}, or run gdpo analyze --example"
         )
-    told = ", ".join(map(_shown, paths)) if len(paths) <= 3 else f"{len(paths):,} paths"
-    # Before anything heavy is imported: what reads for long should have said so.
-    print(f"reading {told}", flush=True, file=sys.stderr if json else sys.stdout)
+    names = ", ".join(map(_printable, paths)) if len(paths) <= 3 else f"{len(paths):,} paths"
+    # Printed before the heavy imports, because reading may take long.
+    print(f"reading {names}", flush=True, file=sys.stderr if json else sys.stdout)
 
     from gdpo.cli._analyze_options import AnalyzeOptions
     from gdpo.cli._analyzing import follow_runs, run_analysis
@@ -96,6 +104,6 @@ def analyze(
     return follow_runs(options) if follow else run_analysis(options)
 
 
-def _shown(path: Path) -> str:
-    """A name in a folder of somebody else's may hold anything; a terminal is not to obey it."""
+def _printable(path: Path) -> str:
+    """Return the path without control characters, which could command the terminal."""
     return str(path) if str(path).isprintable() else ascii(str(path))

@@ -35,7 +35,7 @@ class Labels:
     runs: Mapping[str, str]
     rewards: Mapping[str, str]
     seeds: Mapping[str, int] | None = None
-    """Of the runs, whose labels are those of their estimators. None: the runs are somebody else's."""
+    """Seeds of the runs, if their labels name estimators. None: the runs have no known seeds."""
 
 
 def viewer_data(
@@ -155,7 +155,7 @@ def _four_digits(value: float) -> float:
 def _chat(written: Any) -> str | list[dict[str, Any]]:
     """A text, or messages; what is neither (tokens, nothing) as it is written."""
     if written is None:
-        return "(the dump has none)"
+        return "(not in the file)"
     if isinstance(written, str):
         return written
     if not isinstance(written, list):

@@ -1,4 +1,4 @@
-"""The page of the rollouts that any framework left behind: what each reward did, and when."""
+"""The page of `gdpo analyze`: the influence of each reward on a run, and over its steps."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,33 +17,33 @@ from gdpo.diagnostics.watch import LASTING
 from gdpo.report._charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report._html import bars, finding_row, in_words, render, shortened
 from gdpo.report._viewer import Labels, count_shown, viewer_data
-from gdpo.report.rollouts_summary import scalar_alone
+from gdpo.report.rollouts_summary import advantages_from, baseline_name, scalar_only
 from gdpo.report.text import one_line, visible
 
 MARK = '<meta name="generator" content="gdpo analyze">'
-"""What tells the page from any other file."""
+"""Identifies a page that this module wrote."""
 
 _RUNS, _REWARDS, _ESTIMATORS = 6, 24, 4
-"""That the page shows, the last of them in the table of rollouts; the rest is in the JSON."""
+"""How many runs, rewards and estimators (in the table of rollouts) the page shows."""
 
 _POINTS = 16_000
-"""Of all lines together: they decide the size of the page."""
+"""Points of all lines together. They determine the size of the page."""
 
 _FINDINGS, _NOTICES = 40, 50
-"""Of a run, and of all files."""
+"""How many findings of a run, and how many notices of all files, the page shows."""
 
 _ROUNDING = 1e-12
-"""Of its size: what a curve varies by less is drawn as constant."""
+"""A curve that varies by less than this fraction of its size is drawn as constant."""
 
 
 def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> None:
-    """Write one HTML file that says what each reward did, and loads nothing from anywhere.
+    """Write a self-contained HTML page about an analysis to a file.
 
     Args:
-        analysis: See `gdpo.analysis.analyze`; with a sample, some rollouts are shown with their
-            texts, which are read from their files now.
-        file: Replaced whole, or left as it was.
-        reading: `columns` and `load_pt`, as the files were read with.
+        analysis: The result of `gdpo.analysis.analyze`. If it has a sample, the page shows these
+            rollouts with their texts, which are read from their files now.
+        file: The file to write. It is replaced as a whole, or left as it was if writing fails.
+        reading: The options `columns` and `load_pt` that the files were read with.
     """
     write_whole(file, _page(analysis, **reading))
 
@@ -60,7 +60,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
     charts, others = list(enumerate(drawn)), len(curves) + len(influence)
     path = visible(str(report.paths[0]))[-120:]
     where = path if len(report.paths) == 1 else f"{len(report.paths):,} paths"
-    question = f"What did each reward do in {where}?"
+    question = f"Influence of each reward in {where}"
     answer = " ".join(_sentences(analysis))
     lines = _what_was_read(analysis)
     return render(
@@ -83,6 +83,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         influence=charts[len(curves) : others],
         lengths=charts[others:],
         figure=_figure,
+        baseline_name=baseline_name,
         share=lambda value: percent(value) if isfinite(value) else "–",
         interval=interval,
         correlation=lambda value: f"{value:.3f}".replace("-", "−") if isfinite(value) else "–",
@@ -93,7 +94,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
 
 
 def _labels(analysis: Analysis) -> Labels:
-    """Names of runs and rewards that can be shown, each different from the others."""
+    """Return names of runs and rewards that are safe to show, each different from the others."""
     runs = [run.run for run in analysis.runs[:_RUNS]]
     rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
     path = analysis.report.paths[0]
@@ -110,7 +111,7 @@ def _distinct(names: Sequence[str], called: Mapping[str, str]) -> dict[str, str]
 
 
 def _estimators(analysis: Analysis) -> list[str]:
-    """Whose advantages are shown."""
+    """Return the estimators whose advantages are shown."""
     every = list(dict.fromkeys(name for group in analysis.sample for name in group.advantages))
     first = [name for name in (RECORDED, *every[:1], "grpo", "gdpo") if name in every]
     return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
@@ -123,37 +124,36 @@ def _setup(analysis: Analysis) -> str:
         (
             ", ".join(report.formats),
             f"{runs:,} run{'s' * (runs != 1)}, {steps:,} step{'s' * (steps != 1)}",
-            f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped",
+            f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
             f"{report.groups:,} groups",
         )
     )
 
 
 def _made_of(run: RunAnalysis) -> str:
-    """What the numbers of a run are made of."""
-    credit = "the dump’s" if run.recorded == len(run.steps) else ", ".join(sorted(run.estimators))
+    """Return what the numbers of a run are computed from."""
     more = f", {run.left_out:,} more not trained on" if run.left_out else ""
     return (
         f"{len(run.steps):,} steps, {run.rollouts:,} rollouts{more}; weights: {run.weights_from}; "
-        f"advantages: {credit}"
+        f"advantages: {advantages_from(run)}"
     )
 
 
 def _left_out(analysis: Analysis) -> str:
-    """What the page has no room for."""
+    """Return a sentence about runs and rewards that the page does not show."""
     names = {name for run in analysis.runs for name in run.names}
     counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
     left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
-    return f"{' and '.join(left)} are in --json." if left else ""
+    return f"{' and '.join(left)} are not shown; --json prints all." if left else ""
 
 
 def _figure(value: float) -> str:
-    """A number of any size, to three digits."""
+    """Return a number of any size with three digits."""
     return "–" if not isfinite(value) else f"{value:.3g}".replace("-", "−")
 
 
 def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:
-    """What lasted in a run, when, and what to do; and how much more than there is room for."""
+    """Return the run, a row for each finding that lasted, and how many are not shown."""
     found = [held for held in run.findings() if held.lasting]
     rows: list[dict[str, Any]] = []
     numbers = run.steps
@@ -165,15 +165,16 @@ def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]
 
 
 def _what_was_read(analysis: Analysis) -> list[str]:
-    """Files by format, groups, and all that was odd."""
+    """Return lines about the files by format, the groups, and every notice."""
     report = analysis.report
     return [
-        f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped",
-        *(f"format {name}: {count:,} files" for name, count in report.formats.items()),
+        f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
+        *(
+            f"format {name}: {count:,} file{'s' * (count != 1)}"
+            for name, count in report.formats.items()
+        ),
         *dict.fromkeys(
-            f"rewards: {', '.join(f.rewards)} ({f.rewards_told_by})"
-            for f in report.files
-            if f.rewards
+            f"rewards: {', '.join(f.rewards)} ({f.rewards_from})" for f in report.files if f.rewards
         ),
         f"{report.groups:,} groups by {', '.join(report.grouped_by)}",
         *report.group_findings(),
@@ -183,7 +184,7 @@ def _what_was_read(analysis: Analysis) -> list[str]:
 
 
 def _sentences(analysis: Analysis) -> Iterator[str]:
-    """The answer: the worst that lasted, and whether another estimator would change anything."""
+    """Yield the conclusion: the worst finding that lasted, and whether an estimator differs."""
     found = analysis.findings()
     warnings = [pair for pair in found if pair[1].finding.severity is Severity.WARNING]
     if warnings:
@@ -195,33 +196,34 @@ def _sentences(analysis: Analysis) -> Iterator[str]:
         yield f"{len(warnings) - 1} more warning{'s' * (len(warnings) > 2)} below."
     if not warnings:
         notes = f"; {len(found)} notes are below" if len(found) > 1 else ""
-        yield f"No warning lasted{notes}."
+        yield f"No warning lasted for {LASTING} steps in a row, or for all steps{notes}."
     yield from _estimator_sentences(analysis)
 
 
 def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
     others = [r for r in analysis.replayed if r.estimator != r.baseline and r.steps]
-    if others and analysis.report.total_alone:
-        sentence = scalar_alone(analysis.report)
+    if others and analysis.report.scalar_only:
+        sentence = scalar_only(analysis.report)
         yield f"{sentence[0].upper()}{sentence[1:]}."
     elif analysis.weights_to_give:
         yield (
-            "No estimator gives the recorded advantages with weights of 1; if the run had others, "
-            "what is told here is of another run (--weights)."
+            "No estimator gives the recorded advantages with weights of 1. If the run used other "
+            "weights, rerun with --weights: the shares on this page depend on them."
         )
         return
     elif others and all(r.same for r in others):
-        yield f"Nothing would change under {', '.join(one_line(r.estimator) for r in others)}."
+        names = ", ".join(one_line(r.estimator) for r in others)
+        yield f"Those of {names} equal {baseline_name(others[0])} up to a factor."
     for each in others:
         if each.estimator == "gdpo" and not each.same:
             yield (
-                f"Under gdpo {percent(each.sign_flips)} of the rollouts would be pushed the other "
-                f"way than under {each.baseline}."
+                f"Compared with {baseline_name(each)}, those of gdpo have the opposite sign for "
+                f"{percent(each.sign_flips)} of the rollouts."
             )
 
 
 def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """The mean of each reward over the steps, a line per run."""
+    """Return a chart per reward: its mean at each step, one line per run."""
     return [
         _chart(
             label,
@@ -234,7 +236,7 @@ def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> lis
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Influence, and zero-variance groups, of every reward of a run."""
+    """Return two charts per run: influence share and zero-variance groups of every reward."""
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
@@ -250,7 +252,7 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
 def _influence_chart(
     run: RunAnalysis, title: str, names: Sequence[str], shown: Labels, points: int
 ) -> Chart:
-    """The influence share of each reward over the last groups, with its interval as a band."""
+    """Return the chart of influence shares over the last groups, with intervals as bands."""
     steps = np.array(run.steps, np.float64)
     lines: list[Line] = []
     for place, name in enumerate(names):
@@ -264,7 +266,7 @@ def _influence_chart(
 
 
 def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
-    """The mean of each reward by the tokens of the completion, a line per run."""
+    """Return a chart per reward: its mean by tokens of the completion, one line per run."""
     charts: list[Chart] = []
     for name, label in shown.rewards.items():
         found = {run: bins for run, bins in lengths.items() if run in shown.runs}
@@ -283,9 +285,9 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
 
 
 def _by_length(place: int, run: str, bins: LengthBins, name: str, size: int) -> Line:
-    """The means of a run whose completions may be shorter than those of others."""
+    """Return the line of a run, padded if its completions are shorter than those of others."""
     counts, means = bins.counts(name), bins.means(name)
-    notes = [f"of {n:,.0f} rollout{'s' * (n != 1)}" if n else "" for n in counts.tolist()]
+    notes = [f"mean of {n:,.0f} rollout{'s' * (n != 1)}" if n else "" for n in counts.tolist()]
     shorter = size - len(means)
     means = np.pad(means, (0, shorter), constant_values=nan)
     return Line(run, place % COLOURS, means, note=(*notes, *[""] * shorter))
@@ -299,7 +301,7 @@ def _chart(
     *,
     low: float | None = None,
 ) -> Chart:
-    """Curves over the steps; of several runs over the steps of all of them."""
+    """Return a chart of curves over the steps of all runs that it shows."""
     found = list(curves)
     steps = np.unique(np.concatenate([np.array(run.steps, np.float64) for run, _, _ in found]))
     lines: list[Line] = []

@@ -1,6 +1,6 @@
-"""What the rewards of recorded rollouts did, in 20 lines of a terminal.
+"""The summary of `gdpo analyze`: 20 lines for a terminal.
 
-Every text of a file is made visible: none of it can command the terminal.
+Control characters in the text of a file are made visible, so that they cannot command the terminal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,49 +12,49 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from gdpo.analysis import Analysis
-from gdpo.analysis.replay import Replayed
+from gdpo.analysis.replay import RECORDED, Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
-from gdpo.diagnostics.watch import HeldFinding
+from gdpo.diagnostics.watch import LASTING, HeldFinding
 from gdpo.report.text import one_line
 from gdpo.rollouts.readers import ReadReport
 from gdpo.rollouts.readers.formats import WORDLESS
-from gdpo.rollouts.readers.inference import NO_REWARD, TOTAL_ALONE
+from gdpo.rollouts.readers.inference import NOT_REWARDS, SCALAR_ONLY
 from gdpo.rollouts.readers.report import ready_command
 
 LINES = 20
-"""What fits on a screen; the worst finding and three rewards are printed in any case."""
+"""Lines that fit on a screen. The worst finding and three rewards are printed in any case."""
 
 _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
-"""Oddities and rewards that are listed, and characters of a name and of a problem, at most."""
+"""Limits: notices listed, rewards listed, characters of a name, characters of a problem."""
 
 _FINDING = 6
-"""Lines that are left to a finding, the heading of the rewards, and the count of the others."""
+"""Lines reserved for a finding, the heading of the rewards, and the count of other findings."""
 
 _PLACE = 40
-"""Cells of the name of a file that are kept in any case: what to do about it is never cut."""
+"""Cells of a file name that are always kept."""
 
 _WHOLE = 500
-"""Cells of the sentence about it, whose end says what to do."""
+"""Cells of the sentence about that file. The end of the sentence says what to do."""
 
 _LEAST = 14
-"""Cells of a name that are kept."""
+"""Cells of a name that are always kept."""
 
 _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
 
 def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES) -> list[Text]:
-    """Lines to be printed with rich: what was read, the rewards, and the findings, worst first.
+    """Return lines to print with rich: what was read, the rewards, and the worst findings first.
 
     Args:
-        analysis: See `gdpo.analysis.analyze`.
-        width: Of the terminal; long lines are cut into several.
-        room: Lines that there is room for.
+        analysis: The result of `gdpo.analysis.analyze`.
+        width: Width of the terminal, in cells. Longer lines are wrapped.
+        room: Number of lines that fit. Default: 20.
     """
     lines = [*_wrapped(_read(analysis.report), width)]
-    if command := ready_command(analysis.report):  # whole, on a line to be copied
-        lines.append(Text(f"  to choose others: {one_line(command)}"))
+    if command := ready_command(analysis.report):  # on one line, so that it can be copied
+        lines.append(Text(f"  to choose other rewards: {one_line(command)}"))
     lines += _odd(analysis, width)
     lines += [line for run in analysis.runs[:2] for line in _wrapped([_run(run, analysis)], width)]
     if len(analysis.runs) > 2:
@@ -64,25 +64,31 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
-    """What every estimator would have made of the same rollouts; nothing if none was asked for."""
+    """Return lines that compare the estimators on the same rollouts. Empty: none were recomputed.
+
+    Args:
+        analysis: The result of `gdpo.analysis.analyze`.
+        width: Width of the terminal, in cells.
+    """
     replayed = analysis.replayed
     if not replayed or not analysis.runs:
         return []
     first = replayed[0]
     heading = (
-        f"the same rollouts under every estimator, beside {one_line(first.baseline)} "
+        f"advantages of the same rollouts, compared with {baseline_name(first)} "
         f"({_count(first.steps, 'step')}, {_count(first.groups, 'group')})"
     )
-    rows = [("estimator", "correlation", "other sign", "groups die", "revive", "scale", "")]
-    alone = analysis.report.total_alone
-    rows += [_replayed_cells(each, alone=alone) for each in replayed if each.steps]
-    verdict = [scalar_alone(analysis.report)] if alone else _verdict(replayed)
+    headings = ("estimator", "correlation", "sign flips", "signal lost", "signal gained", "scale")
+    rows = [(*headings, "")]
+    scalar = analysis.report.scalar_only
+    rows += [_replayed_cells(each, scalar=scalar) for each in replayed if each.steps]
+    verdict = [scalar_only(analysis.report)] if scalar else _verdict(replayed)
     sentences = [*verdict, *_gain(analysis), *_not_replayed(replayed)]
     if analysis.weights_to_give:
         sentences.insert(
             0,
-            "none of them gives the recorded advantages with weights of 1: if the run had others, "
-            "give --weights, and look again",
+            "no estimator gives the recorded advantages with weights of 1: if the run used other "
+            "weights, rerun with --weights",
         )
     return [Text(heading, style="bold"), *_table(rows, width), *_wrapped(sentences, width)]
 
@@ -90,54 +96,62 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
 def _read(report: ReadReport) -> Iterator[str]:
     formats = list(report.formats.items())
     if len(formats) == 1:
-        told_by = one_line(report.files[0].told_by)
         name, count = formats[0]
-        yield f"{name}: {_count(count, 'file')}{', ' if told_by else ''}{told_by}"
+        how = one_line(report.files[0].format_from)
+        yield f"format {name} ({_count(count, 'file')}){', ' if how else ''}{how}"
     elif formats:
-        yield "; ".join(f"{name}: {_count(n, 'file')}" for name, n in formats)
-    skipped = f"{report.rows:,} rows = {report.read:,} read + {report.skipped:,} skipped"
+        yield "formats " + ", ".join(f"{name} ({_count(n, 'file')})" for name, n in formats)
     left = len(report.left_out)
-    yield skipped + (f"; {_count(left, 'file')} not read" if left else "")
+    more = f"; {_count(left, 'file')} not read" if left else ""
+    yield f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped{more}"
     sources = [
-        file.rewards_told_by
+        file.rewards_from
         for file in report.files
-        if file.rewards and (file.guessed or file.rewards_told_by.startswith(TOTAL_ALONE))
+        if file.rewards and (file.guessed or file.rewards_from.startswith(SCALAR_ONLY))
     ]
-    sources += [f.rewards_told_by for f in report.files if NO_REWARD in f.rewards_told_by]
+    sources += [f.rewards_from for f in report.files if NOT_REWARDS in f.rewards_from]
     remedy = ""
-    if report.total_alone:
-        wordless = _wordless(report)
-        remedy = ", nor texts for --rescore" if wordless else "; --rescore gives the parts back"
+    if report.scalar_only:
+        remedy = "; --rescore recomputes the components from the texts"
+        if _wordless(report):
+            remedy = "; they contain no texts either, so --rescore cannot recompute components"
     if sources:
         yield f"rewards: {'; '.join(map(one_line, dict.fromkeys(sources)))}{remedy}"
 
 
-def scalar_alone(report: ReadReport) -> str:
-    """What is said of estimators where there is nothing but a scalar reward."""
+def baseline_name(replayed: Replayed) -> str:
+    """Return the baseline of a comparison as a noun phrase."""
+    if replayed.baseline == RECORDED:
+        return "the recorded advantages"
+    return f"the advantages of {one_line(replayed.baseline)}"
+
+
+def scalar_only(report: ReadReport) -> str:
+    """Return the sentence about estimators for files that contain only a scalar reward."""
     sentence = (
         "these files contain only a scalar reward, so estimators that differ in how they combine "
-        "rewards (gdpo, mo_grpo, ...) cannot be told apart; those without a per-group std still "
-        "differ"
+        "rewards (gdpo, mo_grpo, ...) give the same advantages; those without a per-group std "
+        "still differ"
     )
     if _wordless(report):
         return sentence
-    return f"{sentence} (--rescore gives the rewards one by one)"
+    return f"{sentence}. --rescore recomputes the rewards one by one"
 
 
 def _wordless(report: ReadReport) -> bool:
-    """Whether no file has texts that could be scored anew."""
+    """Return whether no file contains texts that could be rescored."""
     return all(file.format in WORDLESS for file in report.files)
 
 
 def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
-    """What was wrong with files, groups and steps."""
+    """Return lines about problems with files, groups and steps."""
     report = analysis.report
     oddities = [("", text) for text in report.group_findings()] + report.odd_places()
     oddities += [("", f"{why} ({count:,} rollouts)") for why, count in analysis.problems.items()]
     if len(oddities) > _NOTICES:
         oddities = [
             *oddities[: _NOTICES - 1],
-            ("", f"and {len(oddities) - _NOTICES + 1:,} more: --json has all"),
+            ("", f"and {len(oddities) - _NOTICES + 1:,} more notices (--json prints all)"),
         ]
     for place, what in oddities:
         text = _without_middle(one_line(_with_options(what)), _WHOLE)
@@ -147,20 +161,19 @@ def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
 
 
 def _with_options(text: str) -> str:
-    """What is an argument in Python is an option here."""
+    """Replace names of Python arguments with names of options."""
     text = text.replace("group_size=", "--group-size ").replace("group_size", "--group-size")
-    text = text.replace(
-        "name the format, or the columns", "name the format (--format) or --columns"
-    )
-    return text.replace("(columns)", "(--columns)").replace("(low, high)", "(--low, --high)")
+    for name in ("format", "columns", "rewards"):
+        text = text.replace(f"({name})", f"(--{name})")
+    return text.replace("(low, high)", "(--low, --high)")
 
 
 def _run(run: RunAnalysis, analysis: Analysis) -> str:
     numbers, report, span = run.steps, analysis.report, ""
     if len(numbers) > 1:
         apart = {later - step for step, later in pairwise(numbers)}
-        # A log may hold one step of several alone.
-        every = f", one in {min(apart):,}" if len(apart) == 1 and min(apart) > 1 else ""
+        # A run may record only every N-th step.
+        every = f", every {min(apart):,}" if len(apart) == 1 and min(apart) > 1 else ""
         span = f" ({min(numbers):,} to {max(numbers):,}{every})"
     groups = ""
     if len(analysis.runs) == 1:
@@ -168,16 +181,22 @@ def _run(run: RunAnalysis, analysis: Analysis) -> str:
         usual = f"of {size}" if len(report.group_sizes) == 1 else f"mostly of {size}"
         by = ", ".join(report.grouped_by)
         groups = f"; {_count(report.groups, 'group')} {usual}, by {by}"
-    credit = [f"{', '.join(sorted(run.estimators))}'s"] if run.recorded < len(numbers) else []
-    if run.recorded:
-        where = f" in {run.recorded:,} steps" if credit else ""
-        credit.insert(0, f"the dump's{where}")
     return (
         f"{f'{one_line(run.run)}: ' if run.run else ''}{_count(len(numbers), 'step')}{span}, "
         f"{run.rollouts:,} rollouts"
         f"{f' ({run.left_out:,} more not trained on)' if run.left_out else ''}{groups}; "
-        f"weights: {run.weights_from}; advantages: {', '.join(credit)}"
+        f"weights: {run.weights_from}; advantages: {advantages_from(run)}"
     )
+
+
+def advantages_from(run: RunAnalysis) -> str:
+    """Return whether the advantages of a run are recorded or computed, and with which estimator."""
+    computed = f"computed with {one_line(', '.join(sorted(run.estimators)))}"
+    if not run.recorded:
+        return computed
+    if run.recorded == len(run.steps):
+        return "recorded"
+    return f"recorded in {run.recorded:,} of {_count(len(run.steps), 'step')}, else {computed}"
 
 
 def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
@@ -197,7 +216,7 @@ def _rewards(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
         cells = [(*row, share) for row, share in zip(cells, missing, strict=False)]
     yield from _table([headings, *cells], width)
     if len(rows) > most:
-        yield Text(f"and {len(rows) - most:,} more: --json has all", style="dim")
+        yield Text(f"and {len(rows) - most:,} more rewards (--json prints all)", style="dim")
 
 
 def _cells(reward: RewardOverall) -> tuple[str, ...]:
@@ -214,13 +233,15 @@ def _cells(reward: RewardOverall) -> tuple[str, ...]:
 def _findings(analysis: Analysis, width: int, room: int) -> Iterator[Text]:
     found = analysis.findings()
     if not found and analysis.runs:
-        yield Text("nothing found that lasted", style="green")
+        yield Text(
+            f"no finding lasted for {LASTING} steps in a row, or for all steps", style="green"
+        )
     for place, (run, held) in enumerate(found):
         lines = list(_finding(run if len(analysis.runs) > 1 else None, held, width))
         last = place == len(found) - 1
         if place >= 1 and len(lines) + (not last) > room:
             rest = _count(len(found) - place, "more finding")
-            yield Text(f"and {rest}: --json has all", style="dim")
+            yield Text(f"and {rest} (--json prints all)", style="dim")
             return
         room -= len(lines)
         yield from lines
@@ -238,21 +259,23 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
         yield Text(line)
 
 
-def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
-    """Return a row of the table; of a scalar reward alone, equal estimators may still differ."""
+def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
+    """Return a row of the table. `scalar`: the files contain only a scalar reward."""
     if replayed.estimator == replayed.baseline:
         verdict = ""
     elif replayed.problem:
         verdict = "fails"
     elif replayed.same:
-        verdict = "cannot be told apart" if alone else "nothing would change"
+        verdict = "no difference with a scalar reward" if scalar else "no difference"
     elif replayed.changed == replayed.steps:
-        verdict = "changes every step"
+        verdict = "differs on every step"
     else:
-        verdict = f"changes {_count(replayed.changed, 'step')}"
+        verdict = f"differs on {_count(replayed.changed, 'step')}"
     return (
         _name(replayed.estimator),
-        "–" if replayed.correlation != replayed.correlation else f"{replayed.correlation:z.3f}",
+        "–"
+        if replayed.correlation != replayed.correlation
+        else f"{replayed.correlation:z.3f}".replace("-", "−"),
         _share(replayed.sign_flips),
         f"{replayed.signal_lost:,}",
         f"{replayed.signal_gained:,}",
@@ -264,36 +287,36 @@ def _replayed_cells(replayed: Replayed, *, alone: bool) -> tuple[str, ...]:
 def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
     others = [r for r in replayed if r.estimator != r.baseline and r.steps]
     same = [r.estimator for r in others if r.same]
-    if others and len(same) == len(others):
-        yield f"nothing would change under any of them: it is {others[0].baseline}, scaled"
-    elif same:
-        yield f"nothing would change under {', '.join(map(one_line, same))}"
+    if same:
+        names = ", ".join(map(one_line, same))
+        which = "those of all estimators" if len(same) == len(others) else f"those of {names}"
+        yield f"no difference: {which} equal {baseline_name(others[0])} up to a factor"
 
 
 def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
     for each in replayed:
         if each.steps and each.problem:
-            where = f"{one_line(each.estimator)} fails after {_count(each.steps, 'step')}"
+            where = f"{one_line(each.estimator)} failed after {_count(each.steps, 'step')}"
             yield _cut(f"{where}: {one_line(each.problem)}", _PROBLEM)
         elif not each.steps:
-            why = each.problem or f"nothing to compare: no step has {each.baseline} advantages too"
-            yield _cut(f"not replayed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
+            why = each.problem or f"no step has advantages of {each.baseline} to compare with"
+            yield _cut(f"not computed: {one_line(each.estimator)}: {one_line(why)}", _PROBLEM)
 
 
 def _gain(analysis: Analysis) -> Iterator[str]:
     gains = [g for run in analysis.runs for g in run.batch_gains().tolist() if g == g]
     if gains:
         yield (
-            f"GDPO's batch step multiplies with {median(gains):.3g} "
+            f"GDPO's batch normalization multiplies the advantages by {median(gains):.3g} "
             f"(median; {min(gains):.3g} to {max(gains):.3g} over the steps)"
         )
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
-    """Columns under each other: names and remarks to the left, numbers to the right.
+    """Align names and remarks to the left, and numbers to the right.
 
-    Names that are too wide for the terminal are cut in their middle, the widest column first; where
-    that would leave too little of them, they are whole, and the terminal breaks the lines.
+    Names that do not fit are shortened in the middle, the widest column first. If too little of
+    them would remain, they are printed whole, and the terminal wraps the lines.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
     names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator")]
@@ -313,7 +336,7 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
 
 
 def _without_middle(text: str, size: int) -> str:
-    """In so many cells of the terminal: names that begin alike often end otherwise."""
+    """Shorten a text in the middle to `size` cells: similar names often differ at the end."""
     if cell_len(text) <= size:
         return text
     end, start = (size - 1) // 2, size - 1 - (size - 1) // 2
@@ -342,4 +365,4 @@ def _share(value: float) -> str:
 
 
 def _number(value: float) -> str:
-    return "–" if value != value else f"{value:.3g}"
+    return "–" if value != value else f"{value:.3g}".replace("-", "−")

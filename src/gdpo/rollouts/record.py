@@ -80,13 +80,13 @@ def write_rollouts(
         DataError: There are none, or they have different rewards.
     """
     if not rollouts:
-        raise DataError(f"{path}: a step without rollouts has no record")
+        raise DataError(f"{path}: the step has no rollouts to record")
     names = list(rollouts[0].rewards)
     for rollout in rollouts:
         if list(rollout.rewards) != names or list(rollout.weights) != names:
             raise DataError(
-                f"{path}: all rollouts of a step need the same rewards and weights, in the same "
-                f"order: {names}; group {rollout.group_id}, sample {rollout.sample_id} has "
+                f"{path}: all rollouts of a step need the rewards and weights {names}, in this "
+                f"order, but group {rollout.group_id}, sample {rollout.sample_id} has "
                 f"{list(rollout.rewards)}"
             )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
             row["extra"] = json.loads(row["extra"])
         return [Rollout(**row) for row in rows]
     except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
-        raise DataError(f"{path} is no rollout record of gdpo: {error}") from error
+        raise DataError(f"{path} is not a rollout record of gdpo: {error}") from error
 
 
 def read_declared(schema: Any) -> object:
@@ -213,14 +213,14 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
         DataError: There are none, or they differ in their rewards or weights.
     """
     if not rollouts:
-        raise DataError("no rollouts: there is nothing to put into arrays")
+        raise DataError("rollouts is empty: give at least one")
     names, weights = tuple(rollouts[0].rewards), tuple(rollouts[0].weights.values())
     groups: dict[tuple[int, int], list[Rollout]] = {}
     for rollout in rollouts:
         if tuple(rollout.rewards) != names or tuple(rollout.weights.values()) != weights:
             raise DataError(
                 f"step {rollout.step} has other rewards or weights than step {rollouts[0].step}: "
-                f"put together only rollouts of one recipe"
+                "give only rollouts of runs with the same rewards and weights"
             )
         groups.setdefault((rollout.step, rollout.group_id), []).append(rollout)
     size = max(len(group) for group in groups.values())

@@ -41,7 +41,7 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
             file.rename(moved)
     except OSError as error:
         raise ConfigError(
-            f"{folder} holds rollouts of an earlier run, which cannot be moved into {earlier}: "
+            f"{folder} contains rollouts of an earlier run, which cannot be moved to {earlier}: "
             f"{error}. Name another folder"
         ) from error
 
@@ -78,8 +78,8 @@ class StepWriter:
                 probe.write(_PROBE)
         except OSError as error:
             raise ConfigError(
-                f"{self.folder}: rollouts cannot be written there: {error}. Name a folder that can "
-                "be written to and has space left"
+                f"{self.folder}: cannot write rollouts: {error}. Name a writable folder on a disk "
+                "with free space"
             ) from error
 
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
@@ -108,8 +108,8 @@ class StepWriter:
     def _lose(self, step: int, file: Path, error: OSError) -> None:
         if not self._lost:
             logger.warning(
-                "ROLLOUTS ARE BEING LOST: %s cannot be written: %s. The run goes on, and every "
-                "later step is tried; until it is said here that one was written, none is",
+                "ROLLOUTS ARE BEING LOST: cannot write %s: %s. Free disk space. The run continues "
+                "and tries again at every step; a message follows when a step was written",
                 file,
                 error,
             )
@@ -121,6 +121,9 @@ class StepWriter:
         lost = self._lost - {step}  # an earlier batch of this step is in the file now
         which = f", from {min(lost)} to {max(lost)}" if lost else ""
         logger.warning(
-            "%s was written again; steps not recorded, or in part: %d%s", file, len(lost), which
+            "rollouts are recorded again, from %s on. Steps not recorded completely: %d%s",
+            file,
+            len(lost),
+            which,
         )
         self._lost.clear()

@@ -105,7 +105,7 @@ def open_file(
             return None
         numbers = numbers_by_path(record[1], but=frozenset()).items()
         _offer(file, (path for path, value in numbers if is_number(value)), kinds_in(record[1]))
-        form, file.told_by = format_of_records(found.kind, asked, record[1])
+        form, file.format_from = format_of_records(found.kind, asked, record[1])
         _begin(file, form)
         return _of_records(found, asked, file, form, chain([record], source), texts=texts)
     if found.kind == "csv":
@@ -164,7 +164,7 @@ def _table_format(found: RolloutFile, asked: Asked, file: FileReport, schema: An
     fields = _fields_of(schema)
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
     _offer(file, numbers, fields)
-    form, file.told_by = format_of(found.kind, asked, fields, numbers)
+    form, file.format_from = format_of(found.kind, asked, fields, numbers)
     _begin(file, form)
     return form
 
@@ -182,7 +182,7 @@ def _fields_of(schema: Any) -> dict[str, Kind]:
     """
     repeated = [name for name, count in Counter(schema.names).items() if count > 1]
     if repeated:
-        raise DataError(f"it has several columns called {listed(repeated)}; rename them")
+        raise DataError(f"several columns are called {listed(repeated)}: rename them")
     return {column.name: kind_of_type(column.type) for column in schema}
 
 
@@ -299,7 +299,7 @@ def _rows_of(
         if why:
             file.reject(line, why)
         elif not rows:
-            file.note(line, "it holds no rollout")
+            file.note(line, "the record contains no rollout")
         file.count(len(rows))
         for row in rows:
             if asked.rewards:
@@ -320,8 +320,8 @@ def _understood(
     except DataError as error:
         return [], str(error)
     except KeyError as error:
-        return [], f"no field {error} of format {form}"
+        return [], f"the field {error} of format {form} is missing"
     except RecursionError:
-        return [], "a field is nested too deep to be read"
+        return [], "a field is nested too deeply to be read"
     except _ODD as error:
-        return [], f"its fields are not those of {form} ({type(error).__name__})"
+        return [], f"the fields do not have the types of format {form} ({type(error).__name__})"

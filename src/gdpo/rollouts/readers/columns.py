@@ -18,11 +18,11 @@ from jaxtyping import Bool, Int, Int64, UInt64
 
 from gdpo.rollouts.readers.inference import Inner, Kind, Layout, Values
 from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
-from gdpo.rollouts.readers.report import FileReport
+from gdpo.rollouts.readers.report import BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
 
 LARGEST = 1e60
 """A number beyond it is not used: squares of weighted rewards, and their sums, must stay finite."""
-NO_NUMBER = "no number, and counts as missing"
+NO_NUMBER = "not a number, and counts as missing"
 _BOOLEAN = {"true": 1.0, "false": 0.0}
 _MISSING = frozenset(
     {"", "nan", "-nan", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a"}
@@ -66,10 +66,10 @@ class Column:
             return self.values
         for odd, why in (
             (self.wrong, NO_NUMBER),
-            (np.isnan(self.values) & ~self.missing & ~self.wrong, "NaN"),
+            (np.isnan(self.values) & ~self.missing & ~self.wrong, "NaN, and counts as missing"),
             (np.isinf(self.values), "infinite, and counts as missing"),
             (np.isfinite(size) & ~good, f"beyond {LARGEST:g}, and counts as missing"),
-            (self.texts & good, "the text of a number, and counts as it"),
+            (self.texts & good, "the text of a number, and is read as that number"),
         ):
             if odd.any():
                 count = int(np.sum(odd))
@@ -164,8 +164,8 @@ class Batch:
     def grouped_by(self, rows: Rows) -> str:
         """By what some of them are put into groups: a few may lack it."""
         if self.has_group[rows].any():
-            return "ids in the dump"
-        return "repeated prompts" if self.has_prompt[rows].any() else "nothing"
+            return BY_IDS
+        return BY_PROMPT if self.has_prompt[rows].any() else BY_NOTHING
 
 
 def batch_of_rows(
@@ -384,7 +384,7 @@ def _groups(batch: Any, known: Layout, file: FileReport) -> Int64[np.ndarray, " 
         column = _as_whole(column)
     if column.null_count:
         row = file.numbered + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        what = f"no {path}, where others have one: put into one group"
+        what = f"no {path}, although other rollouts have one: put into one group"
         file.note(row, what, count=column.null_count)
     return group_keys(column)
 

@@ -32,7 +32,7 @@ _DROPPED = re.compile(r"dropped-\d{4}-\d\d-\d\dT[-\d]+")
 _OF_A_RUN = frozenset({"recipe.yaml", "environment.json"})
 _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
 """TRL's, which holds one step."""
-_SET_ASIDE = "set aside when this run began or was resumed; give the folder to read it"
+_SET_ASIDE = "set aside when this run began or was resumed: name the folder to read it"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
@@ -79,7 +79,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
     for path in paths:
         left_out.pop(path, None)  # in one folder it was left out, and it is named itself
     if any(not file.evaluation for file in found.values()):
-        why = "rollouts of an evaluation; give its folder to read them"
+        why = "rollouts of an evaluation: name the folder to read them"
         left_out |= {file.path: why for file in found.values() if file.evaluation}
     kept = [file for file in found.values() if file.path not in left_out]
     return sorted(kept, key=lambda file: (file.run, _natural(file.path.relative_to(root))))
@@ -99,7 +99,7 @@ def without_twins(
     for file in files:
         twin = records.get(_step_of(file)) if _OF_A_STEP.fullmatch(file.path.name) else None
         if twin is not None and recorded(twin):
-            left_out[file.path] = f"gdpo's record has its step as well: {twin.parent}"
+            left_out[file.path] = f"gdpo recorded the same step in {twin.parent}"
     return [file for file in files if file.path not in left_out]
 
 
@@ -133,7 +133,7 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
         folders[:] = sorted(n for n in folders if n not in aside and not _CHECKPOINT.match(n))
         for linked in (Path(folder, name) for name in folders):
             if linked.is_symlink() and not linked.resolve().is_relative_to(root):
-                left_out[linked] = "a link to a folder elsewhere: name it as well to read it"
+                left_out[linked] = "a link to a folder elsewhere: name that folder too to read it"
         for file in (Path(folder, name) for name in sorted(names)):
             why = "" if file.name.startswith(".") else _why_not(file)
             if why is None:
@@ -145,13 +145,13 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 def _why_not(file: Path) -> str | None:
     """Why a file of a folder is not read; empty: it is nothing to be read; None: it is read."""
     if file.suffix.lower() in _PACKED and kind_of(file.with_suffix("")):
-        return "it is compressed, and not by gzip: decompress it first"
+        return "compressed, but not with gzip: decompress it first"
     if not kind_of(file):
         return ""
     try:
         if file.is_file():
             return None
-        return "a link that leads nowhere" if file.is_symlink() else "no regular file"
+        return "a broken link" if file.is_symlink() else "not a regular file"
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"
 
@@ -164,7 +164,7 @@ def _root(paths: Sequence[Path]) -> Path:
         except OSError as error:  # such as a name that is too long
             why = f" ({error.strerror})"
         if why is not None:
-            raise DataError(f"{path}: there is no such file or folder{why}")
+            raise DataError(f"{path}: no such file or folder{why}. Check the path")
     folders = [path if path.is_dir() else path.parent for path in paths]
     return folders[0] if len(set(folders)) == 1 else Path(os.path.commonpath(folders))
 
@@ -210,11 +210,11 @@ def _is_read(file: RolloutFile, left_out: dict[Path, str]) -> bool:
     if file.path.name in _NO_ROLLOUTS:
         return False
     if file.kind == "pkl":
-        left_out[file.path] = "a pickle can run any program when it is read"
+        left_out[file.path] = "a pickle can run any program when it is loaded: convert it to JSONL"
     elif "effective" in parts:
         twin = Path(*["all" if part == "effective" else part for part in parts])
         if twin.is_file():
-            left_out[file.path] = "its rollouts are in 'all' as well"
+            left_out[file.path] = "the same rollouts are in the folder 'all'"
     return file.path not in left_out
 
 

@@ -163,19 +163,21 @@ def format_of(
     if asked.format is not None:
         form = named(asked.format, kind, fields)
         if form is None:
-            raise DataError(f"format {asked.format} is not written as {kind}")
-        return form, "as asked for"
+            raise DataError(
+                f"format {asked.format} is not stored in {kind} files: correct the name (format)"
+            )
+        return form, "as given"
     form = recognized(kind, fields, record) if asked.columns is None else None
     if form is not None:
-        return form, f"recognized by its fields {', '.join(sorted(form.fields))}"
+        return form, f"detected from the fields {', '.join(sorted(form.fields))}"
     by_columns = asked.columns is not None or asked.rewards is not None
     if by_columns or looks_rewarded(fields, numbers):
         form = named("columns", kind, fields)
         assert form is not None
-        return form, "read by its columns"
+        return form, "read by column names"
     raise DataError(
-        f"no format of rollouts that is known has the fields {listed(fields)}; name the "
-        "format, or the columns"
+        f"unknown format, with the fields {listed(fields)}: name the format (format), the meaning "
+        "of the columns (columns) or the rewards (rewards)"
     )
 
 
@@ -187,16 +189,16 @@ def format_of_records(kind: str, asked: Asked, record: Record) -> tuple[Format, 
     """
     fields = kinds_in(record)
     numbers = records.numbers_by_path(record, but=frozenset())
-    form, told_by = format_of(kind, asked, fields, numbers, record)
+    form, how = format_of(kind, asked, fields, numbers, record)
     if form.wordless and asked.rescore is not None:
         raise DataError(
-            f"files of {form.name} hold no texts that could be scored anew: leave --rescore out, "
-            "and its own rewards are read"
+            f"files of {form.name} contain no texts that could be rescored: remove --rescore to "
+            "read the rewards in the files"
         )
     if form.rows is None:
         known = layout(asked.columns, fields)
         form = Format(form.name, "", form.fields, records.rows_by(known), known=known)
-    return form, told_by
+    return form, how
 
 
 def layout_of(form: str, asked: Asked, fields: Mapping[str, Kind]) -> Layout:

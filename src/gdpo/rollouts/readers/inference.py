@@ -21,15 +21,15 @@ from gdpo.errors import ConfigError, DataError
 Kind: TypeAlias = Literal["number", "text", "empty", "object", "other"]
 Values: TypeAlias = Float[np.ndarray, " rollout"]
 
-TOTAL_ALONE = "the total alone"
-"""How the words begin that tell how such a reward was told."""
+SCALAR_ONLY = "scalar reward only"
+"""How the phrase about the rewards of a file begins, if it contains only one scalar reward."""
 MEANINGS = (
     *("step", "group", "prompt", "completion", "advantage", "num_tokens", "finish_reason"),
     "total",
 )
 """What a column may be said to mean."""
-NO_REWARD = "; no reward: "
-"""What stands before the numbers that are taken for none."""
+NOT_REWARDS = "; not rewards: "
+"""What precedes the numbers that are not read as rewards."""
 
 
 class Inner(str):
@@ -69,8 +69,8 @@ def listed(names: Collection[str]) -> str:
 
 
 def passed_over(names: Sequence[str]) -> str:
-    """What is told of columns of numbers that are taken for no rewards."""
-    return f"{NO_REWARD}{listed(names)}" if names else ""
+    """Return the end of a phrase that lists numbers which are not read as rewards."""
+    return f"{NOT_REWARDS}{listed(names)}" if names else ""
 
 
 LOOKED_AT = 4096
@@ -193,11 +193,14 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
     for meaning, column in said.items():
         if meaning not in MEANINGS:
             raise ConfigError(
-                f"columns: nothing is called {meaning!r}: {did_you_mean(meaning, MEANINGS)}"
+                f"columns: unknown meaning {meaning!r}: {did_you_mean(meaning, MEANINGS)}"
             )
         dots = [place for place, letter in enumerate(column) if letter == "."]
         if not any(column[:end] in fields for end in (*dots, len(column))):
-            raise DataError(f"no column {column!r} for the {meaning}; it has {listed(fields)}")
+            raise DataError(
+                f"no column {column!r} for the {meaning}; the fields are {listed(fields)}: correct "
+                "the name (columns)"
+            )
     guessed = {meaning: _first(meaning, fields, said.values()) for meaning in MEANINGS}
     return Layout(**{**guessed, **said})
 
@@ -256,8 +259,8 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
 class Inferred:
     """Which numbers of a file are its rewards, and why."""
 
-    told: str
-    """How they were inferred; empty: none are."""
+    how: str
+    """How they were inferred, as a phrase. Empty: no rewards were inferred."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     """The paths of the rewards, by name."""
     group: Literal["object", "named", "other", "total", "none"] = "none"
@@ -295,16 +298,16 @@ def infer(columns: Mapping[str, Values], known: Layout, texts: Sequence[str] = (
     free = [path for path in columns if path not in known.taken()]
     found = _of_names(free)
     if found is None and texts and known.total is None:
-        return _none(f"{listed(texts)} holds text: write a field of numbers for each reward")
+        return _none(f"{listed(texts)} contains text: write one numeric field per reward")
     if found is None:
         return _of_others(columns, free, known)
-    group, prefix, paths, told = found
+    group, prefix, paths, how = found
     total = _total(paths, columns)
     kept = _without_totals(paths, total)
     names: dict[str, str] = {_name_in(path, prefix) or path: path for path in kept}
     if _is_measures(prefix) and _constant(names.values(), columns):
-        return _none(f"only constant numbers in {prefix[:-1]!r}")
-    return _found(told, names, group, prefix, total, free)
+        return _none(f"the numbers in {prefix[:-1]!r} are constant")
+    return _found(how, names, group, prefix, total, free)
 
 
 def _of_names(
@@ -316,7 +319,7 @@ def _of_names(
         paths = _described([path for path in free if _name_in(path, prefix) is not None])
         return "object", prefix, paths, f"the numbers in {prefix[:-1]!r}"
     if named:
-        return "named", "", named, "the numbers that are named rewards or scores"
+        return "named", "", named, "the numbers named as rewards or scores"
     return None
 
 
@@ -328,9 +331,9 @@ def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout
         names = {path: path for path in _without_totals(others, total)}
         if not names or _constant(names, numbers):
             return _none(
-                "only constant numbers" if names else "no number has a name that may be a reward's"
+                "the numbers are constant" if names else "no number has a name that fits a reward"
             )
-        return _found("every other number", names, "other", "", total, free)
+        return _found("all other numbers", names, "other", "", total, free)
     whole = numbers[known.total]
     others = [
         path
@@ -340,17 +343,17 @@ def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout
     summed = _summands(others, whole, numbers) if others else []
     if summed is None and len(others) > 1:
         return _none(
-            f"{known.total!r} is not the sum of {listed(others)}, so that either may be the rewards"
+            f"{known.total!r} is not the sum of {listed(others)}, so either may be the rewards"
         )
     if summed and len(summed) > 1:
-        told = f"the numbers that {known.total!r} is the sum of, with weights or without"
-        return _found(told, {path: path for path in summed}, "other", "", known.total, free)
-    told = f"{TOTAL_ALONE}: no other number is named as a reward, nor is it the sum of others"
-    return _found(told, {known.total: known.total}, "total", "", known.total, free)
+        how = f"the numbers that add up to {known.total!r}, with or without weights"
+        return _found(how, {path: path for path in summed}, "other", "", known.total, free)
+    how = f"{SCALAR_ONLY}: no other number is named as a reward, and no numbers add up to it"
+    return _found(how, {known.total: known.total}, "total", "", known.total, free)
 
 
 def _found(
-    told: str,
+    how: str,
     names: Mapping[str, str],
     group: Literal["object", "named", "other", "total"],
     prefix: str,
@@ -360,9 +363,9 @@ def _found(
     taken = set(names.values())
     passed = [path for path in free if path not in taken and path != total]
     if total is not None and total in free:
-        told = f"{told}; {total!r} is their total"
+        how = f"{how}; {total!r} is their total"
     out = frozenset(path for path in free if path not in taken)
-    return Inferred(told + passed_over(passed), names, group, prefix, out, total)
+    return Inferred(how + passed_over(passed), names, group, prefix, out, total)
 
 
 def _none(why: str) -> Inferred:
@@ -557,7 +560,7 @@ def _without_totals(paths: Sequence[str], total: str | None) -> list[str]:
 def _is_sum(path: str, paths: Sequence[str], numbers: Mapping[str, Values]) -> bool:
     parts = [numbers[other] for other in paths if other != path]
     fit = _weights(parts, numbers[path])
-    return fit is not None and fit.told and bool(np.all(fit.shares > _ROUNDING))
+    return fit is not None and fit.certain and bool(np.all(fit.shares > _ROUNDING))
 
 
 def _summands(
@@ -583,8 +586,8 @@ class _Fit:
 
     shares: Float[np.ndarray, " part"]
     """The weights, each times the largest value of its part over the total's deviation."""
-    told: bool
-    """Whether there are so many rollouts that this is no chance."""
+    certain: bool
+    """Whether there are so many rollouts that the fit cannot be a coincidence."""
 
 
 def _weights(parts: Sequence[Values], total: Values) -> _Fit | None:

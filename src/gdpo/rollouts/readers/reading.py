@@ -29,7 +29,7 @@ from gdpo.rollouts.readers.files import (
     without_twins,
 )
 from gdpo.rollouts.readers.formats import Asked, recognized
-from gdpo.rollouts.readers.report import FileReport, ReadReport
+from gdpo.rollouts.readers.report import BY_IDS, BY_PROMPT, FileReport, ReadReport
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
 from gdpo.rollouts.readers.table import RolloutTable, joined
 
@@ -37,9 +37,9 @@ _REPEATS = frozenset({"trl", "ms-swift"})
 """Their writers dump what they hold at every log, new or not."""
 _LONGEST = 1000
 """Characters that are told of a file that cannot be read; a library may say more."""
-RESCORED = "scored anew"
-"""How the rewards of a file were told."""
-WEIGHTS_DIFFER = "other weights than a rollout before it in the step, whose weights count for all"
+RESCORED = "rescored"
+"""How the rewards of a file are known, after `rescore`."""
+WEIGHTS_DIFFER = "other weights than an earlier rollout of the step: the earlier weights are used"
 
 
 class RolloutReading(Iterator[RolloutTable]):
@@ -73,11 +73,11 @@ class RolloutReading(Iterator[RolloutTable]):
     def _groups(self, table: RolloutTable) -> np.ndarray:
         """As the dump has them; else blocks of the size that was said; else by prompt."""
         groups, size = table.groups, self._group_size
-        if table.grouped_by == "ids in the dump":
+        if table.grouped_by == BY_IDS:
             self.report.size_unused += len(groups) if size is not None else 0
             return groups
         if size is None:
-            return groups if table.grouped_by == "repeated prompts" else np.arange(len(groups))
+            return groups if table.grouped_by == BY_PROMPT else np.arange(len(groups))
         blocks = np.arange(len(groups)) // size
         starts = np.arange(0, len(groups), size)
         low, high = (f.reduceat(groups, starts) for f in (np.minimum, np.maximum))
@@ -87,7 +87,7 @@ class RolloutReading(Iterator[RolloutTable]):
     def _count(self, groups: np.ndarray, how: str) -> None:
         _, sizes = np.unique(groups, return_counts=True)
         by = f"group_size={self._group_size}" if self._group_size else how
-        self.report.grouped_by[how if how == "ids in the dump" else by] += len(groups)
+        self.report.grouped_by[how if how == BY_IDS else by] += len(groups)
         self.report.groups += len(sizes)
         for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
             self.report.group_sizes[int(size)] += int(count)
@@ -99,7 +99,7 @@ class RolloutReading(Iterator[RolloutTable]):
             return False
         for index, path in enumerate(table.files):
             rows = np.flatnonzero(table.file == index)
-            what = "the rollouts of the step before once more"
+            what = "the rollouts of the previous step again: skipped"
             row = int(table.row[rows[0]]) if table.format == "trl" else None  # else no line of it
             _file_of(self.report, path).give_back(row, what, rows=len(rows))
         return True
@@ -144,7 +144,7 @@ def read_rollout_files(
     """
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
     if not paths:
-        raise ConfigError("name a file or folder with rollouts")
+        raise ConfigError("path is empty: name a file or folder with rollouts")
     if group_size is not None and group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
     named = None if rewards is None else tuple(rewards)
@@ -155,7 +155,7 @@ def read_rollout_files(
 def _read_file(found: RolloutFile, asked: Asked, report: ReadReport) -> Iterator[RolloutTable]:
     """The rollouts of a file in its order; what cannot be read is written into the report."""
     if found.kind not in KINDS_READ:
-        report.left_out[found.path] = f"its name has none of the endings {', '.join(ENDINGS)}"
+        report.left_out[found.path] = f"its name ends with none of {', '.join(ENDINGS)}"
         return
     file = FileReport(found.path, report)
     try:
@@ -175,18 +175,18 @@ def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[Roll
         return
     for batch, texts in opened.batches:
         numbered = file.numbered
-        anew = None if rescore is None else _rescored(rescore, batch, texts, file)
+        scored = None if rescore is None else _rescored(rescore, batch, texts, file)
         of_batch = batch.columns()
         for rows in _by_step(of_batch["steps"]):
             lines, weights, ranges = batch.lines[rows], None, {}
             if opened.rewards is None:
-                columns = {name: column.take(rows) for name, column in (anew or {}).items()}
-                told_by = RESCORED
+                columns = {name: column.take(rows) for name, column in (scored or {}).items()}
+                how = RESCORED
             else:
-                paths, told_by = opened.rewards.of(batch, rows)
+                paths, how = opened.rewards.of(batch, rows)
                 columns = {name: batch.reward(path, rows) for name, path in paths.items()}
                 weights, ranges = _weights(batch, paths, rows, file), opened.rewards.ranges
-            file.found_rewards(columns, told_by)
+            file.found_rewards(columns, how)
             _report_groups(batch, rows, file)
             none = np.full(len(lines), np.nan)
             rewards = [
@@ -207,7 +207,7 @@ def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[Roll
                 **{name: values[rows] for name, values in of_batch.items()},
             )
             if table.steps[0] < 0:
-                what = "its step is no whole number from 0"
+                what = "the step is not a whole number of at least 0"
                 file.lose(int(lines[0]), what, rows=len(table))
             else:
                 file.take(len(table))
@@ -251,7 +251,7 @@ def _weights(
         file.note(int(lines[np.argmax(others)]), WEIGHTS_DIFFER, count=int(np.sum(others)))
     if np.all(np.abs(first) <= LARGEST):
         return tuple(first.tolist())
-    what = "its weights are not all numbers that can be used: 1 is, for each reward"
+    what = "some weights are not usable numbers: weight 1 is used for each reward"
     file.note(int(lines[0]), what)
     return None
 
@@ -262,11 +262,11 @@ def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
     line = int(batch.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
     if 0 < bare < len(grouped):
-        what = "neither a group nor a prompt, where others have one: put into one group"
+        what = "neither a group nor a prompt, although other rollouts have one: put into one group"
         file.note(line, what, count=bare)
     by_prompt = int(np.sum(~grouped & prompted))
     if by_prompt and grouped.any():
-        what = "no group, where others have one: told by its prompt"
+        what = "no group id, although other rollouts have one: grouped by prompt"
         file.note(line, what, count=by_prompt)
 
 
@@ -293,7 +293,9 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
         tables = list(of_step)
         table = joined(tables)
         if table.weights is None and any(part.weights for part in tables):
-            what = "its weights are not those of the other files of the step: 1 is, for each reward"
+            what = (
+                "other weights than the other files of the step: weight 1 is used for each reward"
+            )
             _file_of(report, tables[-1].files[0]).note(None, what)
         yield table
 
@@ -347,5 +349,5 @@ def read_texts(
     except UNREADABLE as error:
         raise DataError(f"{file} cannot be read: {error}") from error
     if left:
-        raise DataError(f"{file} has no row {min(left)}")
+        raise DataError(f"{file} has no row {min(left)}: it has changed since it was analyzed")
     return [texts[row] for row in rows]

@@ -47,8 +47,8 @@ _LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
 _DEEPEST = 8
 """Objects one in another that are looked into."""
-OTHER = "another output of a rollout: its last is read, which stands for it in verl's GRPO"
-APART = "another output of a rollout that was read before, apart from it"
+OTHER = "an earlier output of a rollout: only the last output is read, as in verl's GRPO"
+APART = "a second output of a rollout, not next to the first: only the first is read"
 
 
 class Doubtful(str):
@@ -137,7 +137,7 @@ def verl(record: Record) -> Iterator[Row]:
     """The legacy trainer's lines have every reward by name, those of V1 the total and a uid."""
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
-        raise DataError("it fills verl's batch up, and is no rollout (its uid begins with pad)")
+        raise DataError("padding of verl's batch, not a rollout (the uid begins with pad)")
     key = _VERL_KEY.fullmatch(str(uid))
     yield Row(
         step=record.get("step"),
@@ -191,7 +191,7 @@ def swift(record: Record) -> Iterator[Row]:
     size = len(columns["prompt"])
     for name, values in columns.items():
         if len(values) != size:
-            raise DataError(f"column {name[:40]!r} is not as long as 'prompt'")
+            raise DataError(f"column {name[:40]!r} and column 'prompt' have different lengths")
     rewards = [
         name
         for name, values in columns.items()

@@ -7,10 +7,12 @@ from pathlib import Path
 from shlex import quote
 
 from gdpo.rollouts.readers.files import kind_of
-from gdpo.rollouts.readers.inference import TOTAL_ALONE, likely, listed
+from gdpo.rollouts.readers.inference import SCALAR_ONLY, likely, listed
 
 _NAMED = 12
-"""Numbers that a command proposes as rewards."""
+"""Numbers that a command proposes as rewards, at most."""
+BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
+"""How rollouts are put into groups, besides `group_size`."""
 
 
 @dataclass(slots=True)
@@ -49,8 +51,8 @@ class FileReport:
     report: "ReadReport" = field(repr=False)
     """Of all files."""
     format: str = ""
-    told_by: str = ""
-    """How its format was told."""
+    format_from: str = ""
+    """How the format is known, as a phrase."""
     rows: int = 0
     """Rollouts or lines that it holds, good or bad, counted before they are understood."""
     read: int = 0
@@ -62,8 +64,8 @@ class FileReport:
     bytes: int = 0
     """Of lines that were read so far, decompressed."""
     rewards: tuple[str, ...] = ()
-    rewards_told_by: str = ""
-    """How its rewards were told from its other columns."""
+    rewards_from: str = ""
+    """How the rewards are known, as a phrase."""
     numbers: tuple[str, ...] = ()
     """The numbers that it holds, by path, as far as its first rollouts say."""
     step: str | None = None
@@ -123,12 +125,12 @@ class FileReport:
             self.format = "unknown"
             self.report.files.append(self)
         else:
-            self.report.left_out[self.path] = "it is empty"
+            self.report.left_out[self.path] = "the file is empty"
 
-    def found_rewards(self, names: Iterable[str], told_by: str) -> None:
-        """The rewards of some of its rollouts, and how they were told."""
+    def found_rewards(self, names: Iterable[str], how: str) -> None:
+        """Add the rewards of some rollouts, and how they are known."""
         self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
-        self.rewards_told_by = told_by
+        self.rewards_from = how
 
 
 @dataclass(slots=True)
@@ -176,10 +178,10 @@ class ReadReport:
         return sum(file.skipped for file in self.files)
 
     @property
-    def total_alone(self) -> bool:
-        """Whether no file has its rewards one by one."""
-        told = [file.rewards_told_by for file in self.files if file.rewards]
-        return bool(told) and all(text.startswith(TOTAL_ALONE) for text in told)
+    def scalar_only(self) -> bool:
+        """Whether every file with rewards contains only a scalar reward."""
+        sources = [file.rewards_from for file in self.files if file.rewards]
+        return bool(sources) and all(text.startswith(SCALAR_ONLY) for text in sources)
 
     @property
     def formats(self) -> dict[str, int]:
@@ -206,23 +208,24 @@ class ReadReport:
         """What is odd about the groups, as sentences."""
         if not self.groups:
             return []
-        unknown = self.grouped_by["nothing"]
+        unknown = self.grouped_by[BY_NOTHING]
         torn = sum(1 for count in self.torn_steps.values() if count > 1)
         unequal = self._unequal()
         found = {
-            "every group has one rollout only, so nothing can be compared: say how many samples a "
-            "prompt had (group_size), or which column tells the groups (columns)": (
+            "every group has only one rollout, so nothing can be compared: give the number of "
+            "samples per prompt (group_size), or the column with the group ids (columns)": (
                 self.group_sizes[1] >= self.groups
             ),
             unequal: unequal != "",
-            f"{self.mixed_blocks:,} groups made by group_size hold more than one prompt: it is not "
-            "the size of the groups, or the rows are not in order": self.mixed_blocks,
-            f"group_size is of no use for {self.size_unused:,} rollouts: their dump has ids of "
-            "groups": self.size_unused,
-            f"{unknown:,} rollouts have neither a group nor a prompt: say group_size, if the "
+            f"{self.mixed_blocks:,} groups formed by group_size contain several prompts: check the "
+            "number, and that the rollouts of a prompt follow each other": self.mixed_blocks,
+            f"group_size is ignored for {self.size_unused:,} rollouts, whose files contain group "
+            "ids: remove it, or name other files": self.size_unused,
+            f"{unknown:,} rollouts have neither a group nor a prompt: give group_size if the "
             "rollouts of a prompt follow each other": unknown,
-            f"{torn:,} steps came in several pieces with others between them, as where each rank "
-            "writes a file: a piece counts as a step, and its groups were told in it alone": torn,
+            f"{torn:,} steps came in several pieces with other steps between them, as when each "
+            "rank writes a file. Each piece counts as a step with its own groups: sort the rows by "
+            "step to join them": torn,
         }
         return [sentence for sentence, is_so in found.items() if is_so]
 
@@ -235,23 +238,23 @@ class ReadReport:
         found = (
             f"{sum(others.values()):,} of {self.groups:,} groups do not have the usual size {usual}"
         )
-        if double and usual > 1 and self.grouped_by["repeated prompts"]:
+        if double and usual > 1 and self.grouped_by[BY_PROMPT]:
             found += (
                 f"; {double:,} have a multiple of it, as when a prompt is drawn twice in a step: "
-                f"group_size={usual} tells them apart"
+                f"group_size={usual} separates them"
             )
         return found
 
     def __str__(self) -> str:
         lines = [
-            f"{', '.join(map(str, self.paths))}: {len(self.files):,} files, {self.rows:,} rows = "
-            f"{self.read:,} read + {self.skipped:,} skipped"
+            f"{', '.join(map(str, self.paths))}: {len(self.files):,} files, {self.rows:,} rows: "
+            f"{self.read:,} read, {self.skipped:,} skipped"
         ]
         for name, count in self.formats.items():
-            told = next(file.told_by for file in self.files if file.format == name)
-            lines.append(f"format {name}: {count:,} files{', ' if told else ''}{told}")
-        rewards = {(f.rewards, f.rewards_told_by): None for f in self.files if f.rewards}
-        lines += [f"rewards: {', '.join(names)} ({told})" for names, told in rewards]
+            how = next(file.format_from for file in self.files if file.format == name)
+            lines.append(f"format {name}: {count:,} files{', ' if how else ''}{how}")
+        rewards = {(f.rewards, f.rewards_from): None for f in self.files if f.rewards}
+        lines += [f"rewards: {', '.join(names)} ({how})" for names, how in rewards]
         if self.groups:
             by = ", ".join(f"{how} ({count:,})" for how, count in self.grouped_by.items())
             sizes = ", ".join(f"{n:,} of {s}" for s, n in self.group_sizes.most_common(4))
@@ -259,7 +262,7 @@ class ReadReport:
         lines += self.group_findings()
         bare = sum(file.read for file in self.files if not file.rewards)
         if bare:
-            lines.append(f"{bare:,} rollouts have no reward that can be told: name them (rewards)")
+            lines.append(f"{bare:,} rollouts have no known reward: name the columns (rewards)")
         return "\n".join([*lines, *self.oddities()])
 
     def oddities(self) -> list[str]:
@@ -274,33 +277,33 @@ class ReadReport:
         left_out: dict[str, list[Path]] = {}
         for path, why in self.left_out.items():
             left_out.setdefault(why, []).append(path)
-        told = [(notices[0].place, _summary(notices)) for notices in kinds.values()]
+        found = [(notices[0].place, _summary(notices)) for notices in kinds.values()]
         for why, paths in left_out.items():
             more = f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else ""
-            told.append((str(paths[0]), f"not read: {why}{more}"))
-        return told
+            found.append((str(paths[0]), f"not read: {why}{more}"))
+        return found
 
 
 def _summary(notices: Sequence[Notice]) -> str:
     """One kind of them, in one file or in several."""
     first, count = notices[0], sum(notice.count for notice in notices)
     files = f", in {len(notices):,} files" if len(notices) > 1 else ""
-    more = f" (and {count - 1:,} more like it{files})" if count > 1 else ""
+    more = f" (and {count - 1:,} more{files})" if count > 1 else ""
     return f"{first.what}{more}"
 
 
 def ready_command(report: ReadReport) -> str:
     """The command line that names the rewards that were inferred; empty: there are none."""
     guessed = [file for file in report.files if file.guessed and file.rewards]
-    if report.total_alone:
+    if report.scalar_only:
         names = _proposed(guessed)
         names = [name for name in names if not any(name in file.rewards for file in guessed)]
     else:
         names = [name for file in guessed for name in file.rewards]
         if odd := [name for name in dict.fromkeys(names) if not _can_be_named(name)]:
             return (
-                f"rename {listed(odd)} first: --rewards takes no name with a comma, a space at an "
-                "end or a character that cannot be printed"
+                f"rename {listed(odd)} first: --rewards accepts no commas, no spaces at the start "
+                "or end, and no unprintable characters"
             )
     return _command(report, names, guessed)
 
@@ -316,14 +319,14 @@ def without_rewards(report: ReadReport) -> str:
     first = files[0]
     more = f" and {len(files) - 1:,} more files" if len(files) > 1 else ""
     if not first.numbers:
-        return f"no reward can be inferred in {_shortened(first.path)}{more}: it holds no numbers"
+        return f"no reward found in {_shortened(first.path)}{more}: it contains no numbers"
     why = first.refused or "no field is named as a reward or score"
     found = (
-        f"no reward can be inferred in {_shortened(first.path)}{more}: {why}. Its numbers are "
-        f"{listed(first.numbers)}. Name those that are rewards"
+        f"no reward can be inferred in {_shortened(first.path)}{more}: {why}. The numeric fields "
+        f"are {listed(first.numbers)}. Name the rewards"
     )
     command = _command(report, _proposed(files), files)
-    return f"{found}, for example:\n{command}" if command else f"{found} (--rewards)"
+    return f"{found}, for example:\n{command}" if command else f"{found} with --rewards"
 
 
 def _command(report: ReadReport, names: Iterable[str], files: list[FileReport]) -> str:

@@ -31,7 +31,7 @@ from gdpo.rollouts.readers.formats import Asked
 from gdpo.rollouts.readers.inference import (
     LOOKED_AT,
     NEVER,
-    TOTAL_ALONE,
+    SCALAR_ONLY,
     Inferred,
     Layout,
     Values,
@@ -100,7 +100,7 @@ class RecordRewards:
         if self._known is not None:
             likeliest = sorted(row.rewards, key=unlikelihood)
             if self._asked is None and unlikelihood(likeliest[MOST]) < NEVER:
-                self._note_once(_few_alone("fields of its records"))
+                self._note_once(_many("fields of its records"))
             kept = {*likeliest[:MOST], *(self._asked or ())}
         elif self._asked is not None:
             kept = {*self._asked, *islice(row.rewards, MOST)}
@@ -146,7 +146,7 @@ class RecordRewards:
         """
         part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
         lines = batch.lines[rows].tolist()
-        names, told_by = self._names(part, lines)
+        names, how = self._names(part, lines)
         numbers = list(self._file.numbers)
         if self._file.format != "columns":
             numbers = [n for n, v in part[0].rewards.items() if type(v) is not Doubtful]
@@ -155,14 +155,14 @@ class RecordRewards:
             found = any(name in row.rewards or name == row.total_name for row in part)
             if not found:
                 has = listed(list(dict.fromkeys(numbers)))
-                self._file.note(lines[0], f"no reward {name!r}; its numbers are {has}")
+                self._file.note(lines[0], f"no reward {name!r}; the numeric fields are {has}")
             if name in (self._asked or ()):
                 self._file.report.seek(name, numbers, found=found)
-        return {name: name for name in names}, told_by
+        return {name: name for name in names}, how
 
     def _names(self, rows: Sequence[Row], lines: Sequence[int]) -> tuple[Sequence[str], str]:
         if self._asked is not None:
-            return self._asked, "as asked for"
+            return self._asked, "as given"
         inferred = self._inferred
         if inferred is not None and inferred.why:
             return (), ""
@@ -170,12 +170,12 @@ class RecordRewards:
         if self._found:
             weighted = any(row.weights for row in rows)
             self._file.guessed |= not weighted
-            told = "the dump's, with their weights" if weighted else "every part that is a number"
-            return tuple(self._found), told if inferred is None else inferred.told
+            how = "as the files name them, with weights" if weighted else "all numeric components"
+            return tuple(self._found), how if inferred is None else inferred.how
         totals = tuple(dict.fromkeys(row.total_name for row in rows if row.total is not None))
         if inferred is not None and inferred.group == "total":
-            return totals, inferred.told
-        return totals, f"{TOTAL_ALONE}: the dump has no parts"
+            return totals, inferred.how
+        return totals, f"{SCALAR_ONLY}: the files contain no reward components"
 
     def _learn(self, rows: Sequence[Row], known: Layout) -> None:
         numbers = _numbers_of(rows, known)
@@ -220,8 +220,8 @@ class RecordRewards:
     def _remember(self, name: str, line: int, count: int) -> None:
         if name not in self._texts and len(self._texts) >= _TEXTS:
             self._note_once(
-                f"more than {_TEXTS:,} fields hold texts: name the rewards (--rewards), should "
-                "they be among them"
+                f"more than {_TEXTS:,} fields contain text: if rewards are among them, name them "
+                "(--rewards)"
             )
             return
         first, before = self._texts.get(name, (line, 0))
@@ -231,14 +231,14 @@ class RecordRewards:
         if name in self._found:
             return
         if len(self._found) >= MOST or len(name) > _LONGEST_NAME:
-            self._note_once(_few_alone("fields of its records"))
+            self._note_once(_many("fields of its records"))
             return
         self._found[name] = None
         if name in self._texts:
             line, rows = self._texts.pop(name)
             what = (
-                f"reward {name!r} is text before its first number, and counts as missing "
-                "there: name the rewards (--rewards) to have it read"
+                f"reward {name!r} is text before its first number, and counts as missing there: "
+                "to have the text read, name the rewards (--rewards)"
             )
             self._file.note(line, what, count=rows)
 
@@ -272,25 +272,25 @@ class TableRewards:
         numbers = [path for path, kind in self._kinds.items() if kind == "number"]
         if asked.rewards is not None:
             self.paths = resolved(asked.rewards, [*numbers, *self._reward_texts()])
-            self.told_by = "as asked for"
+            self.how = "as given"
         elif file.format == "gdpo":
             record = schema.field("rewards").type
             names = [field.name for field in record] if pa.types.is_struct(record) else []
             self.paths = {name: f"rewards.{name}" for name in names}
-            self.told_by = "those of the record"
+            self.how = "as recorded by gdpo"
         elif file.format == "trl":
-            self.paths, self.told_by = self._of_trl()
+            self.paths, self.how = self._of_trl()
         else:
-            self.paths, self.told_by = self._infer()
+            self.paths, self.how = self._infer()
         declared = described_ranges(read_declared(schema))
         ranges = {name: declared.get(p.removeprefix("rewards.")) for name, p in self.paths.items()}
         self.ranges = {name: found for name, found in ranges.items() if found is not None}
-        file.found_rewards(self.paths, self.told_by)
+        file.found_rewards(self.paths, self.how)
         self._report_missing(asked, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
-        """The paths of the rewards by name, and how they were told."""
-        return self.paths, self.told_by
+        """Return the paths of the rewards by name, and how they are known."""
+        return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
         """The rewards that names and values say, where no format does."""
@@ -308,11 +308,11 @@ class TableRewards:
         found, self.known = _inferred(self._file, numbers, texts, self.known)
         for name, path in found.names.items():
             if path in numeric:
-                what = f"reward {name!r} is the text of a number, and counts as it"
+                what = f"reward {name!r} is the text of a number, and is read as that number"
                 self._file.note(None, what)
         if self.known.total is None and found.total is not None:
             self.known = replace(self.known, total=found.total)
-        return self._few(found.names), found.told
+        return self._few(found.names), found.how
 
     def _reward_texts(self) -> list[str]:
         return [path for path, kind in self._kinds.items() if kind == "text" and is_told_of(path)]
@@ -350,18 +350,19 @@ class TableRewards:
         free = [f for f in self._schema if f.name not in taken | _IDS]
         floats = [f.name for f in free if pa.types.is_floating(f.type)]
         if logged:
-            told = passed_over([name for name in floats if name not in logged])
-            return {n: n for n in logged}, f"those of TRL's log (trainer_state.json){told}"
+            rest = passed_over([name for name in floats if name not in logged])
+            return {n: n for n in logged}, f"as TRL's log names them (trainer_state.json){rest}"
         self._file.guessed = True
         others = [f.name for f in free if is_numeric(f.type) or pa.types.is_null(f.type)]
-        told = passed_over([name for name in others if name not in floats])
+        rest = passed_over([name for name in others if name not in floats])
         return self._few({name: name for name in floats}), (
-            f"every other column of floating-point numbers; name them if some are none{told}"
+            "all other floating-point columns; if some are not rewards, name the rewards "
+            f"(--rewards){rest}"
         )
 
     def _few(self, rewards: Mapping[str, str]) -> dict[str, str]:
         if len(rewards) > MOST:
-            self._file.note(None, _few_alone("columns"))
+            self._file.note(None, _many("columns"))
         return dict(islice(rewards.items(), MOST))
 
     def _report_missing(self, asked: Asked, numbers: Sequence[str]) -> None:
@@ -371,7 +372,7 @@ class TableRewards:
             found = entered(empty, path) is not None
             if not found:
                 has = listed(schema.names)
-                self._file.note(None, f"no column {path!r}: it is missing there; it has {has}")
+                self._file.note(None, f"no column {path!r}; the columns are {has}")
             if name in (asked.rewards or ()):
                 self._file.report.seek(name, numbers, found=found)
 
@@ -381,7 +382,7 @@ def _inferred(
 ) -> tuple[Inferred, Layout]:
     """The rewards among the numbers of the first rollouts, and what the other fields mean."""
     for path in texts:
-        file.note(None, f"{path!r} holds text, not numbers, and is not read as a reward")
+        file.note(None, f"{path!r} contains text, not numbers, and is not read as a reward")
     if known.total in texts:
         known = replace(known, total=None)
     found = infer(numbers, known, texts)
@@ -392,10 +393,10 @@ def _inferred(
     return found, known
 
 
-def _few_alone(which: str) -> str:
-    """What is told of a file that has more numbers than can be rewards."""
+def _many(which: str) -> str:
+    """Return the notice about a file that contains more numbers than can be rewards."""
     return (
-        f"more than {MOST} {which} hold numbers and may be rewards: the first {MOST} are read; "
+        f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
         "name the rewards (--rewards)"
     )
 

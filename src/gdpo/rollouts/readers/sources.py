@@ -32,7 +32,7 @@ BROKEN = (EOFError, OSError, zlib.error)
 """What a file raises that cannot be read or decompressed to its end."""
 _CHECKED = 4096
 """First lines whose objects are searched for keys that stand twice, which doubles the parsing."""
-_NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8, as json.dumps does"
+_NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
 """Bytes at a time of a line that is not read."""
 UNREADABLE = (
@@ -111,7 +111,7 @@ class Unpacked(io.RawIOBase):
 
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
     """Every line that is a JSON object, with its number; the others are told to the report."""
-    told = ""
+    named = ""
     for line, raw in _lines(file):
         if raw.isspace():
             continue
@@ -119,9 +119,9 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
         record, wrong = _parsed(raw, _noting_repeated(repeated) if line <= _CHECKED else None)
         if repeated:
             # The first key that stands twice is named, and all others are one.
-            told = told or repeated[0]
-            which = f"the key {told[:40]!r} stands" if told == repeated[0] else "other keys stand"
-            what = f"{which} more than once in an object: its last value is used"
+            named = named or repeated[0]
+            which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
+            what = f"{which} occurs more than once in an object: its last value is used"
             file.note(line, what)
         if record is not None:
             yield line, record
@@ -140,18 +140,20 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
         DataError: It is no such file, or there is nothing to read it with.
     """
     if load_pt is None:
-        raise DataError(".pt files take torch: give load_pt=load_dump, of gdpo.integrations.slime")
+        raise DataError(
+            ".pt files need torch: give load_pt=load_dump, from gdpo.integrations.slime"
+        )
     payload = load_pt(file.path)
     if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):
-        raise DataError("it holds no rollouts: no 'rollout_id' and 'samples'")
+        raise DataError("not a rollout file of slime: it has no 'rollout_id' and 'samples'")
     found = cast("Record", payload)
     if not isinstance(found["samples"], list):
-        raise DataError("it holds no rollouts: its 'samples' are no list")
+        raise DataError("not a rollout file of slime: its 'samples' are not a list")
     for index, sample in enumerate(cast("list[Any]", found["samples"])):
         if isinstance(sample, dict):
             yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}
         else:
-            file.reject(index, "a sample that is no dict")
+            file.reject(index, "the sample is not a dict")
 
 
 def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
@@ -166,8 +168,8 @@ def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
                     yield line, raw
                 else:
                     what = (
-                        f"the line has more than {LONGEST_LINE:,} bytes, and is skipped: write "
-                        "fewer rollouts to a line, or parquet"
+                        f"the line has more than {LONGEST_LINE:,} bytes and is skipped: write "
+                        "fewer rollouts per line, or parquet"
                     )
                     file.reject(line, what)
                     while stream.readline(_SKIPPED)[-1:] not in (b"", b"\n"):
@@ -195,15 +197,15 @@ def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
     try:
         record = json.loads(raw.decode(), object_pairs_hook=made_by)  # bytes: it would guess
     except RecursionError:
-        return None, "the line is nested too deep to be read"
+        return None, "the line is nested too deeply to be read"
     except UnicodeDecodeError:
         return None, _NOT_UTF8
     except ValueError:
         if raw.endswith(b"\n"):
-            return None, "the line is no JSON"
-        return None, "the last line is cut off: the run is still writing, or it was killed"
+            return None, "the line is not valid JSON"
+        return None, "the last line is incomplete: the run is still writing, or was killed"
     if not isinstance(record, dict):
-        return None, "the line is no JSON object"
+        return None, "the line is not a JSON object"
     return cast("Record", record), ""
 
 
@@ -212,7 +214,7 @@ class _Wrong:
 
     def __init__(self, file: FileReport) -> None:
         self._file = file
-        self._told = self._seen = 0
+        self._reported = self._seen = 0
 
     def again(self) -> None:
         """The file is read from its start once more."""
@@ -221,9 +223,9 @@ class _Wrong:
     def __call__(self, row: Any) -> str:
         """Of Arrow: skip the row."""
         self._seen += 1
-        if self._seen > self._told:
-            self._told = self._seen
-            what = "it has another number of fields than the first line"
+        if self._seen > self._reported:
+            self._reported = self._seen
+            what = "the row has another number of fields than the first line"
             self._file.reject(max(row.number - 2, 0) if row.number else None, what)
         return "skip"
 
@@ -250,11 +252,11 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
         yield _joined(held)
     if broken is not None:
         if "invalid UTF8" in str(broken):
-            raise DataError("it is not UTF-8: write it in UTF-8, as df.to_csv does")
+            raise DataError("the file is not UTF-8: write it in UTF-8, as df.to_csv does")
         raise broken
     if _lines_of(file.path) > file.rows + 1 and (found := _swallowed(file.path)) is not None:
         row, lines = found
-        what = f"a quote is not closed, so that {lines:,} lines were read as one row: close it"
+        what = f"a quote is not closed, so {lines:,} lines were read as one row: close the quote"
         file.note(row, what)
 
 
@@ -314,17 +316,15 @@ def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
         except pa.ArrowInvalid as error:
             if "block size" not in str(error) and "Empty CSV" not in str(error):
                 raise
-    raise pa.ArrowInvalid(
-        f"a row has more than {sizes[-1]:,} bytes: write lines of JSON, or parquet"
-    )
+    raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: write JSONL or parquet")
 
 
 def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
     names = _reader(_source(path), size, lambda _: "skip", []).schema.names
     if len(names) > _COLUMNS:
         raise DataError(
-            f"it has {len(names):,} columns, and at most {_COLUMNS:,} are read: keep only "
-            "those that you need; if each column is a rollout, write one row per rollout"
+            f"the file has {len(names):,} columns, and at most {_COLUMNS:,} can be read: keep only "
+            "the columns that you need. If each column is a rollout, write one row per rollout"
         )
     source = _source(path)
     yield from _reader(source, size, wrong, names)
@@ -377,8 +377,8 @@ def _decompressed(path: Path) -> Any:
             content += part
             if len(content) > _LARGEST_GZIP:
                 raise DataError(
-                    f"decompressed it has more than {_LARGEST_GZIP:,} bytes, which is too much to "
-                    "be held: decompress it first, parquet is read piece by piece"
+                    f"the decompressed file has more than {_LARGEST_GZIP:,} bytes: decompress it "
+                    "first, because plain parquet is read piece by piece"
                 )
     return pa.py_buffer(content)
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from gdpo.errors import DataError
 from gdpo.rewards.gates import Range
+from gdpo.rollouts.readers.report import BY_IDS
 from gdpo.rollouts.record import RewardArrays
 
 
@@ -46,8 +47,8 @@ class RolloutTable:
     """Which of the rollouts that were read from its file, from 0; see `read_texts`."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     """By the name of the reward its declared range, for rewards whose file has one."""
-    grouped_by: str = "ids in the dump"
-    """By what the rollouts are put into groups: these, `repeated prompts` or `nothing`."""
+    grouped_by: str = BY_IDS
+    """How the rollouts are put into groups: `group id`, `equal prompts` or `nothing`."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -69,9 +70,9 @@ class RolloutTable:
         cells = shape[0] * shape[1]
         if cells > 2 * len(self) and cells * len(self.names) > _PADDED:
             raise DataError(
-                f"step {self.steps[0]}: of {shape[0]:,} groups of {len(self) / shape[0]:.1f} "
-                f"rollouts on average one has {shape[1]:,}: are they groups? group_size says how "
-                "many rollouts a prompt has"
+                f"step {self.steps[0]}: the {shape[0]:,} groups have {len(self) / shape[0]:.1f} "
+                f"rollouts on average, but one has {shape[1]:,}. Check the group ids or prompts, "
+                "or give the number of rollouts per prompt (group_size)"
             )
         rewards = np.full((*shape, len(self.names)), np.nan)
         rewards[prompt, sample] = self.rewards
