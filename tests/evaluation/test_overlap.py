@@ -1,4 +1,4 @@
-"""What is tested is never trained on."""
+"""Training rows that match test questions are found."""
 
 import json
 import os
@@ -32,25 +32,26 @@ def xlam(questions, folder):
     return read_data(TASK, DataConfig(source=str(path)))
 
 
-def test_a_test_question_among_the_rows_is_a_mistake_that_names_them(tmp_path):
+def test_a_test_question_among_the_rows_is_an_error_that_names_both(tmp_path):
     test = tmp_path / "test.jsonl"
     question = "Weng earns 12 dollars an hour for babysitting. She babysat 50 minutes. How much?"
     test.write_text(json.dumps({"question": question, "answer": "#### 10"}))
     rows = xlam(["Hello?", question.lower()], tmp_path)
     (finding,) = overlap_findings(TASK, rows, [find_benchmark("gsm8k", str(test))])
     assert finding.verdict is Verdict.WRONG
-    assert finding.text.startswith("overlap: 1 of 2 rows nearly ask one of the 1 test questions of")
+    assert finding.text.startswith("overlap: 1 of 2 rows")
     assert f"row 2 of {tmp_path / 'rows.json'} (question 1 of gsm8k)" in finding.text
 
 
-def test_a_named_benchmark_that_cannot_be_read_is_a_mistake(tmp_path):
+def test_a_named_benchmark_that_cannot_be_read_is_an_error(tmp_path):
     rows = xlam(["Hello?"], tmp_path)
     (finding,) = overlap_findings(TASK, rows, [find_benchmark("gsm8k", str(tmp_path / "no.json"))])
     assert finding.verdict is Verdict.WRONG
-    assert "not compared with tests: benchmark 'gsm8k': there is no file" in finding.text
+    assert "benchmark 'gsm8k'" in finding.text
+    assert "no.json" in finding.text
 
 
-def test_without_the_package_of_bfcl_that_is_told_once(tmp_path, monkeypatch):
+def test_a_missing_package_of_bfcl_is_reported_once(tmp_path, monkeypatch):
     monkeypatch.setattr("gdpo.evaluation._bfcl.find_spec", lambda name: None)
     (finding,) = overlap_findings(TASK, xlam(["Hello?"], tmp_path))
     assert finding.verdict is Verdict.NOTE
@@ -66,7 +67,7 @@ def test_every_question_of_bfcl_is_found_among_the_rows(bfcl, tmp_path):
         found = problems(BENCHMARKS[name], None)
         asked = [test.prompt[1]["content"].split("<user> ")[-1][:-8] for test in found]
         (finding,) = overlap_findings(TASK, xlam(asked, tmp_path), [BENCHMARKS[name]])
-        assert finding.text.startswith(f"overlap: {len(found):,} of {len(found):,} rows nearly ask")
+        assert finding.text.startswith(f"overlap: {len(found):,} of {len(found):,} rows")
 
 
 @pytest.mark.skipif(DATA is None, reason="GDPO_DATA is not set")
@@ -80,5 +81,5 @@ def test_no_row_of_the_tool_calling_data_asks_what_bfcl_tests(bfcl, tmp_path):
         TASK, Rows(rows.problems + seal.problems, rows.places + seal.places, {}, {})
     )
     assert finding.verdict is Verdict.FINE
-    assert finding.text.startswith("overlap: none of 1,499 rows asks one of the ")
+    assert finding.text.startswith("overlap: 0 of 1,499 rows")
     assert len(GROUPS["bfcl"]) >= 13

@@ -1,6 +1,6 @@
-"""A run goes to the Hub: what is sent, what stays, and what is said where it cannot go.
+"""A run is uploaded to the Hub: the files that are sent, those that are not, and the errors.
 
-The Hub is a local server that speaks as much of its protocol as an upload needs.
+The Hub is a local server with the part of its API that an upload needs.
 """
 
 import base64
@@ -145,12 +145,12 @@ def test_model_and_card_are_sent_and_nothing_else(run, hub, tmp_path):
     assert files["config.json"] == "model/config.json"
     assert 'from_pretrained("ann/maths")' in files["README.md"]
     assert str(RECIPE.run_dir) not in files["README.md"].partition("## Recipe")[0]
-    told = done.stdout.splitlines()
-    assert told[0].startswith("to ann/maths (private if new), ")
-    assert [line.split()[0] for line in told[1:-1]] == SENT
+    lines = done.stdout.splitlines()
+    assert "ann/maths (private" in lines[0]
+    assert [line.split()[0] for line in lines[1:-1]] == SENT
 
 
-def test_rollouts_are_sent_where_they_are_asked_for(run):
+def test_rollouts_are_sent_on_request(run):
     paths = [each.path for each in uploads(run, rollouts=True)]
     assert paths == [*SENT, "rollouts/step_000001.parquet"]
 
@@ -167,7 +167,7 @@ def test_the_card_has_a_head_that_the_hub_reads(run):
     assert text.lstrip().startswith("# gsm8k-gdpo\n")
 
 
-def test_what_is_no_finished_run_is_refused(run, tmp_path):
+def test_a_folder_that_is_not_a_finished_run_is_refused(run, tmp_path):
     with pytest.raises(ConfigError, match=r"recipe\.yaml"):
         uploads(RunDirectory(tmp_path))
     run.readme.unlink()
@@ -185,7 +185,7 @@ def test_what_is_no_finished_run_is_refused(run, tmp_path):
 )
 def test_a_token_is_never_uploaded(run, file, text):
     (run.path / file).write_text(text)
-    with pytest.raises(DataError, match="token of the Hub"):
+    with pytest.raises(DataError, match=file):
         uploads(run)
 
 
@@ -198,12 +198,12 @@ def test_a_token_is_never_uploaded(run, file, text):
             "`hf auth login`",
         ),
         ({"name": "maths"}, {}, "OWNER/NAME"),
-        ({}, {"/api/repos/create": (403, {"error": "no"})}, "the Hub refuses ann/maths"),
+        ({}, {"/api/repos/create": (403, {"error": "no"})}, "ann/maths: 403"),
         ({}, {"/api/repos/create": (401, {"error": "no"})}, "`hf auth login`"),
-        ({"endpoint": "http://127.0.0.1:9"}, {}, "the Hub cannot be reached"),
+        ({"endpoint": "http://127.0.0.1:9"}, {}, "HF_ENDPOINT"),
     ],
 )
-def test_what_stops_an_upload_is_told(run, hub, tmp_path, arguments, answers, message):
+def test_what_stops_an_upload_is_reported(run, hub, tmp_path, arguments, answers, message):
     hub.answers = answers
     given = {"endpoint": hub.address, "home": tmp_path / "home", **arguments}
     done = gdpo_push(run, given.pop("name", "ann/maths"), **given)
@@ -222,4 +222,4 @@ def test_a_dry_run_only_lists(run, tmp_path):
 def test_a_dry_run_refuses_a_name_without_its_owner(run, tmp_path):
     done = gdpo_push(run, "maths", "--dry-run", token=None, home=tmp_path / "home")
     assert done.returncode == 2
-    assert "write OWNER/NAME" in done.stderr
+    assert "OWNER/NAME" in done.stderr

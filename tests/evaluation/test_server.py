@@ -137,7 +137,7 @@ def test_an_error_that_passes_is_tried_again(serve):
         ((200, '{"choices": []}'), r"choices\[0\].message.content", 1),
     ],
 )
-def test_what_does_not_pass_is_told(answer, message, tries, serve):
+def test_an_error_that_stays_is_reported(answer, message, tries, serve):
     url, seen = serve(lambda *_: answer)
     with pytest.raises(ServerError, match=message):
         Server(url, "m", Sampling(), at_once=1, retries=2).respond(PROBLEMS[:1], seed=0, samples=1)
@@ -154,36 +154,37 @@ def test_an_address_without_a_path_gets_its_end(serve, ending):
 @pytest.mark.parametrize(
     ("code", "path", "hinted"), [(404, "/api", True), (404, "/v1", False), (400, "/api", False)]
 )
-def test_an_address_that_lacks_its_end_is_told(serve, code, path, hinted):
+def test_an_address_without_v1_is_reported(serve, code, path, hinted):
     url, seen = serve(lambda *_: (code, '{"detail":"Not Found"}'))
     address = url.removesuffix("/v1") + path
     with pytest.raises(ServerError) as error:
         ask(address)
-    assert str(error.value).endswith(f": try --server {address}/v1") == hinted
+    assert str(error.value).endswith(f"--server {address}/v1") == hinted
     assert seen[0][0] == f"{path}/chat/completions"
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [
         "This model's maximum context length is 4096 tokens.",
         "the request exceeds the available context size, try increasing it",
     ],
 )
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_prompt_that_leaves_no_room_is_answered_with_nothing(serve, told, streamed, caplog):
-    error = {"error": {"code": 400, "message": told}}
+def test_a_prompt_that_leaves_no_room_gets_an_empty_response(serve, message, streamed, caplog):
+    error = {"error": {"code": 400, "message": message}}
     whole, within = (400, json.dumps(error)), (200, [f"data: {json.dumps(error)}\n\n", DONE])
     url, _ = serve(lambda *_: within if streamed else whole)
     server = Server(url, "m", Sampling(2, 1.0), at_once=1)
     for response in server.respond(PROBLEMS[:1], 0, 2)[0]:
         assert (response.text, response.num_tokens, response.finish_reason) == ("", 0, "length")
     [record] = caplog.records
-    assert "has no room for an answer, which counts as empty: 400" in record.getMessage()
+    assert f"{url} has no room" in record.getMessage()
+    assert "empty: 400" in record.getMessage()
 
 
 @pytest.mark.parametrize("begun", [(), WORDS])
-def test_a_silence_is_told_and_the_request_not_sent_again(serve, begun):
+def test_a_silence_is_reported_and_the_request_not_sent_again(serve, begun):
     waiting = threading.Event()
 
     def pieces():
@@ -231,18 +232,18 @@ def test_an_answer_of_which_something_had_come_is_asked_for_once_more(
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "warning"),
     [
         ((200, [*WORDS, event("is", "stop"), DONE]), "streams without the number of tokens"),
         ((422, "extra field not allowed: stream_options"), "does not stream: 422"),
     ],
 )
-def test_a_server_that_cannot_stream_with_a_count_is_asked_without(serve, answer, told, caplog):
+def test_a_server_that_cannot_stream_with_a_count_is_asked_without(serve, answer, warning, caplog):
     url, seen = serve(lambda _, body: answer if "stream" in body else (200, said(body)))
     responses = Server(url, "m", Sampling(), at_once=1).respond(PROBLEMS, 0, 1)
     assert [group[0].num_tokens for group in responses] == [7] * 3
     assert ["stream" in body for _, body, _ in seen] == [True, False, False, False]
-    assert [told in record.getMessage() for record in caplog.records] == [True]
+    assert [warning in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_what_was_answered_is_not_asked_for_again(serve, tmp_path):
@@ -315,10 +316,10 @@ def test_an_interruption_does_not_wait_for_requests():
     assert (done.returncode, done.stdout) == (0, "stopped\n")
 
 
-def test_a_server_that_is_not_there_is_told(monkeypatch):
+def test_a_server_that_does_not_exist_is_reported(monkeypatch):
     monkeypatch.setattr("gdpo.evaluation.server.time.sleep", lambda _: None)
     server = Server("http://127.0.0.1:9/v1", "m", Sampling())
     with pytest.raises(ServerError, match="4 tries"):
         server.respond(PROBLEMS[:1], seed=0, samples=1)
-    with pytest.raises(ConfigError, match="write the address with http"):
+    with pytest.raises(ConfigError, match="--server localhost:8000/v1"):
         Server("localhost:8000/v1", "m", Sampling())

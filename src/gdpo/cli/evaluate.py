@@ -52,7 +52,7 @@ def evaluate(
         token_limit: Count a response with more tokens than this as too long.
         rows: Use only the first N problems of each benchmark.
         seed: Random seed for sampling.
-        server: URL of a server with OpenAI's chat API, such as http://host:8000/v1 for `vllm serve`.
+        server: URL of a server with OpenAI's chat API; http://host:8000/v1 for `vllm serve`.
         deadline: Stop when the server has sent nothing for this many seconds. Default: 600, or the
             time for --max-tokens at 10 tokens/s if that is longer.
         engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.

@@ -1,4 +1,4 @@
-"""Evaluation: benchmarks, responses that are kept, and scores with intervals."""
+"""Evaluation: runs models on benchmarks, saves the responses, and gives scores with intervals."""
 
 from gdpo.evaluation.benchmarks import BENCHMARKS
 from gdpo.evaluation.evaluation import Settings, evaluate

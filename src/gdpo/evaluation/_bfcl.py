@@ -1,28 +1,26 @@
-"""The Berkeley Function Calling Leaderboard, single turn, by its own checker.
+"""Defines the single-turn benchmarks of the Berkeley Function Calling Leaderboard (BFCL).
 
-Rows, answers and the checker are those of the package `bfcl-eval`, which pins half a hundred other
-packages; only its checker is imported, and the table of models that the checker looks into is
-replaced by one that holds ours:
+Rows, answers and checker come from the package `bfcl-eval`. It pins about fifty other packages, so
+only its checker is imported, with the checker's table of models replaced by one entry of our own:
 
 ```
 pip install --no-deps bfcl-eval==2026.3.23
 pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript==0.21.4
 ```
 
-These are the rows, tools and checker of V4. Those of v3, which the paper used, come with version
-2025.6.8 and are taken from there where it is installed.
+These are the rows, tools and checker of V4. The paper used v3, whose rows come with version
+2025.6.8 of the package. If that version is installed, its rows are used.
 
-The prompt is that of the task `tool_calling` (ToolRL's), which the paper's models were trained on;
-how a row is written in it, and which calls a completion holds, is the business of a handler
-(`_bfcl_handlers`). Calls are JSON, parsed and never executed: the checker compares them with the
-answers. Where a row wants no call, a completion without a readable one is right, and where it wants
-any call, one with a readable one: that is the leaderboard's own rule.
+The prompt is that of the task `tool_calling` (ToolRL's), on which the paper's models were trained.
+A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls of a response. Calls
+are parsed as JSON and never executed: the checker compares them with the reference answers. By the
+leaderboard's rule, a row without an expected call is passed by any response without a readable
+call, and a row of `live_relevance` by any response with one.
 
-**Format** is the format reward of the task: thinking, then calls alone where the row wants calls,
-or a response alone where it wants none. The paper does not say how it measures its "Correct
-Format".
+**Format** is the format reward of the task: thinking, then only calls if the row expects calls, or
+only a response if it does not. The paper does not say how it measures its "Correct Format".
 
-Several turns: `_bfcl_multi_turn`. Not here: memory and web search.
+Multi-turn categories are in `_bfcl_multi_turn`. Memory and web search are not supported.
 
 References:
     Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
@@ -59,35 +57,35 @@ MULTI_TURN = (
     "multi_turn_long_context",
 )
 CATEGORIES = (*NON_LIVE, *LIVE, *WITHOUT_ANSWER)
-"""Those with a single turn."""
+"""Categories with a single turn."""
 
 _COUNTED = {
     "v3": ((*NON_LIVE, "irrelevance"), (*LIVE, "live_irrelevance", "live_relevance")),
     "V4": (NON_LIVE, LIVE),
 }
-"""Which categories are of Non-live, and which of Live, by the leaderboard's version."""
+"""Categories of the Non-live and of the Live average, by version of the leaderboard."""
 
 VERSIONS = tuple(_COUNTED)
 
 _LANGUAGES = {"javascript": "JavaScript", "java": "Java 8 SDK", "python": "Python 3"}
 
 _FILES_OF_V3 = {"simple_python": "simple", "simple_java": "java", "simple_javascript": "javascript"}
-"""Categories that have another name there."""
+"""Categories that have another name in v3."""
 
 _MODEL = "gdpo"
-"""What the checker is told that the model is called."""
+"""Name of the model, as passed to the checker."""
 
 
 def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) -> list[Problem]:
-    """The rows of a category with their answers.
+    """Return the rows of a category with their reference answers.
 
     Args:
         category: One of `CATEGORIES`.
-        limit: The first so many rows; None: all.
-        handler: Writes the prompts.
+        limit: Read only the first N rows. None: all.
+        handler: Handler that writes the prompts.
 
     Raises:
-        MissingExtraError: The package is not installed.
+        MissingExtraError: If the package is not installed.
     """
     with data_file(category).open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, limit)]
@@ -96,14 +94,14 @@ def bfcl_problems(category: str, limit: int | None, *, handler: Handler = OURS) 
 
 
 def bfcl_task(category: str, *, handler: Handler = OURS) -> Task:
-    """A category as a task.
+    """Return a category as a task.
 
     Args:
         category: One of `CATEGORIES`.
-        handler: Writes the prompts and reads the calls.
+        handler: Handler that writes the prompts and reads the calls.
 
     Raises:
-        MissingExtraError: The package is not installed.
+        MissingExtraError: If the package is not installed.
     """
     data_file(category)
     gold = _gold_text(_EXAMPLE)
@@ -143,37 +141,37 @@ def _read_row(row: Row, handler: Handler) -> Problem:
 
 
 def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """A function as the leaderboard shows it: values of Java and JavaScript are written as text."""
-    told = f"{function['description']} Note that the provided function is in {_LANGUAGES[language]}"
+    """Return a function as the leaderboard shows it: values of Java and JavaScript are text."""
+    note = f"{function['description']} Note that the provided function is in {_LANGUAGES[language]}"
     parameters = dict(function["parameters"])
     if language != "python":
         properties = parameters["properties"].items()
         parameters["properties"] = {name: _as_text(of, language) for name, of in properties}
-    return {**function, "description": f"{told} syntax.", "parameters": parameters}
+    return {**function, "description": f"{note} syntax.", "parameters": parameters}
 
 
 def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """A parameter whose value is written in Java or JavaScript, described in BFCL's words."""
+    """Return a parameter of Java or JavaScript with BFCL's description of its text form."""
     shown, kind = dict(parameter), parameter["type"]
     name = _LANGUAGES[language].split()[0]
-    told = f"This is {name} {kind} type parameter in string representation."
+    note = f"This is {name} {kind} type parameter in string representation."
     if kind == "any":
-        told = f"This parameter can be of any type of {name} object in string representation."
+        note = f"This parameter can be of any type of {name} object in string representation."
     if kind in ("ArrayList", "Array", "array"):
         each = shown.pop("items")["type"]
-        told += f" The list elements are of type {each}; they are not in string representation."
+        note += f" The list elements are of type {each}; they are not in string representation."
     if kind == "dict" and "properties" in shown:
-        told += (
+        note += (
             " The dictionary entries have the following schema; they are not in string "
             f"representation. {json.dumps(shown.pop('properties'))}"
         )
-    return {**shown, "description": f"{shown['description']} {told}", "type": "string"}
+    return {**shown, "description": f"{shown['description']} {note}", "type": "string"}
 
 
 def _correctness(
     completion: str, reference: Reference, *, category: str, handler: Handler
 ) -> float:
-    """1 if the calls are what the leaderboard wants, else 0."""
+    """Return 1 if the leaderboard's checker accepts the calls, otherwise 0."""
     calls = handler.calls(completion)
     if reference["answer"] is None:
         return float(bool(calls) == reference["wants_call"])
@@ -189,7 +187,7 @@ def _format(completion: str, reference: Reference) -> Any:
 
 
 def _gold_text(reference: Reference) -> str:
-    """A turn that is right: the first of the allowed values of every parameter."""
+    """Return a correct response, with the first allowed value of every parameter."""
     if not reference["wants_call"]:
         return write_completion("worked out", response="None of the tools can do that.")
     if reference["answer"] is None:
@@ -213,7 +211,7 @@ def _gold_text(reference: Reference) -> str:
 
 
 def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
-    """One value per parameter. An empty text among the allowed ones: it may be left out."""
+    """Return one value per parameter. A parameter that allows "" is optional."""
     chosen: dict[str, Any] = {}
     for name, allowed in parameters.items():
         values = cast("list[Any]", allowed) if isinstance(allowed, list) else [allowed]
@@ -224,7 +222,7 @@ def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict
 
 
 def _unpacked(value: Any) -> Any:
-    """Objects hold lists of allowed values themselves."""
+    """Return the value with one choice in each nested list of allowed values."""
     if isinstance(value, dict):
         return _chosen(cast("dict[str, Any]", value))
     if isinstance(value, list):
@@ -233,11 +231,11 @@ def _unpacked(value: Any) -> Any:
 
 
 def _source(value: Any, kind: str) -> str:
-    """A value as Java (of a kind) or JavaScript writes it."""
+    """Return a value in the syntax of Java (of this type) or JavaScript."""
     if isinstance(value, str):
         return f"'{value}'" if kind == "char" else value
     written = json.dumps(value)
-    if isinstance(value, list):  # the checker takes texts in a list without quotation marks
+    if isinstance(value, list):  # the checker expects texts in a list without quotation marks
         written = f"[{', '.join(v if isinstance(v, str) else json.dumps(v) for v in value)}]"
     if kind == "HashMap":
         pairs = cast("dict[str, Any]", value).items()
@@ -253,17 +251,17 @@ def _source(value: Any, kind: str) -> str:
 
 
 def data_file(category: str) -> Path:
-    """The rows of a category.
+    """Return the file with the rows of a category.
 
     Raises:
-        MissingExtraError: The package is not installed.
+        MissingExtraError: If the package is not installed.
     """
     package = find_spec("bfcl_eval")
     folders = package.submodule_search_locations if package else None
     if not folders or find_spec("tree_sitter") is None:
         raise MissingExtraError(
-            "bfcl-eval and its tree_sitter (not its other dependencies: see "
-            "docs/how-to/evaluate.md)",
+            "bfcl-eval with tree_sitter, without its other dependencies "
+            "(pip install --no-deps -r requirements-bfcl.txt, in a clone of gdpo),",
             None,
             "for the benchmarks bfcl_…",
         )
@@ -274,7 +272,7 @@ def data_file(category: str) -> Path:
 
 
 def possible_answers(category: str) -> dict[str, Any]:
-    """The right answers by the id of their row; empty where rows have none."""
+    """Return the reference answers by row id. Empty for categories without answers."""
     file = data_file(category)
     file = file.parent / "possible_answer" / file.name
     if not file.is_file():
@@ -284,17 +282,19 @@ def possible_answers(category: str) -> dict[str, Any]:
 
 
 def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict[str, float]:
-    """The leaderboard's scores of groups of categories, where all of a group are there.
+    """Return the leaderboard's averages. An average needs all of its categories.
 
-    Non-live is the plain mean of the mean of the three simple categories, multiple, parallel,
-    parallel_multiple and, in v3, irrelevance. Live is the mean over the problems of its four
-    categories and, in v3, of live_irrelevance and live_relevance. Multi-turn is the plain mean of
-    its four. Overall is v3's: the plain mean of these three. V4's counts web search and memory,
-    which are not here; it has Irrelevance apart, the plain mean of irrelevance and
-    live_irrelevance.
+    - Non-live: plain mean of multiple, parallel, parallel_multiple, the mean of the three simple
+      categories and, in v3, irrelevance.
+    - Live: mean over the problems of its four categories and, in v3, of live_irrelevance and
+      live_relevance.
+    - Multi-turn: plain mean of its four categories.
+    - Overall (v3 only): plain mean of the three above. The Overall of V4 includes web search and
+      memory, which are not supported.
+    - Irrelevance (V4 only): plain mean of irrelevance and live_irrelevance.
 
     Args:
-        scores: Share of right answers and number of problems, by category.
+        scores: Share of correct responses and number of problems, by category.
         version: One of `VERSIONS`.
 
     References:
@@ -322,7 +322,7 @@ def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict
 
 @cache
 def _checker() -> Any:
-    """`(reference, calls, category) -> {"valid": ...}`."""
+    """Return the checker: `(reference, calls, category) -> {"valid": ...}`."""
     table = ModuleType("bfcl_eval.constants.model_config")
     table.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules.setdefault(table.__name__, table)
@@ -344,7 +344,7 @@ def _checker() -> Any:
 
 
 def _language(name: str) -> Any:
-    """A language as the checker calls it: by an enumeration in V4, by a text in v3."""
+    """Return the checker's name of a language: an enumeration in V4, a text in v3."""
     if find_spec("bfcl_eval.constants.enums") is None:
         return _LANGUAGES[name].split()[0]
     from bfcl_eval.constants.enums import Language

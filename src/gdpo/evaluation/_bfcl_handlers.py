@@ -1,17 +1,17 @@
-"""How BFCL's rows are put to a model, and which calls its messages hold: ours, and ToolRL's.
+"""Defines how BFCL's rows become prompts and how calls are read, in two ways: ours and ToolRL's.
 
-Asked how they evaluated, the paper's authors point to ToolRL: `TOOLRL` is its handler, written
-from `benchmarks/BFCL/rlla_qwen.py` of https://github.com/qiancheng0/ToolRL (commit 8cee13e,
-Apache-2.0); the sentences are its own, to the letter, because what a model answers depends on them.
-What it leaves to BFCL is done as BFCL does it for models without an interface for calls: see
-`base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at 58f96342, a
-commit of BFCL-v3 (24 May 2025).
+`TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
+https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's
+authors refer for their evaluation. Its sentences are copied literally, because responses depend on
+them. The steps that it leaves to BFCL follow BFCL's code for models without native tool calls:
+`base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at 58f96342, a commit of
+BFCL-v3 (24 May 2025).
 
-The handler has a sentence of its own for several turns, which BFCL at that commit never asks it
-for. It is used here, as it was meant; which BFCL the authors had is not known.
+That handler has a closing sentence for multi-turn rows, which BFCL at that commit never uses. We
+use it. Which commit of BFCL the authors used is not known.
 
-`OURS` shows the whole schema of a tool, adds no sentence, and reads calls as the task
-`tool_calling` does.
+`OURS` shows the whole schema of a tool, adds no sentence, and reads calls like the task
+`tool_calling`.
 """
 
 import copy
@@ -35,33 +35,33 @@ from gdpo.tasks.tool_calling.parsing import parse
 from gdpo.tasks.tool_calling.prompt import tool_prompt
 
 Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
-"""Names and arguments of the calls of one step."""
+"""Names and arguments of the calls in one step."""
 
 
 _START_S = 60.0
-"""Seconds in which the process must have imported the tools."""
+"""Seconds that the process may take to import the tools."""
 
 
 _CPU_S = 2
-"""Seconds on the processor that one conversation may take. The longest of BFCL's own takes 0.05."""
+"""CPU seconds for one conversation. The longest reference conversation of BFCL takes 0.05."""
 
 
 _EACH_S = 20.0
-"""Seconds on the clock, on a machine that does much else beside it."""
+"""Wall-clock seconds for one conversation, enough for a busy machine."""
 
 
 _MEMORY = 2 << 30
 
 
 _LONGEST = 50_000
-"""Characters that are kept of what a tool gives back."""
+"""Longest result of a tool, in characters. The rest is dropped."""
 
 
 _DIED = "Error during execution: the tool took too long"
 
 
 _UNKNOWN = "unknown_tool_{}()"
-"""A call that BFCL answers with an error."""
+"""Call of a tool that does not exist, which gives an error in BFCL."""
 
 
 _SHARED = ("CREDIT_CARD_EXTENSION", "BOOKING_RECORD_EXTENSION")
@@ -74,11 +74,11 @@ _numbers = count()
 
 
 def written(calls: Calls, known: Sequence[str]) -> list[str]:
-    """Calls as the text that BFCL evaluates; one of an unknown tool becomes a certain error.
+    """Return calls as Python text for BFCL. A call of an unknown tool becomes one that fails.
 
     Args:
-        calls: As a model wrote them.
-        known: Names of the tools of the row.
+        calls: Calls of the model.
+        known: Names of the row's tools.
     """
     return [
         f"{name}(**{dict(arguments)!r})"
@@ -89,15 +89,16 @@ def written(calls: Calls, known: Sequence[str]) -> list[str]:
 
 
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
-    """What the tools gave back: by conversation, step and call.
+    """Run the tools in a separate process; return the results by conversation, step and call.
 
     Args:
-        talks: Each with `entry`, a row of BFCL, and `steps`, the calls of each step as `written`.
+        talks: Conversations, each with `entry`, a row of BFCL, and `steps`, the calls of each step
+            from `written`.
     """
     answers = _in_process(talks)
     if answers is not None:
         return answers
-    if len(talks) > 1:  # one of them hangs, or took the process down: each by itself
+    if len(talks) > 1:  # one hangs or has crashed the process: run each one separately
         return [run_tools([talk])[0] for talk in talks]
     return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
 
@@ -105,7 +106,7 @@ def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
 def _in_process(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]] | None:
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", __file__],  # the file alone: nothing else of gdpo is loaded
+            [sys.executable, "-P", __file__],  # only this file: nothing else of gdpo is loaded
             input=json.dumps(list(talks)).encode(),
             capture_output=True,
             timeout=_START_S + _EACH_S * len(talks),
@@ -117,7 +118,7 @@ def _in_process(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]] | N
 
 
 def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The answers to the calls of each step, from the row's first state on. In this process."""
+    """Return the results of each step's calls, from the row's first state, in this process."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
     utilities: Any = multi_turn_utils
@@ -138,10 +139,10 @@ def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[
 
 @contextmanager
 def fresh_tools() -> Generator[str]:
-    """A name of a model that BFCL has no tools of yet; afterwards all is as it was.
+    """Yield a new model name for BFCL. Restore BFCL's state afterwards.
 
-    BFCL keeps tools by the model's name in its globals, and the travel agency hands one and the
-    same set of long credit cards and bookings to all of its instances.
+    BFCL stores tools by model name in its globals, and all instances of the travel agency share
+    one set of credit cards and bookings.
     """
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import (
@@ -173,9 +174,9 @@ def _main() -> None:
 
 
 def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
-    """`play` in a fork of its own, which is killed when its time is over.
+    """Run `play` in a forked process and kill it at the time limit.
 
-    What the tools keep outside of their instances (some do) is gone with it.
+    A fork also discards state that some tools store outside of their instances.
     """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
@@ -184,7 +185,7 @@ def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
     there.close()
     try:
         answers = here.recv() if here.poll(_EACH_S) else None
-    except EOFError:  # it died
+    except EOFError:  # the process died
         answers = None
     child.kill()
     child.join()
@@ -207,29 +208,31 @@ Ask: TypeAlias = Callable[[Tools, Messages], list[dict[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """One way to ask BFCL's questions and to read the calls of what comes back."""
+    """Defines how BFCL's questions are asked and how calls are read from responses."""
 
     name: str
-    """Its benchmarks are called this, `_` and the category."""
+    """Prefix of its benchmarks: name, `_`, category."""
     ask: Ask
-    """The prompt of a row with one turn, from its tools and the dialogue."""
+    """Returns the prompt of a single-turn row, from its tools and the dialogue."""
     ask_in_turns: Ask
-    """The prompt within several turns, from the tools and the dialogue so far."""
+    """Returns the next prompt of a multi-turn row, from its tools and the dialogue so far."""
     calls: Callable[[str], Calls]
-    """The calls that are compared with the answers; none if none can be read."""
+    """Returns the calls to compare with the reference answer. Empty: no readable call."""
     runs: Callable[[str], Calls]
-    """The calls that are carried out; none ends the turn."""
+    """Returns the calls to execute. Empty: the turn ends."""
     tool_messages: Callable[[Calls, Sequence[str]], list[str]]
-    """What the model reads of what its calls gave back."""
+    """Returns the messages that show the results of the calls to the model."""
     lists_new_tools: bool
-    """Whether tools that come in a later turn are listed with the others from there on. Else the
-    user's message of that turn describes them."""
+    """Whether tools added in a later turn join the list of tools from then on. If False, the user's
+    message of that turn describes them."""
 
 
 def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
     rest = [message for message in dialogue if message["role"] != "system"]
     system = [message["content"] for message in dialogue if message["role"] == "system"]
-    if system:  # ToolRL's prompt has its own system message: what a row says there comes first
+    if (
+        system
+    ):  # ToolRL's prompt has its own system message, so the row's comes before the first turn
         rest = [{"role": "user", "content": "\n\n".join(system)}, *rest]
     return tool_prompt(tools, rest)
 
@@ -274,7 +277,7 @@ _GO_ON = (
     "reflect on if understanding or selectioin of tool is wrong, what tool calling step is "
     "missing, and how to achieve the task goal from now on."
 )
-"""What the user says after what the tools gave back, with the handler's own spelling."""
+"""Message of the user after tool results, with the spelling of ToolRL's handler."""
 
 
 def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[str, str]]:
@@ -296,7 +299,7 @@ def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[
 
 
 def _lines_toolrl(text: str) -> list[dict[str, Any]]:
-    """The objects of the last `<tool_call>`, which need not be closed; other lines are skipped."""
+    """Return the JSON objects of the last `<tool_call>`, closed or not. Skip other lines."""
     _, opening, block = text.rpartition("<tool_call>")
     lines = block.partition("</tool_call>")[0].strip().split("\n") if opening else []
     return [line for line in map(_json, lines) if line is not None]
@@ -317,13 +320,13 @@ def _calls_toolrl(text: str) -> Calls:
 
 
 def _runs_toolrl(text: str) -> Calls:
-    """A line without a name is called, which is an error that the model reads."""
+    """Return the calls to execute. A call without a name gives an error that the model reads."""
     lines = [{"name": "", "parameters": {}, **line} for line in _lines_toolrl(text)]
     return _meant(lines) if all(isinstance(line["name"], str) for line in lines) else []
 
 
 def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
-    """All but those named "None"; nothing if one has parameters that are no object."""
+    """Return all calls not named "None"; none if parameters of any are not an object."""
     meant = [line for line in lines if line["name"].strip().lower() != "none"]
     if not all(isinstance(line["parameters"], dict) for line in meant):
         return []

@@ -1,13 +1,13 @@
-"""The Berkeley Function Calling Leaderboard, several turns: tools with a state, and its checker.
+"""Defines the multi-turn benchmarks of the Berkeley Function Calling Leaderboard.
 
-A user asks in turns. In each the model calls tools and reads what they give back, as often as it
-likes (20 times at most), until it writes a message without a readable call: then comes the next
-turn. Every prompt is ToolRL's, with the dialogue so far in it, as a handler writes it. In the end
-the checker plays the model's calls and the row's own side by side: after each turn the tools must
-be in the same state, and must have told the model whatever they told the row's own calls.
+The user asks in turns. In each turn the model calls tools and reads their results, at most 20
+times, until it writes a message without a readable call. Then the next turn starts. Every prompt is
+ToolRL's, with the dialogue so far, written by a handler. At the end the checker executes the
+model's calls and the row's reference calls: after each turn the tools must be in the same state,
+and their results must include those of the reference calls.
 
-**Format**: the share of the model's messages with the format reward of the task, as a message of
-the kind it is: calls, or a response.
+**Format** is the share of the model's messages that pass the format reward of the task, each as
+what it is: calls or a response.
 
 References:
     Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
@@ -34,26 +34,26 @@ from gdpo.tasks.tool_calling.prompt import write_completion
 
 @dataclass(slots=True)
 class Talk:
-    """One conversation."""
+    """Stores one conversation."""
 
     problem: Problem
     answers: list[Response] = field(default_factory=list[Response])
-    """What the model said, message by message."""
+    """The model's messages."""
     asked: Problem | None = None
-    """What was asked last."""
+    """The last prompt."""
 
 
 GoOn: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
-"""The next thing to ask in each conversation; None: it is over."""
+"""Returns the next prompt of each conversation. None: the conversation has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Answers each problem with a conversation.
+    """Responds to each problem with a conversation.
 
     Args:
-        one: Responds to each prompt.
-        go_on: What is asked next.
+        one: Responder for single prompts.
+        go_on: Function that returns the next prompts.
     """
 
     one: Responder
@@ -66,7 +66,7 @@ class Conversations:
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """The conversations about each problem, all of them side by side."""
+        """Return the conversations about each problem. All of them run concurrently."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
         live, begun = talks, seed
         while live:
@@ -78,24 +78,24 @@ class Conversations:
             prompts = [question for question in asked if question]
             for talk, said in zip(live, self.one.respond(prompts, begun, 1), strict=True):
                 talk.answers += said
-            begun += 1_000_003  # no message draws what another one drew
+            begun += 1_000_003  # each message has its own seed
         whole = [_response(talk) for talk in talks]
         return [whole[i : i + samples] for i in range(0, len(whole), samples)]
 
 
 def _response(talk: Talk) -> Response:
-    cut = any(answer.finish_reason == "length" for answer in talk.answers)
+    truncated = any(answer.finish_reason == "length" for answer in talk.answers)
     last = talk.asked.prompt if talk.asked else []
     return Response(
         text=json.dumps([answer.text for answer in talk.answers]),
         num_tokens=sum(answer.num_tokens for answer in talk.answers),
-        finish_reason="length" if cut else "stop",
+        finish_reason="length" if truncated else "stop",
         shown=(*last, *({"role": "assistant", "content": a.text} for a in talk.answers[-1:])),
     )
 
 
 def messages_of(completion: str) -> list[str]:
-    """The model's messages of a conversation; nothing where the text is none."""
+    """Return the model's messages of a conversation; none if the text is not a conversation."""
     try:
         said = json.loads(completion)
     except (ValueError, RecursionError):
@@ -104,7 +104,7 @@ def messages_of(completion: str) -> list[str]:
 
 
 MOST_STEPS = 20
-"""Messages with calls in one turn; with more of them the row is lost, as on the leaderboard."""
+"""Most messages with calls in one turn. With more the row is wrong, as on the leaderboard."""
 
 _CHECK_S = 30.0
 
@@ -118,21 +118,21 @@ _DOCUMENTS = {
     "TravelAPI": "travel_booking",
     "VehicleControlAPI": "vehicle_control",
 }
-"""Where the tools of a class are described."""
+"""File with the descriptions of each class's tools."""
 
 
 def multi_turn_problems(
     category: str, limit: int | None, *, handler: Handler = OURS
 ) -> list[Problem]:
-    """The rows of a category; each prompt is that of the first turn.
+    """Return the rows of a category, each with the prompt of its first turn.
 
     Args:
         category: One of `MULTI_TURN`.
-        limit: The first so many rows; None: all.
-        handler: Writes the prompts.
+        limit: Read only the first N rows. None: all.
+        handler: Handler that writes the prompts.
 
     Raises:
-        MissingExtraError: The package is not installed.
+        MissingExtraError: If the package is not installed.
     """
     answers = possible_answers(category)
     with data_file(category).open(encoding="utf-8") as lines:
@@ -141,14 +141,14 @@ def multi_turn_problems(
 
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
-    """A category as a task, whose completions are conversations.
+    """Return a category as a task. Its completions are conversations.
 
     Args:
         category: One of `MULTI_TURN`.
-        handler: Writes the prompts and reads the calls.
+        handler: Handler that writes the prompts and reads the calls.
 
     Raises:
-        MissingExtraError: The package is not installed.
+        MissingExtraError: If the package is not installed.
     """
     data_file(category)
     return Task(
@@ -171,7 +171,7 @@ def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
 
 
 def go_on(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Problem | None]:
-    """The next prompt of each conversation, once the tools have answered."""
+    """Run the tools; return the next prompt of each conversation."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]
     answered = run_tools([_played(*each, handler) for each in zip(talks, turns, strict=True)])
@@ -191,10 +191,10 @@ def _read_row(row: Row, handler: Handler) -> Problem:
 
 
 def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[str]]:
-    """Messages in turns: one without a readable call ends its turn.
+    """Split messages into turns. A message without a readable call ends its turn.
 
     Returns:
-        The last turn is the one that goes on, with no message yet if the one before has ended.
+        The turns. The last one is unfinished, and empty if the turn before it has just ended.
     """
     turns: list[list[str]] = [[]]
     for message in messages:
@@ -213,7 +213,7 @@ def _played(talk: Talk, turns: Sequence[Sequence[str]], handler: Handler) -> dic
 def _decoded(
     entry: Mapping[str, Any], turns: Sequence[Sequence[str]], handler: Handler
 ) -> list[list[list[str]]]:
-    """The calls of each turn's messages as BFCL evaluates them; messages without any left out."""
+    """Return each turn's calls as text for BFCL, without the messages that have no call."""
     known = [tool["name"] for tool in _tools(entry)]
     return [
         [written(calls, known) for message in turn if (calls := handler.runs(message))]
@@ -241,7 +241,7 @@ def _dialogue(
     answers: Sequence[Sequence[str]],
     handler: Handler,
 ) -> list[Mapping[str, str]]:
-    """All that was said so far, and what the tools gave back."""
+    """Return all messages and tool results so far."""
     given = iter(answers)
     dialogue: list[Mapping[str, str]] = []
     for number, (question, messages) in enumerate(zip(questions, turns, strict=False)):
@@ -255,7 +255,7 @@ def _dialogue(
 
 
 def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[str, Any]]:
-    """The tools as they are listed in a turn."""
+    """Return the tools listed in a turn."""
     held_back = {
         name
         for since, names in entry["missed_function"].items()
@@ -266,7 +266,7 @@ def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[
 
 
 def _news(entry: Mapping[str, Any], turn: int, handler: Handler) -> str:
-    """What BFCL's user says when tools that were held back are there."""
+    """Return the message of BFCL's user that announces new tools."""
     from bfcl_eval.constants import default_prompts
 
     prompts: Any = default_prompts
@@ -289,7 +289,7 @@ def _described(class_name: str) -> list[dict[str, Any]]:
 
 
 def _correctness(completion: str, reference: Reference, *, handler: Handler) -> float:
-    """1 if BFCL's checker finds every turn right, else 0."""
+    """Return 1 if BFCL's checker accepts every turn, otherwise 0."""
     entry, answer = json.loads(reference["entry"]), json.loads(reference["answer"])
     turns = split_turns(messages_of(completion), handler)[:-1]
     if len(turns) != len(answer):
@@ -320,7 +320,7 @@ def _well_formed(message: str) -> Any:
 
 
 def _gold_message(reference: Reference) -> str:
-    """What is right to write next: all calls of the turn at once, then a response."""
+    """Return the next correct message: all calls of the turn at once, then a response."""
     turn, step = reference.get("turn", 0), reference.get("step", 0)
     calls = json.loads(reference["answer"])[turn]
     if step > 0 or not calls:
@@ -330,7 +330,7 @@ def _gold_message(reference: Reference) -> str:
 
 
 def _as_json(call: str, tools: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of the row's own, which is Python, with the names of its arguments."""
+    """Return a reference call, which is Python text, as JSON with argument names."""
     node: Any = ast.parse(call, mode="eval").body
     names = list(tools[node.func.id]["parameters"]["properties"])
     parameters = dict(zip(names, map(ast.literal_eval, node.args), strict=False))

@@ -1,4 +1,4 @@
-"""What a mean over problems is worth: intervals that know that samples of a problem are alike."""
+"""Computes confidence intervals of means over problems, whose samples are not independent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from gdpo._student import paired_interval
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % interval."""
+    """Stores a mean with its 95 % confidence interval."""
 
     mean: float
     low: float
     high: float
     problems: int
-    """Problems that it is a mean of."""
+    """Number of problems in the mean."""
 
 
 def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) -> Estimate:
-    r"""The mean over problems of a figure with a lowest and a highest value, and its interval.
+    r"""Return the mean over problems of a bounded measure, with its 95 % interval.
 
-    Wilson's interval with the effective sample size: what is known of $N$ problems is worth
-    $n_e = p(1-p) N / s^2$ independent zeros and ones, $p$ being the mean and $s^2$ the variance of
-    the problems' means, both scaled to [0, 1]. With one sample each, that is $N$ (about). Where all
-    problems are alike, $n_e = N$: 0 of 20 is no proof of 0.
+    Wilson's interval with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the number
+    of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to [0, 1].
+    With one sample per problem $n_e$ is about $N$. If all problems have the same value,
+    $n_e = N$, so that 0 of 20 has the interval 0 to 0.16.
 
     Args:
-        of_problems: The mean over the samples of each problem; NaN: the figure does not apply.
-        low: Its lowest value.
-        high: Its highest value.
+        of_problems: Mean over the samples of each problem. NaN: the measure does not apply.
+        low: Lowest possible value.
+        high: Highest possible value.
 
     References:
         Wilson 1927, "Probable inference"; Korn and Graubard 1998 for the effective size.
@@ -48,22 +48,22 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     if not known:
         return Estimate(nan, nan, nan, 0)
     p, count = fmean(known), len(known)
-    spread = variance(known) if count > 1 else 0.0
-    effective = count if spread <= 0 or not 0 < p < 1 else p * (1 - p) * count / spread
+    squares = variance(known) if count > 1 else 0.0
+    effective = count if squares <= 0 or not 0 < p < 1 else p * (1 - p) * count / squares
     bottom, top = _wilson(p, max(effective, 1.0))
     back = high - low
     return Estimate(low + back * p, low + back * bottom, low + back * top, count)
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Return the mean over problems of the difference of two models on the same problems.
+    """Return the mean difference of two models on the same problems, with its 95 % interval.
 
-    The interval is Student's: problems, not samples, are drawn. Where all problems differ alike
-    there is none: nothing is known of the standard deviation.
+    The interval is Student's over problems. If all problems have the same difference, the standard
+    deviation is unknown and the bounds are NaN.
 
     Args:
-        ours: A figure of each problem.
-        theirs: That of the other model, in the same order.
+        ours: Value of each problem.
+        theirs: Values of the other model, in the same order.
     """
     return Estimate(*paired_interval(np.asarray(ours, float), np.asarray(theirs, float)))
 

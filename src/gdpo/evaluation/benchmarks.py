@@ -1,4 +1,4 @@
-"""What a model is evaluated on: the rows, the task that asks and judges, and what is shown."""
+"""Defines the benchmarks: rows, the task that writes prompts and scores, and the measures shown."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from gdpo.tasks.task import Row
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows come from: a file, or a data set on the Hub."""
+    """Names the source of rows: a file, or a dataset on the Hub."""
 
     name: str
     subset: str = ""
@@ -29,21 +29,21 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Rows, and the task that makes prompts of them and judges the answers."""
+    """Defines a benchmark: its rows, and the task that writes prompts and scores responses."""
 
     name: str
     task: Callable[[], Task]
     source: Source | None
     file: Callable[[], Path | None] = lambda: None
-    """A file that an installed package carries."""
+    """Returns a file of an installed package with the rows. None: there is no such file."""
     read: Callable[[int | None], list[Problem]] | None = None
-    """Reads the rows, all or the first so many, where that takes more than a file."""
+    """Reads all rows, or the first N, if that takes more than loading a file."""
     go_on: GoOn | None = None
-    """What is asked next, where an answer is a conversation."""
+    """Returns the next prompt, if a response is a conversation."""
     keep: Callable[[Row], bool] | None = None
-    """Which rows of its source are meant; None: all."""
+    """Returns whether a row of the source belongs to the benchmark. None: all rows do."""
     also: Callable[[], tuple[Reward, ...]] = tuple
-    """What is measured beside the task's rewards, and rewarded nowhere."""
+    """Further rewards that are only measured here, never used in training."""
 
 
 def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
@@ -51,11 +51,11 @@ def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
 
 
 EURUS = ("PRIME-RL/Eurus-2-RL-Data", "", "validation")
-"""Its four origins of programs are what the paper's Table 5 is about."""
+"""Source of the four coding benchmarks in the paper's Table 5."""
 
 
 def _of_origin(name: str, row: Row) -> bool:
-    """Rows of Eurus-2-RL are of the origin that they name; rows that name none are kept."""
+    """Return whether a row of Eurus-2-RL names this origin. Rows without an origin are kept."""
     return row.get("data_source", name) == name
 
 
@@ -115,23 +115,23 @@ BENCHMARKS = {
         *(each for handler in HANDLERS for each in _bfcl(handler)),
     )
 }
-"""By name. `--data NAME=FILE` takes the rows from a file; any task and file make one more."""
+"""Benchmarks by name. With `--data NAME=FILE`, any task is a benchmark too."""
 
 GROUPS = {
     handler.name: tuple(f"{handler.name}_{name}" for name in (*CATEGORIES, *MULTI_TURN))
     for handler in HANDLERS
 }
-"""Benchmarks that go by one name: the categories of BFCL, as each handler asks them."""
+"""Names for groups of benchmarks: all categories of BFCL, for each handler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A reward as evaluations show it."""
+    """Describes how a reward is shown."""
 
     name: str
     reward: str
     inverted: bool = False
-    """Shown is the share that misses it."""
+    """Whether the share of responses without the reward is shown."""
 
 
 _MEASURES = {
@@ -145,37 +145,42 @@ _MEASURES = {
 
 
 def measures(rewards: Sequence[Reward]) -> list[Measure]:
-    """What is shown of these rewards: correctness and constraints side by side."""
+    """Return the measures for these rewards."""
     named = [(_MEASURES.get(reward.name, (reward.name, False)), reward.name) for reward in rewards]
     return [Measure(shown, reward, inverted) for (shown, inverted), reward in named]
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:
-    """A benchmark by its name, or a task by its own where a file brings the rows.
+    """Return the benchmark of this name. With a file, the name may also be that of a task.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: If the name is unknown.
     """
     if name in BENCHMARKS:
         known = BENCHMARKS[name]
         if file is not None and known.read is not None:
-            raise ConfigError(f"--data {name}={file}: its rows come with the package bfcl-eval")
+            raise ConfigError(
+                f"--data {name}={file}: the rows of {name} come with the package bfcl-eval; "
+                "omit --data"
+            )
         return known if file is None else replace(known, source=Source(file), file=lambda: None)
     if file is not None:
         resolve_task(name)
         return _of(name, name, file)
     raise ConfigError(
-        f"unknown benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}; a task of gdpo or yours is "
-        f"one with --data {name}=FILE"
+        f"unknown benchmark {name!r}: {did_you_mean(name, BENCHMARKS)}. To evaluate on a task, add "
+        f"its rows: --data {name}=FILE"
     )
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """What judges the answers: rewards of task and benchmark, this token limit, all tests passed.
+    """Return the rewards of a benchmark: those of its task, its own, and the token limit.
+
+    Coding benchmarks also get `pass_all`.
 
     Args:
-        benchmark: Whose task is meant.
-        limit: Tokens above which a response is too long.
+        benchmark: The benchmark.
+        limit: Longest response in tokens that is not too long.
     """
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
     rewards += benchmark.also()
@@ -187,21 +192,21 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
 
 
 def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
-    """The prompts and references of a benchmark.
+    """Return the prompts and references of a benchmark.
 
     Args:
-        benchmark: Which.
-        rows: The first so many; None: all.
+        benchmark: The benchmark.
+        rows: Read only the first N rows. None: all.
 
     Raises:
-        DataError: They cannot be found or read; the message says what to do.
+        DataError: If the rows cannot be found or read.
     """
     if benchmark.read is not None:
         return benchmark.read(rows)
     task, source, here = benchmark.task(), benchmark.source, benchmark.file()
     if here is not None and here.is_file():
         return load_problems(task, here, limit=rows)
-    assert source is not None, "without a way to read them, rows have a source"
+    assert source is not None, "a benchmark without `read` has a source"
     subset, split = source.subset or None, source.split
     try:
         return load_problems(
@@ -209,5 +214,6 @@ def problems(benchmark: Benchmark, rows: int | None) -> list[Problem]:
         )
     except DataError as error:
         raise DataError(
-            f"benchmark {benchmark.name!r}: {error}. Rows of your own: --data {benchmark.name}=FILE"
+            f"benchmark {benchmark.name!r}: {error}. To use a local file: "
+            f"--data {benchmark.name}=FILE"
         ) from error

@@ -1,4 +1,4 @@
-"""Evaluates: problems in parts, each answered, scored and kept before the next one begins."""
+"""Evaluates models on benchmarks. Each part of 32 problems is saved before the next one begins."""
 
 import hashlib
 import json
@@ -29,31 +29,31 @@ logger = logging.getLogger(__name__)
 _BOUNDS = ("mean", "low", "high")
 
 _LEFT_OVERS = (".*.partial", "*/*.partial")
-"""What a process leaves that is killed while it writes."""
+"""Files of a process that was killed while writing."""
 
 PART = 32
-"""Problems that are answered, scored and kept together."""
+"""Problems that are evaluated and saved together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a benchmark is."""
+    """Stores how far the evaluation of a benchmark is."""
 
     benchmark: str
     problems: int
-    """Of the benchmark."""
+    """Number of problems in the benchmark."""
     done: int
-    """Problems that are answered, scored and kept."""
+    """Problems whose responses are scored and saved."""
     part: int = 0
-    """Problems that are answered or scored now."""
+    """Problems in progress."""
     answered: int = 0
-    """Responses to them that are there."""
+    """Responses received for the problems in progress."""
     responses: int = 0
-    """Responses to them that were asked for."""
+    """Responses requested for the problems in progress."""
     scored: int = 0
-    """Scores that are there, once scoring takes long."""
+    """Scores computed. Only reported if scoring takes long."""
     scores: int = 0
-    """Scores that are wanted."""
+    """Scores to compute."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -61,35 +61,35 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What decides an evaluation, and must be the same when it goes on."""
+    """Defines an evaluation. Resuming it requires the same settings."""
 
     model: str
     sampling: Sampling
     token_limit: int
     rows: int | None = None
     data: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Files of rows, by benchmark."""
+    """Files with the rows, by benchmark."""
     weights: str = ""
-    """Digest of the model's weights where they lie here; a model that was trained on is another."""
+    """Digest of local weights: a model that was trained further is a different model."""
     engine: str = "transformers"
-    """What runs a model in this process."""
+    """Library that runs the model in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a benchmark says of a model."""
+    """Stores the result of a model on one benchmark."""
 
     benchmark: str
     problems: int
     samples: int
     estimates: dict[str, Estimate]
-    """By the name of the measure."""
+    """Mean and interval by measure."""
     of_problems: dict[str, list[float]]
-    """The mean over the samples of each problem, by measure; NaN: does not apply."""
+    """Mean over the samples of each problem, by measure. NaN: the measure does not apply."""
     identities: list[str]
-    """Of each problem, twelve hex digits of what is asked and wanted: by it models are paired."""
+    """Digest of prompt and reference of each problem, to pair the problems of two models."""
     unscorable: dict[str, list[int]]
-    """Problems, numbered from 1, that no response can pass, by measure: they count as wrong."""
+    """Problems (from 1) that no response can pass, by measure. They count as wrong."""
 
 
 def evaluate(
@@ -99,19 +99,19 @@ def evaluate(
     folder: Path,
     on_progress: OnProgress = lambda *_: None,
 ) -> list[Result]:
-    """Evaluate on each benchmark; what was done before in this folder is kept.
+    """Evaluate a model on each benchmark. Responses already saved in the folder are reused.
 
     Args:
-        settings: What decides it.
-        benchmarks: In this order.
-        responder: Makes what answers a benchmark; called for those that are not done.
-        folder: Where responses (rollout records), settings and results lie.
-        on_progress: Of the progress.
+        settings: Settings of the evaluation.
+        benchmarks: Benchmarks, in order.
+        responder: Returns the responder of a benchmark. Called only for unfinished benchmarks.
+        folder: Folder for responses (rollout records), settings and results.
+        on_progress: Called with the progress.
 
     Raises:
-        ConfigError: The folder holds an evaluation with other settings, another process evaluates
-            into it, or it cannot be written to.
-        DataError: Rows cannot be read; before anything is generated.
+        ConfigError: If the folder holds an evaluation with other settings, if another process
+            evaluates into it, or if it cannot be written to.
+        DataError: If rows cannot be read. All rows are read before the first response.
     """
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
     rows = {
@@ -130,25 +130,28 @@ def evaluate(
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The results of an evaluation that is done.
+    """Return the results of a finished evaluation.
 
     Raises:
-        ConfigError: The folder holds none.
+        ConfigError: If the folder has no readable results.
     """
     file = folder / "results.json"
     if not file.is_file():
-        raise ConfigError(f"{folder} holds no results.json: it is there when an evaluation is done")
+        raise ConfigError(
+            f"{folder} has no results.json, which a finished evaluation writes: finish that "
+            "evaluation, or choose another folder"
+        )
     try:
         return [_from_plain(plain) for plain in json.loads(file.read_text(encoding="utf-8"))]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{file} is no result of this version of gdpo ({type(error).__name__}: {error}): "
-            "evaluate again, into another folder"
+            f"{file} cannot be read by this version of gdpo ({type(error).__name__}: {error}): "
+            "repeat the evaluation in another folder"
         ) from error
 
 
 def _identity(prompt: Any, reference: Mapping[str, Any]) -> str:
-    """Twelve hex digits of what is asked and what is wanted."""
+    """Return the digest of prompt and reference, twelve hex digits."""
     return _digest([json.dumps([prompt, dict(reference)], sort_keys=True, default=str)])
 
 
@@ -161,39 +164,41 @@ def _read_settings(file: Path) -> dict[str, Any]:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            f"{file} cannot be read: {error}. Name another folder: --output"
+            f"{file} cannot be read: {error}. Choose another folder with --output"
         ) from error
 
 
 def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[str, Any]:
-    """What decides the evaluation, once it is seen that the folder holds no other one."""
+    """Return the settings to save. Raise ConfigError if the folder holds another evaluation."""
     file = folder / "settings.json"
-    wanted = json.loads(json.dumps(asdict(settings)))
-    wanted["rows_digest"] = dict(rows)
+    requested = json.loads(json.dumps(asdict(settings)))
+    requested["rows_digest"] = dict(rows)
     if file.is_file():
-        there = _read_settings(file)
+        saved = _read_settings(file)
         differing = [
             key
-            for key in wanted
-            if there.get(key) != wanted[key] and key not in ("data", "rows_digest")
+            for key in requested
+            if saved.get(key) != requested[key] and key not in ("data", "rows_digest")
         ]
         if differing:
             raise ConfigError(
                 f"{folder} holds an evaluation with other settings: "
-                + "; ".join(f"{key} is {there.get(key)}, not {wanted[key]}" for key in differing)
-                + ". Name another folder: --output"
+                + "; ".join(f"{key} is {saved.get(key)}, not {requested[key]}" for key in differing)
+                + ". Use the same settings, or choose another folder with --output"
             )
-        before = there.get("rows_digest", {})
+        before = saved.get("rows_digest", {})
         if others := [name for name in rows if before.get(name, rows[name]) != rows[name]]:
             raise ConfigError(
-                f"{folder} holds an evaluation on other rows of {', '.join(others)}. Name another "
-                "folder: --output"
+                f"{folder} holds an evaluation on other rows of {', '.join(others)}. Choose "
+                "another folder with --output"
             )
         for key in ("data", "rows_digest"):
-            wanted[key] = {**there.get(key, {}), **wanted[key]}
+            requested[key] = {**saved.get(key, {}), **requested[key]}
     elif folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise ConfigError(f"{folder} holds something else; name another folder: --output")
-    return wanted
+        raise ConfigError(
+            f"{folder} holds files that are not an evaluation: choose another folder with --output"
+        )
+    return requested
 
 
 def _evaluate_one(
@@ -226,7 +231,7 @@ def _evaluate_one(
 
 
 def _is_kept(file: Path) -> bool:
-    """Whether a part is there; one that cannot be read is set aside, and made again."""
+    """Return whether a part is saved. Rename an unreadable file, so that it is evaluated again."""
     if not file.exists():
         return False
     try:
@@ -235,7 +240,9 @@ def _is_kept(file: Path) -> bool:
         names = (file.with_name(f"{file.name}.broken-{number}") for number in count(1))
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
-        logger.warning("%s is set aside as %s, and made again: %s", file, aside.name, error)
+        logger.warning(
+            "%s cannot be read; renamed to %s and evaluated again: %s", file, aside.name, error
+        )
         return False
     return True
 
@@ -246,9 +253,10 @@ def _conversing(benchmark: Benchmark, answering: Responder) -> Responder:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Problems that are answered, scored and kept together."""
+    """Stores the problems that are evaluated and saved together."""
 
     start: int
+    """Index of its first problem."""
     problems: Sequence[Problem]
     file: Path
 
@@ -260,26 +268,26 @@ def _split(folder: Path, problems: Sequence[Problem]) -> Iterator[_Part]:
 
 
 class _Tracker:
-    """Reports how far a benchmark is."""
+    """Reports the progress of a benchmark."""
 
     def __init__(self, on_progress: OnProgress, begun: Progress) -> None:
         self._on_progress, self._now = on_progress, begun
         on_progress(begun)
 
     def begin(self, problems: int, samples: int) -> None:
-        """A part is begun."""
+        """Report the start of a part."""
         self._report(part=problems, responses=problems * samples)
 
     def answered(self, more: int) -> None:
-        """So many responses more are there."""
+        """Report that `more` responses have arrived."""
         self._report(answered=self._now.answered + more)
 
     def scored(self, done: int, scores: int) -> None:
-        """So many scores are there."""
+        """Report that `done` of `scores` scores are computed."""
         self._report(scored=done, scores=scores)
 
     def end(self) -> None:
-        """The part is kept."""
+        """Report that the part is saved."""
         now = self._now
         self._report(done=now.done + now.part, part=0, answered=0, responses=0, scored=0, scores=0)
 
@@ -291,7 +299,7 @@ class _Tracker:
 def _rollouts(
     settings: Settings, part: _Part, answering: Responder, scorer: Scorer, tracker: _Tracker
 ) -> list[Rollout]:
-    # A part that is begun anew is answered as it would have been.
+    # The seed depends on the part, so that an evaluation that is resumed draws the same responses.
     drawn = settings.sampling
     answered = answering.respond(
         part.problems, drawn.seed + part.start, drawn.samples, tracker.answered
@@ -343,24 +351,24 @@ def result_of(
     *,
     judge_every_row: Sequence[str] = (),
 ) -> Result:
-    """The estimates that recorded responses give.
+    """Return the result of saved responses.
 
-    A problem to which a reward does not apply is left out of that reward's mean, except where the
-    reward must apply to every row: there it counts as wrong.
+    A problem to which a reward does not apply is excluded from that reward's mean. If the reward
+    must apply to every row, the problem counts as wrong instead.
 
     Args:
-        benchmark: Its name.
-        rewards: What judged them.
-        rollouts: Of all problems.
+        benchmark: Name of the benchmark.
+        rewards: Rewards that scored the responses.
+        rollouts: Responses to all problems.
         judge_every_row: Names of rewards that must apply to every row (`Task.judges_every_row`).
 
     Raises:
-        ConfigError: Other rewards judged them.
+        ConfigError: If the responses were scored by other rewards.
     """
     if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
         raise ConfigError(
-            f"the responses to {benchmark} that are recorded were judged by other rewards than "
-            f"{', '.join(reward.name for reward in rewards)}. Name another folder: --output"
+            f"the saved responses to {benchmark} were scored by rewards other than "
+            f"{', '.join(reward.name for reward in rewards)}. Choose another folder with --output"
         )
     by_problem: dict[int, list[Rollout]] = {}
     for rollout in rollouts:
@@ -417,5 +425,5 @@ def _from_plain(plain: dict[str, Any]) -> Result:
 
 
 def _number(value: float | None) -> float:
-    """What is null was not a number."""
+    """Return NaN for null."""
     return nan if value is None else value

@@ -1,4 +1,4 @@
-"""Responders by name: a model of this machine, one on a server, or what is written already."""
+"""Makes responders by name: a local model, a model on a server, reference answers or nothing."""
 
 import hashlib
 import re
@@ -23,15 +23,15 @@ from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.runs.directory import RunDirectory
 
 _SAMPLED = 1 << 20
-"""Bytes of the start and of the end of a file that its digest looks at."""
+"""Bytes at the start and at the end of a file that its digest covers."""
 
 
-WRITTEN = ("gold", "empty")
-"""Names that are no models: the rows' own answers, and no answer."""
+FIXED = ("gold", "empty")
+"""Names that are not models: the reference answers, and empty responses."""
 
 
 ENGINES = ("transformers", "vllm")
-"""What runs a model in this process. It is named, never guessed: each samples in its own way."""
+"""Libraries that run a model in this process. They sample differently, so the user chooses."""
 
 
 def responder_of(
@@ -42,24 +42,24 @@ def responder_of(
     at_once: int,
     engine: str = "transformers",
 ) -> Callable[[Benchmark], Responder]:
-    """What answers benchmarks; a model is loaded once, when it is first needed.
+    """Return a function that gives the responder of a benchmark. It loads the model once.
 
     Args:
-        model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`;
-            with a server, what it calls the model.
-        sampling: How responses are drawn.
-        server: What is asked, or None. What it keeps goes into the folder of the benchmark.
-        at_once: Responses that are generated together.
-        engine: What runs a model in this process: one of `ENGINES`.
+        model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`.
+            With a server: the name of the model on that server.
+        sampling: Sampling settings.
+        server: Server to ask. It saves responses in the folder of the benchmark. None: no server.
+        at_once: Number of responses to generate together.
+        engine: Library that runs a local model, one of `ENGINES`.
 
     Raises:
-        ConfigError: There is no such model or engine, or the model has no chat template.
-        MissingExtraError: The engine is not installed.
+        ConfigError: If the model or engine does not exist, or the model has no chat template.
+        MissingExtraError: If the engine is not installed.
     """
-    _check_engine(engine, apart=server is not None or model in WRITTEN)
+    _check_engine(engine, apart=server is not None or model in FIXED)
     if server is not None:
         return lambda each: replace(server, kept=server.kept and server.kept / each.name)
-    if model in WRITTEN:
+    if model in FIXED:
         gold = model == "gold"
         return lambda benchmark: RowAnswers(benchmark.task(), gold=gold)
     recipe = _as_recipe(_model_of(model))
@@ -87,16 +87,17 @@ def _check_engine(engine: str, *, apart: bool) -> None:
     if engine == "vllm":
         if apart:
             raise ConfigError(
-                "--engine vllm runs a model in this process: no server, gold or empty"
+                "--engine vllm runs a model in this process, so it cannot be combined with "
+                "--server, gold or empty: omit --engine"
             )
         check_vllm()
 
 
 def weights_of(model: str) -> str:
-    """Twelve hex digits of the weights that lie in a run or a folder; empty for other models.
+    """Return a digest of the weights in a run or a folder, twelve hex digits; "" for other models.
 
-    Of each file the size, the first and the last mebibyte and 64 places between: training changes
-    all of them.
+    The digest covers the size of each file, its first and last mebibyte and 64 places in between.
+    That is enough, because training changes all weights.
     """
     run = RunDirectory(Path(model))
     folder = run.model if run.recipe.is_file() else Path(model)
@@ -114,27 +115,27 @@ def weights_of(model: str) -> str:
 
 
 def folder_of(model: str) -> Path:
-    """Where an evaluation of this model lies, if nothing else is said."""
+    """Return the default folder for an evaluation of this model."""
     if RunDirectory(Path(model)).recipe.is_file():
         return Path(model) / "evaluation"
     return Path("evaluations") / re.sub(r"[^A-Za-z0-9._-]+", "_", model.strip("./~"))
 
 
 def _model_of(name: str) -> str:
-    """The trained model of a run, or the name as it is."""
+    """Return the model folder of a run, or the name unchanged if it is not a run."""
     run = RunDirectory(Path(name))
     if not run.recipe.is_file():
         return name
     if not run.model.is_dir():
         raise ConfigError(
-            f"the run {name} has no model yet: it is there when the run is finished. A checkpoint "
-            f"can be evaluated: {name}/checkpoints/checkpoint-…"
+            f"the run {name} has no model yet, because it is not finished. Finish it, or evaluate "
+            f"a checkpoint: {name}/checkpoints/checkpoint-…"
         )
     return str(run.model)
 
 
 def _as_recipe(model: str) -> Recipe:
-    """As much of a recipe as finding a model needs."""
+    """Return a recipe with the fields that `locate_model` needs."""
     recipe = Recipe(task="none", model=model, data=DataConfig(source="none"))
     recipe._source = "the model"  # pyright: ignore[reportPrivateUsage]
     return recipe

@@ -1,4 +1,4 @@
-"""Whether rows that are trained on give away the questions of a benchmark."""
+"""Finds training rows that are nearly the same as questions of a benchmark."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,14 +12,14 @@ from gdpo.tasks.tool_calling.prompt import user_turns
 from gdpo.training.preflight import Finding, Verdict
 
 _NAMED = 5
-"""Rows that a finding names, at most."""
+"""Most rows that a finding names."""
 
 
 def benchmarks_at_hand(task: Task) -> list[Benchmark]:
-    """The benchmarks of a kind of task whose rows come with a package: BFCL, HumanEval.
+    """Return the benchmarks of a kind of task whose rows come with a package: BFCL, HumanEval.
 
     Args:
-        task: What is trained.
+        task: The task of the training rows.
     """
     if task.name.startswith("tool_calling"):
         return [BENCHMARKS[name] for name in GROUPS["bfcl"]]
@@ -30,15 +30,16 @@ def benchmarks_at_hand(task: Task) -> list[Benchmark]:
 def overlap_findings(
     task: Task, rows: Rows, benchmarks: Iterable[Benchmark] | None = None
 ) -> list[Finding]:
-    """Compare what is trained on with what is tested on.
+    """Compare training rows with test questions; return what was found.
 
-    A row gives a test question away if one turn of its user, or all together, is nearly the same
-    (`gdpo.tasks.overlaps`), whatever answer is wanted. Such rows are a mistake.
+    A row overlaps if one user turn, or all of them together, is nearly the same as a test question
+    (`gdpo.tasks.overlaps`), whatever the reference answer. Such rows are reported as wrong.
 
     Args:
-        task: What is trained.
-        rows: What it is trained on.
-        benchmarks: Compare with these. None: with those at hand, as far as they are installed.
+        task: The task of the training rows.
+        rows: The training rows.
+        benchmarks: Benchmarks to compare with. None: those whose rows come with an installed
+            package.
     """
     tests: list[Problem] = []
     places: list[str] = []
@@ -48,8 +49,8 @@ def overlap_findings(
             found = problems(benchmark, None)
         except GdpoError as error:
             verdict = Verdict.NOTE if benchmarks is None else Verdict.WRONG
-            findings.append(Finding(verdict, f"overlap: not compared with tests: {error}"))
-            if benchmarks is None:  # they come with one package
+            findings.append(Finding(verdict, f"overlap with benchmarks was not checked: {error}"))
+            if benchmarks is None:  # all of them come with this package
                 break
             continue
         tests += [_asked(test) for test in found]
@@ -63,13 +64,13 @@ def _compared(rows: Rows, tests: Sequence[Problem], places: Sequence[str]) -> Fi
     names = list(dict.fromkeys(place.rpartition(" ")[2] for place in places))
     asked = f"{len(tests):,} test questions of {_shortened(names)}"
     if not given:
-        return Finding(Verdict.FINE, f"overlap: none of {len(like):,} rows asks one of the {asked}")
+        return Finding(Verdict.FINE, f"overlap: 0 of {len(like):,} rows match one of the {asked}")
     named = "; ".join(f"{place} ({test})" for place, test in given[:_NAMED])
     more = f"; and {len(given) - _NAMED:,} more" if len(given) > _NAMED else ""
     return Finding(
         Verdict.WRONG,
-        f"overlap: {len(given):,} of {len(like):,} rows nearly ask one of the {asked}: "
-        f"{named}{more}. Take them out of the training data",
+        f"overlap: {len(given):,} of {len(like):,} rows are nearly the same as one of the {asked}: "
+        f"{named}{more}. Remove them from the training data",
     )
 
 
@@ -80,7 +81,7 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _asked(test: Problem) -> Problem:
-    """A benchmark's problem with what its user said: the prompts of BFCL are ToolRL's text."""
+    """Return a problem with its user turns, which in BFCL are inside ToolRL's prompt text."""
     if test.asked:
         return test
     said = (m["content"] for m in test.prompt if m["role"] == "user")

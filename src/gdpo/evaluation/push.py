@@ -1,8 +1,7 @@
-"""Puts a finished run on the Hugging Face Hub: its model, its card, and what the card speaks of.
+"""Uploads a finished run to the Hugging Face Hub: its model, its card and the files in the card.
 
-Never what only this machine needs or what may tell more than was meant: checkpoints,
-`environment.json` (it holds the command line), and the responses of an evaluation stay here;
-rollouts too, unless they are asked for.
+Some files are never uploaded: checkpoints, `environment.json` (it holds the command line) and the
+responses of an evaluation. Rollouts are uploaded only on request.
 """
 
 import re
@@ -22,12 +21,12 @@ HEADING = "## Evaluation"
 
 
 def add_to_readme(readme: Path, results: Sequence[Result], settings: Settings) -> None:
-    """Put the results at the end of a README, in the place of older ones.
+    """Write the results to the end of a README. They replace earlier results.
 
     Args:
-        readme: Of a run.
-        results: Of all benchmarks.
-        settings: What decided them.
+        readme: README of a run.
+        results: Results of all benchmarks.
+        settings: Settings of the evaluation.
     """
     before, *_ = readme.read_text(encoding="utf-8").partition(f"\n{HEADING}\n")
     write_whole(readme, f"{before.rstrip()}\n\n{HEADING}\n\n{_section(results, settings)}")
@@ -42,10 +41,11 @@ def _section(results: Sequence[Result], settings: Settings) -> str:
         for name, estimate in result.estimates.items()
     )
     notes = "".join(f"\n{line}.\n" for line in unscorable_lines(results))
-    return f"""{drawn.samples} response(s) to each problem, temperature {drawn.temperature:g}, top-p {drawn.top_p:g}, up to
-{drawn.max_tokens:,} tokens, seed {drawn.seed}, by {settings.engine}; more than {settings.token_limit:,} tokens are too long. Intervals of 95 %, over problems.
+    samples = "1 response" if drawn.samples == 1 else f"{drawn.samples:,} responses"
+    return f"""Settings: {samples} per problem, temperature {drawn.temperature:g}, top-p {drawn.top_p:g}, at most {drawn.max_tokens:,} tokens, seed {drawn.seed}, engine {settings.engine}.
+A response with more than {settings.token_limit:,} tokens counts as too long. The confidence intervals are over problems.
 
-| benchmark | problems | measure | mean | 95 % interval |
+| benchmark | problems | measure | mean | 95 % confidence interval |
 |---|---|---|---|---|
 {rows}
 {notes}"""  # noqa: E501  lines of Markdown
@@ -59,43 +59,46 @@ _TEXTS = (".md", ".yaml", ".json", ".jsonl", ".txt", ".jinja")
 _SECRET = re.compile(r"\bhf_[A-Za-z0-9]{16,}|\b(?:hub_)?token:\s*(?!null\b|~|\s)\S", re.ASCII)
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 _REFUSED = (401, 403)
+_RERUN = "then rerun the same command"
 _SHOWN = 300
-"""Characters of the Hub's answer that a message shows."""
+"""Characters of the Hub's reply that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One file and its place in the repository."""
+    """Stores one file and its path in the repository."""
 
     file: Path
     path: str
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.file.stat().st_size
 
 
 class HubError(GdpoError):
-    """The Hub could not be reached, or did not take what was sent."""
+    """The Hub could not be reached, or refused the upload."""
 
 
 def uploads(run: RunDirectory, *, rollouts: bool = False) -> list[Upload]:
-    """What `push` uploads of a run; the model's files lie at the top, where the Hub expects them.
+    """Return the files of a run that `push` uploads. The model's files are at the top level.
 
     Args:
         run: A finished run.
-        rollouts: Also what was sampled and how it was rewarded.
+        rollouts: Whether to include prompts, responses and rewards of the training run.
 
     Raises:
-        ConfigError: It is no run, or not finished.
-        DataError: A file holds what looks like a token.
+        ConfigError: If the folder is not a run, or the run is not finished.
+        DataError: If a file contains something that looks like a token.
     """
     if not run.recipe.is_file():
-        raise ConfigError(f"{run.path} holds no recipe.yaml, so it is no run of gdpo")
+        raise ConfigError(
+            f"{run.path} is not a run of gdpo: it has no recipe.yaml. Name a run directory"
+        )
     if not run.model.is_dir() or not run.readme.is_file():
         raise ConfigError(
-            f"the run {run.path} is not finished: it has no model/ or no README.md. Finish it: "
+            f"the run {run.path} is not finished: model/ or README.md is missing. To finish it: "
             f"gdpo train {run.path} --resume"
         )
     found = [Upload(file, path) for file, path in _files(run, rollouts=rollouts) if file.is_file()]
@@ -119,32 +122,32 @@ def _files(run: RunDirectory, *, rollouts: bool) -> Iterator[tuple[Path, str]]:
 
 
 def _refuse_secrets(file: Path) -> None:
-    # A tokenizer's words are no secrets, and there are megabytes of them.
+    # A tokenizer's vocabulary holds no secrets, and it has megabytes.
     if file.suffix not in _TEXTS or file.name.startswith(("tokenizer", "vocab")):
         return
     if _SECRET.search(file.read_text(encoding="utf-8", errors="replace")):
         raise DataError(
-            f"{file} holds what looks like a token of the Hub: nothing was uploaded. Take it out "
-            "(a recipe needs none: HF_TOKEN does it), and make it invalid at "
-            "huggingface.co/settings/tokens if others could have seen it"
+            f"{file} contains what looks like a token of the Hub; nothing was uploaded. Remove it "
+            "and set the environment variable HF_TOKEN instead. If others could have seen the "
+            "token, revoke it at huggingface.co/settings/tokens"
         )
 
 
 def check_repository(name: str) -> None:
-    """Raise a ConfigError where a name is no repository's."""
+    """Raise ConfigError if the name is not OWNER/NAME."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ConfigError(f"{name!r} is no repository on the Hub: write OWNER/NAME")
+        raise ConfigError(f"{name!r} is not a repository name: write OWNER/NAME")
 
 
 def check_push(run: RunDirectory, name: str) -> None:
-    """Refuse a push that cannot succeed, before anything takes long.
+    """Check everything about a push that can be checked without the Hub.
 
     Raises:
-        ConfigError: The name is no repository's, nobody is logged in, or the run is not finished.
+        ConfigError: If the name is not OWNER/NAME, there is no login, or the run is not finished.
     """
     check_repository(name)
     if _hub().get_token() is None:
-        raise ConfigError(f"nobody is logged in to the Hub: {_LOG_IN}")
+        raise ConfigError(f"not logged in to the Hub: {_LOG_IN}")
     uploads(run)
 
 
@@ -152,17 +155,18 @@ def push(run: RunDirectory, name: str, files: Sequence[Upload], *, private: bool
     """Upload files of a run in one commit.
 
     Args:
-        run: Whose README becomes the repository's card.
-        name: `owner/name`; made if it is not there. One that is there keeps its visibility.
-        files: What `uploads` named.
-        private: Whether a new repository is.
+        run: The run. Its README becomes the card of the repository.
+        name: Repository, `owner/name`. It is created if it does not exist. An existing repository
+            keeps its visibility.
+        files: The files from `uploads`.
+        private: Whether a new repository is private.
 
     Returns:
-        The repository's address.
+        The address of the repository.
 
     Raises:
-        ConfigError: See `check_push`.
-        HubError: The Hub cannot be reached, or refuses.
+        ConfigError: As for `check_push`.
+        HubError: If the Hub cannot be reached or refuses.
     """
     check_push(run, name)
     hub = _hub()
@@ -176,19 +180,22 @@ def push(run: RunDirectory, name: str, files: Sequence[Upload], *, private: bool
         url = hub.HfApi().create_repo(name, private=private, exist_ok=True)
         hub.HfApi().create_commit(name, operations, commit_message=f"gdpo run {run.path.name}")
     except hub.errors.HfHubHTTPError as error:
-        told = f"the Hub refuses {name}: {str(error)[:_SHOWN]}"
+        message = f"the Hub refused {name}: {str(error)[:_SHOWN]}"
         code = getattr(error.response, "status_code", None)
-        raise HubError(f"{told}. {_LOG_IN.capitalize()}" if code in _REFUSED else told) from error
-    except Exception as error:  # three libraries meet here, each with errors of its own
+        remedy = (
+            f"Check OWNER/NAME, and {_LOG_IN}" if code in _REFUSED else f"Correct this, {_RERUN}"
+        )
+        raise HubError(f"{message}. {remedy}") from error
+    except Exception as error:  # huggingface_hub passes on errors of two HTTP libraries
         raise HubError(
             f"the Hub cannot be reached ({type(error).__name__}: {str(error)[:_SHOWN]}). Check the "
-            "connection (and HF_HUB_OFFLINE, HF_ENDPOINT), then give the same command again"
+            f"connection, HF_HUB_OFFLINE and HF_ENDPOINT, {_RERUN}"
         ) from error
     return str(url)
 
 
 def _card(run: RunDirectory, name: str) -> str:
-    """The run's README, with the places that files have in a repository."""
+    """Return the run's README, with paths and commands that are right in the repository."""
     text = run.readme.read_text(encoding="utf-8")
     loads = f'- the model: `AutoModelForCausalLM.from_pretrained("{name}")`'
     text = re.sub(r"^- `model/` is the trained model: .*$", lambda _: loads, text, flags=re.M)

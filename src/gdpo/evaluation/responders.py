@@ -1,4 +1,4 @@
-"""What answers: a model in this process, a server, or, to try a benchmark, its gold answers."""
+"""Defines responders: a model in this process, or reference answers to test a benchmark."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,39 +12,44 @@ from gdpo.tasks.task import Message
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How responses are drawn."""
+    """Stores sampling settings."""
 
     samples: int = 1
-    """Responses to each problem."""
+    """Responses per problem."""
     temperature: float = 0.0
-    """0: the likeliest token each time."""
+    """Temperature. 0: greedy decoding."""
     top_p: float = 1.0
+    """Cumulative probability for nucleus sampling, above 0 and at most 1."""
     max_tokens: int = 1024
+    """Longest response in tokens."""
     seed: int = 0
+    """Random seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer."""
+    """Stores one response."""
 
     text: str
+    """The text that is scored."""
     num_tokens: int
+    """Length of the text in tokens."""
     finish_reason: str
     """`stop` or `length`."""
     shown: tuple[Message, ...] = ()
-    """Of a conversation: all that was said; its text holds the model's messages as JSON."""
+    """For a conversation, all messages. `text` is then the model's messages as JSON."""
 
 
 OnResponses: TypeAlias = Callable[[int], None]
-"""Called with how many more of the responses that were asked for are there."""
+"""Called with the number of responses that have arrived since the last call."""
 
 
 def ignore(_: int) -> None:
-    """Do nothing with it."""
+    """Ignore the progress."""
 
 
 class Responder(Protocol):
-    """Answers problems."""
+    """Generates responses to problems."""
 
     def respond(
         self,
@@ -53,17 +58,17 @@ class Responder(Protocol):
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """So many responses to each problem; the same ones for the same seed where possible."""
+        """Return `samples` responses per problem, the same ones for the same seed if possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
-    """Answers with what is there: to try a benchmark without a model.
+    """Responds with reference answers or with nothing, to test a benchmark without a model.
 
     Args:
-        task: Whose gold answers are meant.
-        gold: The row's own answer; False: nothing at all.
+        task: Task that gives the reference answers.
+        gold: Whether to respond with the reference answer. False: with an empty text.
     """
 
     task: Task
@@ -72,27 +77,27 @@ class RowAnswers:
     def respond(
         self,
         problems: Sequence[Problem],
-        seed: int,  # noqa: ARG002  a gold answer needs none
+        seed: int,  # noqa: ARG002  nothing is sampled
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """The gold answer, or nothing, as often as asked."""
+        """Return the reference answer or an empty text, `samples` times for each problem."""
         texts = [self.task.gold_completion(p.reference) if self.gold else "" for p in problems]
         on_responses(len(texts) * samples)
         return [[Response(text or "", 1, "stop")] * samples for text in texts]
 
 
 class LocalModel:
-    """A model of transformers, on the GPU if there is one.
+    """Runs a model with transformers, on the GPU if there is one.
 
-    Prompts are read once for all of their samples, and finished rows leave the batch, where the
-    model allows it (`gdpo.integrations.trl`).
+    If the model allows it, a prompt is processed once for all of its samples, and finished rows
+    leave the batch (`gdpo.integrations.trl`).
 
     Args:
-        model: What `from_pretrained` takes.
+        model: Folder or name for `from_pretrained`.
         tokenizer: Its tokenizer, padding on the left, with a chat template.
-        sampling: How responses are drawn.
-        at_once: Responses that are generated together.
+        sampling: Sampling settings.
+        at_once: Number of responses to generate together.
     """
 
     def __init__(self, model: str, tokenizer: Any, sampling: Sampling, *, at_once: int) -> None:
@@ -119,7 +124,7 @@ class LocalModel:
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """The responses to each problem."""
+        """Return the responses to each problem."""
         import torch
 
         torch.manual_seed(seed)
@@ -161,7 +166,7 @@ class LocalModel:
         return {"do_sample": True, **settings}
 
     def _rows(self, problems: int, samples: int) -> dict[str, Any]:
-        """Which prompt each row of the batch continues."""
+        """Return the arguments that map each row of the batch to its prompt."""
         if not self._fast:
             return {"num_return_sequences": samples}
         import torch
@@ -181,10 +186,10 @@ class LocalModel:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Refuse what cannot be.
+    """Check the sampling settings.
 
     Raises:
-        ConfigError: A number is out of its range.
+        ConfigError: If a number is out of its range.
     """
     wrong = [
         f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
@@ -197,7 +202,9 @@ def check_sampling(sampling: Sampling) -> None:
         if not fine
     ]
     if sampling.samples > 1 and sampling.temperature == 0:
-        wrong.append("--samples above 1 needs a --temperature: without one all are the same")
+        wrong.append(
+            "--samples above 1 needs a --temperature above 0, because greedy samples are all equal"
+        )
     if wrong:
         raise ConfigError("; ".join(wrong))
 
@@ -206,28 +213,28 @@ _SHOWN = 300
 """Characters of vLLM's error that a message shows."""
 
 
-_HOW = "vLLM (pip install vllm, in an environment of its own if its torch is another)"
+_HOW = "vLLM (pip install vllm; use a separate environment if it needs another torch)"
 
 
 def check_vllm() -> None:
-    """Refuse where vLLM is not installed.
+    """Check that vLLM is installed.
 
     Raises:
-        MissingExtraError: It is not.
+        MissingExtraError: If vLLM is not installed.
     """
     if find_spec("vllm") is None:
         raise MissingExtraError(_HOW, None, "for --engine vllm")
 
 
 class VllmModel:
-    """A model of vLLM, on the GPUs that it finds.
+    """Runs a model with vLLM, on the GPUs that vLLM finds.
 
     Args:
-        model: What `from_pretrained` takes; its tokenizer and chat template lie beside it.
-        sampling: How responses are drawn.
+        model: Folder or name of a model with tokenizer and chat template.
+        sampling: Sampling settings.
 
     Raises:
-        ConfigError: vLLM does not start with it.
+        ConfigError: If vLLM does not start with the model.
     """
 
     def __init__(self, model: str, sampling: Sampling) -> None:
@@ -239,9 +246,9 @@ class VllmModel:
         except Exception as error:
             raise ConfigError(
                 f"vLLM does not start with {model}: {type(error).__name__}: "
-                f"{str(error)[:_SHOWN]}. What it printed before may say more. Where it needs "
-                "settings, start it yourself and ask it: `vllm serve MODEL --max-model-len 8192`, "
-                "then gdpo evaluate MODEL --server http://localhost:8000/v1"
+                f"{str(error)[:_SHOWN]}. See its output above. If vLLM needs other settings, start "
+                "it as a server (`vllm serve MODEL --max-model-len 8192`), then run gdpo evaluate "
+                "MODEL --server http://localhost:8000/v1"
             ) from error
         self._params: Any = SamplingParams
         self._sampling = sampling
@@ -253,7 +260,7 @@ class VllmModel:
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """The responses to each problem; vLLM batches them."""
+        """Return the responses to each problem. vLLM batches them."""
         drawn = self._sampling
         params = self._params(
             n=samples,

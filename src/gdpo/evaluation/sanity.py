@@ -1,6 +1,6 @@
-"""Tries benchmarks without a model: their own answers must be right, and no answer must be wrong.
+"""Tests benchmarks without a model: reference answers must be right, and empty responses wrong.
 
-It evaluates `gold` and `empty` as any model is evaluated, in a temporary folder.
+It evaluates `gold` and `empty` like any model, in a temporary folder.
 """
 
 import tempfile
@@ -17,52 +17,55 @@ from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts
 
 TOLERATED = 0.05
-"""Share of rows whose own answer may fall short: published data are not without mistakes."""
+"""Share of rows whose reference answer may fail, because published data contain mistakes."""
 
 _DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
-"""What an empty response must not get; a format or the absence of bugs may come with it."""
+"""Rewards that an empty response must not get. It may get others, such as the one for no bugs."""
 
 _SILENCE = "irrelevance"
-"""In the name of benchmarks that want no call: there the leaderboard takes silence for right."""
+"""Part of the name of benchmarks in which the leaderboard scores an empty response as right."""
 
 OnSanityProgress: TypeAlias = Callable[[str, Progress], None]
-"""Called with who answers, `gold` or `empty`, and how far that is."""
+"""Called with the responder, `gold` or `empty`, and its progress."""
 
 _LIMIT = 4000
 _SHOWN = 200
-"""Characters of a reason."""
+"""Longest reason, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sanity:
-    """What a benchmark's own answers and an empty response came to."""
+    """Stores how a benchmark scored its reference answers and empty responses."""
 
     benchmark: str
     problems: int
     unanswered: int
-    """Problems that bring no answer of their own: nothing is known of those."""
+    """Number of problems without a reference answer, which cannot be tested."""
     exceptions: tuple[str, ...]
-    """Problems whose own answer is not fully right, and why."""
+    """Problems whose reference answer is not fully right, with the reason."""
     lucky: tuple[str, ...]
-    """Problems on which an empty response is not fully wrong, and what it got."""
+    """Problems on which an empty response is not fully wrong, with its score."""
     applies: dict[str, int]
-    """Rewards that leave out some of the problems that bring an answer: to how many they apply."""
+    """For rewards that do not apply to all reference answers, the number to which they apply."""
     unjudged: bool = False
-    """Whether what decides applies to no problem."""
+    """Whether the deciding rewards (correctness, passed tests) apply to no problem."""
 
     @property
     def answered(self) -> int:
-        """Problems that bring an answer."""
+        """Number of problems with a reference answer."""
         return self.problems - self.unanswered
 
     @property
     def wants_silence(self) -> bool:
-        """Whether an empty response is right, so that none is tried."""
+        """Whether an empty response is right, and therefore not tested."""
         return _SILENCE in self.benchmark
 
     @property
     def sane(self) -> bool:
-        """Whether 19 in 20 answers are fully right, no empty response is, and some are judged."""
+        """Whether 95 % of the reference answers are right and no empty response is.
+
+        False if the deciding rewards apply to no problem.
+        """
         right = len(self.exceptions) <= TOLERATED * self.answered
         return right and not self.lucky and not self.unjudged
 
@@ -70,20 +73,20 @@ class Sanity:
 def sanity(
     benchmark: Benchmark, rows: int | None = None, on_progress: OnSanityProgress = lambda *_: None
 ) -> Sanity:
-    """Evaluate a benchmark's own answers, and an empty response to each problem.
+    """Evaluate the reference answer and an empty response of each problem.
 
-    A problem's own answer must get the maximum of every reward of the text that applies to it. One
-    that must apply to every row (`Task.judges_every_row`) and does not is an exception, too; of the
-    others it is counted to how many answers they apply. An empty response must get the minimum of
-    what decides (correctness, passed tests), except where no call is what is wanted.
+    A reference answer must get the maximum of every text reward that applies to it. If a reward
+    must apply to every row (`Task.judges_every_row`) and does not, the row is an exception. For
+    other rewards, the number of rows to which they apply is counted. An empty response must get
+    the minimum of the deciding rewards (correctness, passed tests), except where no call is right.
 
     Args:
-        benchmark: Which.
-        rows: The first so many problems; None: all.
-        on_progress: Of the progress.
+        benchmark: The benchmark.
+        rows: Test only the first N problems. None: all.
+        on_progress: Called with the progress.
 
     Raises:
-        DataError: The rows cannot be had or read.
+        DataError: If the rows cannot be found or read.
     """
     rewards = [r for r in rewards_of(benchmark, _LIMIT) if r.of == "text"]
     gold, empty = (_answered(who, benchmark, rows, on_progress) for who in ("gold", "empty"))
@@ -134,7 +137,7 @@ def _short(
 
 
 def _why(rollout: Rollout) -> str:
-    """What is known of the reason: a failed reward, a program's first error, or the answer."""
+    """Return the reason: a failed reward, a program's first error, or the reference answer."""
     if failed := rollout.extra.get("failed"):
         names = {why: [n for n, its in failed.items() if its == why] for why in failed.values()}
         return "".join(f" ({', '.join(of)}: {why[:_SHOWN]})" for why, of in names.items())
@@ -145,7 +148,7 @@ def _why(rollout: Rollout) -> str:
         verdict = verdict_of(said, reference)
         why = verdict.message if verdict else ""
     else:
-        why = f"its answer: {reference.get('answer', '')}"
+        why = f"reference answer: {reference.get('answer', '')}"
     return f" ({why[:_SHOWN]})" if why else ""
 
 

@@ -1,9 +1,9 @@
-"""Responses of a server that speaks OpenAI's chat protocol: vLLM, SGLang, llama.cpp and others.
+"""Gets responses from a server with OpenAI's chat API: vLLM, SGLang, llama.cpp and others.
 
-An answer is streamed where the server can: so a request may take as long as it takes while
-something comes, and what ends it is silence. Part of an answer cannot be gone on with, so a request
-is sent again only where nothing has come, or once where an answer broke off. After a silence it is
-not sent again: the server may still be at work on it.
+Responses are streamed if the server supports it, so that a request may take any time while data
+arrive, and only silence ends it. A partial response cannot be continued. A request is therefore
+sent again only if nothing has arrived, or once if a response broke off. After a silence it is not
+sent again, because the server may still be working on it.
 """
 
 import hashlib
@@ -38,16 +38,16 @@ R = TypeVar("R")
 def side_by_side(
     work: Callable[[T], R], items: Sequence[T], *, at_once: int, done: Callable[[int], None]
 ) -> list[R]:
-    """What the work gives for each item, in their order.
+    """Apply `work` to each item in threads; return the results in the order of the items.
 
-    Once one fails, none is begun any more, those in progress are waited for, and the error is
-    raised. An interruption ends at once: its threads end with the process, or with what they do.
+    After a failure no further item is started; the running ones are waited for, then the error is
+    raised. An interruption is raised at once: the threads end with the process or with their item.
 
     Args:
-        work: Called in threads.
-        items: What it is called with.
-        at_once: Threads.
-        done: Called here with 1 whenever one is done.
+        work: Function to call in threads.
+        items: Its arguments.
+        at_once: Number of threads.
+        done: Called in this thread with 1 after each item.
     """
     jobs: list[Future[R]] = [Future() for _ in items]
     left = iter(list(zip(jobs, items, strict=True)))  # next() of it is atomic
@@ -71,13 +71,13 @@ def _work_off(
         if job.set_running_or_notify_cancel():
             try:
                 job.set_result(work(item))
-            except BaseException as error:  # noqa: BLE001  it is raised where the result is wanted
+            except BaseException as error:  # noqa: BLE001  raised again by result()
                 _cancel(jobs)
                 job.set_exception(error)
 
 
 def _ended(jobs: Iterable[Future[R]]) -> Iterator[R]:
-    """The results as they come. One that was cancelled has none, and another one an error."""
+    """Yield results as they arrive, except of cancelled jobs. Raise the error of a failed job."""
     for job in as_completed(jobs):
         if not job.cancelled():
             yield job.result()
@@ -89,31 +89,31 @@ def _cancel(jobs: Iterable[Future[R]]) -> None:
 
 
 SHOWN = 300
-"""Characters of a server's answer that a message shows."""
+"""Characters of a server's reply that a message shows."""
 
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-"""What asks for a stream, and for the number of tokens at its end."""
+"""Fields that request a stream with the number of tokens at its end."""
 
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""What a line of a stream begins with. JSON begins with none of them."""
+"""Possible starts of a line in a stream. JSON starts with none of them."""
 
 
 class ServerError(GdpoError):
-    """A server did not answer, or not what was asked."""
+    """A server did not reply, or its reply is not a response."""
 
 
 class BrokenOffError(Exception):
-    """A stream ended before its answer did.
+    """A stream ended before the response was complete.
 
     Args:
-        why: What ended it.
-        pieces: How much of the answer had come.
+        why: Reason for the end.
+        pieces: Number of pieces that had arrived.
     """
 
     def __init__(self, why: object, pieces: int) -> None:
-        super().__init__(f"the answer broke off after {pieces:,} pieces: {why}")
+        super().__init__(f"the response broke off after {pieces:,} pieces: {why}")
         self.pieces = pieces
 
 
@@ -122,12 +122,12 @@ class NoCountError(Exception):
 
 
 class ReplyError(Exception):
-    """The server answers with an error, or a stream goes on with one.
+    """The server replied with an error, or a stream contains one.
 
     Args:
-        code: The HTTP status, or what the stream has in its place; 500 where it has none.
-        text: What the server says.
-        late: After something of the answer had come.
+        code: HTTP status, or the code in the stream. 500 if the stream has no code.
+        text: The server's message.
+        late: Whether part of the response had arrived before the error.
     """
 
     def __init__(self, code: int, text: str, *, late: bool = False) -> None:
@@ -138,15 +138,15 @@ class ReplyError(Exception):
 
 
 def read_answer(lines: Iterable[bytes]) -> Response:
-    """The response in an answer, line by line as it comes in.
+    """Read a response from the lines of a server's reply, as they arrive.
 
     Raises:
-        ServerError: It is JSON, and no response.
-        ValueError: It is neither a stream nor JSON.
-        TimeoutError: The lines raise it.
-        BrokenOffError: A stream ended too early.
-        NoCountError: A stream is whole, but for `usage.completion_tokens`.
-        ReplyError: A stream holds an error.
+        ServerError: If the reply is JSON without a response.
+        ValueError: If the reply is neither a stream nor JSON.
+        TimeoutError: If reading a line raises it.
+        BrokenOffError: If a stream ended too early.
+        NoCountError: If a complete stream has no `usage.completion_tokens`.
+        ReplyError: If a stream contains an error.
     """
     coming = (line for line in lines if line.strip())
     first = next(coming, b"")
@@ -163,8 +163,8 @@ def _of_json(answer: Any) -> Response:
         return Response(str(text), tokens, _reason(choice.get("finish_reason")))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ServerError(
-            f"the server's answer has no choices[0].message.content or no "
-            f"usage.completion_tokens: {str(answer)[:SHOWN]}"
+            f"the server's reply lacks choices[0].message.content or usage.completion_tokens: "
+            f"{str(answer)[:SHOWN]}. Use a server with OpenAI's chat API"
         ) from error
 
 
@@ -174,7 +174,7 @@ def _reason(given: Any) -> str:
 
 @dataclass(slots=True)
 class _Coming:
-    """What has come of an answer."""
+    """Collects the parts of a streamed response."""
 
     texts: list[str] = field(default_factory=list[str])
     pieces: int = 0
@@ -182,13 +182,13 @@ class _Coming:
     reason: Any = None
 
     def take(self, event: Any) -> None:
-        """One event more."""
+        """Add an event."""
         if error := event.get("error"):
             raise _reply_error(error, late=self.pieces > 0)
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
             self.texts.append(delta.get("content") or "")
-            # Thoughts, which some servers keep apart, are pieces as well.
+            # Some servers send thinking in a separate field, which counts as a piece too.
             self.pieces += any(value for key, value in delta.items() if key != "role")
             self.reason = choice.get("finish_reason") or self.reason
         if usage := event.get("usage"):
@@ -205,7 +205,8 @@ def _of_stream(lines: Iterable[bytes]) -> Response:
         raise BrokenOffError(f"{type(error).__name__}: {error}", coming.pieces) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ServerError(
-            f"the server's stream is none of chat.completion.chunk: {type(error).__name__}: {error}"
+            f"the server's stream has events that are not chat.completion.chunk "
+            f"({type(error).__name__}: {error}). Use a server with OpenAI's chat API"
         ) from error
     if ended and coming.tokens is None:
         raise NoCountError
@@ -215,7 +216,7 @@ def _of_stream(lines: Iterable[bytes]) -> Response:
 
 
 def _took_all(lines: Iterable[bytes], coming: _Coming) -> bool:
-    """Take in the events, and return whether their end was marked."""
+    """Add all events; return whether the stream had an end mark."""
     for line in lines:
         name, _, value = line.partition(b":")
         if name == b"data":
@@ -231,30 +232,30 @@ def _reply_error(error: Any, *, late: bool) -> ReplyError:
 
 
 ANSWERED = ".answered.jsonl"
-"""The file, beside the parts of a benchmark. It goes once the part is written."""
+"""File with the responses of an unfinished part, deleted when the part is saved."""
 
 
 class Answered:
-    """What was answered, by what was asked.
+    """Saves responses by request, so that a resumed evaluation need not ask again.
 
     Args:
-        file: Where it is kept, and read from if it is there; None: nowhere.
+        file: File to append to. It is read first if it exists. None: save nothing.
     """
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._writing = threading.Lock()
-        self._there = dict(_read(file)) if file is not None and file.is_file() else {}
+        self._saved = dict(_read(file)) if file is not None and file.is_file() else {}
 
     def find(self, asked: Mapping[str, Any]) -> Response | None:
-        """The response to this request, if there is one."""
-        return self._there.get(_key_of_answered(asked))
+        """Return the saved response to this request, or None."""
+        return self._saved.get(_key_of_answered(asked))
 
     def add(self, asked: Mapping[str, Any], response: Response) -> None:
-        """Keep a response.
+        """Save a response.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: If the file cannot be written.
         """
         if self._file is None:
             return
@@ -262,7 +263,7 @@ class Answered:
         with self._writing, errors_name(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="ascii") as file:
-                # The end of a line comes first: the one before may be cut off.
+                # Start a new line first, because the last one may be incomplete.
                 file.write("\n" + json.dumps(kept))
 
 
@@ -271,7 +272,7 @@ def _key_of_answered(asked: Mapping[str, Any]) -> str:
 
 
 def _read(file: Path) -> Iterator[tuple[str, Response]]:
-    """What can be read: the last line may be cut off."""
+    """Yield the readable lines. The last line may be incomplete."""
     for line in file.read_text(encoding="ascii", errors="replace").split("\n"):
         try:
             key, text, num_tokens, reason = json.loads(line)
@@ -283,8 +284,8 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
 logger = logging.getLogger(__name__)
 
 SLOWEST = 10.0
-"""Tokens/s that one of many requests to a server gets at least: the deadline of a server that does
-not stream allows for `max_tokens` of them."""
+"""Slowest expected generation for one of many requests, in tokens/s. It sets the default deadline,
+which must cover `max_tokens` if the server does not stream."""
 
 _SHORTEST_DEADLINE = 600.0
 
@@ -295,29 +296,28 @@ _REFUSES_A_FIELD = (400, 422)
 _STREAM = re.compile(r"\bstream")
 
 _READ = 10_000
-"""Bytes of a refusal that are read."""
+"""Bytes of an error reply to read."""
 
 _NO_ROOM_SAYS = ("context length", "context size")
-"""What vLLM, SGLang and llama.cpp say of a prompt that leaves no room for an answer."""
+"""Words in the errors of vLLM, SGLang and llama.cpp for a prompt that leaves no room to respond."""
 
 _NO_ROOM = Response("", 0, "length")
-"""What such a prompt counts as, as late in a long conversation."""
+"""Response that such a prompt gets. It may occur late in a long conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A chat server.
+    """Gets responses from a server with OpenAI's chat API.
 
     Args:
-        url: Up to and with `/v1`, which is added to an address without a path.
-        model: What the server calls the model.
-        sampling: How responses are drawn.
-        at_once: Requests that wait side by side.
-        deadline: Seconds of silence that end a request. None: as long as `max_tokens` take at
-            `SLOWEST`, and 600 at least.
-        retries: How often a request is sent again to which nothing has come.
-        kept: Folder in which each response is kept when it is there, until the part is written;
-            None: nowhere.
+        url: Address up to `/v1`, which is added to an address without a path.
+        model: Name of the model on the server.
+        sampling: Sampling settings.
+        at_once: Number of concurrent requests.
+        deadline: Seconds without data that end a request. None: the time for `max_tokens` at
+            `SLOWEST` tokens/s, at least 600.
+        retries: How often to resend a request if nothing has arrived.
+        kept: Folder for the responses of an unfinished part. None: save nothing.
     """
 
     url: str
@@ -328,27 +328,30 @@ class Server:
     retries: int = 3
     kept: Path | None = None
     _known: set[str] = field(default_factory=set[str], repr=False, compare=False)
-    """What was found out about the server, and told."""
+    """Properties of the server that were found and logged."""
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"--server {self.url}: write the address with http:// or https://, up to /v1"
+                f"--server {self.url}: the address must start with http:// or https://, such as "
+                "http://localhost:8000/v1"
             )
         if self.deadline is not None and not 0 < self.deadline < float("inf"):
-            raise ConfigError(f"--deadline must be seconds above 0, got {self.deadline:g}")
+            raise ConfigError(
+                f"--deadline must be a number of seconds above 0, got {self.deadline:g}"
+            )
         if self.at_once < 1:
             raise ConfigError(f"--at-once must be 1 or more, got {self.at_once}")
 
     @property
     def address(self) -> str:
-        """The address that paths of the protocol follow."""
+        """Base address for the paths of the API."""
         url = self.url.rstrip("/")
         return url if urlsplit(url).path else f"{url}/v1"
 
     @property
     def silence(self) -> float:
-        """Seconds of silence that end a request."""
+        """Seconds without data that end a request."""
         return self.deadline or max(_SHORTEST_DEADLINE, self.sampling.max_tokens / SLOWEST)
 
     def respond(
@@ -358,10 +361,10 @@ class Server:
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """The responses to each problem, each asked for by itself.
+        """Return the responses to each problem, with one request per response.
 
         Raises:
-            ServerError: One could not be had. Those that were in progress are there then, too.
+            ServerError: If a request failed. Responses to requests in progress are saved first.
         """
         answered = Answered(self.kept and self.kept / ANSWERED)
         asked = [self._request(problem, seed + i) for problem in problems for i in range(samples)]
@@ -385,8 +388,8 @@ class Server:
         }
 
     def _answer(self, asked: Mapping[str, Any], answered: Answered) -> Response:
-        if there := answered.find(asked):
-            return there
+        if saved := answered.find(asked):
+            return saved
         response = self._insist(asked)
         answered.add(asked, response)
         return response
@@ -400,23 +403,23 @@ class Server:
                 left = min(left, 1) if error.late else left
                 if not left:
                     raise ServerError(
-                        f"{self.url} does not answer after {tries} tries: {error}. What is done "
-                        "is kept: start the server and give the same command again"
+                        f"{self.url} does not respond after {tries} tries: {error}. Finished "
+                        "responses are saved: start the server, then rerun the same command"
                     ) from error
                 time.sleep(2.0 ** (tries - 1))
                 tries, left = tries + 1, left - 1
 
     def _ask(self, asked: Mapping[str, Any]) -> Response:
-        """One try; streamed, until it is seen that the server cannot."""
+        """Send a request once, streamed unless the server turned out not to support it."""
         streamed = "no stream" not in self._known
         try:
             return self._send({**asked, **STREAMED} if streamed else asked)
         except NoCountError:
-            self._tell_once("no stream", "streams without the number of tokens (usage)")
+            self._warn_once("no stream", "streams without the number of tokens (usage)")
         except ReplyError as error:
             if not (streamed and error.code in _REFUSES_A_FIELD and _STREAM.search(error.text)):
                 return self._refused(error)
-            self._tell_once("no stream", f"does not stream: {error}")
+            self._warn_once("no stream", f"does not stream: {error}")
         return self._ask(asked)
 
     def _send(self, body: Mapping[str, Any]) -> Response:
@@ -432,8 +435,8 @@ class Server:
             raise ReplyError(error.code, f"{error.reason}: {_text_of(error)}") from error
         except TimeoutError as error:
             raise ServerError(
-                f"{self.url} has sent nothing for {self.silence:g} s. What is done is kept: give "
-                "the same command again, with a longer --deadline or fewer requests --at-once"
+                f"{self.url} sent nothing for {self.silence:g} s. Finished responses are saved: "
+                "rerun the same command with a longer --deadline or a smaller --at-once"
             ) from error
         except BrokenOffError as error:
             raise _MayPassError(str(error), late=error.pieces > 0) from error
@@ -441,33 +444,36 @@ class Server:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error
 
     def _refused(self, error: ReplyError) -> Response:
-        """What an error of the server comes to: no room for an answer, another try, or the end."""
+        """Return an empty response if the prompt leaves no room. Otherwise raise the error."""
         if error.code in _TRANSIENT:
             raise _MayPassError(str(error), late=error.late) from error
         if error.code == _BAD_REQUEST and any(said in error.text for said in _NO_ROOM_SAYS):
-            self._tell_once("no room", f"has no room for an answer, which counts as empty: {error}")
+            self._warn_once(
+                "no room",
+                f"has no room for a response to a prompt, which counts as empty: {error}",
+            )
             return _NO_ROOM
-        told = str(error)
+        message = f"{self.url} refuses the request: {error}"
         if error.code == _NOT_FOUND and not self.address.endswith("/v1"):
-            told += f". The address goes up to /v1: try --server {self.address}/v1"
-        raise ServerError(f"{self.url} refuses the request: {told}") from error
+            message += f". The address must end with /v1: try --server {self.address}/v1"
+        raise ServerError(message) from error
 
-    def _tell_once(self, what: str, told: str) -> None:
+    def _warn_once(self, what: str, message: str) -> None:
         if what not in self._known:
             self._known.add(what)
-            logger.warning("%s %s", self.url, told)
+            logger.warning("%s %s", self.url, message)
 
 
 class _MayPassError(Exception):
-    """Worth another try.
+    """A request failed and may succeed if it is sent again.
 
     Args:
-        told: What went wrong.
-        late: After something of the answer had come.
+        reason: What failed.
+        late: Whether part of the response had arrived.
     """
 
-    def __init__(self, told: str, *, late: bool = False) -> None:
-        super().__init__(told)
+    def __init__(self, reason: str, *, late: bool = False) -> None:
+        super().__init__(reason)
         self.late = late
 
 

@@ -1,4 +1,4 @@
-"""Results as tables for a terminal."""
+"""Formats results as tables for a terminal."""
 
 from collections.abc import Sequence
 from math import isnan, nan
@@ -13,11 +13,14 @@ from gdpo.evaluation.benchmarks import GROUPS
 from gdpo.evaluation.evaluation import Result
 
 _SHOWN = 20
-"""Numbers of problems that a sentence names."""
+"""Most problem numbers that a sentence lists."""
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    """One line per measure: mean and 95 % interval, and of how many problems if not of all."""
+    """Return a table with mean and 95 % interval of each measure.
+
+    The number of problems is repeated where a measure applies to some of them only.
+    """
     name = Column("benchmark", overflow="fold")
     table = Table(name, "problems", "samples", "measure", "mean", "95 % interval")
     for result in results:
@@ -30,18 +33,19 @@ def results_table(results: Sequence[Result]) -> Table:
 
 
 def _count(estimate: Estimate, result: Result, *, first: bool) -> str:
-    """How many problems a measure is a mean of, where that is not all of them."""
+    """Return the number of problems of a measure; "" if it is that of the line above."""
     if estimate.problems != result.problems:
         return f"{estimate.problems:,} of {result.problems:,}"
     return f"{result.problems:,}" if first else ""
 
 
 def unscorable_lines(results: Sequence[Result]) -> list[str]:
-    """One sentence for each measure that no response to some problems can pass."""
+    """Return a sentence for each measure that no response to some problems can pass."""
     return [
-        f"{result.benchmark}: no response to {len(numbers):,} of {result.problems:,} problems can "
-        f"be judged {measure}, and they count as wrong ({_numbers(numbers)}). Of the others the "
-        f"mean is {_mean_of_others(result.of_problems[measure], numbers):.3f}"
+        f"{result.benchmark}: {len(numbers):,} of {result.problems:,} problems have no reference "
+        f"answer that can be read, so no response can be scored as {measure}. They count as wrong "
+        f"({_numbers(numbers)}). The mean of the other problems is "
+        f"{_mean_of_others(result.of_problems[measure], numbers):.3f}"
         for result in results
         for measure, numbers in result.unscorable.items()
     ]
@@ -61,9 +65,9 @@ def _mean_of_others(values: Sequence[float], numbers: Sequence[int]) -> float:
 
 
 def bfcl_lines(results: Sequence[Result]) -> list[str]:
-    """BFCL's averages over its categories, where all of them were evaluated.
+    """Return BFCL's averages, one line for each handler and version of the leaderboard's formulas.
 
-    One line for each handler and each version of the leaderboard's formulas.
+    An average appears only if all of its categories were evaluated.
     """
     found = {each.benchmark: (each.estimates["correct"].mean, each.problems) for each in results}
     lines: list[str] = []
@@ -71,16 +75,16 @@ def bfcl_lines(results: Sequence[Result]) -> list[str]:
         scores = {n.removeprefix(f"{handler}_"): found[n] for n in names if n in found}
         for version in VERSIONS:
             averages = bfcl_averages(scores, version).items()
-            told = ", ".join(f"{name} {score:.3f}" for name, score in averages)
-            lines += [f"{handler}, averages of BFCL {version}: {told}"] if told else []
+            shown = ", ".join(f"{name} {score:.3f}" for name, score in averages)
+            lines += [f"{handler}, averages of BFCL {version}: {shown}"] if shown else []
     return lines
 
 
 def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:
-    """What differs from another evaluation on the problems that both have, problem by problem.
+    """Return a table of differences to another evaluation, paired by problem.
 
     Raises:
-        ConfigError: They have no problem in common.
+        ConfigError: If the evaluations have no problem in common.
     """
     table = Table("benchmark", "problems", "measure", f"difference to {name}", "95 % interval")
     others = {result.benchmark: result for result in theirs}
@@ -102,7 +106,8 @@ def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: st
         if r.benchmark in others
     ):
         raise ConfigError(
-            f"{name} holds no problem that was evaluated here: nothing to compare with"
+            f"--baseline {name} has no problem in common with this evaluation: evaluate both "
+            "models on the same benchmark and rows"
         )
     return table
 
@@ -111,5 +116,5 @@ def _shown(estimate: Estimate, form: str = ".3f") -> tuple[str, str]:
     if isnan(estimate.mean):
         return "does not apply", ""
     if isnan(estimate.low):
-        return f"{estimate.mean:{form}}", "none: all problems alike"
+        return f"{estimate.mean:{form}}", "none: all problems are equal"
     return f"{estimate.mean:{form}}", f"{estimate.low:{form}} to {estimate.high:{form}}"
