@@ -7,7 +7,14 @@ from math import nan
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gdpo.experiments.comparison import Comparison, Difference, Outcome
+from gdpo.experiments.comparison import (
+    Comparison,
+    Difference,
+    Outcome,
+    details,
+    headline,
+    question,
+)
 from gdpo.experiments.reading import OPEN, Experiment, Measured, Run
 from gdpo.experiments.statistics import (
     FEWEST_SEEDS,
@@ -95,13 +102,16 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
         ),
         traces,
     )
-    return Comparison(
+    comparison = Comparison(
         experiment=experiment,
         outcomes=outcomes,
         differences=differences,
         hypervolumes=_hypervolumes(experiment, outcomes, draws),
+        question=question(experiment),
+        answer="",
         exploratory=_few_seeds(outcomes, differences),
     )
+    return replace(comparison, answer=" ".join([headline(comparison), *details(comparison)]))
 
 
 def _traces(experiment: Experiment, label: str, reward: Measured) -> _Traces:

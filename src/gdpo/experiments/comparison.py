@@ -77,18 +77,11 @@ class Comparison:
     hypervolumes: tuple[tuple[str, Interval], ...]
     """For each estimator: the product of its final rewards, each scaled to [0, 1] by its range.
     Empty for a single reward, and if estimators define a reward differently."""
+    question: str
+    answer: str
+    """The headline and the details in one paragraph."""
     exploratory: bool
     """Whether an estimator has fewer than 5 seeds, or fewer than 5 in common with the baseline."""
-
-    @property
-    def question(self) -> str:
-        """The question that the experiment asks."""
-        return question(self.experiment)
-
-    @property
-    def answer(self) -> str:
-        """The headline and the details in one paragraph."""
-        return " ".join([headline(self), *details(self)])
 
     def outcome(self, label: str, reward: str) -> Outcome:
         """Return the outcome of one estimator in one reward."""
