@@ -17,7 +17,7 @@ from gdpo.diagnostics.watch import LASTING
 from gdpo.report._charts import COLOURS, Chart, Line, Points, binned, running_mean, smoothing
 from gdpo.report._html import bars, finding_row, in_words, render, shortened
 from gdpo.report._viewer import Labels, count_shown, viewer_data
-from gdpo.report.rollouts_summary import advantages_from, baseline_name, scalar_only
+from gdpo.report.rollouts_summary import advantages_from, scalar_only
 from gdpo.report.text import one_line, visible
 
 MARK = '<meta name="generator" content="gdpo analyze">'
@@ -83,7 +83,6 @@ def _page(analysis: Analysis, **reading: Any) -> str:
         influence=charts[len(curves) : others],
         lengths=charts[others:],
         figure=_figure,
-        baseline_name=baseline_name,
         share=lambda value: percent(value) if isfinite(value) else "–",
         interval=interval,
         correlation=lambda value: f"{value:.3f}".replace("-", "−") if isfinite(value) else "–",
@@ -213,12 +212,12 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
         return
     elif others and all(r.same for r in others):
         names = ", ".join(one_line(r.estimator) for r in others)
-        yield f"Those of {names} equal {baseline_name(others[0])} up to a factor."
+        yield f"The advantages of {names} equal those of the baseline up to a factor."
     for each in others:
         if each.estimator == "gdpo" and not each.same:
             yield (
-                f"Compared with {baseline_name(each)}, those of gdpo have the opposite sign for "
-                f"{percent(each.sign_flips)} of the rollouts."
+                f"Compared with the baseline ({one_line(each.baseline)}), the advantages of gdpo "
+                f"have the opposite sign for {percent(each.sign_flips)} of the rollouts."
             )
 
 
@@ -287,7 +286,7 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
 def _by_length(place: int, run: str, bins: LengthBins, name: str, size: int) -> Line:
     """Return the line of a run, padded if its completions are shorter than those of others."""
     counts, means = bins.counts(name), bins.means(name)
-    notes = [f"mean of {n:,.0f} rollout{'s' * (n != 1)}" if n else "" for n in counts.tolist()]
+    notes = [f"({n:,.0f} rollout{'s' * (n != 1)})" if n else "" for n in counts.tolist()]
     shorter = size - len(means)
     means = np.pad(means, (0, shorter), constant_values=nan)
     return Line(run, place % COLOURS, means, note=(*notes, *[""] * shorter))

@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from gdpo.analysis import Analysis
-from gdpo.analysis.replay import RECORDED, Replayed
+from gdpo.analysis.replay import Replayed
 from gdpo.analysis.run import RewardOverall, RunAnalysis
 from gdpo.diagnostics.diagnosis import Severity, interval, percent
 from gdpo.diagnostics.watch import LASTING, HeldFinding
@@ -75,7 +75,7 @@ def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
         return []
     first = replayed[0]
     heading = (
-        f"advantages of the same rollouts, compared with {baseline_name(first)} "
+        f"advantages with other estimators, baseline: {one_line(first.baseline)} "
         f"({_count(first.steps, 'step')}, {_count(first.groups, 'group')})"
     )
     headings = ("estimator", "correlation", "sign flips", "signal lost", "signal gained", "scale")
@@ -117,13 +117,6 @@ def _read(report: ReadReport) -> Iterator[str]:
             remedy = "; they contain no texts either, so --rescore cannot recompute components"
     if sources:
         yield f"rewards: {'; '.join(map(one_line, dict.fromkeys(sources)))}{remedy}"
-
-
-def baseline_name(replayed: Replayed) -> str:
-    """Return the baseline of a comparison as a noun phrase."""
-    if replayed.baseline == RECORDED:
-        return "the recorded advantages"
-    return f"the advantages of {one_line(replayed.baseline)}"
 
 
 def scalar_only(report: ReadReport) -> str:
@@ -288,9 +281,8 @@ def _verdict(replayed: Sequence[Replayed]) -> Iterator[str]:
     others = [r for r in replayed if r.estimator != r.baseline and r.steps]
     same = [r.estimator for r in others if r.same]
     if same:
-        names = ", ".join(map(one_line, same))
-        which = "those of all estimators" if len(same) == len(others) else f"those of {names}"
-        yield f"no difference: {which} equal {baseline_name(others[0])} up to a factor"
+        which = "all estimators" if len(same) == len(others) else ", ".join(map(one_line, same))
+        yield f"no difference from the baseline, up to a factor: {which}"
 
 
 def _not_replayed(replayed: Sequence[Replayed]) -> Iterator[str]:
