@@ -6,8 +6,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.report import colours
-from gdpo.report.colours import DARK, LIGHT, PLACES, css, style, styles
+from gdpo.report.colours import DARK, LIGHT, PLACES, css, style, style_at, styles
 
 
 def looks(found):
@@ -69,7 +68,7 @@ def test_every_colour_stands_out_from_its_background(theme, paper):
 
 
 def test_within_a_colour_no_dash_pattern_comes_twice():
-    every = [colours._style(place) for place in range(PLACES)]
+    every = [style_at(place) for place in range(PLACES)]
     for hue in LIGHT:
         patterns = sorted(each.dashes for each in every if each.light == hue)
         assert all(a != b for a, b in pairwise(patterns))

@@ -24,7 +24,8 @@ from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Measured
 from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.report import summary, write_report
-from gdpo.report.runs_page import analyze_experiment, lengths
+from gdpo.report._run_charts import lengths
+from gdpo.report._run_contents import analyze_experiment
 from gdpo.rollouts import read_rollouts, reward_arrays
 
 VOID = {"meta", "br", "wbr", "input", "path", "circle"}

@@ -24,6 +24,7 @@ from gdpo.recipes.read import read_recipe
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.trainer_fields import check_fields
 from gdpo.report import summary, write_report
+from gdpo.report.export import missing_png
 from gdpo.training.preflight import prepare
 
 _PREFLIGHT_ROWS = 64
@@ -107,25 +108,40 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-def make_report(folder: Path, output: Path | None, console: Console) -> None:
-    """Write the page of what lies in a folder, and print the summary.
+def make_report(
+    folder: Path, output: Path | None, console: Console, *, export: Path | None = None
+) -> None:
+    """Write the page of a folder's runs, and print the summary.
+
+    Args:
+        folder: A run directory, a folder of several, or a comparison.
+        output: The HTML file. None: `report.html` in the folder.
+        console: Where the summary is printed.
+        export: Folder for figures and tables. None: nothing is exported.
 
     Raises:
-        DataError: There is nothing to report.
-        ConfigError: The page cannot be written.
+        DataError: If the folder has no run, or a file of a run cannot be read.
+        ConfigError: If the page or the export cannot be written.
     """
     file = output or folder / "report.html"
     comparison = analyse(read_experiment(folder))
     try:
-        write_report(comparison, file)
+        write_report(comparison, file, export=export)
     except OSError as error:
         if is_full(error):
             raise
+        other = "another file with --output"
+        if export is not None:
+            other += ", or another folder with --export"
         raise ConfigError(
-            f"{file} cannot be written: {error.strerror}. Name another file: --output"
+            f"{error.filename or file} cannot be written: {error.strerror}. Name {other}"
         ) from error
     console.print(summary(comparison))
-    console.print(f"the whole report: {file}", markup=False, soft_wrap=True)
+    console.print(f"report: {file}", markup=False, soft_wrap=True)
+    if export is not None:
+        console.print(f"figures and tables: {export}", markup=False, soft_wrap=True)
+        if missing := missing_png():
+            console.print(missing, markup=False, soft_wrap=True)
 
 
 def compare_toys(

@@ -3,20 +3,22 @@
 from pathlib import Path
 
 
-def report(run: Path, /, *, output: Path | None = None) -> int:
-    """Make the report of a run, of a folder of runs or of a comparison again, and sum it up.
+def report(run: Path, /, *, output: Path | None = None, export: Path | None = None) -> int:
+    """Write an HTML report of a run, a folder of runs or a comparison, and print its summary.
 
-    One HTML file without anything outside it: which estimator does better, by how much and how surely;
-    the curves of every reward, findings over time, and the rollouts.
+    The report is one file that loads nothing. It shows which estimator is better, by how much and
+    how certain that is, the curves of every reward, the findings of the diagnostics, and rollouts.
+    Unfinished runs are included up to their last step.
 
     Args:
-        run: A run directory, a folder of several, or one that `gdpo compare` has made. Runs that
-            are not finished are shown as far as they are.
-        output: The HTML file. Left out: `report.html` in that folder.
+        run: A run directory, a folder of run directories, or the folder of a `gdpo compare`.
+        output: The HTML file. An existing file is replaced. Default: `report.html` in RUN.
+        export: Write every figure (SVG, PNG, CSV) and every table (CSV, Markdown, LaTeX) to this
+            folder. It must not exist yet, or be empty. PNG files need matplotlib.
     """
     from rich.console import Console
 
     from gdpo.cli._comparing import make_report
 
-    make_report(run, output, Console(highlight=False))
+    make_report(run, output, Console(highlight=False), export=export)
     return 0

@@ -1,4 +1,4 @@
-"""Line charts: their shapes for inline SVG, and the numbers under them for the page's script."""
+"""Line charts: shapes for SVG, and the numbers that the page's script shows."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from gdpo.report.text import number
 
 COLOURS = 8
-"""Estimators that differ in colour; the page's style has as many, each with a dash pattern of its own."""
+"""Lines that differ in colour. Their styles are the first of `gdpo.report.colours`."""
 
 Points = Float[np.ndarray, " point"]
 Curves = Float[np.ndarray, "curve point"]
@@ -21,64 +21,90 @@ Curves = Float[np.ndarray, "curve point"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One estimator in a chart."""
+    """One line of a chart, with its band."""
 
     label: str
     colour: int
+    """Place of its style, see `gdpo.report.colours`."""
     value: Points
     low: Points | None = None
-    """The band around it goes from here; None: it has none."""
+    """Lower edge of the band. None: the line has no band."""
     high: Points | None = None
+    """Upper edge of the band."""
     thin: Curves = field(default_factory=lambda: np.empty((0, 0)))
-    """Drawn thinly beside it."""
+    """Further curves, drawn as thin lines."""
     note: tuple[str, ...] = ()
-    """For each point, behind its value."""
+    """For each point, a text behind its value."""
     censored: tuple[float, ...] = ()
-    """Steps marked with a cross: a run ended there and had not come to it."""
+    """Steps marked with a cross: a run ended there and had not reached the threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over the steps."""
+    """Lines over the steps of a run, or over lengths."""
 
     WIDTH: ClassVar[int] = 440
-    """Of the picture, in pixels."""
+    """Width of the picture, in pixels."""
     HEIGHT: ClassVar[int] = 220
+    """Height of the picture, in pixels."""
     LEFT: ClassVar[int] = 46
-    """End of the area between the axes, in pixels from the left or from the top."""
+    """Left edge of the area between the axes, in pixels from the left."""
     RIGHT: ClassVar[int] = 428
     TOP: ClassVar[int] = 10
+    """Upper edge of that area, in pixels from the top."""
     BOTTOM: ClassVar[int] = 184
     title: str
     label: str
-    """What the vertical axis is."""
+    """What the vertical axis shows."""
     x: Points
     low: float
-    """Of the vertical axis."""
+    """Lower end of the vertical axis."""
     high: float
+    """Upper end of the vertical axis."""
     lines: Sequence[Line]
     threshold: float | None = None
+    """Where the dotted line is. It is not drawn outside the axis."""
     stairs: bool = False
-    """A value holds until the next point."""
+    """Whether a value holds until the next point."""
     unit: str = "step"
     """What the horizontal axis counts."""
     rest: str = "at the end"
-    """What the last point is called, whose values are shown while none is chosen."""
+    """Name of the last point. Its values are shown while no point is chosen."""
+    declared: tuple[float, float] | None = None
+    """Lowest and highest value that the quantity can have; the digits of values follow from it.
+    None: the ends of the axis."""
+
+    @property
+    def axis_note(self) -> str:
+        """A sentence that says which part of the range the axis shows; empty if it is all of it."""
+        if self.declared is None or (
+            self.low <= self.declared[0] and self.high >= self.declared[1]
+        ):
+            return ""
+        low, high, least, most = (
+            f"{end:.3g}".replace("-", "−") for end in (self.low, self.high, *self.declared)
+        )
+        return f"The axis shows {low} to {high} of the range {least} to {most}."
+
+    @property
+    def shows_threshold(self) -> bool:
+        """Whether the threshold lies within the axis."""
+        return self.threshold is not None and self.low <= self.threshold <= self.high
 
     def across(self, step: float) -> float:
-        """Where a step lies in the picture."""
+        """Return the horizontal place of a step, in pixels from the left."""
         first, last = float(self.x[0]), float(self.x[-1])
         share = (step - first) / (last - first) if last > first else 0.5
         return round(self.LEFT + share * (self.RIGHT - self.LEFT), 1)
 
     def up(self, value: float) -> float:
-        """Where a value lies in the picture."""
+        """Return the vertical place of a value, in pixels from the top."""
         span = self.high - self.low
         share = (value - self.low) / span if span > 0 else 0.5
         return round(self.BOTTOM - share * (self.BOTTOM - self.TOP), 1)
 
     def data(self) -> dict[str, Any]:
-        """What a reader of the page can ask it for: every estimator's values at a step."""
+        """Return the numbers for the page's script: the value of every line at every point."""
         return {
             "unit": self.unit,
             "rest": self.rest,
@@ -95,7 +121,7 @@ class Chart:
         }
 
     def path(self, values: Points) -> str:
-        """A line through what is known; a gap where nothing is."""
+        """Return the path of a line, with a gap where values are NaN."""
         parts, drawing, before = [""], False, 0.0
         for step, value in zip(self.x.tolist(), values.tolist(), strict=True):
             if not isfinite(value):
@@ -114,7 +140,7 @@ class Chart:
         return "".join(parts)
 
     def band(self, line: Line) -> str:
-        """Around one stretch of a line after another."""
+        """Return the path of a line's band, with a gap where its edges are NaN."""
         if line.low is None or line.high is None:
             return ""
         known = np.isfinite(line.low) & np.isfinite(line.high)
@@ -127,7 +153,7 @@ class Chart:
         return "".join(shapes)
 
     def crosses(self, line: Line) -> Iterator[str]:
-        """Where runs ended that had not come to it."""
+        """Yield a path for each step at which a run ended without reaching the threshold."""
         for step in line.censored:
             place = max(0, int(np.searchsorted(self.x, step, side="right")) - 1)
             x, y = self.across(step), self.up(float(line.value[place]))
@@ -136,9 +162,10 @@ class Chart:
     def _texts(self, line: Line) -> Iterator[str]:
         nothing = np.full(len(line.value), np.nan)
         ends = (nothing if each is None else each for each in (line.low, line.high))
+        scale = self.declared or (self.low, self.high)
         rows = zip(line.value.tolist(), *(each.tolist() for each in ends), strict=True)
         for i, (value, low, high) in enumerate(rows):
-            shown = [number(v, self.low, self.high) for v in (value, low, high)]
+            shown = [number(v, *scale) for v in (value, low, high)]
             band = f" ({shown[1]} to {shown[2]})" if isfinite(low) and low != high else ""
             yield f"{shown[0]}{band} {line.note[i] if line.note else ''}".rstrip()
 
@@ -156,7 +183,7 @@ class Chart:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`, three to seven of them.
+    """Return three to seven round numbers from `low` to `high`.
 
     >>> ticks(0, 1)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -170,13 +197,38 @@ def ticks(low: float, high: float) -> list[float]:
     return [float(f"{i * width:.10g}") + 0.0 for i in np.arange(first, last + 1)]
 
 
+def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an axis that shows where curves differ.
+
+    The axis fits the values with a margin of 5 %, and does not leave the range of the quantity if
+    the values do not. It is the whole range if the values cover two thirds of it, or if they hardly
+    differ (less than a thousandth of the range).
+
+    Args:
+        values: All values that are drawn. NaN is left out.
+        low: Lowest value that the quantity can have.
+        high: Highest value that the quantity can have.
+    """
+    known = values[np.isfinite(values)]
+    least, most = (float(known.min()), float(known.max())) if len(known) else (low, high)
+    span, margin = high - low, 0.05 * (most - least)
+    bottom = least - margin if least < low else max(low, least - margin)
+    top = most + margin if most > high else min(high, most + margin)
+    if most - least < 1e-3 * span or top - bottom >= 2 / 3 * span:
+        bottom, top = min(low, least), max(high, most)
+    return bottom, top if top > bottom else bottom + 1
+
+
 def smoothing(total_steps: int) -> int:
-    """Steps of the running mean that the curves show: a twentieth of the run, and an odd number."""
+    """Return the number of steps of the curves' running mean: odd, a twentieth of the run."""
     return max(1, total_steps // 20) // 2 * 2 + 1
 
 
 def running_mean(table: Curves, window: int) -> Curves:
-    """Over the steps around each, fewer at the ends; of what is known, and only where it is."""
+    """Return the mean over the steps around each step, fewer at the ends.
+
+    NaN values are left out, and stay NaN.
+    """
     known = np.isfinite(table)
     half = window // 2
 
@@ -190,7 +242,7 @@ def running_mean(table: Curves, window: int) -> Curves:
 
 
 def binned(table: Curves, points: int) -> Curves:
-    """Means of neighbouring steps, so that a long run has no more than so many points."""
+    """Return means of neighbouring steps, so that a long run has at most `points` points."""
     if table.shape[1] <= points:
         return table
     return np.stack([_nanmean(part) for part in np.array_split(table, points, axis=1)], axis=1)
@@ -198,5 +250,5 @@ def binned(table: Curves, points: int) -> Curves:
 
 def _nanmean(part: Curves) -> Float[np.ndarray, " seed"]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # nothing known: NaN is the answer
+        warnings.simplefilter("ignore", RuntimeWarning)  # all values are NaN, and so is the mean
         return np.nanmean(part, axis=1)

@@ -1,6 +1,6 @@
-"""Pages from the templates: every text that is put into one is made visible and escaped.
+"""Renders the templates. Every text in them is made visible and escaped.
 
-`jinja2` is imported when a page is made.
+`jinja2` is imported when a page is rendered.
 """
 
 import base64
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gdpo.diagnostics import Finding
 from gdpo.diagnostics.watch import Span
 from gdpo.report._charts import ticks
+from gdpo.report.colours import css
 from gdpo.report.text import embedded, number, probability, short, visible
 
 if TYPE_CHECKING:
@@ -23,24 +24,34 @@ _WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
 
 
 def render(template: str, *, data: Any, **content: Any) -> str:
-    """A page that loads nothing from anywhere and runs one script, which is ours.
+    """Return a page that loads nothing, and runs only the script of this package.
 
     Args:
         template: Its file in `templates/`.
-        data: For the script, as JSON.
-        content: What the template names.
+        data: What the script reads, as JSON.
+        content: The names that the template uses.
     """
     from markupsafe import Markup
 
     environment = _environment()
     ours = {"style": "page.css", "script": "page.js"}
     for name, file in ours.items():
-        assert environment.loader is not None, "the templates lie beside this file"
+        assert environment.loader is not None, "the templates are in the folder of this file"
         text = environment.loader.get_source(environment, file)[0].strip()
+        text = text.replace("/* colours */", css())
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         content |= {name: Markup(text), f"{name}_hash": digest}
     # `embedded` leaves no character in the JSON that could end its element.
     return environment.get_template(template).render(content, data=Markup(embedded(data)))
+
+
+def render_figure(**content: Any) -> str:
+    """Return a chart as an SVG file.
+
+    Args:
+        content: The names that `templates/figure.svg` uses.
+    """
+    return _environment().get_template("figure.svg").render(content)
 
 
 @cache
@@ -68,16 +79,21 @@ def _environment() -> "Environment":
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """The start of a name; of a sentence that may hold names, give a higher limit."""
+    """Return the start of a text, with `…` if some of it is left out.
+
+    Args:
+        text: A name, or a sentence that contains names.
+        limit: Characters, 60 for a name.
+    """
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """A row of the table of findings.
+    """Return a row of the table of findings.
 
     Args:
-        finding: What held.
-        when: For each run that it held in, see `bars` and `in_words`.
+        finding: The finding.
+        when: For each run in which it held: a shape (see `bars`), and words (see `in_words`).
     """
     return {
         "severity": finding.severity.value,
@@ -90,7 +106,7 @@ def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, 
 
 
 def bars(spans: Sequence[Span], total: int) -> str:
-    """When something held, as bars over the steps of the run in a picture of width 160."""
+    """Return spans of steps as bars in a picture that is 160 pixels wide."""
     scale = 160 / max(1, total)
     return "".join(
         f"M{(first - 1) * scale:.1f} 5H{max(last * scale, (first - 1) * scale + 1):.1f}"
@@ -99,7 +115,7 @@ def bars(spans: Sequence[Span], total: int) -> str:
 
 
 def in_words(spans: Sequence[Span]) -> str:
-    """The longest of some spans of steps, and from when to when there are others."""
+    """Return the longest of some spans of steps in words, and the ends of all if there are more."""
     first, last = max(spans, key=lambda span: span[1] - span[0])
     words = f"steps {first} to {last}"
     if len(spans) == 1:
@@ -108,7 +124,7 @@ def in_words(spans: Sequence[Span]) -> str:
 
 
 def breakable(name: str) -> "Markup":
-    """A name that may break where its words end, and never in a number.
+    """Return a name that may break where its words end, and never in a number.
 
     >>> breakable("match_format")
     Markup('match_<wbr>format')
@@ -121,7 +137,7 @@ def breakable(name: str) -> "Markup":
 
 
 def _unbroken(text: str) -> "Markup":
-    """A text that stays on one line."""
+    """Return a text that stays on one line."""
     from markupsafe import Markup, escape
 
     return escape(visible(text)).replace(" ", Markup("&nbsp;"))

@@ -101,7 +101,16 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
     places = {label: _ESTIMATORS.index(label) for label in labels if label in _ESTIMATORS}
     for label in sorted(set(labels) - set(places)):
         places[label] = _free(label, set(places.values()))
-    return {label: _style(places[label]) for label in labels}
+    return {label: style_at(places[label]) for label in labels}
+
+
+def style_at(place: int) -> Style:
+    """Return the style of a place, from 0 to 25."""
+    hue = _hue(place)
+    family = (place - hue) // _SHARED
+    # Within a colour the families differ in their dashes, and within a family the colours do.
+    pattern = hue if hue < 2 else 2 + (hue - 2 + family) % _SHARED
+    return Style(place, LIGHT[hue], DARK[hue], _DASHES[pattern])
 
 
 def css() -> str:
@@ -113,7 +122,7 @@ def css() -> str:
         f"@media print {{ :root {{ {_variables(LIGHT)} }} }}",
     ]
     for place in range(PLACES):
-        dashes = " ".join(f"{length:g}" for length in _style(place).dashes) or "none"
+        dashes = " ".join(f"{length:g}" for length in style_at(place).dashes) or "none"
         rules.append(f".a{place} {{ --c: var(--c{_hue(place)}); --d: {dashes}; }}")
     return "\n".join(rules)
 
@@ -130,14 +139,6 @@ def _free(label: str, taken: set[int]) -> int:
     unused = [place for place in places if _hue(place) not in hues]
     free = [place for place in places if place not in taken]
     return (unused or free or own)[0]
-
-
-def _style(place: int) -> Style:
-    hue = _hue(place)
-    family = (place - hue) // _SHARED
-    # Within a colour the families differ in their dashes, and within a family the colours do.
-    pattern = hue if hue < 2 else 2 + (hue - 2 + family) % _SHARED
-    return Style(place, LIGHT[hue], DARK[hue], _DASHES[pattern])
 
 
 def _hue(place: int) -> int:

@@ -1,0 +1,152 @@
+"""Draws a chart as a picture of its own: SVG without any dependency, PNG with matplotlib."""
+
+import textwrap
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdpo.report._charts import Chart, Line
+from gdpo.report._html import render_figure
+from gdpo.report._tables import Name, Table
+from gdpo.report.colours import style_at
+from gdpo.report.text import number, one_line
+
+_LETTERS = 62
+"""Characters of a line of text in a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart, and what is written around it."""
+
+    file: str
+    """Name of its files, without the ending."""
+    chart: Chart
+    note: str
+    """What the lines and bands are."""
+
+    @property
+    def heading(self) -> str:
+        """Title of the chart, and what its vertical axis shows."""
+        return f"{one_line(self.chart.title)}: {self.chart.label}"
+
+
+def to_svg(figure: Figure) -> str:
+    """Return a figure as SVG that loads nothing and needs no style sheet."""
+    legend = [
+        (style_at(line.colour), _wrapped(line.label, _LETTERS - 6)) for line in figure.chart.lines
+    ]
+    return render_figure(
+        chart=figure.chart,
+        heading=_wrapped(figure.heading, _LETTERS - 4),
+        legend=legend,
+        style_at=style_at,
+        notes=_notes(figure),
+        dash=lambda each: " ".join(f"{length:g}" for length in each.dashes),
+    )
+
+
+def to_table(figure: Figure) -> Table:
+    """Return the points of a figure's lines: the value, and its band."""
+    chart = figure.chart
+    scale = chart.declared or (chart.low, chart.high)
+    rows = [
+        [Name(line.label), f"{step:g}", *(number(value, *scale) for value in values)]
+        for line in chart.lines
+        for step, *values in zip(
+            chart.x.tolist(),
+            line.value.tolist(),
+            _edge(line.low, chart).tolist(),
+            _edge(line.high, chart).tolist(),
+            strict=True,
+        )
+    ]
+    columns = ["estimator", chart.unit, "value", "band, low", "band, high"]
+    return Table(figure.file, figure.heading, columns, rows)
+
+
+def save_png(figure: Figure, file: Path) -> None:
+    """Draw a figure as PNG, with matplotlib, which must be installed."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    # A user's own settings could ask for LaTeX, which would run on the texts.
+    with mpl.rc_context({"text.usetex": False}), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # for a script that the font does not have
+        canvas = Canvas(figsize=(5.2, 3.3), dpi=200)
+        axis: Any = canvas.subplots()
+        # Solid lines have the lowest place: dashes above them let them be seen.
+        lines = sorted(figure.chart.lines, key=lambda line: line.colour)
+        handles = {line.label: _draw(axis, figure.chart, line) for line in lines}
+        _frame(axis, figure)
+        texts = ["\n".join(_wrapped(line.label, _LETTERS)) for line in figure.chart.lines]
+        # A label that begins with an underscore is left out of a legend.
+        legend = axis.legend(
+            [handles[line.label] for line in figure.chart.lines],
+            [f" {text}" for text in texts],
+            loc="upper left",
+            bbox_to_anchor=(0, -0.17),
+            frameon=False,
+            fontsize=8,
+            handlelength=3.2,
+        )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        canvas.savefig(file, format="png", bbox_inches="tight")
+
+
+def _draw(axis: Any, chart: Chart, line: Line) -> Any:
+    style = style_at(line.colour)
+    draw = "steps-post" if chart.stairs else "default"
+    if line.low is not None and line.high is not None:
+        step = "post" if chart.stairs else None
+        axis.fill_between(
+            chart.x, line.low, line.high, step=step, color=style.light, alpha=0.16, linewidth=0
+        )
+    for values in line.thin:
+        axis.plot(chart.x, values, color=style.light, linewidth=0.6, alpha=0.45, drawstyle=draw)
+    # matplotlib counts dashes in widths of the line, which is 2.4 pixels wide on a page.
+    dashes = (0, tuple(length / 2.4 for length in style.dashes)) if style.dashes else "solid"
+    (bold,) = axis.plot(
+        chart.x, line.value, color=style.light, linewidth=1.9, linestyle=dashes, drawstyle=draw
+    )
+    for step in line.censored:
+        at = max(0, int(np.searchsorted(chart.x, step, side="right")) - 1)
+        axis.plot([step], [line.value[at]], "+", color=style.light, markersize=8)
+    return bold
+
+
+def _frame(axis: Any, figure: Figure) -> None:
+    chart = figure.chart
+    heading = "\n".join(_wrapped(figure.heading, _LETTERS))
+    axis.set_title(heading, fontsize=10, loc="left", parse_math=False)
+    axis.set_xlabel(chart.unit, fontsize=8)
+    axis.set_ylim(chart.low, chart.high)
+    if chart.shows_threshold:
+        axis.axhline(chart.threshold, color="#5b616b", linewidth=0.9, linestyle=":")
+    axis.tick_params(labelsize=8)
+    axis.grid(axis="y", alpha=0.3, linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    note = "\n".join(_notes(figure))
+    rows = sum(len(_wrapped(line.label, _LETTERS)) for line in chart.lines)
+    below = -0.20 - 0.075 * rows
+    axis.text(
+        0, below, note, transform=axis.transAxes, va="top", fontsize=7, color="#5b616b",
+        parse_math=False,
+    )  # fmt: skip
+
+
+def _notes(figure: Figure) -> list[str]:
+    return _wrapped(f"{figure.note} {figure.chart.axis_note}".strip(), 80)
+
+
+def _edge(values: Any, chart: Chart) -> Any:
+    return np.full(len(chart.x), np.nan) if values is None else values
+
+
+def _wrapped(text: str, width: int) -> Sequence[str] | list[str]:
+    return textwrap.wrap(one_line(text), width) or [""]

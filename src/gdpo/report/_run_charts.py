@@ -1,0 +1,220 @@
+"""Charts of runs that gdpo trained: rewards, lengths, and the time to the threshold."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from gdpo.experiments.comparison import Comparison, Outcome, listed
+from gdpo.experiments.reading import Measured
+from gdpo.experiments.statistics import FEWEST_SEEDS
+from gdpo.experiments.threshold import first_reached
+from gdpo.report._charts import (
+    Chart,
+    Curves,
+    Line,
+    Points,
+    binned,
+    fitted,
+    running_mean,
+    smoothing,
+)
+from gdpo.report.colours import styles
+from gdpo.report.text import number
+
+_POINTS = 20_000
+"""Most points of all thin lines together. They determine the size of the page."""
+
+_LENGTHS = 2
+"""Charts of the lengths."""
+
+
+def curves(comparison: Comparison, reward: Measured) -> Chart:
+    """Return the chart of a reward: median over the seeds, its quartiles, and every seed.
+
+    The vertical axis fits the curves, see `gdpo.report._charts.fitted`.
+    """
+    experiment = comparison.experiment
+    drawn = _lines(
+        comparison, [experiment.curves(label, reward.name) for label in experiment.labels]
+    )
+    low, high = fitted(_drawn(drawn), reward.low, reward.high)
+    return Chart(
+        title=reward.name,
+        label="mean reward",
+        x=_steps(comparison),
+        low=low,
+        high=high,
+        lines=drawn,
+        threshold=comparison.threshold(reward),
+        declared=(reward.low, reward.high),
+    )
+
+
+def lengths(comparison: Comparison) -> list[Chart]:
+    """Return the charts of the mean and the largest completion length of each step.
+
+    The list is empty if no run logged lengths.
+    """
+    if not any(run.lengths for run in comparison.experiment.runs):
+        return []
+    return [
+        _length(comparison, "mean", "mean length, tokens"),
+        _length(comparison, "max", "longest, tokens"),
+    ]
+
+
+def _length(comparison: Comparison, figure: str, label: str) -> Chart:
+    experiment = comparison.experiment
+    drawn = _lines(comparison, [experiment.lengths(each, figure) for each in experiment.labels])
+    return Chart(
+        title="completions",
+        label=label,
+        x=_steps(comparison),
+        low=0.0,
+        high=float(np.nanmax(_drawn(drawn), initial=1.0)),
+        lines=drawn,
+    )
+
+
+def survival(comparison: Comparison, reward: Measured) -> Chart | str:
+    """Return the share of runs below the threshold at each step (Kaplan-Meier).
+
+    The 95 % band is left out with fewer than 5 runs of an estimator.
+
+    Returns:
+        A sentence instead, if no estimator has two runs, if no run reached the threshold, or if all
+        runs reached it at the same step.
+    """
+    times = _times(comparison, reward)
+    known = [step for steps in times.values() for step in steps]
+    threshold = number(comparison.threshold(reward), reward.low, reward.high)
+    if not any(known):
+        return f"No run reached {threshold} in {reward.name}."
+    if max(map(len, times.values())) < 2:
+        each = [
+            f"{label} at step {step}" if step else f"{label} never"
+            for label, (step,) in times.items()
+            if times[label]
+        ]
+        return f"{reward.name} reached {threshold}: {listed(each)}."
+    if len(set(known)) == 1:
+        return f"Every run reached {threshold} in {reward.name} at step {known[0]}."
+    return _survival(comparison, reward)
+
+
+def _times(comparison: Comparison, reward: Measured) -> dict[str, list[int | None]]:
+    """Return the step at which each run of each estimator reached the threshold; None: never."""
+    threshold = comparison.threshold(reward)
+    nothing = np.empty(0)
+    times = {
+        label: [
+            first_reached(run.means.get(reward.name, nothing), threshold)
+            for run in comparison.experiment.runs_of(label)
+            if run.steps
+        ]
+        for label in comparison.experiment.labels
+    }
+    return {label: steps for label, steps in times.items() if steps}
+
+
+def _survival(comparison: Comparison, reward: Measured) -> Chart:
+    experiment = comparison.experiment
+    total = max(1, experiment.total_steps)
+    grid = np.unique(np.linspace(0, total, min(total, 300) + 1).round())
+    places = styles(experiment.labels)
+    return Chart(
+        title=reward.name,
+        label="share of runs that have not reached the threshold",
+        x=grid,
+        low=0.0,
+        high=1.0,
+        lines=[
+            _stairs(
+                comparison.outcome(label, reward.name),
+                places[label].place,
+                grid,
+                _censored(comparison, label, reward),
+            )
+            for label in experiment.labels
+        ],
+        stairs=True,
+    )
+
+
+def _points(comparison: Comparison) -> int:
+    """Return the number of points of each line."""
+    experiment = comparison.experiment
+    lines = len(experiment.runs) * (len(experiment.rewards) + _LENGTHS)
+    return min(400, max(20, _POINTS // max(1, lines)))
+
+
+def _steps(comparison: Comparison) -> Points:
+    steps = np.arange(1, max(1, comparison.experiment.total_steps) + 1, dtype=np.float64)
+    return binned(steps[None], _points(comparison))[0]
+
+
+def _lines(comparison: Comparison, tables: Sequence[Curves]) -> list[Line]:
+    labels = comparison.experiment.labels
+    places, points = styles(labels), _points(comparison)
+    return [
+        _line(label, places[label].place, table, points)
+        for label, table in zip(labels, tables, strict=True)
+    ]
+
+
+def _line(label: str, place: int, table: Curves, points: int) -> Line:
+    """Return the median over the seeds, the quartiles around it, and every seed."""
+    if not table.shape[1]:
+        table = np.full((len(table), 1), np.nan)
+    seeds = binned(running_mean(table, smoothing(table.shape[1])), points)
+    low, value, high = _quartiles(seeds)
+    counts = np.sum(np.isfinite(seeds), axis=0)
+    return Line(
+        label=label,
+        colour=place,
+        value=value,
+        low=low,
+        high=high,
+        thin=seeds if len(seeds) > 1 else seeds[:0],
+        note=tuple("" if n == len(seeds) else f"{n} of {len(seeds)} runs" for n in counts),
+    )
+
+
+def _drawn(lines: Sequence[Line]) -> Points:
+    """Return all values of some lines."""
+    return np.concatenate([line.thin.ravel() for line in lines] + [line.value for line in lines])
+
+
+def _censored(comparison: Comparison, label: str, reward: Measured) -> tuple[float, ...]:
+    """Return the steps at which runs ended without reaching the threshold."""
+    threshold = comparison.threshold(reward)
+    runs = [run for run in comparison.experiment.runs_of(label) if run.steps]
+    values = [run.means.get(reward.name, np.empty(0)) for run in runs]
+    ends = {len(v) for v in values if len(v) and first_reached(v, threshold) is None}
+    return tuple(float(end) for end in sorted(ends))
+
+
+def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, ...]) -> Line:
+    found = outcome.survival
+    at = np.searchsorted(found.steps, grid, side="right") - 1
+    share = np.asarray(found.share, dtype=np.float64)
+    if not outcome.runs or not len(share):
+        share, at = np.full(1, np.nan), np.zeros(len(grid), dtype=int)
+    bands = outcome.runs >= FEWEST_SEEDS and len(found.low) == len(found.high) == len(share)
+    return Line(
+        label=outcome.label,
+        colour=place,
+        value=share[at],
+        low=np.asarray(found.low)[at] if bands else None,
+        high=np.asarray(found.high)[at] if bands else None,
+        censored=censored if np.isfinite(share[at]).all() else (),
+    )
+
+
+def _quartiles(seeds: Curves) -> Sequence[Points]:
+    if not len(seeds):
+        return [np.full(seeds.shape[1], np.nan)] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return list(np.nanquantile(seeds, [0.25, 0.5, 0.75], axis=0))

@@ -1,0 +1,146 @@
+"""Collects what the page and the export of runs show."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gdpo.analysis.replay import TrainedWith
+from gdpo.analysis.trained import TrainedAnalysis, TrainedRun, analyze_trained
+from gdpo.diagnostics import Finding
+from gdpo.diagnostics.diagnosis import Kind
+from gdpo.diagnostics.watch import Span
+from gdpo.errors import GdpoError
+from gdpo.experiments.comparison import Comparison
+from gdpo.experiments.grid import estimator_of
+from gdpo.experiments.reading import Experiment
+from gdpo.recipes.read import read_recipe
+from gdpo.report._charts import Chart
+from gdpo.report._html import in_words
+from gdpo.report._run_charts import curves, lengths, survival
+from gdpo.runs.directory import RunDirectory
+
+
+@dataclass(slots=True)
+class Lasting:
+    """A finding that lasted in runs of an estimator, as it was when it last held."""
+
+    finding: Finding
+    steps: int = 0
+    """Number of steps in which it held, over all runs."""
+    spans: list[tuple[int, list[Span]]] = field(default_factory=list[tuple[int, list[Span]]])
+    """For each run: its seed, and the spans of steps."""
+
+    def when(self) -> list[str]:
+        """Return a sentence part for each run: its seed, and the steps."""
+        return [f"seed {seed}: {in_words(spans)}" for seed, spans in sorted(self.spans)]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Stores everything that a page of runs, or its export, is made from."""
+
+    comparison: Comparison
+    analysis: TrainedAnalysis
+    rewards: list[Chart]
+    """One chart for each reward."""
+    lengths: list[Chart]
+    times: list[Chart]
+    """Time to the threshold, for the rewards where a chart says more than a sentence."""
+    sentences: list[str]
+    """Time to the threshold, for the other rewards."""
+    findings: list[tuple[str, bool, list[Lasting]]]
+    """For each estimator: its label, whether it has rollouts, and the findings, the worst first."""
+
+
+def read_contents(comparison: Comparison) -> Contents:
+    """Read the rollouts of a comparison's runs, and return what its page shows.
+
+    Raises:
+        DataError: If a rollout file in a run directory cannot be read.
+    """
+    experiment = comparison.experiment
+    analysis = analyze_experiment(experiment)
+    # The survival curve of a single run is one step down.
+    timed = experiment.rewards if len(experiment.runs) > 1 else ()
+    times = [survival(comparison, reward) for reward in timed]
+    return Contents(
+        comparison=comparison,
+        analysis=analysis,
+        rewards=[curves(comparison, reward) for reward in experiment.rewards],
+        lengths=lengths(comparison),
+        times=[each for each in times if isinstance(each, Chart)],
+        sentences=[each for each in times if isinstance(each, str)],
+        findings=list(_findings(experiment, analysis)),
+    )
+
+
+def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
+    """Recompute every recorded step under every estimator of the experiment.
+
+    Runs are named by their place in the experiment. An estimator appears once for each set of
+    options. If only one was trained, GRPO or GDPO is added. Labels that differ only in their
+    weights are one estimator, because each step is recomputed with its recorded weights.
+    """
+    problems: dict[str, str] = {}
+    options: dict[str, Mapping[str, object]] = {}
+    runs: dict[str, set[str]] = {}
+    for label in experiment.labels:
+        estimator, own, problem = estimator_of(label), *_options(experiment, label)
+        alike = (n for n, o in options.items() if (estimator_of(n), o) == (estimator, own))
+        name = next(alike, label if estimator in options else estimator)
+        options.setdefault(name, own)
+        problems |= {name: problem} if problem else {}
+        runs.setdefault(name, set()).update(
+            str(place) for place, run in enumerate(experiment.runs) if run.label == label
+        )
+    if len(options) == 1:
+        options["gdpo" if "grpo" in options else "grpo"] = {}
+    return analyze_trained(
+        [
+            TrainedRun(str(place), RunDirectory(run.path).rollouts, estimator_of(run.label))
+            for place, run in enumerate(experiment.runs)
+        ],
+        {
+            name: TrainedWith(estimator_of(name), own, frozenset(runs.get(name, ())))
+            for name, own in options.items()
+        },
+        low={reward.name: reward.low for reward in experiment.rewards},
+        high={reward.name: reward.high for reward in experiment.rewards},
+        problems=problems,
+    )
+
+
+def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], str]:
+    """Return the estimator options in the recipes of a label's runs, or why they are unknown."""
+    recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(label))
+    first = next((recipe for recipe in recipes if recipe.is_file()), None)
+    try:
+        return read_recipe(first).advantage_options if first is not None else {}, ""
+    except GdpoError as error:
+        return {}, str(error)
+
+
+def _findings(
+    experiment: Experiment, analysis: TrainedAnalysis
+) -> Iterator[tuple[str, bool, list[Lasting]]]:
+    """Yield each estimator, whether it has rollouts, and what lasted in any run, worst first."""
+    for label in experiment.labels:
+        runs = [
+            (run.seed, analysis.runs[str(place)])
+            for place, run in enumerate(experiment.runs)
+            if run.label == label and str(place) in analysis.runs
+        ]
+        lasting: dict[tuple[Kind, tuple[str, ...]], Lasting] = {}
+        for seed, run in runs:
+            numbers = run.steps
+            for held in (held for held in run.findings() if held.lasting):
+                finding = held.finding
+                found = lasting.setdefault((finding.kind, finding.rewards), Lasting(finding))
+                found.finding = finding
+                found.steps += held.steps
+                spans = [(numbers[first - 1], numbers[last - 1]) for first, last in held.spans]
+                found.spans.append((seed, spans))
+        worst_first = sorted(
+            lasting.values(),
+            key=lambda found: (found.finding.rank[0], -found.steps, found.finding.rank[1]),
+        )
+        yield label, bool(runs), worst_first
