@@ -1,7 +1,7 @@
-"""Short trainings on prepared completions, TRL's and ours, with every step's gradient recorded.
+"""Short training runs on prepared completions, with TRL's trainer and ours. Gradients are recorded.
 
-What the rollout function returns depends on its call and on the rank alone, so that all variants train
-the same rollouts. Rewards are in eighths: group means are exact, and a group without spread has
+The rollout function depends only on the call number and the rank, so that all variants train on the
+same rollouts. Rewards are multiples of 1/8: group means are exact, and a zero-variance group has
 advantages of exactly 0 in every variant.
 """
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from tests.integrations.variants import PROMPTS, SAMPLES, settings
 from tests.integrations.prepared import DEAD, LONGEST, constant, half_dead, prepared
 from tests.integrations.two_ranks import launched
+from tests.integrations.variants import PROMPTS, SAMPLES, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdpo import ConfigError

@@ -186,7 +186,8 @@ def test_what_it_does_not_cover_is_trls_and_said_once(
 def test_a_head_that_is_more_than_a_product_is_left_to_trl(tiny_policy, tmp_path):
     trainer = trainer_with(llama(TwoHeads), tiny_policy, tmp_path)
     reason = trainer._not_here_because(trainer.model, (1, 2, 1), {})
-    assert reason == "the head of TwoHeads is more than a product"
+    assert reason is not None
+    assert "TwoHeads" in reason
 
 
 def test_losses_of_experts_are_left_to_trl(tiny_policy, tmp_path, caplog):

@@ -98,7 +98,7 @@ def test_a_task_brings_its_rewards_and_a_name_of_ms_swift_that_is_replaced_is_to
     with caplog.at_level(logging.WARNING):
         register_rewards(task="gsm8k")
     assert {"correctness", "integer", "format"} <= set(swift["swift.rewards"].orms)
-    assert "'format' of gdpo takes the place" in caplog.text
+    assert "'format'" in caplog.text
 
 
 def test_a_reward_of_tokens_gets_the_tokens_of_every_turn(swift):
@@ -106,7 +106,7 @@ def test_a_reward_of_tokens_gets_the_tokens_of_every_turn(swift):
     score = swift["swift.rewards"].orms["length"]()
     columns = {"reference": ["{}", "{}"]}
     assert score(["a", "b"], response_token_ids=[[[1, 2], [3, 4]], [1, 2]], **columns) == [0, 1]
-    with pytest.raises(ConfigError, match="'length' judges the number of tokens"):
+    with pytest.raises(ConfigError, match=r"'length' .*token"):
         score(["a", "b"], response_token_ids=[None, None], **columns)
 
 

@@ -92,9 +92,9 @@ def test_wrong_settings_are_refused_when_they_are_made(registry):
     assert not registry
 
 
-def test_one_group_at_a_time_is_told_of_once(registry, caplog):
+def test_batches_of_one_group_give_one_warning(registry, caplog):
     register(reward_keys=NAMES)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             called(registry["gdpo"], groups_of(scored())[:1])
-    assert caplog.text.count("one group of trajectories at a time") == 1
+    assert caplog.text.count("async_training") == 1

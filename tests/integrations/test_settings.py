@@ -41,4 +41,4 @@ def test_multipliers_that_no_checkpoint_holds_are_told_of(caplog):
     options = {"targets": {"a": 0.5}, "step_size": 0.1}
     with caplog.at_level(logging.WARNING):
         make_settings("constrained_grpo", ["a", "b"], None, options)
-    assert "a run that is resumed starts them anew" in caplog.text
+    assert "multipliers of constrained_grpo" in caplog.text

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train
 from tests.integrations.two_ranks import launched
+from tests.integrations.variants import SAMPLES, WEIGHTS, make, scored_again, train
 from tests.oracles import estimators as by_hand
 
 from gdpo.rollouts import read_rollouts

@@ -292,15 +292,15 @@ def test_trls_own_config_is_refused_with_the_remedy(tmp_path):
         GDPOTrainer("no/such-model", [digits], GRPOConfig(**settings(tmp_path)))
 
 
-def test_one_group_in_the_batch_is_warned_of_once(tiny_policy, tmp_path, caplog):
+def test_a_batch_of_one_group_gives_one_warning(tiny_policy, tmp_path, caplog):
     trainer = make("ours", tiny_policy, tmp_path, per_device_train_batch_size=4)
     with caplog.at_level(logging.WARNING):
         trainer.train()
-    assert caplog.text.count("the batch holds one group only") == 1
+    assert caplog.text.count("per_device_train_batch_size") == 1
     caplog.clear()
     for variant, size in (("ours_grpo", 4), ("ours", 8)):
         make(variant, tiny_policy, tmp_path, per_device_train_batch_size=size).train()
-    assert "one group" not in caplog.text
+    assert "per_device_train_batch_size" not in caplog.text
 
 
 def test_positional_arguments_are_trls(tiny_policy, tmp_path):
@@ -367,11 +367,11 @@ def test_options_gates_and_token_counts_come_from_the_config(tiny_policy, tmp_pa
             "'low' .*bytes_written",
         ),
         ({"gates": {"digits": {"on": "letters", "at_least": 1}}}, "'letters'"),
-        ({"gates": {"digits": "bytes_written"}}, "gates must be like"),
-        ({"gates": {"digits": {"on": "bytes_written"}}}, "gates must be like"),
+        ({"gates": {"digits": "bytes_written"}}, "gates.*digits"),
+        ({"gates": {"digits": {"on": "bytes_written"}}}, "gates.*digits"),
     ],
 )
-def test_wrong_options_are_told_before_anything_is_loaded(tmp_path, changed, message):
+def test_wrong_options_are_errors_before_anything_is_loaded(tmp_path, changed, message):
     config = GDPOConfig(**settings(tmp_path, reward_weights=None, **changed))
     with pytest.raises(ConfigError, match=message):
         GDPOTrainer("nowhere/no-model", [bytes_written, digits], config)

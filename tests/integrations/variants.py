@@ -71,7 +71,7 @@ def dataset(rows=24):
 
 
 def settings(folder, **changed):
-    """What both configs share. A learning rate of 0 keeps the completions of all variants the same."""
+    """Return the shared settings. A learning rate of 0 keeps the completions equal."""
     return {
         "output_dir": str(folder),
         "per_device_train_batch_size": 12,

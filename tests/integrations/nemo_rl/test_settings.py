@@ -73,7 +73,7 @@ def test_an_unknown_option_is_an_error():
 
 @pytest.mark.parametrize("keys", [None, [], "a"])
 def test_keys_that_name_no_rewards_are_an_error(keys):
-    refused(r"grpo\.adv_estimator\.gdpo_reward_keys=.*list the rewards", gdpo_reward_keys=keys)
+    refused(r"grpo\.adv_estimator\.gdpo_reward_keys=", gdpo_reward_keys=keys)
 
 
 @pytest.mark.parametrize("weights", [[1], [1, 2, 3], {"c": 1}, ["x", "y"]])
@@ -83,11 +83,11 @@ def test_weights_that_do_not_fit_are_an_error(weights):
 
 @pytest.mark.parametrize("field", ["gdpo_reward_weight", "options"])
 def test_a_field_that_nobody_reads_is_an_error(field):
-    refused(f"{field} is nothing: .*Allowed: gdpo_options", **{field: [1, 2]})
+    refused(f"{field}: .*Allowed: gdpo_options", **{field: [1, 2]})
 
 
-def test_nemo_rls_own_weights_are_refused_because_they_go_by_the_alphabet():
-    refused("by the alphabet.*gdpo_reward_weights", reward_weights=[1.0, 2.0])
+def test_nemo_rls_own_weights_are_refused_because_they_are_in_alphabetical_order():
+    refused(r"\.reward_weights .*gdpo_reward_weights", reward_weights=[1.0, 2.0])
 
 
 def test_switches_of_the_estimator_that_would_have_no_effect_are_errors():
@@ -112,7 +112,7 @@ def test_a_default_that_nobody_wrote_is_no_error():
     ],
 )
 def test_settings_elsewhere_that_do_not_go_with_it_are_errors(place, more):
-    run_refused(f"{place}=true does not go with", **more)
+    run_refused(f"{place}=true .*gdpo", **more)
 
 
 def test_a_run_with_another_estimator_is_left_alone():
@@ -129,7 +129,7 @@ def test_keys_that_our_environment_does_not_give_are_refused():
 
 
 def test_our_environment_without_rewards_is_refused():
-    run_refused(r"env\.gdpo must name a task or rewards", environments=["gdpo"])
+    run_refused(r"env\.gdpo .* task", environments=["gdpo"])
 
 
 def test_a_reward_of_the_length_needs_a_tokenizer():

@@ -109,15 +109,15 @@ def test_a_reward_of_the_length_says_how_to_get_it():
 
 
 def test_wrong_arguments_are_errors_with_a_remedy():
-    with pytest.raises(ConfigError, match="must name a task or rewards"):
+    with pytest.raises(ConfigError, match=r"reward_kwargs.* task"):
         compute_score(solution_str="", ground_truth={})
     with pytest.raises(ConfigError, match="'score'"):
         of("misnamed")
     with pytest.raises(ConfigError, match="'worker'"):
         of("said", worker=2)
-    with pytest.raises(ConfigError, match="gates must be like"):
+    with pytest.raises(ConfigError, match=r"gates.*said"):
         of("said", gates={"said": {"when": "said"}})
-    with pytest.raises(ConfigError, match="does not take the options"):
+    with pytest.raises(ConfigError, match="most"):
         of({"name": HERE + "bounded", "options": {"most": 2}})
     with pytest.raises(ConfigError, match="takes no options"):
         of({"name": HERE + "said", "options": {"limit": 2}})

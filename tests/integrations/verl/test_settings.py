@@ -96,7 +96,7 @@ def test_options_that_are_no_mapping_are_an_error():
 
 @pytest.mark.parametrize("keys", [None, [], "a"])
 def test_keys_that_name_no_rewards_are_an_error(keys):
-    refused("gdpo_reward_keys=.*list the rewards", gdpo_reward_keys=keys)
+    refused("gdpo_reward_keys=", gdpo_reward_keys=keys)
 
 
 def test_two_equal_keys_are_an_error():
