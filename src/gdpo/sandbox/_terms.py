@@ -1,6 +1,6 @@
-"""What a program is run with, and what becomes of it: tests, limits, verdict.
+"""Defines tests, limits and verdicts.
 
-The tests are trusted code and values, which never reach the program's memory.
+Tests are trusted code and values. They never reach the memory of a program.
 """
 
 from collections.abc import Sequence
@@ -17,36 +17,40 @@ _LONGEST = 60.0
 Outcome: TypeAlias = Literal[
     "passed", "failed", "error", "timeout", "memory", "output", "killed", "not run"
 ]
-"""What became of one test: passed; a wrong answer; the program raised; a limit was hit; the program
-ended itself or was killed; or it never came to this test."""
+"""Outcome of one test: passed; a wrong answer; the program raised an error; the program exceeded a
+limit (time, memory or output); the program ended itself or was killed; or the test was not reached.
+"""
 
 Bug: TypeAlias = Literal[
     "syntax", "import", "runtime", "timeout", "memory", "output", "killed", "forbidden"
 ]
-"""The first thing that went wrong in a program beside wrong answers."""
+"""The first thing that went wrong in a program, other than a wrong answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program may use over all its tests.
+    """Limits of one program, over all its tests.
 
-    It may start some hundred threads but no process, reach no network, and write to `/tmp` alone.
+    In addition, a program may start some hundred threads but no process, cannot reach the network,
+    and can write only to `/tmp`.
 
     Args:
-        cpu_seconds: Processor time, in seconds; the kernel counts in whole ones, so the next whole
-            second counts.
-        wall_seconds: Time on the clock, in seconds, for a program that sleeps or waits. One that is
-            still computing has its `cpu_seconds`, however long a busy machine takes for them, up to
-            `longest_seconds`.
-        memory_mb: Address space, in MiB, beside the interpreter's own.
-        file_mb: The largest file, in MiB; all files together are bounded by the sandbox's `/tmp`.
-        open_files: File descriptors, the three standard ones and the sandbox's two among them.
-        output_kb: One answer to a test, or what one case of `Stdio` prints, in KiB. Where the tests
-            write out longer values, answers may be as long as those.
+        cpu_seconds: Processor time, in seconds. The kernel counts whole seconds, so the value is
+            rounded up.
+        wall_seconds: Wall-clock time, in seconds, for a program that sleeps or waits. A program
+            that is still computing may use its `cpu_seconds`, however long that takes on a busy
+            machine, up to `longest_seconds`.
+        memory_mb: Address space in addition to the interpreter's own, in MiB.
+        file_mb: Size of one file, in MiB. The size of the sandbox's `/tmp` limits all files
+            together.
+        open_files: Number of file descriptors, including the three standard streams and the
+            sandbox's two pipes.
+        output_kb: Size of one answer to a test, or of the output of one case of `Stdio`, in KiB. If
+            the tests contain longer expected values, answers may be as long as those.
 
     Raises:
-        ConfigError: A limit is not a finite number above 0, or there are too few descriptors to
-            start a program at all.
+        ConfigError: If a limit is not a finite number above 0, or `open_files` is too small to
+            start a program.
     """
 
     cpu_seconds: float = 4.0
@@ -58,9 +62,9 @@ class Limits:
 
     @property
     def longest_seconds(self) -> float:
-        """Time on the clock after which every program ends, in seconds.
+        """Wall-clock time after which every program ends, in seconds.
 
-        It is 15 times `cpu_seconds`, but at most 60 seconds, and never less than `wall_seconds`.
+        It is 15 times `cpu_seconds`, at most 60 seconds, and at least `wall_seconds`.
         """
         return max(self.wall_seconds, min(_TIMES_AS_LONG * self.cpu_seconds, _LONGEST))
 
@@ -73,24 +77,24 @@ class Limits:
                 )
         if self.open_files < _FEWEST_FILES:
             raise ConfigError(
-                f"limit 'open_files' must be at least {_FEWEST_FILES}, got {self.open_files}: a "
-                f"program holds some of them before it starts"
+                f"limit 'open_files' must be at least {_FEWEST_FILES}, got {self.open_files}. "
+                f"Python itself opens some files before the program starts"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Asserts:
-    """Statements, each of which is one test: MBPP's way.
+    """Tests that are statements, one test each, as in MBPP.
 
     Args:
-        statements: Python, most often one `assert` each. A name that neither they, nor `setup`, nor
-            Python define is taken from the program.
-        setup: Trusted code that runs on both sides before anything else: imports, helpers of the
-            tests, and the classes of what is passed to the program. What only the program defines
-            is as honest as the program.
+        statements: Python statements, usually one `assert` each. Names that neither the statements,
+            `setup` nor Python define are taken from the program.
+        setup: Trusted code that runs first, in the grader and in the program: imports, helpers of
+            the tests, and classes of objects that the tests pass to the program. A helper that only
+            the program defines cannot be trusted.
 
     Raises:
-        DataError: The statements are no list of texts.
+        DataError: If the statements are not a list of texts.
     """
 
     statements: Sequence[str]
@@ -106,18 +110,18 @@ class Asserts:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A function `check(candidate)` whose asserts are the tests: HumanEval's and LeetCode's way.
+    """Tests that are the asserts of a function `check(candidate)`, as in HumanEval and LeetCode.
 
-    Each assert that is reached is one test, whatever became of the others; one that is never
-    reached because the program failed counts as not run.
+    Each assert that is reached is one test, even if earlier asserts failed. An assert that is not
+    reached because the program failed counts as `not run`.
 
     Args:
-        code: Defines `check`.
-        entry_point: An expression over the program's names that gives the candidate, such as `add`
-            or `Solution().twoSum`.
-        setup: Trusted code that runs on both sides before anything else: imports, helpers of the
-            tests, and the classes of what is passed to the program. What only the program defines
-            is as honest as the program.
+        code: Python code that defines `check`.
+        entry_point: A Python expression over the program's names that evaluates to the candidate,
+            such as `add` or `Solution().twoSum`.
+        setup: Trusted code that runs first, in the grader and in the program: imports, helpers of
+            the tests, and classes of objects that the tests pass to the program. A helper that only
+            the program defines cannot be trusted.
     """
 
     code: str
@@ -127,16 +131,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Arguments and the value that a function must return for them: APPS' and TACO's way.
+    """Tests that call a function and compare its return value, as in APPS and TACO.
 
-    A list and a tuple of equal items are equal here, because the rows come from JSON.
+    A list equals a tuple with equal items, because the rows come from JSON.
 
     Args:
-        function: An expression over the program's names, such as `add` or `Solution().add`.
-        cases: Arguments and the expected value, one pair per test, in JSON's types.
+        function: A Python expression over the program's names, such as `add` or `Solution().add`.
+        cases: One pair per test: the list of arguments and the expected value, in JSON types.
 
     Raises:
-        DataError: The cases are no list.
+        DataError: If the cases are not a list.
     """
 
     function: str
@@ -148,17 +152,17 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """What a program reads and what it must print: the way of programming contests.
+    """Tests that compare a whole program's output for an input, as in programming contests.
 
-    Blanks at the end of a line and empty lines do not count. Where the texts still differ, they are
+    Blanks at the end of a line and empty lines are ignored. If the texts still differ, they are
     compared token by token, and two numbers with a point or an exponent may differ by 1e-6.
 
     Args:
-        cases: Standard input and the expected standard output, one pair per test. Each is a run of
-            the whole program in a fresh process.
+        cases: One pair per test: standard input and the expected standard output. Each test runs
+            the whole program in a new process.
 
     Raises:
-        DataError: The cases are no list.
+        DataError: If the cases are not a list.
     """
 
     cases: Sequence[tuple[str, str]]
@@ -179,16 +183,16 @@ def _listed(given: Any, place: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a program under its tests.
+    """Stores the outcome of every test of a program.
 
     Args:
-        outcomes: One per test, in the tests' order.
-        bug: The program's first bug, None if it had none. A wrong answer is none.
-        message: The first thing that went wrong, in the program's words where it has some: at most
-            500 printable characters, not to be trusted. Empty if all went well.
-        seconds: Time on the clock from the program's start to its end.
-        by_clock: Whether the clock ended it: a program that sleeps, or one on a machine so busy
-            that another run may have another verdict. False where its processor time was used up.
+        outcomes: One outcome per test, in order.
+        bug: The program's first bug. None: it had no bug. A wrong answer is not a bug.
+        message: The first thing that went wrong, in at most 500 printable characters; empty if
+            nothing did. The program may have written it, so do not trust it.
+        seconds: Wall-clock time of the program, in seconds.
+        by_clock: Whether a wall-clock limit ended the program. Another run may then have another
+            verdict. False if the program used up its processor time.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -199,7 +203,7 @@ class Verdict:
 
     @property
     def passed(self) -> int:
-        """Number of tests passed."""
+        """Number of passed tests."""
         return self.outcomes.count("passed")
 
     @property
@@ -209,12 +213,12 @@ class Verdict:
 
     @property
     def pass_rate(self) -> float:
-        """Passed tests over all tests, in [0, 1]; 0.0 where there is no test."""
+        """Passed tests divided by all tests, in [0, 1]; 0.0 without tests."""
         return self.passed / self.total if self.outcomes else 0.0
 
     @property
     def pass_all(self) -> bool:
-        """Whether there are tests and all passed."""
+        """Whether there is at least one test and all tests passed."""
         return bool(self.outcomes) and self.passed == self.total
 
     @property
@@ -224,4 +228,4 @@ class Verdict:
 
 
 class SandboxError(RewardError):
-    """The sandbox itself failed: there is no verdict on the program."""
+    """The sandbox itself failed, so there is no verdict on the program."""

@@ -1,4 +1,4 @@
-"""Sandboxed process trees with a channel to each, and the thread that starts and ends them."""
+"""Manages sandboxed process trees: their channels, and the thread that starts and ends them."""
 
 import json
 import marshal
@@ -22,24 +22,24 @@ from gdpo.sandbox._terms import Limits, SandboxError
 _MIB = 1 << 20
 _KIB = 1 << 10
 _TO_START = 60.0
-"""Seconds until a worker is ready, on a machine that does much else."""
+"""Seconds within which a worker must be ready, even on a busy machine."""
 _GRACE = 10.0
-"""Seconds beyond a program's own limit until all is taken for hung."""
+"""Seconds after a program's own limit until its worker counts as hung."""
 _TO_END = 10.0
-"""Seconds until a worker has ended that was asked to."""
+"""Seconds within which a worker must end after it was asked to."""
 _LONGEST_VERDICT = 1 << 22
 _LONGEST_COMPLAINT = 2000
 
 
 class WorkerDied(Exception):
-    """A worker ended, or never came up; the message says what it said last."""
+    """A worker ended or did not start. The message holds its last output."""
 
 
 class WorkerHung(Exception):
     """The program kept its grader busy beyond all limits.
 
     Args:
-        by_clock: Whether the clock says so, and not the grader's processor time.
+        by_clock: Whether the wall-clock limit was exceeded. False: the grader's processor time was.
     """
 
     def __init__(self, *, by_clock: bool) -> None:
@@ -53,25 +53,25 @@ def _until(deadline: float) -> Left:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program and its tests, as a worker wants them."""
+    """Stores a program and its tests in the form that a worker needs."""
 
     source: str
     setup: bytes | None
     plan: bytes
     functions: bool
-    """Whether the tests call functions; otherwise they run the whole program."""
+    """Whether the tests call functions. False: they run the whole program."""
     limits: Limits
 
 
 class Worker:
-    """A running server."""
+    """Runs jobs on one sandboxed server process."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._ready = False
         self._in_use = threading.Lock()
         self.jobs = 0
-        """How many it has done."""
+        """Number of jobs started so far."""
         self._process = subprocess.Popen(
             launch.command,
             env=dict(launch.environment),
@@ -87,11 +87,11 @@ class Worker:
         os.set_blocking(self._stdin, False)
 
     def run(self, job: Job) -> tuple[dict[str, Any], bool]:
-        """The grader's verdict on a program, and whether the worker is as it was before.
+        """Return the grader's verdict on a program, and whether the worker can be reused.
 
         Raises:
-            WorkerDied: It is no more, and there is no verdict.
-            WorkerHung: It is past all limits: the program has its grader busy.
+            WorkerDied: If the worker ended without a verdict.
+            WorkerHung: If the program kept its grader busy beyond all limits.
         """
         with self._in_use:
             return self._run(job)
@@ -110,7 +110,7 @@ class Worker:
             if "nonce" not in answer:
                 return {"lost": "the grader ended without a verdict"}, False
             if not compare_digest(str(answer["nonce"]), nonce):
-                raise WorkerDied("a verdict without the job's proof")
+                raise WorkerDied("the verdict does not contain the nonce of the job")
             over = json.loads(read_frame(self._stdout, _LONGEST_VERDICT, left))
         except TooLate as error:
             raise WorkerHung(by_clock=True) from error
@@ -128,24 +128,25 @@ class Worker:
         self._ready = True
 
     def close(self) -> None:
-        """End it and all that it started."""
+        """End the worker and everything that it started."""
         if self._ready:
             self._process.send_signal(self._launch.stop)
         else:
-            # Killed while it builds its box, bwrap leaves a child that waits for it for ever.
+            # If bwrap is killed while it builds its box, its child waits for it forever.
             self._streams[0].close()
         try:
             self._process.wait(timeout=_TO_END)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # Whoever waits for its verdict sees the end of the pipe first, and not another file there.
+        # Close the pipes only after a waiting thread saw their end. Otherwise the thread could read
+        # from another file that reuses the descriptor.
         with self._in_use:
             self.forget()
         self._launch.tidy()
 
     def forget(self) -> None:
-        """Let go of it without ending it: after a fork it is the parent's."""
+        """Close the pipes without ending the worker. After a fork it belongs to the parent."""
         self._process.returncode = self._process.returncode or 0
         for stream in self._streams:
             stream.close()
@@ -175,15 +176,15 @@ class Worker:
         words = os.read(self._stderr, _LONGEST_COMPLAINT) if poll.poll(100) else b""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=0.5)
-        text = words.decode(errors="replace").strip() or "it said nothing"
+        text = words.decode(errors="replace").strip() or "no output"
         return f"{text} (exit status {self._process.returncode})"
 
 
 class Pool:
-    """A number of workers, of which each does one job at a time.
+    """Keeps several workers, each of which runs one job at a time.
 
-    One thread starts them all: the kernel ends a worker when the thread that started it ends, which
-    is how none outlives this process, however that ends.
+    A single thread starts all workers. The kernel ends a worker when the thread that started it
+    ends, so no worker outlives this process, even if this process is killed.
     """
 
     def __init__(self, launch: Callable[[], Launch], workers: int) -> None:
@@ -198,41 +199,41 @@ class Pool:
             self._orders.put(self._start)
 
     def take(self) -> Worker:
-        """A worker of one's own, as soon as one is free.
+        """Wait for a free worker, and return it for exclusive use.
 
         Raises:
-            SandboxError: None can be started, or the pool is closed.
+            SandboxError: If no worker can be started, or the pool is closed.
         """
         found = self._idle.get()
         if found is None:
             self._idle.put(None)
-            raise SandboxError("this sandbox is closed; make another one")
+            raise SandboxError("this sandbox is closed. Create another Sandbox")
         if isinstance(found, Exception):
             self._orders.put(self._start)
-            raise SandboxError(f"no sandboxed process can be started: {found}") from found
+            raise SandboxError(f"a sandboxed process could not be started: {found}") from found
         return found
 
     def give_back(self, worker: Worker) -> None:
-        """Let others have a worker that is as it was."""
+        """Make a clean worker available again."""
         self._idle.put(worker)
 
     def replace(self, worker: Worker) -> None:
-        """End a worker and start another one, without waiting for either."""
+        """End a worker and start a new one, without waiting for either."""
         self._orders.put(self._start)
         self._orders.put(lambda: self._end(worker))
 
     def close(self) -> None:
-        """End all workers; whoever waits for one gets a SandboxError."""
+        """End all workers. A thread that waits for one gets a SandboxError."""
         if self.pid != os.getpid():
             return
         self._idle.put(None)
         self._orders.put(None)
-        # A sandbox that nobody holds any more may be collected in the thread that would end it.
+        # Garbage collection of the sandbox may run in this very thread, which cannot join itself.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def forget(self) -> None:
-        """Let go of all workers without ending them: they are another process's."""
+        """Close the pipes of all workers without ending them. They belong to another process."""
         for worker in self._all:
             worker.forget()
 

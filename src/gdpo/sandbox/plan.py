@@ -1,7 +1,7 @@
-"""Makes of tests what the grader runs: compiled once for all programs that they are run against.
+"""Compiles tests into the plan that the grader runs. A plan is reused for all programs.
 
-Each assert of `check` becomes a test of its own by a rewrite: it stands in a `with record.one():`,
-and a loop's body in a `with record.block(n):`, so that what fails keeps the others from nothing.
+Each assert of `check` becomes a separate test: it is wrapped in `with record.one():`, and the body
+of a loop in `with record.block(n):`. So a failed test does not stop the others.
 """
 
 import ast
@@ -26,14 +26,14 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 
 def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
-    """What the grader runs, the setup that the program shares (marshalled), and how many tests.
+    """Return the grader's plan, the setup that the program shares, and the number of tests.
 
-    The number is known beforehand for all kinds but `Check`, where it is that of the asserts in the
-    text, and 1 at least.
+    Plan and setup are marshalled. For `Check`, the number is that of the asserts in the code, and
+    at least 1. The number of tests that run may differ from it, because of loops and branches.
 
     Raises:
-        DataError: The tests do not compile, there is none, or they hold what cannot travel.
-        ConfigError: The entry point is no expression.
+        DataError: If the tests do not compile, are empty, or contain a value that cannot be sent.
+        ConfigError: If the entry point is not a Python expression.
     """
     with _parsing:
         match tests:
@@ -48,9 +48,9 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
 
 
 def fits(tests: Tests, limits: Limits) -> Limits:
-    """The limits with room for every answer that the tests write out.
+    """Return the limits with `output_kb` large enough for the expected values in the tests.
 
-    What the tests compute is not known before they run: its length is the caller's to allow.
+    Values that the tests compute are unknown before they run. The caller must allow for them.
     """
     match tests:
         case Asserts():
@@ -64,21 +64,21 @@ def fits(tests: Tests, limits: Limits) -> Limits:
 
 
 _PER_CHARACTER = 6
-"""Bytes that a character of an expected value may take in an answer: one outside ASCII is escaped,
-and around a small tuple or list the message has a record and a pointer to it."""
+"""Bytes in a message per character of an expected value. Characters outside ASCII are escaped, and
+a small tuple or list adds a record and a pointer to it."""
 
 _parsing = Lock()
-"""CPython before 3.12.2 counts the depth of what it parses for all threads together (its issue
-106905), and now and then fails when two of them parse."""
+"""Parsing uses one thread at a time, because CPython before 3.12.2 shares its depth counter between
+threads (CPython issue 106905) and sometimes fails if two threads parse."""
 
 
 def parse_program(source: str) -> ast.Module:
-    """Parse what may be Python, one thread at a time, without its warnings.
+    """Parse a text that may be Python, one thread at a time and without warnings.
 
     Raises:
-        SyntaxError: It is none, or not whole.
-        ValueError: It holds a zero character.
-        RecursionError: It is nested too deeply; MemoryError likewise.
+        SyntaxError: If the text is not valid Python.
+        ValueError: If it contains a null character.
+        RecursionError: If it is nested too deeply. MemoryError has the same meaning.
     """
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,7 +86,7 @@ def parse_program(source: str) -> ast.Module:
 
 
 def _parse_afresh() -> None:
-    """A process that is forked while another thread parses would wait for it forever."""
+    """Replace the lock in a forked child, which would otherwise wait for another thread forever."""
     global _parsing
     _parsing = Lock()
 
@@ -113,8 +113,7 @@ def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes |
     checks = [s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name == "check"]
     if not checks:
         raise DataError(
-            "Check.code defines no function `check` at its top level: it must, and the candidate "
-            "is its argument"
+            "Check.code must define a function `check(candidate)` at its top level, and does not"
         )
     asserts = _count_asserts(checks[-1].body)
     names = _names([code], [tree], setup, "Check.setup")
@@ -125,7 +124,7 @@ def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes |
         "entry": entry_point,
         "asserts": asserts,
         **names,
-        # Some tests call what they test by its name, which the setup may define as an empty shell.
+        # Some tests call the function by its name, for which the setup may define an empty stub.
         "subjects": sorted(_free_names(entry_point) & _free_names(code)),
     }
     return _marshalled(content, "Check"), _shared(setup, "Check.setup"), max(1, asserts)
@@ -138,7 +137,7 @@ def _plan_calls(tests: Calls) -> tuple[bytes, None, int]:
     for i, (arguments, _) in enumerate(cases):
         if not isinstance(arguments, (list, tuple)):
             raise DataError(
-                f"Calls.cases[{i}]: the arguments must be a list, also of one, got "
+                f"Calls.cases[{i}]: the arguments must be a list, even if there is only one, got "
                 f"{arguments!r:.80}"
             )
     content = {"kind": "calls", "entry": tests.function, "cases": cases}
@@ -150,19 +149,19 @@ def _plan_stdio(tests: Stdio) -> tuple[bytes, None, int]:
     cases = [_pair(case, f"Stdio.cases[{i}]") for i, case in enumerate(tests.cases)]
     for i, case in enumerate(cases):
         if not all(isinstance(text, str) for text in case):
-            raise DataError(f"Stdio.cases[{i}]: the input and the expected output must be texts")
+            raise DataError(f"Stdio.cases[{i}]: the input and the expected output must be text")
     return _marshalled({"kind": "stdio", "cases": cases}, "Stdio.cases"), None, len(cases)
 
 
 def _pair(case: Any, place: str) -> tuple[Any, Any]:
     if not isinstance(case, (tuple, list)) or len(case) != 2:
-        raise DataError(f"{place}: a pair of what goes in and what must come out, got {case!r:.80}")
+        raise DataError(f"{place} must be a pair of input and expected output, got {case!r:.80}")
     return case[0], case[1]
 
 
 def _need_some(tests: Sequence[Any], place: str) -> None:
     if not tests:
-        raise DataError(f"{place} is empty: a program that is not tested cannot be judged")
+        raise DataError(f"{place} is empty. Give at least one test")
 
 
 def _check_expression(text: str, place: str) -> None:
@@ -179,7 +178,7 @@ def _parse(text: str, place: str) -> ast.Module:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        raise DataError(f"{place} is no Python: {error}; got {text!r:.200}") from error
+        raise DataError(f"{place} is not valid Python: {error}; got {text!r:.200}") from error
 
 
 def _compile(tree: ast.Module) -> Any:
@@ -195,15 +194,15 @@ def _marshalled(content: dict[str, Any], place: str) -> bytes:
         return marshal.dumps(content)
     except ValueError as error:
         raise DataError(
-            f"{place} holds a value that cannot be sent; allowed: None, bool, numbers, str, bytes, "
-            f"and tuples, lists, sets and dicts of these"
+            f"{place} contains a value that cannot be sent to the sandbox. Allowed: None, bool, "
+            f"numbers, str, bytes, and tuples, lists, sets and dicts of these"
         ) from error
 
 
 def _names(
     texts: Sequence[str], trees: Sequence[ast.Module], setup: str, place: str
 ) -> dict[str, Any]:
-    """The names that tests and their setup leave open, and the modules among them."""
+    """Return the names that the tests use without defining them, and which of them are modules."""
     everything = [*trees, _parse(setup, place)]
     bases = {n.value.id for n in _all(everything, ast.Attribute) if isinstance(n.value, ast.Name)}
     called = {n.func.id for n in _all(everything, ast.Call) if isinstance(n.func, ast.Name)}
@@ -217,7 +216,11 @@ def _names(
 
 
 def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
-    """Builtins that the program replaces: those that every test calls, if no test calls others."""
+    """Return the builtins that the program replaces.
+
+    If the tests use only builtin names, the program under test replaces those that every test
+    calls.
+    """
     if any(not hasattr(builtins, name) for text in texts for name in _free_names(text)):
         return []
     called = [
@@ -232,7 +235,7 @@ def _all(trees: Iterable[ast.AST], kind: type[_Node]) -> list[_Node]:
 
 
 def _free_names(code: str) -> set[str]:
-    """Names that code looks up and does not define itself."""
+    """Return the names that code uses and does not define itself."""
     top = symtable.symtable(code, "<tests>", "exec")
     own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     looked_up: set[str] = set()
@@ -272,7 +275,7 @@ def _guarded(body: list[ast.stmt]) -> list[ast.stmt]:
 def _guard(statement: ast.stmt) -> ast.stmt:
     match statement:
         case ast.Assert():
-            # `assert True` tests nothing: HumanEval has it as a remark.
+            # `assert True` tests nothing. HumanEval uses it as a comment.
             return statement if _is_constant(statement) else _inside(_call("one"), [statement])
         case ast.For() if tests := _count_asserts(statement.body):
             statement.body = [_inside(_call("block", tests), _guarded(statement.body))]

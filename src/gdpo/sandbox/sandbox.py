@@ -1,4 +1,4 @@
-"""Runs programs that nobody trusts: the public face, and the sandbox that a process shares."""
+"""Runs untrusted programs: the public class, and the default sandbox of a process."""
 
 import logging
 import os
@@ -20,27 +20,28 @@ from gdpo.sandbox.plan import fits, plan
 logger = logging.getLogger(__name__)
 
 _SPOILING = ("timeout", "memory", "output", "killed", "forbidden")
-"""Bugs after which a worker is replaced: nobody looks for what is left of such a program."""
+"""Bugs after which a worker is replaced, because such a program may have left something behind."""
 _ATTEMPTS = 2
 _USUAL = Limits()
 
 
 class Sandbox:
-    """Runs programs against tests, each in fresh processes that are confined and see no tests.
+    """Runs each program against its tests, in a new confined process that cannot see the tests.
 
-    A context manager; `run` may be called from several threads at a time, and after a fork the
-    child starts workers of its own.
+    It is a context manager. `run` may be called from several threads at a time. After a fork, the
+    child process starts its own workers.
 
     Args:
-        workers: How many programs run at the same time.
-        backend: "auto" for the first that works, or a name from `describe_backends`.
-        recycle_after: Programs after which a worker is replaced by a fresh one.
-        unsafe: Run without any box, on a machine that has nothing to lose: a program then reads
-            what its user may read, the tests of others among it.
+        workers: Number of programs that may run at the same time.
+        backend: Name of a backend (see `describe_backends`), or "auto" for the first that works.
+        recycle_after: Number of programs after which a worker is replaced.
+        unsafe: Run programs without a box, with limits and the filter of system calls only. A
+            program can then read every file that this user can read, including tests. Use it only
+            on a disposable machine.
 
     Raises:
-        ConfigError: An argument is out of range.
-        SandboxError: The backend does not work on this machine.
+        ConfigError: If an argument is out of range.
+        SandboxError: If the backend does not work on this machine.
     """
 
     def __init__(
@@ -55,17 +56,20 @@ class Sandbox:
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if unsafe and backend != "auto":
-            raise ConfigError(f"unsafe means no backend, got backend={backend!r}; leave one out")
+            raise ConfigError(
+                f"unsafe=True uses no backend, got backend={backend!r}. Remove one of the two"
+            )
         self._workers = workers
         self._recycle_after = recycle_after
         self._lock = threading.Lock()
         self.backend = "unsafe" if unsafe else find_backend() if backend == "auto" else backend
-        """The name of the box, "unsafe" if there is none."""
+        """Name of the backend, or "unsafe" if programs run without a box."""
         self._launch = plain if unsafe else launcher(self.backend)
         if unsafe:
             logger.warning(
-                "unsafe sandbox: programs run as this user with limits and a filter of system "
-                "calls, but they can read every file that this user can, and write to most"
+                "unsafe sandbox: programs run as this user, with limits and a filter of system "
+                "calls only. They can read every file that this user can read, and write to most. "
+                "Use unsafe=False unless this machine is disposable"
             )
         self._start()
         _alive.add(self)
@@ -80,14 +84,14 @@ class Sandbox:
         """Run one program against its tests.
 
         Args:
-            source: The program. Whatever it says, there is a verdict.
-            tests: What it is tested with.
-            limits: What it may use.
+            source: The program. Any text gets a verdict.
+            tests: The tests.
+            limits: The limits of the program.
 
         Raises:
-            DataError: The tests are wrong, whatever the program.
-            ConfigError: The tests' entry point is no expression.
-            SandboxError: The sandbox itself failed.
+            DataError: If the tests are invalid, so that no program could pass them.
+            ConfigError: If the entry point of the tests is not a Python expression.
+            SandboxError: If the sandbox itself failed.
         """
         planned, setup, total = plan(tests)
         job = Job(source, setup, planned, not isinstance(tests, Stdio), fits(tests, limits))
@@ -99,24 +103,24 @@ class Sandbox:
             except WorkerDied as error:
                 words = str(error)
         raise SandboxError(
-            f"the sandbox's process ended twice without a verdict: {words}. It is no fault of the "
-            f"program; is this machine out of memory or of processes?"
+            f"the sandbox's process ended twice without a verdict: {words}. The program is not the "
+            f"cause. Check whether this machine is out of memory or processes"
         )
 
     def run_many(
         self, jobs: Iterable[tuple[str, Tests] | tuple[str, Tests, Limits]]
     ) -> list[Verdict]:
-        """Run programs, as many at a time as there are workers; the verdicts keep their order."""
+        """Run programs, one per worker at a time, and return the verdicts in order."""
         with ThreadPoolExecutor(self._workers) as threads:
             return list(threads.map(lambda job: self.run(*job), jobs))
 
     def close(self) -> None:
-        """End all that runs in it. A closed sandbox runs nothing more."""
+        """End all workers. A closed sandbox cannot run programs."""
         self._finalizer()
 
     @property
     def closed(self) -> bool:
-        """Whether it runs nothing more."""
+        """Whether the sandbox was closed."""
         return not self._finalizer.alive
 
     def _verdict(self, pool: Pool, job: Job, total: int) -> Verdict:
@@ -126,7 +130,7 @@ class Sandbox:
             answer, as_it_was = worker.run(job)
             as_it_was &= answer.get("bug") not in _SPOILING and worker.jobs < self._recycle_after
         except WorkerHung as hung:
-            words = "the tests do not end on what the program gave"
+            words = "the tests do not finish on the values that the program returned"
             seconds = time.monotonic() - began
             return _lost("timeout", total, words, seconds=seconds, by_clock=hung.by_clock)
         finally:
@@ -135,7 +139,7 @@ class Sandbox:
             else:
                 pool.replace(worker)
         if "bad" in answer:
-            raise DataError(_told_of_tests(answer["bad"]))
+            raise DataError(_invalid_tests(answer["bad"]))
         return _verdict(answer, total)
 
     def _start(self) -> None:
@@ -153,21 +157,24 @@ class Sandbox:
         self._pool.forget()
 
 
-def _told_of_tests(fault: str) -> str:
-    told = f"{fault}: no program can pass such tests"
+def _invalid_tests(fault: str) -> str:
+    words = f"{fault}. No program can pass such tests"
     if "ModuleNotFoundError" not in fault:
-        return f"{told}; correct them"
+        return f"{words}. Correct the tests"
     others = ", ".join(PACKAGES)
-    return f"{told}. Installed there: Python's own modules, and {others} with the extra code"
+    return (
+        f"{words}. Available in the sandbox: Python's standard library, and with the extra 'code' "
+        f"{others}"
+    )
 
 
 def _verdict(answer: dict[str, Any], total: int) -> Verdict:
     if answer.get("lost"):
         logger.warning("a program's answers could not be graded: %s", answer["lost"])
     if "outcomes" not in answer:
-        return _lost("killed", total, "its answers cannot be graded")
-    told = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
-    return Verdict(tuple(answer["outcomes"]), *told)
+        return _lost("killed", total, "the program's answers cannot be graded")
+    details = (answer[name] for name in ("bug", "message", "seconds", "by_clock"))
+    return Verdict(tuple(answer["outcomes"]), *details)
 
 
 def _lost(
@@ -178,7 +185,7 @@ def _lost(
     seconds: float = 0.0,
     by_clock: bool = False,
 ) -> Verdict:
-    """Return the verdict on a program that brought its grader down."""
+    """Return the verdict on a program that made its grader hang or crash."""
     outcomes: list[Outcome] = [reason] * total
     return Verdict(tuple(outcomes), reason, message, seconds, by_clock)
 
@@ -189,10 +196,10 @@ _alive: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
 
 def default_sandbox() -> Sandbox:
-    """The sandbox that all of this process share: one worker, started at first use.
+    """Return the sandbox that this process shares. It has one worker and starts at first use.
 
     Raises:
-        SandboxError: No backend works on this machine.
+        SandboxError: If no backend works on this machine.
     """
     global _default
     with _default_lock:
@@ -202,7 +209,10 @@ def default_sandbox() -> Sandbox:
 
 
 def _after_fork() -> None:
-    """The workers are the parent's, and its other threads, which may hold locks, are not here."""
+    """Reset the locks and release the workers in a forked child.
+
+    The workers belong to the parent, and a thread of the parent may have held a lock.
+    """
     global _default_lock
     _default_lock = threading.Lock()
     for sandbox in _alive:

@@ -1,6 +1,6 @@
-"""What runs inside the sandbox: nothing but the standard library and these files is there.
+"""Code that runs inside the sandbox, where only the standard library and these files exist.
 
-Three kinds of processes. The server starts the other two and reads neither programs nor tests. The
-program runs what nobody trusts. The grader runs the tests, and takes nothing from the program but
-plain data, from which it builds exact builtin types.
+There are three kinds of processes. The server starts the other two, and reads neither programs nor
+tests. A program process runs the untrusted code. The grader runs the tests. It accepts only plain
+data from the program, and builds exact builtin types from it.
 """

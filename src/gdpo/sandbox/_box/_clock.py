@@ -1,19 +1,19 @@
-"""How long a program may take on the clock: longer where a busy machine keeps it waiting."""
+"""Limits the wall-clock time of a program, and extends it if a busy machine delays the program."""
 
 import time
 from collections.abc import Callable
 
 _WINDOW = 0.5
-"""Seconds on the clock after which a program that is late is looked at again."""
+"""Wall-clock seconds after which a late program is observed again."""
 _AT_WORK = 0.25
-"""Of the processor time that this process gets at the same time: a program that gets less waits for
-something else than the processor."""
+"""Share of the processor time available to this process that a working program must use. A program
+that uses less is waiting for something other than the processor."""
 _SPIN = 0.05
-"""Processor seconds in which this process finds out what it gets."""
+"""Processor seconds that this process spends to measure the available processor time."""
 
 
 def processor_share() -> float:
-    """Return the share of the clock's time for which this process gets a processor, by trial."""
+    """Measure the share of wall-clock time for which this process gets a processor."""
     clock, processor = time.monotonic(), time.process_time()
     while time.process_time() - processor < _SPIN:
         pass
@@ -21,20 +21,22 @@ def processor_share() -> float:
 
 
 class Clock:
-    """The time that a program has. It runs only inside a `with`: while the program has the word.
+    """Limits a program's wall-clock time. It runs only inside `with`, while the program may run.
 
-    A program has `wall` seconds. When they are over, it is observed for a window; where it was at
-    work in it, it gets another one, and so on. At work means that it computed at least a quarter of
-    what a process can compute on this machine at this moment. So a program that sleeps ends at
-    `wall` and a window, and one that the machine keeps from computing does not; what it computes is
-    limited by its processor time. After `longest` seconds, everything ends.
+    A program has `wall` seconds. Afterwards it is observed for a window of half a second. If it was
+    working in this window, it gets another window, and so on. A program is working if it used at
+    least a quarter of the processor time that one process can get on this machine at this moment.
+    So a program that sleeps ends after `wall` seconds and one window, and a program that the busy
+    machine delays continues until it has used its processor time. After `longest` seconds, every
+    program ends.
 
     Args:
-        wall: Seconds of the program's own.
-        longest: Seconds from now after which there is no more time, whoever has the word.
-        computed: Returns the processor seconds that the program has used.
-        share: Returns the share of the clock's time for which a process gets a processor now.
-        now: Returns the time on the clock, in seconds.
+        wall: Wall-clock seconds of the program.
+        longest: Seconds from now after which no time is left, whether or not the program runs.
+        computed: Function that returns the processor seconds that the program has used.
+        share: Function that returns the share of wall-clock time for which a process gets a
+            processor now.
+        now: Function that returns the current time, in seconds.
     """
 
     def __init__(
@@ -49,12 +51,12 @@ class Clock:
         self._computed, self._share, self._now = computed, share, now
         self.started = now()
         self.struck = False
-        """Whether the time was over before the program was."""
+        """Whether the time ran out before the program ended."""
         self._end = self.started + longest
         self._allowed = wall
         self._ran = 0.0
         self._window: tuple[float, float] | None = None
-        """The program's time on the clock and its processor time when the window began."""
+        """Wall-clock and processor seconds of the program when the current window began."""
 
     def __enter__(self) -> None:
         self._turn = self._now() - self._ran
@@ -63,7 +65,7 @@ class Clock:
         self._ran = self._now() - self._turn
 
     def left(self) -> float:
-        """Return how many seconds are left; 0 or less once the time is over, and from then on."""
+        """Return the seconds left. Once the time has run out, the result stays at 0 or less."""
         if self.struck:
             return 0.0
         if self._now() - self._turn >= self._allowed:
@@ -73,7 +75,7 @@ class Clock:
         return left
 
     def _look(self) -> None:
-        """Give the program another window if it was at work in the last one."""
+        """Give the program another window if it was working in the last one."""
         if self._window is not None:
             began, before = self._window
             took = self._now() - self._turn - began

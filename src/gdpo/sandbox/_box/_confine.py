@@ -1,4 +1,4 @@
-"""What a program's process is left with: its pipes, its limits, its own system calls."""
+"""Confines a program's process: its pipes, its limits and its system calls."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from typing import Any
 from ._seccomp import die_with_parent, install
 
 REQUESTS, REPLIES = 3, 4
-"""Where a program's process has its pipes from and to the grader."""
+"""File descriptors of a program's pipes from and to the grader."""
 
 _STACK = 64 << 20
 _SIGNALS = 1024
@@ -18,29 +18,30 @@ _MIB = 1 << 20
 
 
 def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> None:
-    """Confine this process, for good.
+    """Confine this process permanently.
 
     Args:
-        limits: `cpu` in seconds, `memory` and `file` in bytes, `files` and `threads`, and the
-            folder to run in, `scratch`. `threads` may be None: then the memory alone bounds them.
-        fds: The pipes of requests and of replies; for a whole program, its input and output, too.
+        limits: `cpu` in seconds, `memory` and `file` in bytes, the numbers `files` and `threads`,
+            and the working folder `scratch`. If `threads` is None, only memory limits the threads.
+        fds: The pipes for requests and replies. A whole program has its input and output as well.
         seccomp: The filter to install.
     """
     os.setsid()
     die_with_parent()
     os.chdir(limits["scratch"])
     _keep(fds)
-    # The first signal says what it is; a program that ignores it gets the second a second later.
+    # The soft limit sends SIGXCPU, which identifies the cause. If the program ignores it, the hard
+    # limit kills the program one second later.
     resource.setrlimit(resource.RLIMIT_CPU, (limits["cpu"], limits["cpu"] + 1))
     _limit(resource.RLIMIT_AS, limits["memory"])
     _limit(resource.RLIMIT_FSIZE, limits["file"])
     _limit(resource.RLIMIT_NOFILE, limits["files"])
     _limit(resource.RLIMIT_CORE, 0)
-    # Only the soft limit: many programs raise it, and the address space bounds the stack anyway.
+    # Only the soft limit is set: many programs raise it, and the address space limits the stack.
     resource.setrlimit(
         resource.RLIMIT_STACK, (_STACK, resource.getrlimit(resource.RLIMIT_STACK)[1])
     )
-    # Timers and queued signals hold memory of the kernel, of which the user has a share.
+    # Timers and queued signals use kernel memory, which is counted for the user.
     _limit(resource.RLIMIT_SIGPENDING, _SIGNALS)
     if limits["threads"] is not None:
         _limit(resource.RLIMIT_NPROC, limits["threads"])
@@ -48,7 +49,7 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
 
 
 def address_space() -> int:
-    """Bytes of address space that this process has mapped: found out by trial, without /proc."""
+    """Return the mapped address space of this process, in bytes, found by trial without /proc."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     low, high = 0, 1 << 20
     while high - low > 1:
@@ -64,7 +65,7 @@ def address_space() -> int:
 
 
 def _keep(fds: Sequence[int]) -> None:
-    """Put these descriptors where the program has them, and close all others beyond 0, 1 and 2."""
+    """Move these descriptors to their places, and close all others except 0, 1 and 2."""
     aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]
     for fd, place in zip(aside, (REQUESTS, REPLIES, 0, 1), strict=False):
         os.dup2(fd, place)

@@ -1,19 +1,19 @@
-"""Messages over a pipe: four bytes of length, then that many bytes. Every read has a bound."""
+"""Sends messages over a pipe: four bytes of length, then the content. Every read is bounded."""
 
 import os
 import select
 from collections.abc import Callable
 
 Left = Callable[[], float]
-"""Returns how many seconds are left; 0 or less: none."""
+"""Function that returns the seconds left. 0 or less: the time has run out."""
 
 
 class Closed(Exception):
-    """The other end is closed, or closed in the middle of a message."""
+    """The other end was closed, possibly in the middle of a message."""
 
 
 class TooLate(Exception):
-    """No time is left."""
+    """The time has run out."""
 
 
 class TooLong(Exception):
@@ -24,14 +24,14 @@ def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
     """Return the next message.
 
     Args:
-        fd: A pipe's end.
-        limit: The longest message allowed, in bytes.
-        left: How long to wait for it. None: for ever.
+        fd: File descriptor of a pipe.
+        limit: Maximum length of a message, in bytes.
+        left: Function that returns the seconds left. None: wait forever.
 
     Raises:
-        Closed: The other end is closed.
-        TooLate: No time was left before the whole message was there.
-        TooLong: The message says that it is longer than the limit.
+        Closed: If the other end is closed.
+        TooLate: If the time ran out before the message was complete.
+        TooLong: If the announced length exceeds the limit.
     """
     size = int.from_bytes(read_exactly(fd, 4, left), "little")
     if size > limit:
@@ -40,7 +40,7 @@ def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
 
 
 def read_exactly(fd: int, size: int, left: Left | None = None) -> bytearray:
-    """Return as many bytes as asked for, in memory that the caller may wipe."""
+    """Read exactly `size` bytes into memory that the caller may wipe."""
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -54,11 +54,11 @@ def read_exactly(fd: int, size: int, left: Left | None = None) -> bytearray:
 
 
 def write_frame(fd: int, data: bytes, left: Left | None = None) -> None:
-    """Send a message. Where the time is limited, `fd` must be non-blocking.
+    """Send a message. If the time is limited, `fd` must be non-blocking.
 
     Raises:
-        Closed: The other end is closed.
-        TooLate: No time was left before all was written.
+        Closed: If the other end is closed.
+        TooLate: If the time ran out before the message was sent.
     """
     view = memoryview(len(data).to_bytes(4, "little") + data)
     while view:

@@ -1,4 +1,4 @@
-"""The process that grades: the only one in the sandbox that knows the tests."""
+"""The grader process, the only process in the sandbox that knows the tests."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from ._stdio import judge_stdio
 _LONGEST_ORDER = 1 << 16
 _LONGEST_TESTS = 1 << 30
 _TO_JUDGE = 1.0
-"""Seconds beyond a program's limits until its grader is taken for hung."""
+"""Seconds after a program's limits until its grader counts as hung."""
 _RECURSIONS = 1000
 _LONGEST_MESSAGE = 500
 _OWN_MEMORY = 2 << 30
@@ -32,18 +32,21 @@ _JUDGES = {"asserts": judge_asserts, "check": judge_check, "calls": judge_calls}
 
 
 def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
-    """Turn this fresh process into the grader of some jobs: read the tests, run them, say so.
+    """Turn this new process into a grader, which reads tests, runs them and writes verdicts.
 
-    `jobs` and `verdicts` are pipes from and to the host: the first is at a job's tests when the
-    server says so over `control`, where it takes orders.
+    Args:
+        jobs: Pipe from the host. When the server announces a job over `control`, the next message
+            in this pipe holds the job's tests.
+        verdicts: Pipe to the host.
+        control: Socket to the server, which receives the grader's orders.
     """
     die_with_parent()
     memory = address_space() + _OWN_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     while order := control.recv(_LONGEST_ORDER):
         process = Process(control, marshal.loads(order))
-        # Comparing what a program made up can take forever, in C, where nothing but a signal's
-        # default, which is death, comes through. The first counts processor time.
+        # Comparing values that a program made up can take forever inside C code, where only the
+        # default action of a signal works: it ends this process. ITIMER_PROF counts processor time.
         signal.setitimer(signal.ITIMER_PROF, process.limits["wall"] + _TO_JUDGE)
         signal.setitimer(signal.ITIMER_REAL, process.limits["longest"] + _TO_JUDGE)
         verdict = _grade_one(jobs, process)
@@ -59,7 +62,7 @@ def _grade_one(jobs: int, process: Process) -> dict[str, Any]:
     if process.limits["functions"]:
         process.spawn()
     job = marshal.loads(read_frame(jobs, _LONGEST_TESTS))
-    # The tests' random numbers are the same every time, and unknown to the program.
+    # The random numbers of the tests are the same in every run, and unknown to the program.
     random.seed(hashlib.sha256(job["plan"]).digest())
     sys.setrecursionlimit(_RECURSIONS)
     return {"nonce": job["nonce"], **_grade(marshal.loads(job["plan"]), process)}
@@ -75,16 +78,16 @@ def _grade(plan: Mapping[str, Any], process: Process) -> dict[str, Any]:
             _JUDGES[plan["kind"]](plan, process, record)
     except BadTests as error:
         return {"bad": str(error)}
-    except BaseException as error:  # noqa: BLE001  too large a value, too deep a one: the program's
+    except BaseException as error:  # noqa: BLE001  the program returned a too large or deep value
         lost = f"{type(error).__name__}: {error}"
         record.first = record.first or Failure("killed", "killed", "its answers cannot be graded")
         record.outcomes.append("killed")
     first = record.first
-    told = (first.message if first else record.wrong)[:_LONGEST_MESSAGE]
+    message = (first.message if first else record.wrong)[:_LONGEST_MESSAGE]
     return {
         "outcomes": record.outcomes,
         "bug": first.bug if first else None,
-        "message": "".join(c if c.isprintable() else " " for c in told),
+        "message": "".join(c if c.isprintable() else " " for c in message),
         "seconds": time.monotonic() - process.clock.started,
         "by_clock": process.clock.struck,
         "lost": lost,

@@ -1,4 +1,4 @@
-"""Runs the tests of functions against a program."""
+"""Runs tests that call functions against a program."""
 
 import builtins
 import sys
@@ -12,21 +12,22 @@ from ._process import BadTests, Ended, Failure, Process, Stub
 from ._record import Record, TooManyTests
 
 RECORD = "__record__"
-"""What the tests' rewritten code calls the record of its outcomes."""
+"""Name of the record of outcomes in the rewritten code of the tests."""
 
 _TRUSTED = frozenset(
     {"bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools"}
     | {"heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string"}
     | {"sys", "typing"}
 )
-"""Modules that tests may use without an import, by `module.name`: never through the program."""
+"""Modules that tests may use as `module.name` without an import. They never come from the program.
+"""
 
 _Plan = Mapping[str, Any]
 _Namespace = dict[str, Any]
 
 
 def judge_asserts(plan: _Plan, process: Process, record: Record) -> None:
-    """Each statement is one test."""
+    """Run each statement as one test."""
     namespace = _prepare(plan, process, record)
     for statement in plan["statements"]:
         with record.one():
@@ -34,7 +35,7 @@ def judge_asserts(plan: _Plan, process: Process, record: Record) -> None:
 
 
 def judge_check(plan: _Plan, process: Process, record: Record) -> None:
-    """Each assert that `check` reaches is one test."""
+    """Run `check(candidate)`. Each assert that it reaches is one test."""
     namespace = _prepare(plan, process, record)
     candidate = _entry(plan["entry"], process)
     try:
@@ -45,12 +46,12 @@ def judge_check(plan: _Plan, process: Process, record: Record) -> None:
     with suppress(TooManyTests), record.block(plan["asserts"]):
         check(candidate)
     if not record.outcomes:
-        # A check without asserts of its own passes by ending; one whose asserts never ran does not.
+        # A check without asserts passes if it returns. A check whose asserts never ran fails.
         record.add(AssertionError() if plan["asserts"] else None)
 
 
 def judge_calls(plan: _Plan, process: Process, record: Record) -> None:
-    """Each call is one test."""
+    """Run each call as one test."""
     process.load()
     function = _entry(plan["entry"], process)
     for arguments, expected in plan["cases"]:
@@ -59,7 +60,7 @@ def judge_calls(plan: _Plan, process: Process, record: Record) -> None:
 
 
 def _same_value(actual: Any, expected: Any) -> bool:
-    """Whether two values agree, where lists and tuples of the same items do."""
+    """Return whether two values are equal. A list equals a tuple with equal items."""
     if isinstance(actual, (list, tuple)) and isinstance(expected, (list, tuple)):
         return len(actual) == len(expected) and all(map(_same_value, actual, expected))
     if isinstance(actual, dict) and isinstance(expected, dict):
@@ -70,7 +71,7 @@ def _same_value(actual: Any, expected: Any) -> bool:
 
 
 def _prepare(plan: _Plan, process: Process, record: Record) -> _Namespace:
-    """A namespace with the setup's names, and the program's where the tests use them."""
+    """Return a namespace with the names of the setup, and the program's names that tests use."""
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
     namespace = module.__dict__
@@ -91,7 +92,7 @@ def _prepare(plan: _Plan, process: Process, record: Record) -> _Namespace:
 
 
 def _run_setup(setup: types.CodeType | None, namespace: _Namespace) -> bool:
-    """Whether the setup ran to its end without the program's names."""
+    """Return whether the setup ran to its end without the program's names."""
     if setup is None:
         return True
     try:
@@ -104,13 +105,13 @@ def _run_setup(setup: types.CodeType | None, namespace: _Namespace) -> bool:
 
 
 def _run_late_setup(setup: types.CodeType, namespace: _Namespace, process: Process) -> None:
-    """Run a setup that builds on the program's names, and may fail for the program's faults."""
+    """Run a setup that needs the program's names. It may fail because of the program."""
     try:
         exec(setup, namespace)
     except Exception as error:  # noqa: BLE001  the setup runs the program, which may raise anything
         if process.not_loaded is None:
             process.not_loaded = error
-            words = f"the tests' setup fails on the program: {type(error).__name__}"
+            words = f"the tests' setup fails on this program: {type(error).__name__}"
             process.raised = error, Failure("error", "runtime", words)
     except Ended:
         pass
@@ -126,10 +127,10 @@ def _classes(namespace: _Namespace) -> dict[str, type]:
 
 
 def _take(names: list[str], process: Process) -> _Namespace:
-    """What the program calls by these names."""
+    """Return the program's values for these names."""
     try:
         found = process.ask("names", names) if names else {}
-    except (Exception, Ended):  # noqa: BLE001  every test that uses these names will see it again
+    except (Exception, Ended):  # noqa: BLE001  each test that uses these names sees the error again
         found = {name: Stub(process, 0) for name in names}
     return {name: found[name] for name in names if name in found} if type(found) is dict else {}
 
@@ -137,7 +138,7 @@ def _take(names: list[str], process: Process) -> _Namespace:
 def _entry(expression: str, process: Process) -> Any:
     try:
         return process.ask("evaluate", expression)
-    except Exception as error:  # noqa: BLE001  every test that calls it will raise it again
+    except Exception as error:  # noqa: BLE001  every test that calls the entry raises it again
         process.not_loaded = error
     except Ended:
         pass

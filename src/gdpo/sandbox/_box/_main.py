@@ -1,13 +1,12 @@
-"""The way into the server."""
+"""The server's entry point."""
 
 import os
 
 
 def main() -> None:
-    """Serve jobs from standard input until it is closed; the answers go to standard output."""
-    # `threading` and `random` would do half a millisecond's work after every fork: for locks of
-    # other threads, of which there are none, and to make random numbers differ, which here are the
-    # same for every program.
+    """Serve jobs from standard input until it is closed, and write results to standard output."""
+    # After every fork, `threading` and `random` would spend half a millisecond to reset locks and
+    # reseed random numbers. The server has a single thread, and every program gets the same seed.
     os.register_at_fork = lambda **_: None
     from ._seccomp import die_with_parent
     from ._server import serve

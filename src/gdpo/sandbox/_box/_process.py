@@ -1,7 +1,7 @@
-"""A program as the grader sees it: somebody far away who is asked, and believed nothing.
+"""The grader's view of a program: a remote process whose answers are not trusted.
 
-What it answers becomes exact builtin values, objects of the tests' own classes, or stubs: never
-anything whose methods are the program's.
+Its answers become exact builtin values, objects of the tests' own classes, or stubs. They never
+become objects with methods of the program.
 """
 
 import builtins
@@ -21,17 +21,17 @@ from ._reader import Reader, as_text
 from ._writer import Writer
 
 DEATH = struct.Struct("=i?dq")
-"""What the server tells of a program's end: wait status, whether it had to be killed, processor
+"""The server's report on a program's end: wait status, whether it had to be killed, processor
 seconds, memory in KiB."""
 COMPUTED = struct.Struct("=d")
-"""What the server tells of a program that runs: processor seconds."""
+"""The server's report on a running program: its processor seconds."""
 
-_TOLD = {"memory": "memory", "output": "output"}
-"""Outcomes of exceptions that are no ordinary ones, by the bug that the program tells."""
+_OUTCOMES = {"memory": "memory", "output": "output"}
+"""Outcome of a test by the bug that the program reports. All other bugs give "error"."""
 
-_BUGS_TOLD = ("syntax", "import", "runtime", "memory", "output")
+_BUGS = ("syntax", "import", "runtime", "memory", "output")
 _NEVER_RAISED = ("StopIteration", "StopAsyncIteration")
-"""One of these would end a loop of the tests as if all had been seen."""
+"""Exceptions that would silently end a loop of the tests."""
 
 _PREDICATES = frozenset(
     name
@@ -40,26 +40,27 @@ _PREDICATES = frozenset(
     if name.startswith("is") or name in ("startswith", "endswith")
 )
 _MUCH = 0.5
-"""Of a limit: who is killed by the kernel and has used more of it is killed for that."""
+"""Share of a limit. If the kernel kills a program that used more than this, the limit is the cause.
+"""
 _MOST = 1 << 20
 _PER_ANSWER = 0.005
-"""Processor seconds that an answer counts for: a program that answers thousands of short questions
-mostly waits to be woken."""
+"""Processor seconds added per answer. A program that answers thousands of short requests spends
+most of its time waiting to be scheduled."""
 _REPLY_OVERHEAD = 4096
 _KIB = 1024
 
 
 class Ended(BaseException):
-    """The program is no more; no test's `except Exception` may hide that."""
+    """The program has ended. `except Exception` in a test cannot hide this BaseException."""
 
 
 class BadTests(BaseException):
-    """The tests are wrong, whatever the program."""
+    """The tests are invalid, independent of the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong in a program."""
+    """Stores what went wrong in a program."""
 
     outcome: str
     bug: str
@@ -67,7 +68,7 @@ class Failure:
 
 
 class Stub:
-    """Something of the program's that does not travel: to be called, and to be passed back."""
+    """Stands for an object that stays in the program. Tests can call it and pass it back."""
 
     __slots__ = ("_number", "_process")
 
@@ -96,10 +97,10 @@ class Stub:
 
 
 class Process:
-    """The program's process, and the channel to it.
+    """Talks to the program's process.
 
     Args:
-        control: Where the server takes orders.
+        control: Socket to the server, which receives the grader's orders.
         limits: `wall`, `longest` and `cpu` in seconds, `own` and `answer` in bytes.
     """
 
@@ -111,17 +112,21 @@ class Process:
         self._answers = 0
         self.clock = Clock(limits["wall"], limits["longest"], computed=self._computed)
         self.cpu = 0.0
-        """Processor seconds of those of its processes that are no more."""
+        """Processor seconds of the program's processes that have ended."""
         self.classes: dict[str, type] = {}
         self.failure: Failure | None = None
-        """Why it is no more."""
+        """Why the program ended. None: it has not ended."""
         self.not_loaded: BaseException | None = None
-        """What it raised before any test: whoever asks it gets this."""
+        """The exception raised while the program loaded. Every later request raises it again."""
         self.raised: tuple[BaseException, Failure] | None = None
-        """The last exception that came from it, as it was raised here."""
+        """The last exception that the program reported, as raised in the grader."""
 
     def spawn(self, *streams: int) -> None:
-        """Start a process; `streams` are a whole program's input and output."""
+        """Start a process.
+
+        Args:
+            *streams: Input and output of a whole program.
+        """
         theirs_in, self._requests = os.pipe()
         self.replies, theirs_out = os.pipe()
         self._pipes = (self._requests, self.replies)
@@ -133,23 +138,23 @@ class Process:
             os.close(fd)
 
     def load(self) -> None:
-        """Wait until the program's own code has run."""
+        """Wait until the program's top-level code has run."""
         try:
             with self.clock:
                 reply = self._receive(self.limits["answer"])
             self._understand(reply)
-        except Exception as error:  # noqa: BLE001  it is kept for whoever asks the program
+        except Exception as error:  # noqa: BLE001  kept, and raised again by later requests
             self.not_loaded = error
         except Ended:
             pass
 
     def ask(self, what: str, *request: Any) -> Any:
-        """Have the program do something, and give the result or raise what it raised.
+        """Send a request to the program, and return its result or raise its exception.
 
         Raises:
-            Ended: The program is no more, or this was its end.
-            BadTests: A value of the tests cannot travel.
-            Exception: What the program raised, as a builtin exception.
+            Ended: If the program has ended, or ends during this request.
+            BadTests: If a value of the tests cannot be sent.
+            Exception: The program's exception, as a builtin exception.
         """
         if self.failure is not None:
             raise Ended
@@ -167,36 +172,38 @@ class Process:
         return result
 
     def settle(self) -> None:
-        """Show the tests what functions that return nothing did to their arguments.
+        """Apply the changes that functions without a return value made to their arguments.
 
-        Others work by what they return. And not at once: where what is expected is computed from
-        the arguments, the program would set what it is compared with.
+        Functions that return a value are compared by that value. The changes are applied only
+        between statements: if a test computes the expected value from the arguments, the program
+        could otherwise set the value that it is compared with.
         """
         changes, self._changes = self._changes if self.failure is None else [], []
         for known, changed in changes:
             self._believe_nothing(changed, known)
 
     def end(self, failure: Failure) -> NoReturn:
-        """Kill the program for a reason."""
+        """Kill the program, store the reason, and raise Ended."""
         self.reap(b"K")
         self.failure = failure
         raise Ended
 
     def is_judgement(self, name: str) -> bool:
-        """Whether tests that use this attribute want it of a builtin value or of their own class.
+        """Return whether an attribute belongs to builtin values or to the tests' own classes.
 
-        The program's objects have none of these: `assert f(x).startswith("a")` would believe one.
+        The program's objects must not supply such attributes: `assert f(x).startswith("a")` would
+        trust the program's own method.
         """
         own = any(name in vars(base) for cls in self.classes.values() for base in cls.__mro__)
         return own or name in _PREDICATES
 
     def reap(self, order: bytes) -> tuple[int, bool, int]:
-        """Have the program's process killed (b"K"), or end by itself if it soon does (b"W").
+        """Kill the program's process (b"K"), or wait a moment for it to end first (b"W").
 
         Returns:
             Its wait status, whether it had to be killed, and its memory in KiB.
         """
-        # To end a large program may take long, and is no reason to take this process for hung.
+        # Ending a large program may take long. The alarm that detects a hung grader is paused.
         alarm, _ = signal.setitimer(signal.ITIMER_REAL, 0)
         self._control.send(order)
         status, killed, cpu, memory = DEATH.unpack(self._control.recv(DEATH.size))
@@ -207,26 +214,26 @@ class Process:
         return status, killed, memory
 
     def close(self) -> None:
-        """Close the channel to a process, if there is one."""
+        """Close the pipes to the process, if there are any."""
         for fd in self._pipes:
             os.close(fd)
         self._pipes = ()
 
     def cause(self, status: int, memory: int) -> Failure:
-        """Why a process ended that was not asked to."""
+        """Return why a process ended without being asked to."""
         if not os.WIFSIGNALED(status):
-            return Failure("killed", "killed", f"ended itself: status {status >> 8}")
+            return Failure("killed", "killed", f"ended itself with exit status {status >> 8}")
         number = os.WTERMSIG(status)
         late = number == signal.SIGKILL and self.cpu > _MUCH * self.limits["cpu"]
         if late or number == signal.SIGXCPU:
             return TIMEOUT
         if number == signal.SIGKILL and memory * _KIB > _MUCH * self.limits["own"]:
-            return Failure("memory", "memory", "killed for its memory")
+            return Failure("memory", "memory", "killed because it used too much memory")
         bug = "forbidden" if number == signal.SIGSYS else "killed"
         return Failure("killed", bug, f"killed by signal {number}")
 
     def _computed(self) -> float:
-        """Return the processor seconds of all its processes."""
+        """Return the processor seconds of all processes of the program."""
         self._control.send(b"T")
         (running,) = COMPUTED.unpack(self._control.recv(COMPUTED.size))
         return self.cpu + running + _PER_ANSWER * self._answers
@@ -257,12 +264,12 @@ class Process:
         raise Ended
 
     def _understand(self, reply: bytes) -> tuple[Any, Any]:
-        """The result of a reply, and what became of the arguments."""
+        """Return the result in a reply, and the changed arguments."""
         try:
             verb, *parts = json.loads(reply)
-            self.raised = told_exception(verb, parts)
+            self.raised = reported_exception(verb, parts)
             message, changed = (None, None) if self.raised else parts
-        except Exception:  # noqa: BLE001  whatever it is, the program made it
+        except Exception:  # noqa: BLE001  the program caused it, whatever it is
             self.end(FOUL)
         if self.raised:
             raise self.raised[0]
@@ -272,15 +279,15 @@ class Process:
     def _believe_nothing(self, message: Any, known: list[Any] | tuple[()] = ()) -> Any:
         try:
             return Reader(self.classes, lambda number: Stub(self, number)).read(message, known)
-        except Exception:  # noqa: BLE001  whatever it is, the program made it
+        except Exception:  # noqa: BLE001  the program caused it, whatever it is
             self.end(FOUL)
 
     def _number(self, x: Any) -> int:
         if type(x) is Stub:
             return object.__getattribute__(x, "_number")
         raise BadTests(
-            f"the tests pass a {type(x).__name__} to the program; allowed: builtin values, objects "
-            f"of classes that the setup defines, and what the program gave"
+            f"the tests pass a {type(x).__name__} to the program. Allowed: builtin values, objects "
+            f"of classes that the setup defines, and objects that came from the program"
         )
 
 
@@ -289,27 +296,27 @@ TIMEOUT = Failure("timeout", "timeout", "ran out of time")
 FOUL = Failure("killed", "killed", "tampered with the channel to its tests")
 
 
-def told_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, Failure] | None:
-    """What a reply says that the program raised, as a builtin exception; None if it says nothing.
+def reported_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, Failure] | None:
+    """Return the exception that a reply reports, as a builtin exception; None without one.
 
     Raises:
-        Exception: It is no reply.
+        Exception: If the reply is malformed.
     """
     if verb == "raise":
         return _exception(*map(as_text, parts))
     if verb != "ok":
-        raise ValueError("no reply")
+        raise ValueError("not a reply")
     return None
 
 
 def _exception(kind: str, words: str, bug: str) -> tuple[BaseException, Failure]:
-    bug = bug if bug in _BUGS_TOLD else "runtime"
+    bug = bug if bug in _BUGS else "runtime"
     cls = getattr(builtins, kind, None)
     if not (isinstance(cls, type) and issubclass(cls, Exception)) or kind in _NEVER_RAISED:
         cls = RuntimeError
     try:
         error = cls(words)
     except TypeError:
-        # A few want more than words.
+        # Some exceptions need more arguments than a message.
         error = RuntimeError(words)
-    return error, Failure(_TOLD.get(bug, "error"), bug, words)
+    return error, Failure(_OUTCOMES.get(bug, "error"), bug, words)

@@ -1,7 +1,8 @@
-"""The process that runs what nobody trusts.
+"""The process that runs the untrusted program.
 
-Nothing here guards anything once the program runs: it may rewrite all of it. The walls are the
-process's limits, its system calls and its box; and the grader believes nothing that it says.
+This code protects nothing once the program runs, because the program can rewrite it. Protection
+comes from the limits, the filter of system calls and the box, and from the grader, which does not
+trust any answer.
 """
 
 import atexit
@@ -31,13 +32,13 @@ _Namespace = dict[str, Any]
 def become_program(
     job: bytearray, limits: Mapping[str, Any], fds: list[int], seccomp: bytes
 ) -> NoReturn:
-    """Turn this fresh process into the program's: confine it, run it, answer the grader.
+    """Turn this new process into the program's process: confine it, run it, answer the grader.
 
     Args:
         job: `{"source": str, "setup": bytes of marshalled code, or None}`, marshalled.
-        limits: See `confine`; `answer` is the length of the longest answer, in bytes.
-        fds: See `confine`: four of them mean a whole program with its input and output, two mean
-            functions that the grader calls.
+        limits: See `confine`. `answer` is the maximum length of an answer, in bytes.
+        fds: See `confine`. Four descriptors mean a whole program with its input and output, two
+            mean functions that the grader calls.
         seccomp: The filter to install.
     """
     content = marshal.loads(job)
@@ -56,22 +57,22 @@ def become_program(
 
 
 def _run_whole(namespace: _Namespace, content: dict[str, Any]) -> int:
-    """Run a program as Python runs a script; the exit status."""
+    """Run a program as Python runs a script, and return its exit status."""
     failure = _load(namespace, content)
     if failure is None:
         try:
-            # What the interpreter does at its end; another way to it there is not.
+            # These steps of the interpreter's shutdown have no public API.
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()
             atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-            # First, because a stream of the program's own may need the program's names.
+            # Flush first, because a stream defined by the program may need the program's names.
             _flush()
-            # Files that the program left open are written when they go.
+            # Files that the program left open are written when they are collected.
             namespace.clear()
             gc.collect()
             with suppress(BaseException):
                 _flush()
-        except BaseException as error:  # noqa: BLE001  a program raises what it likes
+        except BaseException as error:  # noqa: BLE001  a program may raise anything
             failure = _failure(error)
     if failure is not None:
         _reply(failure)
@@ -85,31 +86,31 @@ def _flush() -> None:
 
 
 def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
-    """Run the trusted setup and the program; what the program raised, if it did."""
+    """Run the trusted setup and the program, and return the program's failure, if any."""
     if content["setup"] is not None:
-        # One that builds on the program's names is run later, by the grader.
+        # If the setup needs the program's names, the grader runs it later.
         with suppress(NameError):
             exec(marshal.loads(content["setup"]), namespace)
     try:
-        # Python drops this mark at the start of a file, and of a text it does not.
+        # Python removes the byte order mark at the start of a file, but not of a string.
         source = content["source"].removeprefix("\ufeff")
         code = compile(source, _FILE, "exec", dont_inherit=True)
     except MemoryError as error:
         return _failure(error)
-    except BaseException as error:  # noqa: BLE001  whatever the compiler says of hostile text
+    except BaseException as error:  # noqa: BLE001  the compiler may raise anything on hostile text
         return [*_failure(error)[:3], "syntax"]
     try:
         exec(code, namespace)
     except SystemExit as error:
         whole = namespace["__name__"] == "__main__"
         return None if whole and not error.code else _failure(error)
-    except BaseException as error:  # noqa: BLE001  a program raises what it likes
+    except BaseException as error:  # noqa: BLE001  a program may raise anything
         return _failure(error)
     return None
 
 
 def _serve(namespace: _Namespace, content: dict[str, Any], longest: int) -> None:
-    """Load the program, then answer the grader until it hangs up."""
+    """Load the program, then answer the grader until it closes the pipe."""
     program = Program(namespace, longest)
     failure = _load(namespace, content)
     try:
@@ -121,11 +122,11 @@ def _serve(namespace: _Namespace, content: dict[str, Any], longest: int) -> None
 
 
 class Program:
-    """A loaded program, asked for values and calls.
+    """Answers requests for values and calls of a loaded program.
 
     Args:
-        namespace: What the program defines.
-        longest: The longest answer, in bytes.
+        namespace: The program's namespace.
+        longest: Maximum length of an answer, in bytes.
     """
 
     def __init__(self, namespace: _Namespace, longest: int) -> None:
@@ -135,12 +136,12 @@ class Program:
         self._classes: dict[str, type] = {}
 
     def answer(self, request: bytes) -> bytes:
-        """The reply to one request, whatever happens in the program."""
+        """Return the reply to one request, whatever happens in the program."""
         try:
             return self._answer(*json.loads(request))
         except MemoryError:
             return _NO_MEMORY
-        except BaseException as error:  # noqa: BLE001  a program raises what it likes
+        except BaseException as error:  # noqa: BLE001  a program may raise anything
             return json.dumps(_failure(error)).encode()
 
     def _answer(self, what: str, classes: list[str], message: Any) -> bytes:
@@ -187,13 +188,13 @@ def _reply(content: list[Any]) -> None:
 
 
 def _failure(error: BaseException) -> list[Any]:
-    """What the grader is told of an exception: its nearest builtin type, its words, the bug."""
+    """Describe an exception for the grader: its nearest builtin type, its text and the bug."""
     try:
         kinds = (k for k in type(error).__mro__ if k.__module__ == "builtins")
         words, line = str(error)[:_SHOWN], _line(error)
         text = f"{type(error).__name__}: {words}" if words else type(error).__name__
-        told = f"line {line}: {text}" if line else text
-        return ["raise", next(kinds, BaseException).__name__, told, _bug(error)]
+        described = f"line {line}: {text}" if line else text
+        return ["raise", next(kinds, BaseException).__name__, described, _bug(error)]
     except BaseException:  # noqa: BLE001  an exception may be as hostile as any object
         return ["raise", "RuntimeError", "an exception that cannot be described", "runtime"]
 
@@ -206,7 +207,7 @@ def _bug(error: BaseException) -> str:
 
 
 def _line(error: BaseException) -> int | None:
-    """The program's line where it was raised."""
+    """Return the line of the program where an exception was raised."""
     if isinstance(error, SyntaxError) and error.filename == _FILE:
         return error.lineno
     line, step = None, error.__traceback__

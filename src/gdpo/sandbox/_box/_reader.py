@@ -1,7 +1,7 @@
-"""Builds values from messages, and nothing but exact builtin types and the classes it was given.
+"""Builds values from messages. It creates only exact builtin types and objects of given classes.
 
-Whatever a message says, the result is one of these or an Exception: a ValueError where it is no
-message, and what hashing and allocating raise.
+Every other message, however it was made, leads to an exception: a ValueError if it is malformed, or
+an error of hashing or allocating memory.
 """
 
 from collections import deque
@@ -22,15 +22,15 @@ _EMPTY: dict[str, Callable[[], Any]] = {
 _VIEWS: dict[str, Callable[[Any], Any]] = {
     "n": iter, "k": dict.keys, "v": dict.values, "i": dict.items,
 }  # fmt: skip
-"""What is not made of its items itself, but of a list or dict of them."""
+"""Types that are built from a list or a dict of their items."""
 
 
 class Reader:
     """Turns messages into values.
 
     Args:
-        classes: The classes of objects that travel as their attributes, by name.
-        opaque: Gives what stands for an object that did not travel, by its number.
+        classes: Classes whose objects are sent as their attributes, by name.
+        opaque: Function that returns the stand-in for an object that was not sent, by its number.
     """
 
     def __init__(self, classes: Mapping[str, type], opaque: Callable[[int], Any]) -> None:
@@ -38,16 +38,16 @@ class Reader:
         self._opaque = opaque
 
     def read(self, message: Any, known: Sequence[Any] = ()) -> Any:
-        """The value of a message; afterwards, `objects` are those of its heap.
+        """Return the value of a message. Afterwards, `objects` holds the objects of its heap.
 
         Args:
-            message: What a `Writer` wrote, or what somebody made up.
-            known: Objects that have the first indices of the heap. Those that can be are changed in
-                place to what the message says.
+            message: A message of a `Writer`, or a forged one.
+            known: Objects with the first indices of the heap. Mutable ones are changed in place to
+                the content of the message.
 
         Raises:
-            ValueError: It is no message.
-            Exception: What hashing and allocating raise.
+            ValueError: If the message is malformed.
+            Exception: If hashing or allocating memory fails.
         """
         root, heap = _list(message, 2)
         records = [_record(record) for record in _list(heap)]
@@ -59,7 +59,7 @@ class Reader:
         for i, (tag, items) in enumerate(records):
             if tag in ("t", "f"):
                 self._build(i, tag, items)
-        # Sets and dicts come last: hashing may look at what the others hold.
+        # Sets and dicts come last, because hashing may read the content of other objects.
         for last in (False, True):
             for inner, (tag, items) in zip(self._inner, records, strict=True):
                 if inner is not _UNBUILT and (tag in "sdkvi") is last:
@@ -85,7 +85,7 @@ class Reader:
         inside = [self._depth.get(x[1], 0) for x in items if type(x) is list and x[0] == "#"]
         self._depth[i] = 1 + max(inside, default=0)
         if self._depth[i] > DEEPEST + 1:
-            raise ValueError(f"tuples are nested more than {DEEPEST} deep")
+            raise ValueError(f"tuples are nested more than {DEEPEST} levels deep")
         values = self._values(items)
         self.objects[i] = tuple(values) if tag == "t" else frozenset(values)
 
@@ -128,7 +128,7 @@ _AS_IT_IS = PLAIN | {int}
 
 def _list(x: Any, length: int | None = None) -> list[Any]:
     if type(x) is not list or (length is not None and len(x) != length):
-        raise ValueError("no list, or one of a wrong length")
+        raise ValueError("not a list, or a list of the wrong length")
     return x
 
 
@@ -138,22 +138,25 @@ def _record(x: Any) -> tuple[str, list[Any]]:
 
 
 def as_text(x: Any) -> str:
-    """A text, or a ValueError."""
+    """Return a text unchanged, or raise a ValueError for anything else."""
     if type(x) is not str:
-        raise ValueError("no text")
+        raise ValueError("not a text")
     return x
 
 
 def _index(x: Any) -> int:
     if type(x) is not int or x < 0:
-        raise ValueError("no index")
+        raise ValueError("not an index")
     return x
 
 
 def _attribute(cls: type, name: Any) -> str:
-    """A name that objects of a class have for a value: in a method's place it would be believed."""
+    """Return the name of an attribute that may be set on objects of a class.
+
+    A value in the place of a method is refused, because the tests would trust it.
+    """
     if not as_text(name).isidentifier() or name.startswith("__"):
-        raise ValueError("no attribute that may be set")
+        raise ValueError("an attribute that must not be set")
     own = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
     if hasattr(own, "__get__") and not isinstance(own, MemberDescriptorType):
         raise ValueError("an attribute in the place of a method")

@@ -1,8 +1,8 @@
-"""What became of each test, written down as the tests run.
+"""Records the outcome of each test while the tests run.
 
-The tests' code has been rewritten by the host: every assert stands in `with tests.one():`, every
-loop's body and the whole of `check` in `with tests.block(n):`, and `tests.settle()` stands before
-every statement. So a test that fails keeps none of the others from running.
+The host has rewritten the tests' code: every assert is wrapped in `with record.one():`, and every
+loop body and all of `check` in `with record.block(n):`. `record.settle()` precedes every statement.
+So a failed test does not stop the others.
 """
 
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import Any
 from ._process import BadTests, Failure, Process
 
 _MOST = 100_000
-"""Tests in one job: a loop whose failures are caught, and which never ends, ends here."""
+"""Maximum number of tests in one job. It ends an infinite loop whose failures are caught."""
 
 
 class TooManyTests(BaseException):
@@ -19,39 +19,42 @@ class TooManyTests(BaseException):
 
 
 class Record:
-    """What became of each test so far."""
+    """Stores the outcome of each test so far."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._end_told = False
+        self._end_recorded = False
         self.missing: frozenset[str] = frozenset()
-        """Names that the tests take from the program, and that it does not define."""
+        """Names that the tests need from the program and that it does not define."""
         self.outcomes: list[str] = []
         self.first: Failure | None = None
-        """The first bug of the program."""
+        """The program's first bug."""
         self.wrong: str = ""
         """The first wrong answer."""
 
     def settle(self) -> None:
-        """See `Process.settle`; called by the tests before each statement."""
+        """Call `Process.settle`. The tests call this before each statement."""
         self._process.settle()
 
     def one(self) -> "Guard":
-        """Around one assert: it is one test."""
+        """Return a guard for one assert, which is one test."""
         return Guard(self, 1)
 
     def block(self, tests: int) -> "Guard":
-        """Around statements with so many asserts: if they end early, the rest of those count."""
+        """Return a guard for statements with this many asserts.
+
+        If they end early, the remaining asserts are recorded as not run.
+        """
         return Guard(self, tests, whole=False)
 
     def add(self, error: BaseException | None) -> None:
-        """Write down one more test, which passed if there is no error."""
+        """Record one more test. It passed if there is no error."""
         if len(self.outcomes) >= _MOST:
             raise TooManyTests
         self.outcomes.append(self._outcome(error))
 
     def add_case(self, failure: Failure | None, *, right: bool) -> None:
-        """Write down one run of a whole program."""
+        """Record one run of a whole program."""
         if failure is not None:
             self.first = self.first or failure
             self.outcomes.append(failure.outcome)
@@ -59,7 +62,7 @@ class Record:
             self.outcomes.append("passed" if right else self._wrong(""))
 
     def add_missed(self, tests: int) -> None:
-        """Write down tests that were never reached."""
+        """Record tests that were never reached."""
         self.outcomes += ["not run"] * tests
 
     def _outcome(self, error: BaseException | None) -> str:
@@ -76,15 +79,15 @@ class Record:
     def _wrong(self, kind: str) -> str:
         if not self.wrong:
             place = f"test {len(self.outcomes) + 1}: wrong answer"
-            self.wrong = f"{place}, on which the test raised {kind}" if kind else place
+            self.wrong = f"{place} (the test raised {kind})" if kind else place
         return "failed"
 
     def _failure(self, error: BaseException | None) -> Failure | None:
-        """The program's failure in this test; None if the program did not fail."""
+        """Return the program's failure in this test; None if the program did not fail."""
         process = self._process
         if process.failure is not None:
-            told, self._end_told = self._end_told, True
-            return None if told else process.failure
+            recorded, self._end_recorded = self._end_recorded, True
+            return None if recorded else process.failure
         if process.raised and (process.not_loaded or error is process.raised[0]):
             return process.raised[1]
         if isinstance(error, NameError) and error.name in self.missing:
@@ -93,7 +96,7 @@ class Record:
 
 
 class Guard:
-    """Catches what goes wrong in a test, or between tests, and writes it down."""
+    """Catches errors in a test or between tests, and records them."""
 
     def __init__(self, record: Record, tests: int, *, whole: bool = True) -> None:
         self._record = record

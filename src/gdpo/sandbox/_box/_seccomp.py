@@ -1,8 +1,8 @@
-"""The system calls that a program may not make: a seccomp filter, installed in its own process.
+"""Builds and installs the seccomp filter that blocks system calls in a program's process.
 
-What is not listed is allowed, because Python and its threads need a great deal; a call that is
-newer than the list does not exist. The filter is the second wall: the first is the box around all
-processes, which the unsafe backend lacks.
+System calls that are not listed are allowed, because Python and its threads need many of them.
+System calls newer than the list fail with ENOSYS. The filter is the second line of defence. The
+first is the box around all processes, which the unsafe backend does not have.
 """
 
 import ctypes
@@ -36,21 +36,21 @@ _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
 _PLACEHOLDER = 0x7E57ED1D
-"""Where the filter compares with the program's own process, whose number is known later."""
+"""Stands for the program's own process id, which is known only when the filter is installed."""
 
 _Step = tuple[int, int, int, int]
 
 
 def program_filter() -> bytes:
-    """The filter for this machine, to be finished by `install`.
+    """Return the filter for this machine. `install` completes it.
 
     Raises:
-        OSError: The machine is neither x86_64 nor aarch64.
+        OSError: If the machine is neither x86_64 nor aarch64.
     """
     if platform.machine() not in _MACHINES:
         raise OSError(
             errno.ENOSYS,
-            f"no system call table for {platform.machine()!r}; there is one for "
+            f"the sandbox does not support the machine type {platform.machine()!r}. Supported: "
             f"{', '.join(_MACHINES)}",
         )
     column, audit = _MACHINES[platform.machine()]
@@ -76,10 +76,10 @@ def program_filter() -> bytes:
 
 
 def install(template: bytes) -> None:
-    """Put this process and its threads under the filter, for good.
+    """Install the filter permanently for this process and its threads.
 
     Raises:
-        OSError: The kernel refused.
+        OSError: If the kernel refuses the filter.
     """
     own = struct.pack("=I", os.getpid())
     code = template.replace(struct.pack("=I", _PLACEHOLDER), own)
@@ -90,13 +90,13 @@ def install(template: bytes) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that forked it ends."""
+    """Make the kernel kill this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, 9, None)
 
 
 def keep_private() -> None:
-    """Have the kernel let no other process look into this one's memory, nor into its children's."""
-    # sandlock refuses, because its supervisor looks; in its box there is no /proc to look through.
+    """Prevent other processes from reading the memory of this process and its children."""
+    # sandlock refuses this, because its supervisor reads memory. Its box has no /proc to read from.
     with suppress(PermissionError):
         _prctl(_PR_SET_DUMPABLE, 0, None)
 
@@ -114,18 +114,18 @@ _libc.prctl.argtypes = [
 
 
 def _argument(index: int) -> _Step:
-    # The low half: all arguments asked about are of 32 bits, and both machines are little-endian.
+    # The low half: all checked arguments have 32 bits, and both machine types are little-endian.
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
 
 
 def _only(index: int, *allowed: int) -> list[_Step]:
-    """Allowed with these values of an argument, refused with others."""
+    """Allow a call only with these values of an argument."""
     tests = [(_EQUAL, len(allowed) - i, 0, value) for i, value in enumerate(allowed)]
     return [_argument(index), *tests, (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _not(index: int, *refused: int) -> list[_Step]:
-    """Refused with these values of an argument, allowed with others."""
+    """Refuse a call with these values of an argument, and allow it otherwise."""
     tests = [(_EQUAL, len(refused) - i, 0, value) for i, value in enumerate(refused)]
     return [_argument(index), *tests, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
 
@@ -137,16 +137,17 @@ _QUESTIONS: dict[str, list[_Step]] = {
         (_RETURN, 0, 0, _REFUSE),
         (_RETURN, 0, 0, _ALLOW),
     ],
-    # Its flags lie behind a pointer, where a filter cannot look: the C library falls back to clone.
+    # The flags are behind a pointer, which a filter cannot follow. The C library falls back to
+    # clone.
     "clone3": [(_RETURN, 0, 0, _UNKNOWN)],
     "kill": _only(0, _PLACEHOLDER),
     "tgkill": _only(0, _PLACEHOLDER),
     "prctl": _not(0, _PR_SET_PDEATHSIG, _PR_SCHED_CORE),
     "prlimit64": _only(0, 0, _PLACEHOLDER),
-    # Of another process it gives an address.
+    # For another process it would return an address in that process.
     "get_robust_list": _only(0, 0, _PLACEHOLDER),
-    # A file's owner gets signals from the kernel, whoever it is; and a lock on a file that is only
-    # read is one for the whole machine.
+    # The kernel sends signals to the owner of a file, which could be any process. A lock on a
+    # read-only file would hold for the whole machine.
     "fcntl": _not(
         1,
         _F_SETLK,
@@ -160,7 +161,7 @@ _QUESTIONS: dict[str, list[_Step]] = {
         _F_NOTIFY,
     ),
     "ioctl": _not(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX, _FS_IOC_SETFLAGS),
-    # asyncio wakes itself through a pair of streams; a pair of datagrams could send elsewhere.
+    # asyncio needs a pair of stream sockets. A datagram pair could send to other sockets.
     "socketpair": [
         _argument(0),
         (_EQUAL, 0, 4, _AF_UNIX),

@@ -1,11 +1,13 @@
-"""The process that starts the others: it runs no program and no test, and reads none of either.
+"""The process that starts the others. It neither runs nor reads programs and tests.
 
-It takes a job's limits, keeps the program's bytes in memory that it wipes, forks a grader, which
-reads the tests itself, and forks programs when the grader asks. So no program's memory has ever
-held a test, an expected value, another program, or what proves a verdict to the host.
+It receives a job's limits, keeps the program's bytes in memory that it wipes afterwards, forks a
+grader, which reads the tests itself, and forks programs when the grader asks for them. So the
+memory of a program has never held a test, an expected value, another program, or the nonce that
+proves a verdict to the host.
 
-A grader lives for some jobs, because a fork costs more than all else: it runs trusted code, and
-what it takes from a program it has built itself. One that ends too soon is the last of its box.
+A grader serves several jobs, because forking is the most expensive step. This is safe: a grader
+runs trusted code only, and builds every value from a program itself. If a grader ends too early,
+the whole box is replaced.
 """
 
 import builtins
@@ -38,24 +40,26 @@ WARM = (
     "random", "re", "statistics", "string", "struct", "sys", "textwrap", "threading", "time",
     "traceback", "types", "typing", "unicodedata", "uuid",
 )  # fmt: skip
-"""Modules that are imported once for all programs."""
+"""Modules that the server imports once for all programs."""
 
 _LONGEST_HEADER = 1 << 16
 _GRADED_BY_ONE = 50
-"""Jobs until the grader is a fresh process: tests are trusted, but may leave their mark on it."""
+"""Number of jobs after which the grader is replaced. Tests are trusted, but may change its state.
+"""
 _TO_END = 1.0
-"""Seconds from closing its pipes to the end of a process, on a machine that does much else."""
+"""Seconds that a process may take to end after its pipes are closed, even on a busy machine."""
 _CLOCK_OF_A_PROCESS = 2
 _HUNG = {int(signal.SIGPROF): "processor", int(signal.SIGALRM): "clock"}
-"""What ended a grader that its program kept busy, by the signal that did."""
+"""The exceeded limit of a grader that its program kept busy, by the signal that ended the grader.
+"""
 
 
 def serve() -> None:
-    """Serve jobs from standard input until it is closed; the answers go to standard output."""
+    """Serve jobs from standard input until it is closed, and write results to standard output."""
     jobs, verdicts = (fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in (0, 1))
     _warm_up()
     server = Server(jobs, verdicts)
-    # Standard error stays open until here, for what goes wrong at the start.
+    # Standard error stays open until here, for errors during the start.
     _close_standard_streams()
     write_frame(verdicts, b'{"ready": true}')
     with suppress(Closed):
@@ -65,7 +69,7 @@ def serve() -> None:
 
 
 class Server:
-    """Runs job after job from the host; nothing of a program is left when the next begins."""
+    """Runs jobs from the host one after another. Nothing of a program remains for the next job."""
 
     def __init__(self, jobs: int, verdicts: int) -> None:
         self._jobs = jobs
@@ -76,7 +80,7 @@ class Server:
         self._grader: int | None = None
 
     def serve_one(self) -> None:
-        """Take one job, have it graded, and say that it is over."""
+        """Receive one job, have it graded, and report its end."""
         limits = marshal.loads(read_frame(self._jobs, _LONGEST_HEADER))
         limits["memory"] += self._own_memory
         size = int.from_bytes(read_exactly(self._jobs, 4), "little")
@@ -109,15 +113,15 @@ class Server:
         self._control, self._graded = ours, 0
 
     def _end_grader(self) -> int:
-        """The grader's wait status."""
-        assert self._grader is not None, "there is one"
+        """End the grader, and return its wait status."""
+        assert self._grader is not None, "a grader was started"
         self._control.close()
         _, status = os.waitpid(self._grader, 0)
         self._grader = None
         return status
 
     def _obey(self, job: bytearray, limits: dict[str, Any]) -> bool:
-        """Do what the grader orders until it has graded; return whether it lived to say so."""
+        """Carry out the grader's orders until the job is graded; False if the grader died first."""
         try:
             while True:
                 order, fds, _, _ = socket.recv_fds(self._control, 16, 4)
@@ -131,7 +135,7 @@ class Server:
                     patience = _TO_END if order == b"W" else 0
                     self._control.send(self._end_program(patience))
         except ConnectionError:
-            # It ended while it waited for an answer, or before it had read one.
+            # The grader ended while it waited for an answer, or before it read one.
             return False
 
     def _start_program(self, job: bytearray, limits: dict[str, Any], fds: list[int]) -> None:
@@ -145,10 +149,10 @@ class Server:
             os.close(fd)
 
     def _computed(self) -> float:
-        """Return the processor seconds of the program that runs, 0 if none does."""
+        """Return the processor seconds of the running program; 0 without one."""
         if self._program is None:
             return 0.0
-        # What clock_getcpuclockid makes of a process's number, which Python has for threads only.
+        # The result of clock_getcpuclockid for a process. Python offers it only for threads.
         return time.clock_gettime(~self._program << 3 | _CLOCK_OF_A_PROCESS)
 
     def _end_program(self, patience: float) -> bytes:
@@ -183,7 +187,7 @@ def _close_standard_streams() -> None:
 def _warm_up() -> None:
     for name in WARM:
         importlib.import_module(name)
-    # `site`, which defines these, is not there: it would bring site-packages.
+    # `site` defines these, but is not loaded, because it would add site-packages.
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     signal.signal(signal.SIGINT, signal.default_int_handler)

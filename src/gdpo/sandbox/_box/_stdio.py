@@ -1,4 +1,4 @@
-"""Runs whole programs: input in, output out, a fresh process for each."""
+"""Runs whole programs with an input and compares their output, each run in a new process."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from ._frames import Left, TooLate, TooLong
-from ._process import FOUL, TIMEOUT, TOO_LONG, Failure, Process, told_exception
+from ._process import FOUL, TIMEOUT, TOO_LONG, Failure, Process, reported_exception
 from ._record import Record
 
 _CHUNK = 1 << 16
@@ -19,7 +19,7 @@ _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=e))(e[+-]?\d+)?", re.ASCII | re
 
 
 def judge_stdio(plan: Mapping[str, Any], process: Process, record: Record) -> None:
-    """Each run is one test; all of them share the limits of time."""
+    """Run each case as one test. All cases share the time limits."""
     for text, expected in plan["cases"]:
         with process.clock:
             if process.cpu >= process.limits["cpu"] or process.clock.left() <= 0:
@@ -50,7 +50,7 @@ def _run(process: Process, text: str, longest: int) -> tuple[bytes, Failure | No
 
 
 def _collect(bounds: Mapping[int, int], left: Left) -> list[bytes]:
-    """Return everything that comes out of some pipes until all are closed, in their order."""
+    """Read several pipes until all are closed, and return the content of each, in order."""
     read = {fd: bytearray() for fd in bounds}
     poll = select.poll()
     for fd in bounds:
@@ -72,13 +72,13 @@ def _collect(bounds: Mapping[int, int], left: Left) -> list[bytes]:
 
 
 def _failure(process: Process, report: bytes) -> Failure | None:
-    """What went wrong in a program that has closed its pipes."""
+    """Return what went wrong in a program that has closed its pipes; None if nothing did."""
     status, killed, memory = process.reap(b"W")
     if report:
         try:
             verb, *parts = json.loads(report[4:])
-            raised = told_exception(verb, parts)
-        except Exception:  # noqa: BLE001  whatever it is, the program wrote it
+            raised = reported_exception(verb, parts)
+        except Exception:  # noqa: BLE001  the program caused it, whatever it is
             return FOUL
         return raised[1] if raised else FOUL
     if killed:
@@ -87,10 +87,10 @@ def _failure(process: Process, report: bytes) -> Failure | None:
 
 
 def _same_output(actual: str, expected: str) -> bool:
-    """Whether two texts agree.
+    """Return whether two outputs are equal.
 
-    Blanks at the end of a line and empty lines do not count. Where two lines differ, their tokens
-    are compared: two numbers with a point or an exponent agree within 1e-6, relative above 1.
+    Blanks at the end of a line and empty lines are ignored. If two lines differ, their tokens are
+    compared. Two numbers with a point or an exponent are equal within 1e-6, relative above 1.
     """
     lines, wanted = _lines(actual), _lines(expected)
     return len(lines) == len(wanted) and all(map(_same_line, lines, wanted))

@@ -1,4 +1,7 @@
-"""Numbers of the system calls that the filter names: x86_64, aarch64; None where there is none."""
+"""Numbers of the system calls that the filter names, on x86_64 and aarch64.
+
+None: the machine type does not have the call.
+"""
 
 # fmt: off
 FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
@@ -14,7 +17,7 @@ FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     # the network
     "socket": (41, 198), "bind": (49, 200), "connect": (42, 203), "listen": (50, 201),
     "accept": (43, 202), "accept4": (288, 242),
-    # what outlives a process, or is counted for none
+    # resources that outlive a process, or that no limit counts
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
     "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186),
     "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
@@ -23,13 +26,13 @@ FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "memfd_secret": (447, 447), "add_key": (248, 217), "request_key": (249, 218),
     "keyctl": (250, 219), "mknod": (133, None), "mknodat": (259, 33), "setxattr": (188, 5),
     "lsetxattr": (189, 6), "fsetxattr": (190, 7),
-    # what changes a file's owner, mode, times or locks: those of this machine among them
+    # changes of a file's owner, mode, times or locks, which could reach files of this machine
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None),
     "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
     "flock": (73, 32),
-    # asynchronous requests, of which there is one number for the whole machine
+    # asynchronous requests, which share one limit for the whole machine
     "io_setup": (206, 0),
     # namespaces and mounts
     "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
@@ -39,7 +42,7 @@ FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "open_by_handle_at": (304, 265), "quotactl": (179, 60), "quotactl_fd": (443, 443),
     "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "fanotify_init": (300, 262),
     "inotify_init": (253, None), "inotify_init1": (294, 26),
-    # the kernel's machinery, where its defects are
+    # kernel facilities in which vulnerabilities are common, or that change the system
     "bpf": (321, 280), "perf_event_open": (298, 241), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "userfaultfd": (323, 282),
     "personality": (135, 92), "init_module": (175, 105), "finit_module": (313, 273),
@@ -54,7 +57,7 @@ FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
 }
 
 ASKED: dict[str, tuple[int, int]] = {
-    # asked about their arguments
+    # calls whose arguments the filter checks
     "clone": (56, 220), "clone3": (435, 435), "kill": (62, 129), "tgkill": (234, 131),
     "prctl": (157, 167), "prlimit64": (302, 261), "fcntl": (72, 25), "ioctl": (16, 29),
     "socketpair": (53, 199), "get_robust_list": (274, 100),
@@ -62,4 +65,4 @@ ASKED: dict[str, tuple[int, int]] = {
 # fmt: on
 
 NEWEST = 450
-"""The last system call that this list knows; numbers are the same on all machines from 424 on."""
+"""The newest system call in this list. From 424 on, numbers are equal on all machine types."""

@@ -1,9 +1,9 @@
-"""Turns values into plain data, as JSON can carry it: what the grader and the program exchange.
+"""Turns values into JSON-compatible data, which the grader and the program exchange.
 
-A message is `[root, heap]`. Scalars stand for themselves; whatever holds others, or can be shared,
-is a record of the heap, `[tag, items]`, and is pointed at by its index. So lists that hold
-themselves, long chains of nodes and objects that appear twice all travel, and no depth of nesting
-costs a recursion. A subclass of a builtin type is taken for that type, by that type's own methods.
+A message is `[root, heap]`. Scalars are stored directly. A container, or an object that can be
+shared, is a record `[tag, items]` in the heap, and other values refer to it by index. So lists that
+contain themselves, long chains of nodes and shared objects can be sent, and deep nesting needs no
+recursion. A subclass of a builtin type is sent as that type, read with the methods of that type.
 """
 
 from collections import deque
@@ -14,16 +14,16 @@ from itertools import islice
 from typing import Any
 
 DEEPEST = 100
-"""Tuples in tuples: they are hashed by a recursion in C, which nothing else would stop."""
+"""Maximum nesting of tuples. Hashing them recurses in C, which has no other limit."""
 
 PLAIN = frozenset({type(None), bool, str, float})
-"""Types that JSON carries as they are, whatever the value."""
+"""Types whose values JSON stores unchanged."""
 
 TYPES = {
     t.__name__: t
     for t in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, type(None))
 }
-"""Types that are values themselves."""
+"""Types that can be sent as values."""
 
 _LARGE = 1 << 63
 
@@ -49,16 +49,16 @@ Record = tuple[str, list[Any]]
 
 
 class TooMuch(ValueError):
-    """The value has more items, or is deeper, than a message may be."""
+    """The value has too many items or is nested too deeply for a message."""
 
 
 class Writer:
     """Turns values into messages.
 
     Args:
-        classes: Names of the classes whose objects travel as their attributes.
-        opaque: Gives a number to an object that cannot travel, or raises.
-        most: The most items that one iterator may yield.
+        classes: Names of the classes whose objects are sent as their attributes.
+        opaque: Function that returns a number for an object that cannot be sent, or raises.
+        most: Maximum number of items that one iterator may yield.
     """
 
     def __init__(self, classes: Iterable[str], opaque: Callable[[Any], int], most: int) -> None:
@@ -67,19 +67,19 @@ class Writer:
         self._most = most
 
     def write(self, value: Any, known: Sequence[Any] = ()) -> list[Any]:
-        """The message of a value; afterwards, `objects` are those of the heap.
+        """Return the message of a value. Afterwards, `objects` holds the objects of the heap.
 
         Args:
-            value: Anything.
-            known: Objects that have the first indices of the heap, from an earlier message; they
-                are written whether `value` points at them or not.
+            value: Any value.
+            known: Objects of an earlier message, which get the first indices of the heap. They are
+                written even if `value` does not refer to them.
 
         Raises:
-            TooMuch: An iterator does not end soon enough, or tuples are nested too deep.
+            TooMuch: If an iterator yields too many items, or tuples are nested too deeply.
         """
         self._heap: list[Any] = [None] * len(known)
         self.objects = list(known)
-        # What is only made here stays alive as long as identities are in use.
+        # Keep temporary objects alive while their ids are in use.
         self._alive: list[Any] = []
         self._index = {id(x): i for i, x in enumerate(known)}
         self._todo = [(i, self._record(x)) for i, x in enumerate(known)]
@@ -120,9 +120,9 @@ class Writer:
         return ["h", self._opaque(x)]
 
     def _immutable(self, x: Any, depth: int) -> Any:
-        # After its items, because the reader builds such objects in the order of the heap.
+        # Written after its items, because the reader builds such objects in the order of the heap.
         if depth > DEEPEST:
-            raise TooMuch(f"tuples are nested more than {DEEPEST} deep")
+            raise TooMuch(f"tuples are nested more than {DEEPEST} levels deep")
         tag, items = self._record(x)
         record = [tag, self._values(items, depth + 1)]
         i = self._allocate(x)
@@ -170,7 +170,7 @@ def _container(x: Any, base: type) -> Record:
 
 
 def _integer(x: int) -> Any:
-    # Decimal digits take quadratic time, and Python refuses many of them.
+    # Conversion to decimal takes quadratic time, and Python refuses it for large integers.
     return x if -_LARGE < x < _LARGE else ["I", hex(x)]
 
 
