@@ -1,6 +1,6 @@
-"""The command line: `gdpo <verb>`. One file per verb; what the verbs do is elsewhere.
+"""The command line: `gdpo <verb>`, one file per verb.
 
-Only what answers a Ctrl-C is here: it is there before anything heavy is imported.
+This module handles Ctrl-C. It imports nothing heavy, so that Ctrl-C works from the start.
 """
 
 import atexit
@@ -16,17 +16,17 @@ from gdpo.cli._codes import INTERRUPTED
 
 __all__ = ["main"]
 
-STOPPED = "stopped. Give the same command again, with --resume where a training had begun"
+STOPPED = "stopped. Rerun the same command; add --resume if training had started"
 
 _AGAIN_S = 0.05
-"""Seconds after which a Ctrl-C is sent again."""
+"""Delay in seconds before a swallowed Ctrl-C is sent again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: What follows `gdpo`. None: what the process was started with.
+        arguments: Words that follow `gdpo`. None: those of `sys.argv`.
     """
     with _quick_to_stop():
         from gdpo.cli._app import run
@@ -36,10 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _quick_to_stop() -> Generator[None]:
-    """Leave at a Ctrl-C with one line, also in the middle of an import.
+    """Exit with one line on Ctrl-C, even in the middle of an import.
 
-    An exception there is often swallowed or becomes another one, with a traceback of the import
-    machinery. Nothing has been begun then, so the process may end at once.
+    An exception raised during an import is often swallowed or turned into another one, with a
+    traceback of the import machinery. No work has started at that point, so the process can exit at
+    once.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
@@ -54,18 +55,18 @@ def _quick_to_stop() -> Generator[None]:
         os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, leave)
-    hook, sys.unraisablehook = sys.unraisablehook, _again
+    hook, sys.unraisablehook = sys.unraisablehook, _resend
     try:
         yield
     finally:
         sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
-        # What libraries do at the exit of the process is not to be interrupted either.
+        # Exit handlers of libraries must not be interrupted either.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
-def _again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Send a Ctrl-C again that arrived where Python and C libraries swallow every error."""
+def _resend(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Send a Ctrl-C again if it arrived where Python or a C library swallows every error."""
     if unraisable.exc_type is KeyboardInterrupt:
         threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:

@@ -1,4 +1,4 @@
-"""Takes the verbs together, and turns a user's mistake into one message instead of a traceback."""
+"""Registers the verbs, and prints a user's mistake as one message instead of a traceback."""
 
 import io
 import os
@@ -23,6 +23,7 @@ from gdpo.cli.check import check
 from gdpo.cli.compare import compare
 from gdpo.cli.demo import demo
 from gdpo.cli.evaluate import evaluate
+from gdpo.cli.init import init
 from gdpo.cli.launch import launch
 from gdpo.cli.push import push
 from gdpo.cli.recipes import recipes
@@ -30,16 +31,17 @@ from gdpo.cli.report import report
 from gdpo.cli.train import train
 from gdpo.errors import GdpoError
 
-_FULL_DISK = "the disk of {place} is full. Make room, and give the same command again"
+_FULL_DISK = "the disk of {place} is full. Free some space, then rerun the same command"
 
 _RESUMING = ("train", "launch")
-"""Verbs that go on with --resume; the others go on, or begin again, with the same command."""
+"""Verbs that need --resume to continue. The others continue or start over with the same command."""
 
-_HELP = """Train a language model on several rewards at once, so that none of them drowns.
+_HELP = """Train a language model on several rewards with GDPO, and measure what each reward does.
 
-Start with `gdpo demo` (2 minutes, no GPU, nothing to download), or see with `gdpo analyze` what the
-rewards of a run did that you have. Then take a recipe (`gdpo recipes ls`), `gdpo check` it and
-`gdpo train` it.
+Start with `gdpo analyze --example`, which shows the influence of each reward in a recorded run, or
+with `gdpo demo`, which compares GRPO and GDPO on a tiny model (CPU, nothing to download). `gdpo
+analyze FOLDER` does the same for a run of your own. To train, take a shipped recipe (`gdpo recipes
+ls`) or create one (`gdpo init`), then run `gdpo check` and `gdpo train`.
 """
 
 app = App(
@@ -50,7 +52,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     error_formatter=error_panel,
 )
-for _verb in (demo, analyze, recipes, check, train, compare, report, evaluate, push):
+for _verb in (demo, analyze, init, recipes, check, train, compare, report, evaluate, push):
     app.command(_verb)
 app.command(launch)
 
@@ -59,20 +61,20 @@ def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: What follows `gdpo`. None: what the process was started with.
+        arguments: Words that follow `gdpo`. None: those of `sys.argv`.
     """
-    # A terminal that cannot show ✓ gets a question mark instead of a traceback.
+    # Print a question mark where the terminal cannot show ✓, instead of a traceback.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # A user's tasks and rewards go by module:attribute: look for them here, as `python -m` does.
-    with suppress(FileNotFoundError):  # a folder that is no more
+    # Find a user's module:attribute in the current folder, as `python -m` does.
+    with suppress(FileNotFoundError):  # the current folder was deleted
         search_also(Path.cwd())
     sys.exit(_code_of(arguments))
 
 
 def _code_of(arguments: Sequence[str] | None) -> int:
-    """Run the command line; what goes wrong is told on stderr."""
+    """Run the command line and return its exit code; errors are printed on stderr."""
     try:
         return app(arguments, result_action="return_value") or 0
     except GdpoError as error:
@@ -85,29 +87,31 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         _close_output()
         return CLOSED
     except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # rich makes an exit with 1 of it
+        if isinstance(
+            leaving.__context__, BrokenPipeError
+        ):  # rich turns it into an exit with code 1
             return CLOSED
         raise
-    except Exception as error:  # noqa: BLE001 (told whole, and only its exit code is chosen)
+    except Exception as error:  # noqa: BLE001 (printed with its traceback)
         if is_full(error):
-            told = _FULL_DISK.format(place=getattr(error, "filename", None) or "what it writes")
+            message = _FULL_DISK.format(place=getattr(error, "filename", None) or "the output")
             verb = [*(sys.argv[1:] if arguments is None else arguments), ""][0]
-            _complain(f"{told}, with --resume" if verb in _RESUMING else told)
+            _complain(f"{message}, with --resume" if verb in _RESUMING else message)
         else:
             traceback.print_exc()
         return CRASHED
 
 
 def _close_output() -> None:
-    """So that nothing is written any more to a pipe that nobody reads."""
+    """Send further output to /dev/null, because nobody reads the pipe any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:
-    """One message on stderr; of processes that train together, only the first one speaks."""
+    """Print one message on stderr, in a distributed run only from rank 0."""
     if os.environ.get("RANK", "0") == "0":
         if not message.replace("\n", "").isprintable():
-            from gdpo.report.text import visible  # it costs time, and is rarely needed
+            from gdpo.report.text import visible  # slow to import, and rarely needed
 
             message = visible(message)
         console = Console(stderr=True, highlight=False, emoji=False)

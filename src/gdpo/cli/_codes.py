@@ -1,17 +1,17 @@
 """Exit codes."""
 
 FAILED = 1
-"""`gdpo check` found something wrong, or `gdpo analyze --fail-on` something as bad."""
+"""`gdpo check` found a problem, or `gdpo analyze --fail-on` found a finding of that severity."""
 
 MISTAKE = 2
-"""The user made a mistake; a message on stderr says which."""
+"""The user made a mistake, which a message on stderr explains."""
 
 CRASHED = 70
-"""A fault of the program, or of the machine; a traceback on stderr says which. Not Python's 1,
-which scripts take for a finding."""
+"""gdpo or the machine failed; stderr has the traceback or the reason. Python's own code, 1, would
+look like FAILED to a script."""
 
 CLOSED = 141
-"""Whoever read the output has gone, as shells have it."""
+"""The reader of the output closed the pipe; the code that shells report for SIGPIPE."""
 
 INTERRUPTED = 130
-"""Ctrl-C, as shells have it."""
+"""Ctrl-C; the code that shells report for SIGINT."""

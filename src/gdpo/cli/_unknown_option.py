@@ -1,4 +1,4 @@
-"""What is said of an option that there is not."""
+"""Reports an unknown option, with the option or recipe key that was probably meant."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -7,21 +7,21 @@ from cyclopts import CycloptsError, CycloptsPanel, UnknownOptionError
 from rich.panel import Panel
 
 _SURE = 0.8
-"""Likeness from which on an option is meant; below it, a key of the recipe may be."""
+"""Similarity above which an option was meant. Below it, recipe keys are tried first."""
 
 
 def error_panel(error: CycloptsError) -> Panel:
-    """The panel of a mistake on the command line.
+    """Return the panel for a mistake on the command line.
 
-    Options of other trainers, such as `--max-steps`, are keys of a recipe here.
+    Options of other trainers, such as `--max-steps`, are recipe keys in gdpo.
     """
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
-        error = CycloptsError(msg=_told(option, error.argument_collection))
+        error = CycloptsError(msg=_message(option, error.argument_collection))
     return CycloptsPanel(error)
 
 
-def _told(option: str, arguments: Any) -> str:
+def _message(option: str, arguments: Any) -> str:
     name = option.lstrip("-")
     options = [each[2:] for argument in arguments for each in argument.names if each[:2] == "--"]
     meant = _near(name, options, _SURE) or _set(name, options) or _near(name, options, 0.6)
@@ -34,7 +34,7 @@ def _near(name: str, options: list[str], likeness: float) -> str:
 
 
 def _set(name: str, options: list[str]) -> str:
-    """How a recipe's key of this name is set, where the verb takes a recipe."""
+    """Return the --set option for the recipe key of this name; empty if the verb has no --set."""
     if "set" not in options:
         return ""
     from gdpo.recipes.read import recipe_key

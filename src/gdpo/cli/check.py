@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 from gdpo.cli._codes import FAILED
 from gdpo.errors import ConfigError
 
-_ASKED = {"gold": "own answers", "empty": "empty responses"}
+_RESPONSES = {"gold": "reference answers", "empty": "empty responses"}
 
 
 def check(
@@ -24,30 +24,33 @@ def check(
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     rows: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
 ) -> int:
-    """Check everything about a recipe without training, or benchmarks without a model.
+    """Validate a recipe without training, or benchmarks without a model.
 
-    The recipe's keys and types, the data row by row, every reward on each gold answer (the task's
-    own must reach their maximum on 19 of 20) and on a bad one (they must not), the trainer's
-    fields, the arithmetic of the batches, the model and its tokenizer. No row may ask what a
-    benchmark tests: the named ones, or else those that come with an installed package (BFCL,
-    HumanEval). Exits with 0 if `gdpo train` can start, else with 1.
+    With a recipe, checks its keys and types, every row of the data, the trainer's fields, the batch
+    sizes, and the model and its tokenizer. Scores each reward on the reference answers: the task's
+    rewards must reach their maximum on 95 % of them, and a bad response must not. Compares the rows
+    with the benchmarks of --benchmarks, or else with those of installed packages (BFCL, HumanEval):
+    no row may repeat a benchmark problem. Exits with 0 if `gdpo train` can start, else with 1.
 
-    Of benchmarks: their own answers must be right (each that is not is named; more than one in
-    twenty is a mistake), and an empty response wrong. Exits with 1 otherwise.
+    With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
+    response. At least 95 % of the reference answers must be scored as right, and the empty response
+    as wrong. Prints the rows that fail. Exits with 1 if a benchmark fails.
 
     Args:
-        recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`.
-        benchmarks: Names with commas, as for `gdpo evaluate`: what is checked, or, with a recipe,
-            what its rows are compared with.
-        data: NAME=FILE: rows of a benchmark from a file; may be repeated.
-        set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
-        rows: Try the rewards on the first so many rows only; all rows of a recipe's data are read
-            in any case.
+        recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`.
+        benchmarks: Comma-separated benchmarks, named as for `gdpo evaluate`.
+        data: NAME=FILE: read the rows of benchmark NAME from FILE. Can be repeated.
+        set: Override a value of the recipe, as in `--set trainer.max_steps=20`. Can be repeated.
+        rows: Score the rewards on the first N rows only. All rows are read anyway. Default: all
+            rows.
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
     if recipe is None or (data and benchmarks is None):
-        raise ConfigError("name a recipe to check, or --benchmarks (with --data), or both")
+        raise ConfigError(
+            "gdpo check needs a recipe, or --benchmarks (--data goes with it), or both. Example: "
+            "gdpo check recipe.yaml"
+        )
     from rich.console import Console
     from rich.text import Text
 
@@ -87,7 +90,7 @@ def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
     for benchmark in benchmarks:
         with progress_shown() as show, _failures_unlogged():
             found = sanity(
-                benchmark, rows, lambda who, now: show(now, f"{now.benchmark}, {_ASKED[who]}")
+                benchmark, rows, lambda who, now: show(now, f"{now.benchmark}, {_RESPONSES[who]}")
             )
         wrong += not found.sane
         for line in sanity_lines(found):
@@ -100,7 +103,7 @@ def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
 
 @contextmanager
 def _failures_unlogged() -> Generator[None]:
-    """Keep the scorer's warnings back: each row whose score failed is named with the reason."""
+    """Silence the scorer's warnings, because each row that fails is printed with its reason."""
     scorer = logging.getLogger("gdpo.rewards")
     level = scorer.level
     scorer.setLevel(logging.ERROR)

@@ -9,14 +9,14 @@ recipes = App(name="recipes", help="List, show and copy the recipes that come wi
 
 @recipes.command(name="ls")
 def list_recipes() -> int:
-    """List them: name, model, rewards, estimator."""
+    """List the shipped recipes with their model, rewards and estimator."""
     from rich.console import Console
     from rich.table import Table
 
     from gdpo.recipes.read import read_recipe
     from gdpo.recipes.shipped import shipped_recipes
 
-    table = Table("recipe", "model", "rewards", "advantage")
+    table = Table("recipe", "model", "rewards", "estimator")
     for name, folder in shipped_recipes().items():
         recipe = read_recipe(folder)
         rewards = ", ".join(reward.name for reward in recipe.rewards)
@@ -24,7 +24,7 @@ def list_recipes() -> int:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "gdpo recipes show NAME: what it needs and gives; gdpo recipes copy NAME: make it yours",
+        "gdpo recipes show NAME prints a recipe and its README; gdpo recipes copy NAME copies it",
         soft_wrap=True,
     )
     return 0
@@ -35,7 +35,7 @@ def show(name: str, /) -> int:
     """Print a recipe and its README.
 
     Args:
-        name: As `gdpo recipes ls` has it.
+        name: Name of the recipe, as in `gdpo recipes ls`.
     """
     from rich.console import Console
     from rich.markdown import Markdown
@@ -53,11 +53,11 @@ def show(name: str, /) -> int:
 
 @recipes.command
 def copy(name: str, folder: Path | None = None, /) -> int:
-    """Copy a recipe and its README into a folder of yours.
+    """Copy a recipe and its README to a new folder.
 
     Args:
-        name: As `gdpo recipes ls` has it.
-        folder: Where to; it must not be there yet. Left out: the recipe's name.
+        name: Name of the recipe, as in `gdpo recipes ls`.
+        folder: Destination folder. It must not exist. Default: the recipe's name.
     """
     from rich.console import Console
 
@@ -65,5 +65,5 @@ def copy(name: str, folder: Path | None = None, /) -> int:
 
     copied = copy_recipe(name, folder or Path(name))
     console = Console(highlight=False)
-    console.print(f"{copied}: gdpo check {copied}", markup=False, soft_wrap=True)
+    console.print(f"copied to {copied}. Next: gdpo check {copied}", markup=False, soft_wrap=True)
     return 0

@@ -17,24 +17,24 @@ def train(
     from_scratch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     report: Annotated[bool, Parameter(show_default=False)] = True,
 ) -> int:
-    """Train what a recipe describes.
+    """Train a model as a recipe describes.
 
-    Everything that can be checked is checked first, before a model is loaded. The run lies in
-    `runs/<name>`: recipe, metrics, rollouts, checkpoints, and at the end the model, a README with
-    the curves, and a report (`report.html`). Ctrl-C gives up the current step, saves what the one
-    before it left, and says how to resume.
+    Validates the recipe before it loads the model. Writes everything to `runs/<name>`: the recipe,
+    metrics, rollouts and checkpoints, and at the end the model, a README with the curves, and
+    `report.html`. Ctrl-C drops the step in progress, saves the last finished step, and prints the
+    command to resume.
 
-    On several GPUs: `accelerate launch -m gdpo train <recipe>`.
+    On several GPUs: `accelerate launch -m gdpo train RECIPE`.
 
     Args:
-        recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`; a run directory is one,
-            and with --resume means the run that lies in it, wherever it was moved to.
-        set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
-        resume: Continue an interrupted run from its newest whole checkpoint. The recipe must be the
-            same; only its length, and how often it is saved, may differ.
-        from_scratch: With --resume: where no checkpoint is whole, begin again with the first step.
-            What the run has is kept in its folder, as `dropped-<time>`.
-        report: Write `report.html` at the end; `gdpo report` makes it at any time.
+        recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`, such as a run directory.
+            With --resume, a run directory means the run inside it, even if it was moved.
+        set: Override a value of the recipe, as in `--set trainer.max_steps=20`. Can be repeated.
+        resume: Resume an interrupted run from its newest intact checkpoint. The recipe must be the
+            same, except for the number of steps and how often checkpoints are saved.
+        from_scratch: Only with --resume: if no checkpoint is intact, start over at the first step.
+            The existing files move to `dropped-<time>` in the run directory.
+        report: Write `report.html` at the end. `gdpo report` can write it later. Default: write it.
     """
     from rich.console import Console
 
@@ -48,7 +48,9 @@ def train(
     from gdpo.training.run import leave_processes
 
     if from_scratch and not resume:
-        raise ConfigError("--from-scratch goes with --resume: a new run begins from scratch anyway")
+        raise ConfigError(
+            "--from-scratch needs --resume. To start a new run, leave out --from-scratch"
+        )
     console = Console(highlight=False)
     result = run_training(
         read_recipe(recipe, set or (), resume=resume),

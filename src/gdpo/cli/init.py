@@ -1,0 +1,32 @@
+"""`gdpo init`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> int:
+    """Create a small project of your own that trains on a laptop.
+
+    Writes a recipe, a task, a reward, 40 problems and a tiny random model. `gdpo train recipe.yaml`
+    trains it offline in about a minute on a CPU. Replace the model, the problems and the rewards
+    with your own. Existing files are never overwritten.
+
+    Args:
+        folder: Folder to write to; it is created if it does not exist. Default: the current folder.
+    """
+    from rich.console import Console
+
+    from gdpo.recipes.starter import FILES, write_project
+
+    console = Console(highlight=False)
+    for path in write_project(folder):
+        console.print(f"{path}: {FILES[path.name]}", markup=False, soft_wrap=True)
+    inside = "" if folder == Path() else f"cd {folder} && "
+    console.print(
+        f"Next: {inside}gdpo check recipe.yaml && gdpo train recipe.yaml",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0

@@ -1,0 +1,147 @@
+"""Writes a small project that trains: a recipe, a task, a reward, rows and a tiny model."""
+
+import shutil
+import string
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gdpo.errors import ConfigError, MissingExtraError
+
+MODEL = "tiny_model"
+"""Folder of the model in the project."""
+
+FILES = {
+    "recipe.yaml": "the recipe: model, data, rewards, batch, steps",
+    "my_task.py": "the task: prompts, reference answers, the reward `correctness`",
+    "my_rewards.py": "a second reward, `brevity`",
+    "problems.jsonl": "40 problems, one per line",
+    MODEL: "a random model of 86,000 parameters; put a real one into recipe.yaml",
+}
+"""What `write_project` writes, each with a description."""
+
+_TEMPLATES = Path(__file__).parent / "_starter"
+_NEEDED = ("torch", "transformers", "tokenizers")
+
+_END, _UNKNOWN = "<|end|>", "<|unknown|>"
+_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+_CHARACTERS = sorted(string.digits + string.ascii_lowercase + " .,:?=+-*/()\n")
+"""Characters that the tiny model knows, one token each. Fewer tokens: the random model writes a
+digit, or stops, more often, so that the first steps have something to reward."""
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+_SEED = 0
+
+
+def write_project(folder: Path) -> list[Path]:
+    """Write the project into a folder, which is created if it does not exist.
+
+    Args:
+        folder: It may hold other files.
+
+    Returns:
+        The files and the model's folder, in the order of `FILES`.
+
+    Raises:
+        ConfigError: One of the files exists, or the folder cannot be written to. Nothing is
+            written then.
+        MissingExtraError: torch or transformers, which build the model, is not installed.
+    """
+    for package in _NEEDED:
+        if find_spec(package) is None:
+            raise MissingExtraError(package, "train", "to build the model that the recipe trains")
+    paths = [folder / name for name in FILES]
+    if existing := [path.name for path in paths if path.exists() or path.is_symlink()]:
+        raise ConfigError(
+            f"{folder} already has {', '.join(existing)}, and nothing is overwritten. Name another "
+            "folder: gdpo init FOLDER"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_all(folder)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error}. Name another folder") from error
+    return paths
+
+
+def _write_all(folder: Path) -> None:
+    """Prepare everything in a temporary folder, so that a failure leaves nothing behind."""
+    partial = Path(tempfile.mkdtemp(prefix=".gdpo-init.", dir=folder))
+    try:
+        for name in FILES:
+            if name != MODEL:
+                shutil.copyfile(_TEMPLATES / name, partial / name)
+        _save_model(partial / MODEL)
+        for name in FILES:
+            (partial / name).rename(folder / name)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _save_model(folder: Path) -> None:
+    """Save a random two-layer Llama and its tokenizer, which are the same on every machine."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = _tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
+        initializer_range=0.06,  # a model this narrow learns faster than with the usual 0.02
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]), _no_progress_bars():
+        torch.manual_seed(_SEED)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer() -> Any:
+    """Return a tokenizer with one token per character and a chat template."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = [_END, *_ROLES, _UNKNOWN, *_CHARACTERS]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    characters: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=_UNKNOWN))
+    characters.normalizer = normalizers.Lowercase()
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=characters,
+        eos_token=_END,
+        pad_token=_END,
+        unk_token=_UNKNOWN,
+        additional_special_tokens=list(_ROLES),
+        padding_side="left",
+        chat_template=_CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@contextmanager
+def _no_progress_bars() -> Generator[None]:
+    """Turn off the progress bars of transformers, which would be drawn for a 0.3 MB file."""
+    from transformers.utils import logging as hf
+
+    drawn = hf.is_progress_bar_enabled()
+    hf.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            hf.enable_progress_bar()

@@ -1,0 +1,108 @@
+"""`gdpo init`: what it writes is complete, plain and trains; what exists is left alone."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gdpo.errors import ConfigError, MissingExtraError
+from gdpo.recipes import starter
+from gdpo.recipes.read import load_recipe
+from gdpo.runs.directory import RunDirectory
+from gdpo.testing import check_reward
+
+
+@pytest.fixture
+def project(tmp_path, gdpo_says, monkeypatch):
+    """A project of `gdpo init`, and its folder as the current one."""
+    folder = tmp_path / "mine"
+    assert gdpo_says("init", folder)[0] == 0
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    for module in ("my_task", "my_rewards"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return folder
+
+
+def test_every_file_is_written_and_listed(tmp_path, gdpo_says):
+    code, out, _ = gdpo_says("init", tmp_path / "new" / "folder")
+    assert code == 0
+    for name in starter.FILES:
+        assert (tmp_path / "new" / "folder" / name).exists()
+        assert name in out
+    assert "gdpo train recipe.yaml" in out
+    left = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
+    assert left == set(starter.FILES)
+
+
+def test_the_recipe_shows_two_rewards_a_weight_a_gate_and_own_rows(project):
+    recipe = load_recipe("recipe.yaml")
+    correctness, brevity = recipe.rewards
+    assert (correctness.weight, brevity.weight) == (1.0, 0.5)
+    assert brevity.gate is not None
+    assert brevity.gate.on == "correctness"
+    assert recipe.data.source == "problems.jsonl"
+    assert (project / recipe.model).is_dir()
+
+
+def test_the_rewards_pass_their_own_check(project):
+    import my_rewards
+    import my_task
+
+    check_reward(my_task.correctness)
+    check_reward(my_rewards.brevity)
+
+
+def test_the_files_pass_ruff(project):
+    files = ["my_task.py", "my_rewards.py"]
+    width = ["--isolated", "--line-length", "100"]
+    for command in (["check", "--select", "E,F,I,B,UP", *width], ["format", "--check", *width]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *files], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", list(starter.FILES))
+def test_an_existing_file_is_left_alone_and_nothing_is_written(tmp_path, gdpo_says, name):
+    (tmp_path / name).write_text("mine")
+    code, _, err = gdpo_says("init", tmp_path)
+    assert code == 2
+    assert name in err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_file_where_the_folder_should_be_is_named(tmp_path, gdpo_says):
+    (tmp_path / "file").touch()
+    code, _, err = gdpo_says("init", tmp_path / "file")
+    assert code == 2
+    assert str(tmp_path / "file") in err
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fails(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(starter, "_save_model", fails)
+    with pytest.raises(ConfigError, match="No space left"):
+        starter.write_project(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_torch_the_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(starter, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="torch"):
+        starter.write_project(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_project_is_checked_and_trains(project, gdpo_says):
+    code, out, _ = gdpo_says("check", "recipe.yaml")
+    assert code == 0, out
+    assert "!" not in out, out  # no check is doubtful
+    assert gdpo_says("train", "recipe.yaml", "--set", "trainer.max_steps=40")[0] == 0
+    rows = RunDirectory(project / "runs" / "first-run").read_metrics()
+    means = [row["rewards/correctness/mean"] for row in rows]
+    assert sum(means[-10:]) > 1.3 * sum(means[:10])
