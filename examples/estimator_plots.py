@@ -41,12 +41,12 @@ def situations(groups=4000, samples=8, seed=0):
     number, one = np.arange(groups * samples).reshape(groups, samples), plain()
     columns = {
         "one of two alike": [plain(), plain()],
-        "of 1/8 the other's spread": [plain(), 8 * plain()],
+        "of 1/8 the other's std": [plain(), 8 * plain()],
         "earned once in 20 groups": [number % (20 * samples) == 0, plain()],
         "earned by 95 %": [plain() < 0.95, plain()],
         "only 0.1 % jitter": [0.5 + 0.001 * plain(), plain()],
-        "beside two that agree": [plain(), one, np.where(plain() < 0.9, one, plain())],
-        "opposed by twice its spread": [1 - np.where(plain() < 0.9, one, plain()), 2 * one],
+        "next to two that agree": [plain(), one, np.where(plain() < 0.9, one, plain())],
+        "opposed by twice its std": [1 - np.where(plain() < 0.9, one, plain()), 2 * one],
     }
     return {name: np.stack(rewards, axis=2) for name, rewards in columns.items()}
 

@@ -1,21 +1,21 @@
-"""What can go wrong for a user of gdpo.
+"""The errors that a user of gdpo can cause and fix.
 
 ```
 GdpoError
 ├── ConfigError(ValueError)         a recipe, an option or an argument is wrong
 ├── DataError(ValueError)           a file, a row or an array of rewards is wrong
 ├── RewardError(RuntimeError)       a reward function broke its contract
-│   └── SandboxError                the sandbox failed, not the program (gdpo.sandbox)
+│   └── SandboxError                the sandbox failed, not the program in it (gdpo.sandbox)
 └── MissingExtraError(ImportError)  a package of one of gdpo's extras is not installed
 ```
 
 Every message says what is wrong, where, what is allowed and what to do. The command line prints
-these without a traceback; anything else that is raised is a defect of gdpo or of a library.
+these errors without a traceback. Any other exception is a bug in gdpo or in a library.
 """
 
 
 class GdpoError(Exception):
-    """Base of all errors that a user of gdpo can cause and mend."""
+    """Base class of all errors that a user of gdpo can cause and fix."""
 
 
 class ConfigError(GdpoError, ValueError):
@@ -27,21 +27,39 @@ class DataError(GdpoError, ValueError):
 
 
 class RewardError(GdpoError, RuntimeError):
-    """A reward function broke its contract: it raised, or returned what is no reward."""
+    """A reward function broke its contract: it raised, or returned something that is not a reward.
+
+    Allowed are a number in the declared range, or `None` where the reward does not apply.
+    """
 
 
 class MissingExtraError(GdpoError, ImportError):
-    """A package of one of gdpo's extras is not installed.
+    """A package that belongs to one of gdpo's extras is not installed.
 
     Args:
-        package: The package that could not be imported.
-        extra: The extra of gdpo that brings it; None: none does, and `package` says how it is had.
-        purpose: What it is needed for, as the end of a sentence.
+        package: Name of the package that could not be imported.
+        extra: The extra of gdpo that installs the package. None: no extra does, and `package` also
+            says how to install it.
+        purpose: What the package is needed for, as the end of a sentence: "to draw".
     """
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
-        how = f"pip install '.[{extra}]', in a clone of gdpo"
         super().__init__(
-            f"{package} is needed {purpose}, and it is not installed"
-            + (f". Install it with: {how}" if extra else "")
+            f"{package} is needed {purpose}, but it is not installed"
+            + (f". {install_hint(extra)}" if extra else "")
         )
+
+
+def install_hint(extra: str) -> str:
+    """Return how to install one of gdpo's extras, as a sentence without its full stop.
+
+    All messages that name such a command use this function, so that they agree.
+
+    Args:
+        extra: Name of the extra in `pyproject.toml`, such as "train".
+
+    Examples:
+        >>> install_hint("train")
+        "To install it, run this command in a clone of gdpo: pip install '.[train]'"
+    """
+    return f"To install it, run this command in a clone of gdpo: pip install '.[{extra}]'"

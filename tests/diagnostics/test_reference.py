@@ -1,4 +1,4 @@
-"""What docs/reference/diagnostics.md says is so."""
+"""docs/reference/diagnostics.md agrees with the code."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"It takes {t.least_groups} groups, {t.least_varying} in which the reward varies",
         f"constant in {t.zero_variance:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
-        f"in {t.below_resolution:.0%} of its groups it differs",
+        f"in {t.below_resolution:.0%} of its groups it differs by no more than",
         f"ask for is −{t.opposed:g} or less",
         f"ask for is {t.redundant:g} or more",
         f"below {t.tiny_std:.0%} of the range",

@@ -60,15 +60,15 @@ def test_the_influence_is_that_of_the_correlations_and_of_how_often_a_reward_var
 
 def test_of_a_plain_sum_the_influence_goes_with_the_spread_and_is_negative_in_opposition():
     shares = {key: figure[0] for key, figure in measure("grpo_no_std", WORLDS).items()}
-    assert shares["of 1/8 the other's spread"] == pytest.approx(1 / 9, abs=0.012)
+    assert shares["of 1/8 the other's std"] == pytest.approx(1 / 9, abs=0.012)
     assert shares["only 0.1 % jitter"] == pytest.approx(1 / 1001, abs=0.012)
-    assert shares["opposed by twice its spread"] == pytest.approx(-0.8 / (0.8 + 1.1), abs=0.012)
+    assert shares["opposed by twice its std"] == pytest.approx(-0.8 / (0.8 + 1.1), abs=0.012)
 
 
 def test_rewards_said_to_agree_or_to_be_opposed_do_so_in_nine_rollouts_of_ten():
     for situation, same in (
-        ("beside two that agree", lambda r: r[..., 1] == r[..., 2]),
-        ("opposed by twice its spread", lambda r: np.isclose(1 - r[..., 0], r[..., 1] / 2)),
+        ("next to two that agree", lambda r: r[..., 1] == r[..., 2]),
+        ("opposed by twice its std", lambda r: np.isclose(1 - r[..., 0], r[..., 1] / 2)),
     ):
         assert same(WORLDS[situation]).mean() == pytest.approx(0.9, abs=0.005)
 
@@ -80,7 +80,7 @@ def test_the_rare_reward_is_earned_once_in_20_groups():
 
 
 def test_the_weights_share_and_the_largest_advantage_are_reported():
-    rewards = WORLDS["opposed by twice its spread"]
+    rewards = WORLDS["opposed by twice its std"]
     _, weight, largest = measure("corr_grpo", {"opposed": rewards})["opposed"]
     assert weight == 0.5
     assert largest == np.abs(advantages("corr_grpo", rewards)).max() > 100
