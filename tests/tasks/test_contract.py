@@ -189,7 +189,7 @@ def test_a_wrong_row_is_named_by_file_line_and_column(tmp_path):
     message = str(caught.value)
     assert f"{path}, line 3" in message
     assert "needs column 'question'" in message
-    assert "the row has: questions, answer" in message
+    assert "questions, answer" in message
     assert "Allowed: (question, answer)" in message
     assert "'questions' may be meant as 'question'" in message
 

@@ -66,14 +66,14 @@ def test_a_limit_below_one_is_refused(tmp_path, limit):
 def test_a_missing_file_names_the_nearest_one(tmp_path):
     write(tmp_path / "train.jsonl.gz", ROWS)
     write(tmp_path / "other.json", ROWS)
-    with pytest.raises(DataError, match=r"trian\.jsonl: .* train\.json"):
+    with pytest.raises(DataError, match=r"trian\.jsonl .* train\.json"):
         load_rows(tmp_path / "trian.jsonl")
 
 
 def test_a_missing_file_among_unlike_ones_names_what_is_there(tmp_path):
     write(tmp_path / "zebra.json", ROWS)
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=r"holds zebra\.json$"):
+    with pytest.raises(DataError, match=r" zebra\.json$"):
         load_rows(tmp_path / "q.parquet")
 
 
@@ -108,7 +108,7 @@ def test_a_broken_line_is_named(tmp_path, ending):
 def test_a_line_nested_beyond_recursion_is_an_error_of_the_data(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text("[" * 100_000)
-    with pytest.raises(DataError, match="line 1 is no JSON"):
+    with pytest.raises(DataError, match=r"line 1 .*JSON"):
         load_rows(path)
 
 
@@ -168,7 +168,7 @@ def test_a_damaged_file_is_an_error_of_the_data(tmp_path, name, data):
 def test_bytes_that_are_no_text_are_an_error_of_the_data(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(DataError, match="no text in UTF-8"):
+    with pytest.raises(DataError, match="UTF-8"):
         load_rows(path)
 
 
@@ -196,7 +196,7 @@ def test_what_exists_is_a_file_even_if_it_could_be_a_name_on_the_hub(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "openai").mkdir()
     (tmp_path / "openai" / "gsm8k").write_text("{}")
-    with pytest.raises(DataError, match=r"a file of rows ends in"):
+    with pytest.raises(DataError, match=r"openai/gsm8k: .*\.parquet"):
         load_rows("openai/gsm8k")
 
 

@@ -209,14 +209,14 @@ HALF = {"from": "user", "value": None}
     ("row", "message"),
     [
         (with_answer("[f(1)]"), r"conversations\[1\]\.value': an argument"),
-        (with_answer("[f(a=__import__('os'))]"), "holds a Call"),
+        (with_answer("[f(a=__import__('os'))]"), " Call;"),
         (with_answer("[f(a=1, a=2)]"), "an argument"),
-        (with_answer("[f(a=1"), "the call does not end"),
+        (with_answer("[f(a=1"), r"\(a=1"),
         (with_answer("[f(a=1)"), "comma"),
         (with_answer("[f(a=1) or 2]"), "comma"),
-        (with_answer("[f(a=1), ]"), "is no call"),
-        (with_answer("[f(a=" + "[" * 40 + "]" * 40 + ")]"), "more than 32 brackets"),
-        (with_answer(f"[f(a='{'x' * 100_000}')]"), "it has 100,009 characters"),
+        (with_answer("[f(a=1), ]"), r"name\(parameter=value"),
+        (with_answer("[f(a=" + "[" * 40 + "]" * 40 + ")]"), "brackets .* 32"),
+        (with_answer(f"[f(a='{'x' * 100_000}')]"), "100,009 characters"),
         (with_answer("Hi", system="No functions."), "column 'system'"),
         (
             with_answer("Hi", conversations=[HALF]),
@@ -228,10 +228,13 @@ HALF = {"from": "user", "value": None}
         (seal(calls="[{"), r"conversations\[1\]\.value'"),
         (seal(calls=[{"api": 1}]), r"value\[0\]' .*'api'"),
         (seal(tools=[{}]), "api_list: column 'api_name'"),
-        (seal() | {"conversations": [{"from": "gpt", "value": "[]"}]}, "one turn of human and one"),
+        (
+            seal() | {"conversations": [{"from": "gpt", "value": "[]"}]},
+            "column 'conversations' .*human.* gpt",
+        ),
         (
             seal() | {"conversations": [{"from": w, "value": "[]"} for w in ("human", "gpt")]},
-            "must hold Seal-Tools' lines",
+            r"'conversations\[0\]\.value' .*api_list",
         ),
         ({**API_BANK, "answer": "[__import__('os')]"}, "column 'answer'"),
         ({**API_BANK, "answer": "[" * 5000}, "column 'answer'"),
@@ -269,7 +272,7 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
 def test_a_truncated_file_of_rows_names_the_line(tmp_path, row):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(row)}\n{json.dumps(row)[:-20]}")
-    with pytest.raises(DataError, match="line 2 is no JSON"):
+    with pytest.raises(DataError, match=r"line 2 .*JSON"):
         load_problems(TASK, path)
 
 
@@ -393,7 +396,7 @@ def test_needed_parameters_are_told_where_hammer_lists_them():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"instruction": "Add one."}, "'instruction' is not Hammer's"),
+        ({"instruction": "Add one."}, "'instruction' .*[BEGIN OF AVAILABLE TOOLS]"),
         ({"instruction": HAMMER_HEAD}, "column 'instruction'"),
         ({"output": "```\nadd(1)\n```"}, "column 'output'"),
         (

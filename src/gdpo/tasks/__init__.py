@@ -1,4 +1,4 @@
-"""Tasks: how rows of a dataset become prompts, references and rewards."""
+"""Tasks turn rows of a dataset into prompts, references and rewards."""
 
 from gdpo.tasks._registry import TASKS, resolve_task
 from gdpo.tasks.likeness import near_duplicates

@@ -1,4 +1,4 @@
-"""Tasks by name."""
+"""Finds tasks by name."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -19,7 +19,7 @@ _PLACES = {
 
 
 class _Tasks(Mapping[str, Task]):
-    """Imports a task when it is asked for: some need an extra, and seconds."""
+    """Imports a task on first use. Some tasks need an extra, and take seconds to import."""
 
     def __getitem__(self, name: str) -> Task:
         return _imported(*_PLACES[name])
@@ -37,20 +37,23 @@ def _imported(module: str, attribute: str) -> Task:
 
 
 TASKS: Mapping[str, Task] = _Tasks()
-"""gdpo's own, by name. `math_length` needs the extra `math`."""
+"""Built-in tasks by name. `math_length` needs the extra `math`."""
 
 
 def resolve_task(name: str) -> Task:
-    """The task of this name.
+    """Return the task of this name.
 
     Args:
-        name: A key of `TASKS`, or `module:attribute` for your own.
+        name: A key of `TASKS`, or `module:attribute` for your own task.
 
     Raises:
-        ConfigError: There is no such task, or what is there is none.
-        MissingExtraError: It needs a package that is not installed.
+        ConfigError: If the name is unknown, or does not lead to a `Task`.
+        MissingExtraError: If the task needs a package that is not installed.
     """
     task = find(name, TASKS, "task")
     if not isinstance(task, Task):
-        raise ConfigError(f"task {name!r} is a {type(task).__name__}; it must be a gdpo.tasks.Task")
+        raise ConfigError(
+            f"task {name!r} is a {type(task).__name__}. It must be a gdpo.tasks.Task, as in "
+            "TASK = Task(name=..., columns=..., read_row=..., ...)"
+        )
     return task

@@ -1,34 +1,33 @@
-"""Takes the thinking off a completion. What is named inside it is prose, and never a field."""
+"""Separates the thinking from the rest of a completion. Tags inside the thinking are plain text."""
 
 import unicodedata
 
 _OPEN, _CLOSE = "<think>", "</think>"
 
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Letters and symbols that print nothing."""
+"""Letters and symbols that are invisible."""
 
 
 def holds_something(text: str) -> bool:
-    """Return whether a text has a letter, a digit, a sign or a symbol that can be seen.
+    """Return whether a text contains a visible letter, digit, punctuation mark or symbol.
 
-    Spaces, control characters and characters of no width are nothing.
+    Spaces, control characters and characters of zero width do not count.
     """
     return any(unicodedata.category(c)[0] in "LNPS" and c not in _BLANK for c in text)
 
 
 def split_thinking(text: str) -> tuple[str | None, str]:
-    """Part a completion into its thinking and what follows.
+    """Split a completion into its thinking and the rest.
 
-    The thinking ends at the first `</think>`: whatever tags stand before that are only named, not
-    written.
+    The thinking ends at the first `</think>`. Tags before it are part of the thinking.
 
     Args:
-        text: A completion, or a gold text.
+        text: A completion or a reference answer.
 
     Returns:
-        The text between `<think>` and the first `</think>`, and the rest. The first is `None` where
-        the text does not begin with `<think>` (after whitespace) or never closes it. The rest is
-        all of the text where no `</think>` stands in it.
+        The text between `<think>` and the first `</think>`, and the rest. The thinking is `None` if
+        the text does not start with `<think>` (after whitespace) or has no `</think>`. Without a
+        `</think>`, the rest is the whole text.
     """
     before, closed, rest = text.partition(_CLOSE)
     if not closed:

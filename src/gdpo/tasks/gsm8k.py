@@ -1,38 +1,39 @@
 r"""Grade-school maths (GSM8K): think, then answer with an integer.
 
-A completion is `<think>…</think>`, then `<answer>…</answer>`. Rewards, in this order, each in {0,
+A completion is `<think>…</think>`, then `<answer>…</answer>`. The rewards, in order, each in {0,
 1}:
 
-- **correctness**: the answer is the number of the row;
-- **integer**: the answer is written as an integer;
-- **format**: the thinking and the answer are there, in this order, once each, around nothing else.
+- **correctness**: the answer equals the row's number.
+- **integer**: the answer is written as an integer.
+- **format**: the completion is one thinking field and one answer field, in this order, with no text
+  outside them.
 
-The answer is what stands after the last `<answer>`, up to the next `</answer>` or the end; without
-the tag it is the whole completion, so that a right number is worth something before the format is
-learned.
+The answer is the text after the last `<answer>`, up to the next `</answer>` or the end. Without the
+tag it is the whole completion, so that a correct number is rewarded before the format is learned.
 
-The task `gsm8k` departs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
-NVlabs/GDPO) in the following; `gsm8k_compatible` gives its numbers to the last digit.
+The task `gsm8k` differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
+NVlabs/GDPO) in the following points. `gsm8k_compatible` gives exactly the published numbers.
 
 1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125" and "2125."
-   all equal "2125", and so does "2125%". A minus may be a long one ("−" or "–"). The answer is the
-   number and nothing else, as the prompt asks: "72 dollars", "**72**" and "\boxed{72}" are no
-   numbers. Fractions, powers of ten and words are none either (an answer is to be worked out). What
-   is no number counts only where it equals the row's answer letter by letter. Published: equal text
-   only.
-2. Integer allows a sign, and commas between groups of three digits; digits are 0 to 9, and leading
-   zeros count ("00" is an integer). Published: `str.isdigit`, which refuses signs and commas, and
-   takes digits of every script, superscripts too.
-3. Format allows any whitespace around and between the two fields, wants both to hold something that
-   can be seen (characters of no width are nothing), ends the thinking at the first `</think>`, does
-   not care what is named inside it, and allows no tag in the answer. Published: exactly one newline
-   between them, empty fields pass, an `<answer>` named in the thinking gives 0, and so does a space
-   before or after.
-4. A row without "####" is a DataError. Published: it can never be answered correctly.
-5. The system prompt says the same in other words; `gsm8k_compatible` has the published one, to the
-   letter (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
+   all equal "2125", and so does "2125%". A minus may be a long dash ("−" or "–"). The answer must
+   be the number and nothing else, as the prompt asks: "72 dollars", "**72**" and "\boxed{72}" are
+   not numbers. Fractions, powers of ten and words are not numbers either, because an answer must be
+   worked out. An answer that is not a number is correct only if it equals the row's answer
+   character by character. Published: only equal text is correct.
+2. Integer allows a sign, and commas between groups of three digits. Only the digits 0 to 9 count,
+   and leading zeros are allowed ("00" is an integer). Published: `str.isdigit`, which refuses signs
+   and commas, and accepts digits of every script and superscripts.
+3. Format allows any whitespace around and between the two fields, and needs visible content in both
+   (characters of zero width do not count). The thinking ends at the first `</think>` and may
+   contain any tag. The answer may not contain a tag. Published: exactly one newline between the
+   fields; empty fields pass; an `<answer>` inside the thinking gives 0; a space before or after
+   gives 0.
+4. A row without "####" is a DataError. Published: no answer to such a row is correct.
+5. The system prompt is worded differently. `gsm8k_compatible` uses the published prompt verbatim
+   (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
 
-As a benchmark GSM8K has one measure more, which trains nothing: **flexible** (`flexible_reward`).
+The benchmark GSM8K reports one more measure, which is not used for training: **flexible**
+(`flexible_reward`).
 """
 
 import re
@@ -90,7 +91,7 @@ _NUMBER_IN_TEXT = re.compile(
 )
 _THIN_SPACE = re.compile(r"\\[,!;]")
 _SEARCHED = 100_000
-"""Characters at the end of a completion in which the flexible measure looks for an answer."""
+"""Number of characters at the end of a completion that the flexible measure searches."""
 
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -100,30 +101,30 @@ def _answer(completion: str) -> str:
 
 
 def _number(text: str) -> Decimal | None:
-    """The number that a text is, or None."""
+    """Return the text as a number; None if it is not a number."""
     match = _NUMBER.fullmatch(text)
     if not match:
         return None
-    # Without a power of ten in it, a Decimal costs no more than its digits; its sign is set in the
-    # text because arithmetic would round to 28 digits.
+    # Without an exponent, a Decimal takes memory only for its digits. The sign is part of the text,
+    # because arithmetic would round to 28 digits.
     sign = "-" if match["sign"] in ("-", "−", "–") else ""
     return Decimal(sign + match["digits"].replace(",", ""))
 
 
 def _correctness(completion: str, reference: Reference) -> float:
-    """1 if the answer is the row's, as a number or letter by letter, else 0."""
+    """Return 1 if the answer equals the reference answer as a number or as text, else 0."""
     answer, gold = _answer(completion), reference["answer"]
     number = _number(answer)
     return float(answer == gold or (number is not None and number == _number(gold)))
 
 
 def _integer(completion: str, _reference: Reference) -> float:
-    """1 if the answer is written as an integer, else 0."""
+    """Return 1 if the answer is written as an integer, else 0."""
     return float(_INTEGER.fullmatch(_answer(completion)) is not None)
 
 
 def _format(completion: str, _reference: Reference) -> float:
-    """1 if the completion is one closed thinking and one answer, else 0."""
+    """Return 1 if the completion is one closed thinking field and one answer field, else 0."""
     thinking, rest = split_thinking(completion)
     rest = rest.strip()
     answer = rest.removeprefix("<answer>").removesuffix("</answer>")
@@ -149,7 +150,7 @@ def _compatible_format(completion: str, _reference: Reference) -> float:
 
 
 def _flexible(completion: str, reference: Reference) -> float:
-    """1 if the answer is right, or the last number where it is looked for is the row's, else 0."""
+    """Return 1 if the answer is correct, or the last number found is the reference, else 0."""
     if _correctness(completion, reference):
         return 1.0
     _, thought, rest = completion.partition("</think>")
@@ -161,7 +162,7 @@ def _flexible(completion: str, reference: Reference) -> float:
 
 
 def _last_number(text: str) -> Decimal | None:
-    """The last number in a text, as people and LaTeX write numbers."""
+    """Return the last number in a text, in plain or LaTeX notation; None without a number."""
     found = None
     for match in _NUMBER_IN_TEXT.finditer(_THIN_SPACE.sub("", text.replace("{,}", ","))):
         found = match
@@ -176,8 +177,8 @@ def _read_row(row: Row, *, system: str = _SYSTEM) -> Problem:
     gold = answer.partition("####")[2].partition("####")[0].strip()
     if not gold:
         raise DataError(
-            "column 'answer' must end in '####' and the final answer, as in '… #### 72'; "
-            f"it ends in {answer[-40:]!r}"
+            "column 'answer' must end with '####' and the final answer, as in '… #### 72'. "
+            f"It ends with {answer[-40:]!r}"
         )
     prompt = [
         {"role": "system", "content": system},
@@ -199,13 +200,13 @@ correctness_reward = binary(
     Example("<answer>$72.00</answer>", _72, 1.0),
     Example("<answer>2125</answer>", _COMMA, 1.0),
     Example("72", _72, 1.0),
-    Example("<answer>144/2</answer>", _72, 0.0),  # not worked out
+    Example("<answer>144/2</answer>", _72, 0.0),  # not evaluated
     Example("<answer>7,2</answer>", _72, 0.0),
     Example("<answer>72 eggs</answer>", _72, 0.0),
     Example("<answer>72</answer> or <answer>73</answer>", _72, 0.0),  # the last one counts
     Example("", _72, 0.0),
 )
-"""Binary."""
+"""1 if the answer equals the reference answer, else 0."""
 
 integer_reward = binary(
     "integer",
@@ -218,7 +219,7 @@ integer_reward = binary(
     Example("<answer>7²</answer>", _72, 0.0),
     Example("so it is 72", _72, 0.0),
 )
-"""Binary. The right number or a wrong one: that is the correctness reward's."""
+"""1 if the answer is written as an integer, correct or not, else 0."""
 
 format_reward = binary(
     "format",
@@ -231,7 +232,7 @@ format_reward = binary(
     Example("<answer>72</answer>", _72, 0.0),
     Example("<think>a</think>", _72, 0.0),
 )
-"""Binary. What the answer says is not its concern."""
+"""1 if the completion has the required format, whatever the answer is, else 0."""
 
 flexible_reward = binary(
     "flexible",
@@ -241,7 +242,7 @@ flexible_reward = binary(
     Example("<answer></answer> so it is 72", _72, 1.0),
     Example(r"That is \boxed{\$2{,}125}, of which she keeps 3.", _COMMA, 1.0),
     Example("60 + 12 = 72. She has **72** eggs.", _72, 1.0),
-    Example("<answer>71</answer>, or 72", _72, 0.0),  # what stands first in this list counts
+    Example("<answer>71</answer>, or 72", _72, 0.0),  # the answer tag comes before other places
     Example(r"72, or \boxed{71}", _72, 0.0),
     Example("72 eggs in 3 boxes", _72, 0.0),  # the last number
     Example("<think>72</think>", _72, 0.0),
@@ -250,10 +251,12 @@ flexible_reward = binary(
     Example("it is -72", _72, 0.0),
     Example("seventy-two", _72, 0.0),
 )
-"""Binary: a measure of the benchmark, and no reward of a recipe. The last number counts, whatever
-stands around it (of 144/2 it is 2): of the last `<answer>` if it holds one, else of the last box,
-else of the text after the thinking. What correctness takes is right here, too. In lm-eval the
-filter flexible-extract of `gsm8k` takes the last number of the text always."""
+"""1 if the last number is the reference answer, whatever is around it, else 0.
+
+This is a measure of the benchmark, not a reward for recipes. The number is the last one in the last
+`<answer>`; if that has none, in the last box; else in the text after the thinking. For 144/2 it is
+2. Everything that the correctness reward accepts is accepted here as well. lm-eval's filter
+flexible-extract for `gsm8k` always takes the last number of the text."""
 
 TASK = Task(
     name="gsm8k",
@@ -263,7 +266,7 @@ TASK = Task(
     gold_completion=_gold_completion,
     bad_completion="I would rather not say.",
 )
-"""GSM8K with rewards that compare numbers."""
+"""The GSM8K task with rewards that compare numbers."""
 
 COMPATIBLE = replace(
     TASK,
@@ -295,4 +298,4 @@ COMPATIBLE = replace(
         ),
     ),
 )
-"""GSM8K with the published prompt and numbers."""
+"""The GSM8K task with the published prompt and reward values."""

@@ -1,18 +1,18 @@
-"""Finds texts that say nearly the same, in time that grows with the number of words.
+"""Finds near-duplicate texts, in time linear in the number of words.
 
-Two texts are alike if the Jaccard index of their sets of word 5-grams,
+Two texts are near-duplicates if the Jaccard index of their sets of word 5-grams,
 
     J(a, b) = |a ∩ b| / |a ∪ b|,
 
-is at least 0.8. Words are what is left of a text without punctuation, case and whitespace, in
-Unicode's compatible form; the signs of arithmetic count as words. Of fewer than five words all
-together are one 5-gram, so that short texts are alike only where their words are the same.
+is at least 0.8. Words are compared without punctuation, case and whitespace, in Unicode's NFKC
+form. Arithmetic signs count as words. A text with fewer than five words is a single 5-gram, so
+short texts are near-duplicates only if their words are equal.
 
-No pair of alike texts is missed by sampling: with the 5-grams of every text in one common order,
-rare ones first, two sets with J ≥ t share one of their first |a| - ⌈t·|a|⌉ + 1, and each pair that
-does is compared in full. There is one bound: a text is compared with at most 64 others, the first
-that have its rarest 5-grams. It matters only where more than 64 texts that are not alike share
-those: texts of one template.
+There is no sampling: if the 5-grams of all texts are sorted by a common order, rare ones first, two
+sets with J ≥ t share one of their first |a| - ⌈t·|a|⌉ + 1 5-grams. Each such pair is compared in
+full. There is one limit: a text is compared with at most 64 other texts, the first that share its
+rarest 5-grams. The limit matters only if more than 64 different texts share these 5-grams, such as
+texts made from one template.
 
 References:
     Bayardo et al. 2007, "Scaling up all pairs similarity search", WWW.
@@ -33,32 +33,32 @@ _Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _GRAM = 5
 _FIFTHS = 4
-"""Of five: the least Jaccard index, in whole numbers so that no rounding decides."""
+"""The minimum Jaccard index in fifths, as an integer to avoid rounding."""
 
 _MOST_TEXTS = 64
-"""That a text is compared with. Without a bound, time would grow with the square of the rows."""
+"""Maximum number of texts to compare with. Without it, time would be quadratic in the rows."""
 
 _WORD = re.compile(r"\w+|[-+*/^=<>]")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, as they are compared."""
+    """Return the normalized words of a text."""
     return _WORD.findall(normalize("NFKC", text).casefold())
 
 
 def find_alike(
     texts: Sequence[str], kinds: Sequence[Hashable] = (), *, known: int | None = None
 ) -> list[int | None]:
-    """For each text the first earlier one that it is like, which is like none before it.
+    """Return, for each text, the index of the first earlier text that it nearly repeats, or None.
+
+    The earlier text is never a near-duplicate itself.
 
     Args:
-        texts: In order.
-        kinds: One per text; texts of different kinds are never alike. Empty: all of one kind.
-        known: The first so many are what the others are compared with, and nothing else. None:
-            every text is compared with those before it that are like none themselves.
-
-    Returns:
-        The other text's place, or None; always None for the known ones.
+        texts: The texts, in order.
+        kinds: One value per text. Texts with different values are never near-duplicates. Empty: all
+            texts have the same kind.
+        known: Compare every later text only with the first `known` texts, whose own result is None.
+            None: compare every text with all earlier texts that are not near-duplicates.
     """
     grams, ends = _ordered_grams(map(words, texts))
     index = _Index(grams, ends, kinds or [None] * len(texts))
@@ -72,9 +72,10 @@ def find_alike(
 
 
 def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]:
-    """Every text's distinct 5-grams as numbers, the rarest of the corpus first; and their ends.
+    """Return the distinct 5-grams of all texts as numbers, and the end index of each text.
 
-    A 5-gram that a single text has gets a negative number: it leads to no other text.
+    Within a text, the rarest 5-grams come first. A 5-gram that occurs in only one text gets a
+    negative number, because it cannot lead to another text.
     """
     numbers: dict[str, int] = {}
     hashes: list[int] = []
@@ -82,7 +83,7 @@ def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]
     for text in texts:
         ids = [numbers.setdefault(word, len(numbers)) for word in text]
         shifted = [ids[i:] for i in range(_GRAM)]
-        # Python hashes tuples of integers in 64 bits, alike in every process.
+        # Python hashes a tuple of integers to the same 64 bits in every process.
         own = {hash(gram) for gram in zip(*shifted, strict=False)} or {hash(tuple(ids))}
         hashes.extend(own)
         lengths.append(len(own))
@@ -96,7 +97,7 @@ def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]
 
 
 class _Index:
-    """Texts that were added, by their rare 5-grams."""
+    """Stores the added texts by their rare 5-grams."""
 
     def __init__(self, grams: _Numbers, ends: list[int], kinds: Sequence[Hashable]) -> None:
         self._grams, self._starts, self._ends, self._kinds = grams, [0, *ends], ends, kinds
@@ -104,7 +105,7 @@ class _Index:
         self._same: dict[tuple[Hashable, bytes], int] = {}
 
     def first_like(self, i: int) -> int | None:
-        """The first text added that text i is like."""
+        """Return the first added text that text i nearly repeats; None if there is none."""
         kind = self._kinds[i]
         same = self._same.get((kind, self._bytes(i)))
         if same is not None:
@@ -119,7 +120,7 @@ class _Index:
         return next((j for j in sorted(near) if self._alike(own, j)), None)
 
     def add(self, i: int) -> None:
-        """From now on, texts can be like text i."""
+        """Add text i to the texts that later texts are compared with."""
         kind = self._kinds[i]
         self._same.setdefault((kind, self._bytes(i)), i)
         for gram in self._rare(i):
@@ -147,16 +148,16 @@ class _Index:
 
 
 def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
-    """For each problem the earlier one that it repeats, or None.
+    """Return, for each problem, the index of the earlier problem that it nearly repeats, or None.
 
-    It repeats one if the same answer is wanted (but for case, whitespace and a full stop), and what
-    the user said in all turns is nearly the same: the Jaccard index of the sets of word 5-grams is
-    at least 0.8. Case, punctuation and whitespace do not matter. A problem that repeats another
-    counts for nothing further: whoever takes them out keeps the first of each.
+    A problem repeats another if both have the same answer (ignoring case, whitespace and a full
+    stop) and nearly the same user text over all turns: the Jaccard index of the sets of word
+    5-grams is at least 0.8. Case, punctuation and whitespace are ignored. To remove near-duplicates
+    and keep the first of each, drop every problem whose result is not None.
 
     Args:
-        problems: Of one task, in order; their `asked` and `answer` are compared. What is asked
-            without any word is like nothing.
+        problems: Problems of one task, in order. Their `asked` and `answer` are compared. A problem
+            without any word is never a near-duplicate.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [
@@ -169,14 +170,14 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
 
 
 def overlaps(problems: Sequence[Problem], tests: Sequence[Problem]) -> list[int | None]:
-    """For each problem the test that it gives away, or None.
+    """Return, for each training problem, the index of the test problem that it leaks, or None.
 
-    It does if one turn of its user, or all together, is nearly the same as that of the test, as
-    `near_duplicates` has it, whatever answer is wanted.
+    A problem leaks a test if one user turn, or all turns together, nearly repeats that of the test
+    (see `near_duplicates`). The answers are not compared.
 
     Args:
-        problems: What is to be trained on.
-        tests: What is to be tested on.
+        problems: Problems to train on.
+        tests: Problems to test on.
     """
     known = [(text, i) for i, test in enumerate(tests) for text in _texts(test)]
     asked = [(text, i) for i, problem in enumerate(problems) for text in _texts(problem)]

@@ -1,12 +1,14 @@
-r"""Maths with a length limit: a right answer in `\boxed{}`, in few tokens.
+r"""Maths with a length limit: a correct answer in `\boxed{}`, in few tokens.
 
-A completion is reasoning that ends in the answer in a box; a model that thinks in `<think>` puts
-the box after it. Rewards, in this order, each in {0, 1}:
+A completion is reasoning followed by the answer in a box. If the model thinks in `<think>`, the box
+comes after it. The rewards, in order, each in {0, 1}:
 
-- **correctness**: the answer in the last box equals the row's, as mathematics
-  (`gdpo.rewards.maths.maths_answer`);
-- **length**: at most 4,000 tokens (`gdpo.rewards.length.token_limit`). Another limit, and a length
-  that counts only where the answer is right (the paper's Eq. 8), are the recipe's:
+- **correctness**: the answer in the last box equals the reference answer mathematically
+  (`gdpo.rewards.maths.maths_answer`).
+- **length**: at most 4,000 tokens (`gdpo.rewards.length.token_limit`).
+
+To use another limit, or to count the length only if the answer is correct (the paper's Eq. 8),
+write this in the recipe:
 
 ```yaml
 rewards:
@@ -14,18 +16,21 @@ rewards:
   - {name: token_limit, options: {limit: 2000}, gate: {on: correctness, at_least: 1}}
 ```
 
-Rows are those of DeepScaleR, MATH, MATH-500, AIME and most others: `problem` with `answer`, or with
-a `solution` that holds the answer in its last box; `question` with `answer` is GSM8K's shape, whose
-answer stands after "####", and `question` with a list `final_answer` is OlympiadBench's, whose
-answers are joined by commas: their order does not matter. Its `unit` and `error` (a tolerance, in
-a few rows) are not looked at. Where the answer is missing (MATH has four such rows), or math-verify
-cannot read it, correctness does not apply: `gdpo check` counts these rows, and an evaluation names
-them and counts them as wrong.
+The task reads rows of DeepScaleR, MATH, MATH-500, AIME and most other maths datasets:
 
-The prompt is the problem and DeepSeek-R1's request for a box, and no system message: that is how
-the models of the paper's runs were made to be asked.
+- `problem` with `answer`, or with a `solution` whose last box holds the answer.
+- `question` with `answer`, as in GSM8K, where the answer follows "####".
+- `question` with a list `final_answer`, as in OlympiadBench. Its answers are joined by commas, and
+  their order does not matter. The columns `unit` and `error` (a tolerance, in a few rows) are
+  ignored.
 
-It needs the extra `math`.
+If the answer is missing (in four rows of MATH) or math-verify cannot read it, correctness does not
+apply. `gdpo check` counts these rows. An evaluation names them and counts them as wrong.
+
+The prompt is the problem followed by DeepSeek-R1's request for a box, without a system message.
+DeepSeek-R1's usage notes, which apply to the models of the paper's runs, recommend this form.
+
+The task needs the extra `math`.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2.
@@ -61,8 +66,8 @@ def _answer(row: Row) -> str | None:
         solved = boxed(text_at(row, "solution"))
         if not solved:
             raise DataError(
-                r"column 'solution' must hold the answer in \boxed{}, or the row a column "
-                f"'answer'; it ends in {describe(text_at(row, 'solution')[-40:])}"
+                r"column 'solution' must contain the answer in \boxed{}, or the row must have a "
+                f"column 'answer'. It ends with {describe(text_at(row, 'solution')[-40:])}"
             )
         return solved
     if answer is None or answer == "":
@@ -72,7 +77,7 @@ def _answer(row: Row) -> str | None:
 
 
 def _joined(answers: Any) -> str | None:
-    """OlympiadBench: a list with one text, now and then more."""
+    """Join the answers of an OlympiadBench row: a list with usually one text."""
     texts = [] if answers is None else texts_in(answers, "final_answer")
     return ", ".join(text.strip() for text in texts) or None
 
@@ -96,4 +101,4 @@ TASK = Task(
     bad_completion="I would rather not say.",
     judges_every_row=("correctness",),
 )
-"""Maths with a length limit."""
+"""The maths task with a length limit."""

@@ -1,4 +1,4 @@
-"""Reads rows: from a local file, or from the Hugging Face Hub by name."""
+"""Reads rows from a local file, or from a dataset on the Hugging Face Hub."""
 
 import gzip
 import json
@@ -19,19 +19,19 @@ from gdpo.tasks.task import Problem, Row, Task
 _ROLES = ("system", "user", "assistant")
 
 _SHOWN = 60
-"""Characters of a wrong value that a message shows."""
+"""Number of characters of a wrong value that a message shows."""
 
 
 def without_arrays(value: Any) -> Any:
-    """Return a row or a value of one as JSON has it: a data frame makes arrays of lists.
+    """Return a row or a value in JSON types. Data frames turn lists into arrays.
 
     Raises:
-        DataError: It is nested too deeply.
+        DataError: If the value is nested too deeply.
     """
     try:
         return _without_arrays(value)
     except RecursionError as error:
-        raise DataError("a row is nested too deeply to be read") from error
+        raise DataError("a row is nested too deeply to be read. Flatten or remove it") from error
 
 
 def _without_arrays(value: Any) -> Any:
@@ -43,21 +43,25 @@ def _without_arrays(value: Any) -> Any:
 
 
 def text_at(row: Mapping[str, Any], *path: str) -> str:
-    """The text in a column, or deeper inside it: `path` is the column, then the keys below it.
+    """Return the text in a column, or at a key inside the column.
+
+    Args:
+        row: The row.
+        *path: The column, then the keys inside it.
 
     Raises:
-        DataError: A key is missing, or what is there is no text or only whitespace.
+        DataError: If a key is missing, or the value is not text or only whitespace.
     """
     place, value = ".".join(path), value_at(row, *path)
     if not isinstance(value, str):
         raise DataError(f"column {place!r} must hold text, got {describe(value)}")
     if not value.strip():
-        raise DataError(f"column {place!r} is empty; it must hold text")
+        raise DataError(f"column {place!r} is empty. It must hold text")
     return value
 
 
 def value_at(row: Mapping[str, Any], *path: str) -> Any:
-    """What stands in a column, or deeper inside it; None where the last key is missing."""
+    """Return the value in a column, or at a key inside it; None if the last key is missing."""
     value: Any = row
     for key in path:
         value = mapping_of(value, ".".join(path)).get(key)
@@ -65,22 +69,22 @@ def value_at(row: Mapping[str, Any], *path: str) -> Any:
 
 
 def texts_in(value: Any, column: str) -> list[str]:
-    """The value as a list of texts, or a DataError that names the column."""
+    """Return the value if it is a list of texts, else raise a DataError that names the column."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise DataError(f"column {column!r} must hold a list of texts, got {describe(value)}")
     return value
 
 
 def json_in(text: str, column: str) -> Any:
-    """What a column holds as JSON text, or a DataError that names the column."""
+    """Parse JSON text of a column, or raise a DataError that names the column."""
     return _parsed(text, f"column {column!r}")
 
 
 def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
-    """The chat messages in a column.
+    """Return the chat messages in a column.
 
     Raises:
-        DataError: It holds no list of messages, or one has no role or content.
+        DataError: If the column does not hold a list of messages, or one has no role or content.
     """
     value = row.get(column)
     if not isinstance(value, list) or not value:
@@ -104,14 +108,14 @@ def _message(value: Any, place: str) -> dict[str, str]:
 
 
 def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
-    """The value as an object, or a DataError that names the column."""
+    """Return the value if it is an object, else raise a DataError that names the column."""
     if not isinstance(value, Mapping):
-        raise DataError(f"column {place!r} must lie in an object, got {describe(value)}")
+        raise DataError(f"column {place!r} must be inside an object, got {describe(value)}")
     return value
 
 
 def describe(value: Any) -> str:
-    """What a value is, for a message: nothing, or its type and its beginning."""
+    """Describe a value for a message: "nothing", or its type and its first characters."""
     if value is None:
         return "nothing"
     shown = repr(value)
@@ -124,11 +128,11 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
-    """What kept the Hub from answering a question; None: it answered.
+    """Return the error that prevents a connection to the Hub; None if the Hub responds.
 
     Args:
-        name: A repository's. Of what can be none, nothing is asked.
-        file: One that it may hold.
+        name: Name of a repository. If it is not a valid name, the Hub is not contacted.
+        file: A file that the repository may contain.
         kind: `model` or `dataset`.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
@@ -138,16 +142,16 @@ def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
         return None
     try:
         get_hf_file_metadata(hf_hub_url(name, file, repo_type=kind), timeout=_TIMEOUT_S)
-    except HfHubHTTPError:  # an answer, too: there is no such file, or nobody is logged in
+    except HfHubHTTPError:  # the Hub responded: the file is missing, or needs a login
         return None
-    except Exception as error:  # noqa: BLE001 (libraries of the network, each with errors of its own)
+    except Exception as error:  # noqa: BLE001 (network libraries raise many kinds of errors)
         return error
     return None
 
 
 @contextmanager
 def from_cache_alone() -> Generator[None]:
-    """Let the libraries of the Hub take what is kept here, without tries to reach it."""
+    """Make the Hub's libraries read only their local cache, without network access."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -159,32 +163,32 @@ def from_cache_alone() -> Generator[None]:
 
 
 _Placed: TypeAlias = tuple[str, dict[str, Any]]
-"""A row, and the words that say where it stands: `rows.jsonl, line 3`."""
+"""The location of a row for messages (such as `rows.jsonl, line 3`), and the row."""
 
 _FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz", ".zst", ".yaml")
-"""With the readable ones: what no dataset of the Hub ends in."""
+"""Endings that mark a source as a file, in addition to the readable ones."""
 
 _NAMED = 5
-"""Files or rows that a message names, at most."""
+"""Maximum number of files or rows that a message names."""
 
 
 def load_rows(
     source: str | Path, *, subset: str | None = None, split: str = "train", limit: int | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of a file or of a dataset on the Hub.
+    """Return the rows of a file or of a dataset on the Hub.
 
     Args:
-        source: A file that ends in .jsonl, .json or .parquet (.jsonl.gz and .json.gz too), or the
-            name of a dataset on the Hub, such as `openai/gsm8k`. What exists as a file, or looks
-            like one, is a file.
-        subset: The Hub dataset's configuration, such as `main`. A file has none: not looked at.
-        split: The Hub dataset's split. Not looked at for a file either.
-        limit: Read this many rows, from the first on. None: all of them.
+        source: A file that ends in .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or the name of a
+            dataset on the Hub, such as `openai/gsm8k`. A source that exists as a file or looks like
+            a file name is a file.
+        subset: Configuration of the Hub dataset, such as `main`. Ignored for a file.
+        split: Split of the Hub dataset. Ignored for a file.
+        limit: Read only the first N rows. None: read all rows.
 
     Raises:
-        ConfigError: `limit` is below 1.
-        DataError: The file or dataset is not there, cannot be read or has no rows.
-        MissingExtraError: A dataset of the Hub is named, and `datasets` is not installed.
+        ConfigError: If `limit` is below 1.
+        DataError: If the file or dataset is missing, cannot be read or has no rows.
+        MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
     """
     return [row for _, row in _placed_rows(source, subset=subset, split=split, limit=limit)]
 
@@ -198,21 +202,22 @@ def load_problems(
     limit: int | None = None,
     keep: Callable[[Row], bool] | None = None,
 ) -> list[Problem]:
-    """The rows of a file or of a dataset on the Hub, as a task reads them.
+    """Read the rows of a file or of a dataset on the Hub with a task.
 
     Args:
-        task: What reads the rows.
-        source: As for `load_rows`, and so are the others.
-        subset: The Hub dataset's configuration.
-        split: The Hub dataset's split.
-        limit: Read this many rows, from the first on.
-        keep: Which rows are meant; the others are not read, nor counted. None: all.
+        task: The task that reads the rows.
+        source: File or name of a Hub dataset (see `load_rows`).
+        subset: Configuration of the Hub dataset.
+        split: Split of the Hub dataset.
+        limit: Read only the first N rows. None: read all rows.
+        keep: Function that selects rows. Other rows are skipped and do not count towards `limit`.
+            None: use all rows.
 
     Raises:
-        ConfigError: `limit` is below 1.
-        DataError: As for `load_rows`; or rows lack a column, or hold a value that the task cannot
-            use. The message counts them, and names the first ones and the column.
-        MissingExtraError: A dataset of the Hub is named, and `datasets` is not installed.
+        ConfigError: If `limit` is below 1.
+        DataError: If the rows cannot be loaded (see `load_rows`), lack a column, or hold a value
+            that the task cannot use. The message counts these rows and names the first ones.
+        MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
     """
     rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)
     problems: list[Problem] = []
@@ -228,7 +233,7 @@ def load_problems(
 
 
 def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> DataError:
-    """One error that counts the rows that cannot be used and names the first."""
+    """Return one error that counts the rows that cannot be used and names the first ones."""
     if len(mistakes) == 1:
         return mistakes[0]
     named = "".join(f"\n- {mistake}" for mistake in mistakes[:_NAMED])
@@ -248,28 +253,35 @@ def _problem(task: Task, place: str, row: dict[str, Any]) -> Problem:
 
 
 def _check_unicode(problem: Problem) -> None:
-    """JSON can hold half a character (a lone surrogate), which no tokenizer and no file takes."""
+    """Raise a DataError if a text has a lone surrogate.
+
+    JSON can contain half of a character, which tokenizers and files do not accept.
+    """
     try:
         json.dumps([problem.prompt, dict(problem.reference)], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise DataError(
-            f"a text holds {half!r}, which is half a character: write it as UTF-8, or remove it"
+            f"a text contains {half!r}, which is half a character (a lone surrogate). Write the "
+            "whole character in UTF-8, or remove it"
         ) from error
 
 
 def _lacking(task: Task, row: Mapping[str, Any]) -> str:
-    """Which columns a row lacks of the set that it comes nearest to."""
+    """Describe the missing columns of a row, for the accepted set that it matches best."""
     nearest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
     missing = [column for column in nearest if column not in row]
     allowed = " or ".join(f"({', '.join(columns)})" for columns in task.columns)
     near = {column: get_close_matches(column, row, n=1) for column in missing}
     hints = [
-        f"its {found[0]!r} may be meant as {column!r}" for column, found in near.items() if found
+        f"rename {found[0]!r} to {column!r} if it is this column"
+        for column, found in near.items()
+        if found
     ]
     return (
-        f"task {task.name!r} needs column {', '.join(map(repr, missing))}, and the row has: "
-        f"{', '.join(row) or 'none'}. Allowed: {allowed}" + "".join(f"; {hint}" for hint in hints)
+        f"task {task.name!r} needs column {', '.join(map(repr, missing))}, which is missing. The "
+        f"row has: {', '.join(row) or 'no columns'}. Allowed: {allowed}"
+        + "".join(f"; {hint}" for hint in hints)
     )
 
 
@@ -282,7 +294,7 @@ def _placed_rows(
     keep: Callable[[Row], bool] | None = None,
 ) -> list[_Placed]:
     if limit is not None and limit < 1:
-        raise ConfigError(f"limit must be at least 1, or not given for all rows; got {limit}")
+        raise ConfigError(f"limit must be at least 1, got {limit}. Omit it to read all rows")
     if _is_file(source):
         rows = _file_rows(Path(source).expanduser())
     else:
@@ -290,9 +302,7 @@ def _placed_rows(
     meant = rows if keep is None else (placed for placed in rows if keep(placed[1]))
     found = list(islice(meant, limit))
     if not found:
-        raise DataError(
-            f"{source} has no rows" + (" of the kind that is asked for" if keep else "")
-        )
+        raise DataError(f"{source} has no rows" + (" of the requested kind" if keep else ""))
     return found
 
 
@@ -308,15 +318,14 @@ def _is_file(source: str | Path) -> bool:
 def _file_rows(path: Path) -> Iterator[_Placed]:
     read = next((r for ending, r in _READERS.items() if path.name.lower().endswith(ending)), None)
     if not path.exists():
-        raise DataError(f"there is no file {path}: {_nearby(path)}")
+        raise DataError(f"file {path} does not exist; {_nearby(path)}")
     if path.is_dir():
         inside = sorted(p.name for p in path.iterdir() if _ends_readably(p))[:_NAMED]
-        raise DataError(
-            f"{path} is a folder; name one file in it: {', '.join(inside) or 'none fits'}"
-        )
+        shown = ", ".join(inside) or f"it has no file that ends in {', '.join(_READERS)}"
+        raise DataError(f"{path} is a folder. Name one file in it: {shown}")
     if read is None:
         raise DataError(
-            f"{path}: a file of rows ends in {', '.join(_READERS)}; "
+            f"{path}: the name of a file of rows must end in {', '.join(_READERS)}; "
             f"got {path.suffix or 'no ending'!r}"
         )
     try:
@@ -324,7 +333,7 @@ def _file_rows(path: Path) -> Iterator[_Placed]:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8: {error}") from error
+        raise DataError(f"{path} is not valid UTF-8: {error}. Save it as UTF-8") from error
 
 
 def _ends_readably(path: Path) -> bool:
@@ -332,12 +341,12 @@ def _ends_readably(path: Path) -> bool:
 
 
 def _nearby(path: Path) -> str:
-    """What is there instead of a missing file."""
+    """Describe what exists instead of a missing file."""
     if not path.parent.is_dir():
-        return f"there is no folder {path.parent} either"
+        return f"the folder {path.parent} does not exist either"
     names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
     near = get_close_matches(path.name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
-    return f"the folder {path.parent.absolute()} holds {', '.join(near) or 'no file of rows'}"
+    return f"the folder {path.parent.absolute()} contains {', '.join(near) or 'no file of rows'}"
 
 
 def _open_text(path: Path) -> TextIO:
@@ -350,7 +359,7 @@ def _parsed(text: str, place: str, hint: str = "") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place} is no JSON: {error}{hint}") from error
+        raise DataError(f"{place} is not valid JSON: {error}{hint}") from error
 
 
 def _as_row(value: Any, place: str) -> _Placed:
@@ -377,7 +386,7 @@ def _json_rows(path: Path) -> Iterator[_Placed]:
         text = file.read()
     if not text.strip():
         return
-    hint = ". If it holds one object per line, end its name in .jsonl"
+    hint = ". If the file has one object per line, rename it to end in .jsonl"
     value = _parsed(text, str(path), hint)
     if not isinstance(value, list):
         raise DataError(f"{path} must hold a list of rows, got {describe(value)}{hint}")
@@ -392,7 +401,7 @@ def _parquet_rows(path: Path) -> Iterator[_Placed]:
             batches = file.iter_batches(batch_size=256)
             yield from _numbered(str(path), (row for batch in batches for row in batch.to_pylist()))
     except ArrowException as error:
-        raise DataError(f"{path} is no parquet file that can be read: {error}") from error
+        raise DataError(f"{path} cannot be read as a parquet file: {error}") from error
 
 
 _READERS: dict[str, Callable[[Path], Iterator[_Placed]]] = {
@@ -413,10 +422,10 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
     try:
         with from_cache_alone() if unreachable else nullcontext():
             return datasets.load_dataset(name, subset, split=split)
-    except Exception as error:  # four libraries meet here, each with errors of its own
+    except Exception as error:  # four libraries raise many kinds of errors here
         why = unreachable or error
         raise DataError(
             f"dataset {name!r} (subset {subset or 'default'}, split {split!r}) cannot be loaded "
             f"from the Hub: {type(why).__name__}: {why}. Check the three names and the "
-            f"connection; a local file works too: give its path, ending in {', '.join(_READERS)}"
+            f"connection, or use a local file that ends in {', '.join(_READERS)}"
         ) from error

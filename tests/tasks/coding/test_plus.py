@@ -148,10 +148,10 @@ MBPP = {"text": "Halve.", "test_list": ["assert half(1) == 0.5"], "code": "half 
 @pytest.mark.parametrize(
     ("name", "row", "said"),
     [
-        ("humaneval_plus", HUMANEVAL, "is not EvalPlus's"),
-        ("humaneval_plus", {**HUMANEVAL, "base_input": [[1]]}, "is of a release file"),
-        ("mbpp_plus", MBPP, "is not EvalPlus's"),
-        ("mbpp_plus", {"prompt": "Halve.", "plus_input": [[1]]}, "is of a release file"),
+        ("humaneval_plus", HUMANEVAL, "column 'test' .*humaneval_*plus"),
+        ("humaneval_plus", {**HUMANEVAL, "base_input": [[1]]}, "column 'base_input'"),
+        ("mbpp_plus", MBPP, "column 'test' .*humaneval_*plus"),
+        ("mbpp_plus", {"prompt": "Halve.", "plus_input": [[1]]}, "column 'plus_input'"),
     ],
 )
 def test_no_other_rows_are_scored_under_the_name_of_evalplus(name, row, said, tmp_path):
@@ -199,7 +199,7 @@ def test_the_paper_s_origins_of_programs_are_rows_of_one_file(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = [s.prompt[0]["content"] for s in problems(find_benchmark("taco", str(file)), 2)]
     assert asked == ["taco 0", "taco 1"]
-    with pytest.raises(DataError, match="no rows of the kind that is asked for"):
+    with pytest.raises(DataError, match="has no rows"):
         problems(find_benchmark("codeforces", str(file)), None)
     own = tmp_path / "own.jsonl"
     own.write_text(

@@ -149,7 +149,7 @@ def test_what_is_read_are_tests_and_survives_json(tests):
         (input_output_tests, apps("[" * 100_000), r"'input_output'"),
         (input_output_tests, apps("[]"), r"'input_output' .*got list"),
         (input_output_tests, apps({}), r"'input_output': .*inputs .*got nothing"),
-        (input_output_tests, apps({"inputs": [], "outputs": []}), r"no test"),
+        (input_output_tests, apps({"inputs": [], "outputs": []}), r"'input_output' .*'inputs'"),
         (input_output_tests, apps({**STDIO, "outputs": ["2"]}), r"2 inputs .*1 outputs"),
         (input_output_tests, apps({**STDIO, "outputs": ["2", 3]}), r"got int 3 in test 1"),
         (input_output_tests, apps({**CALLS, "inputs": [1, 2]}), r"arguments, got int 1"),
@@ -157,7 +157,7 @@ def test_what_is_read_are_tests_and_survives_json(tests):
         (input_output_tests, apps({**CALLS, "fn_name": 1}), r"'fn_name'"),
         (ground_truth_tests, {"reward_model": "x"}, r"'reward_model.ground_truth'"),
         (ground_truth_tests, eurus("{"), r"'reward_model.ground_truth'"),
-        (code_contests_tests, {}, r"no test"),
+        (code_contests_tests, {}, r"public_tests"),
         (code_contests_tests, {"public_tests": {"input": ["1"]}}, r"'public_tests': .*outputs"),
     ],
 )

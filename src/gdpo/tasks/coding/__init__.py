@@ -1,13 +1,13 @@
-"""Coding with three rewards: tests passed, a length, and no bug.
+"""Coding with three rewards: passed tests, length, and no bug.
 
-A completion holds a Python program (`gdpo.rewards.code.extract_code` says where); it runs in a
-sandbox against the tests of its row. Rewards, in this order:
+A completion contains a Python program (see `gdpo.rewards.code.extract_code`), which runs in the
+sandbox against the tests of its row. The rewards, in order:
 
-- **pass_rate** in [0, 1]: passed tests over all tests;
-- **length** in {0, 1}: at most 4,000 tokens;
-- **no_bug** in {0, 1}: it compiled, ran and stayed within its limits.
+- **pass_rate** in [0, 1]: passed tests divided by all tests.
+- **length** in {0, 1}: at most 4,000 tokens.
+- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits.
 
-The paper's length counts only where every test passes: gate it.
+In the paper, the length counts only if every test passes. Add a gate for this:
 
 ```yaml
 rewards:
@@ -16,14 +16,14 @@ rewards:
   - {name: no_bug}
 ```
 
-Rows are those of MBPP (both editions), HumanEval, EvalPlus (MBPP+ and HumanEval+),
-LeetCodeDataset, APPS, TACO, CodeContests and Eurus-2-RL's coding part, told apart by their columns;
-a file may mix them. Where a row brings a
-solution in Python, `gdpo check` runs it: it must pass.
+The task reads rows of MBPP (both editions), HumanEval, EvalPlus (MBPP+ and HumanEval+),
+LeetCodeDataset, APPS, TACO, CodeContests and the coding part of Eurus-2-RL. The dataset is detected
+from the columns, and a file may mix several. If a row contains a solution in Python, `gdpo check`
+runs it, and it must pass.
 
-Prompts are ours: the paper's are not published. Eurus-2-RL's rows bring theirs.
+The prompts are our own, because the paper's are not published. Rows of Eurus-2-RL contain prompts.
 
-It needs the extra `code`.
+The task needs the extra `code`.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.3.
@@ -44,4 +44,4 @@ TASK = Task(
     gold_completion=gold_completion,
     bad_completion="I would rather not say.",
 )
-"""Programs judged by the tests of their rows."""
+"""The coding task: programs are scored by the tests of their rows."""

@@ -1,19 +1,19 @@
-"""Rows of coding datasets as prompts, tests and, where there is one, a solution.
+"""Reads rows of coding datasets: the prompt, the tests and, if there is one, the solution.
 
-Each `…_tests` takes a row and returns what `gdpo.rewards.code` wants under `tests`, as JSON-like
+Each `…_tests` function takes a row and returns the `tests` of `gdpo.rewards.code` as JSON-like
 data, or raises a DataError that names the column:
 
-- `mbpp_tests`: MBPP, both editions;
-- `humaneval_tests`: HumanEval, and HumanEval+ (`plus.py`, which has MBPP+ too);
-- `leetcode_tests`: LeetCodeDataset;
-- `input_output_tests`: APPS, TACO;
-- `code_contests_tests`: CodeContests;
-- `ground_truth_tests`: Eurus-2-RL (APPS, TACO, CodeContests and Codeforces in one shape).
+- `mbpp_tests`: MBPP, both editions.
+- `humaneval_tests`: HumanEval, and HumanEval+ (see `plus.py`, which also reads MBPP+).
+- `leetcode_tests`: LeetCodeDataset.
+- `input_output_tests`: APPS, TACO.
+- `code_contests_tests`: CodeContests.
+- `ground_truth_tests`: Eurus-2-RL (APPS, TACO, CodeContests and Codeforces in one format).
 
-What the tests need beside the program comes from the row where the row has it: a program that could
-bring its own `poly` would choose what its answer is measured with.
+Helpers that the tests need are taken from the row if it has them. If a program could supply its own
+`poly`, it would control how its answer is measured.
 
-No row's time limit is read: it is meant per test, and for compiled languages.
+Time limits of rows are ignored, because they apply to one test and to compiled languages.
 """
 
 import ast
@@ -36,11 +36,11 @@ from gdpo.tasks.rows import (
 from gdpo.tasks.task import Problem, Row
 
 TestsOfRow: TypeAlias = dict[str, Any]
-"""`kind` and what that kind needs."""
+"""The tests of a row: `kind`, and the keys that this kind needs."""
 
 _PARTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON3 = 3
-"""What CodeContests calls the language."""
+"""The code of Python 3 in CodeContests."""
 
 _STREAMS = "The program reads from standard input and writes to standard output."
 _REQUEST = (
@@ -50,14 +50,14 @@ _REQUEST = (
 
 
 def mbpp_tests(row: Row) -> TestsOfRow:
-    """MBPP: every assert of `test_list` is a test.
+    """Return the tests of an MBPP row. Every assert in `test_list` is a test.
 
-    `test_imports` (the sanitized edition) and `test_setup_code` become the setup. In tasks 367 and
-    927 it builds on a class `Node` that only the reference solution defines: other programs fail.
+    `test_imports` (sanitized edition) and `test_setup_code` become the setup. In rows 367 and 927
+    the setup needs a class `Node` that only the reference solution defines, so other programs fail.
     """
     statements = texts_in(row.get("test_list"), "test_list")
     if not statements:
-        raise DataError("column 'test_list' is empty: a program needs at least one test")
+        raise DataError("column 'test_list' is empty. It must hold at least one test")
     for i, statement in enumerate(statements):
         parsed(statement, f"test_list[{i}]")
     imports = texts_in(row.get("test_imports") or [], "test_imports")
@@ -67,23 +67,23 @@ def mbpp_tests(row: Row) -> TestsOfRow:
 
 
 def humaneval_tests(row: Row) -> TestsOfRow:
-    """HumanEval: every assert that `check(candidate)` reaches is a test.
+    """Return the tests of a HumanEval row. Every assert that `check(candidate)` reaches is a test.
 
-    The setup is what stands in the prompt beside the wanted function: imports, and the helpers that
-    some tests use (`poly`, `encode_cyclic`, `encode_shift`).
+    The setup is everything in the prompt except the function to be written: imports, and helpers
+    that some tests use (`poly`, `encode_cyclic`, `encode_shift`).
     """
     entry_point, prompt = text_at(row, "entry_point"), text_at(row, "prompt")
     tree = parsed(prompt, "prompt")
     beside = [node for node in tree.body if getattr(node, "name", None) != entry_point]
     if len(beside) == len(tree.body):
-        raise DataError(f"column 'prompt' must hold the beginning of the function {entry_point!r}")
+        raise DataError(f"column 'prompt' must contain the start of the function {entry_point!r}")
     code, setup = _code_at(row, "test", "check"), ast.unparse(ast.Module(beside, []))
     code = plus_check(code) if is_plus(row) else code
     return {"kind": "check", "code": code, "entry_point": entry_point, "setup": setup}
 
 
 def leetcode_tests(row: Row) -> TestsOfRow:
-    """LeetCodeDataset: every assert of `check(candidate)` is a test; the setup is `prompt`."""
+    """Return the tests of a LeetCodeDataset row: the asserts of `check`, with `prompt` as setup."""
     code, setup = _code_at(row, "test", "check"), text_at(row, "prompt")
     parsed(setup, "prompt")
     entry_point = text_at(row, "entry_point")
@@ -91,28 +91,33 @@ def leetcode_tests(row: Row) -> TestsOfRow:
 
 
 def input_output_tests(row: Row) -> TestsOfRow:
-    """APPS and TACO: `input_output` holds `inputs` and `outputs`, as an object or as JSON text.
+    """Return the tests of an APPS or TACO row.
 
-    With `fn_name`, each input is a list of arguments and each output the value to return. The
-    function may be a method of a class `Solution`, as these rows' starter code has it, or stand
-    alone. Three habits of these rows are undone, for whole rows only:
+    `input_output` holds `inputs` and `outputs`, as an object or as JSON text. With `fn_name`, each
+    input is a list of arguments, and each output is the value to return. The function may be a
+    method of a class `Solution`, as in the starter code of these rows, or a plain function. Three
+    conventions of these rows are reversed:
 
-    - if every output is a list of one item, that item is the value (the published evaluator takes
-      either; here a function that must return a list of one item each time would be misread);
-    - an object whose keys are all whole numbers has them as numbers, which JSON cannot say;
-    - standard input given as a list of lines is joined.
+    - If every output of a row is a list with one item, the item is the expected value. The
+      published evaluator accepts both. Here, a function that always returns a list with one item
+      would be read wrongly.
+    - If all keys of an object are whole numbers, they become integers, which JSON keys cannot be.
+    - Standard input that is a list of lines is joined.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")
 
 
 def ground_truth_tests(row: Row) -> TestsOfRow:
-    """Eurus-2-RL: `reward_model.ground_truth` holds what `input_output` holds in APPS."""
+    """Return the tests of an Eurus-2-RL row.
+
+    `reward_model.ground_truth` has the format of `input_output` in APPS.
+    """
     place = "reward_model.ground_truth"
     return _inputs_outputs(_object_at(row, "reward_model", "ground_truth"), place)
 
 
 def code_contests_tests(row: Row) -> TestsOfRow:
-    """CodeContests: `public_tests`, `private_tests` and `generated_tests`, in this order."""
+    """Return the public, private and generated tests of a CodeContests row, in this order."""
     cases: list[list[str]] = []
     for part in _PARTS:
         if row.get(part) is not None:
@@ -120,7 +125,7 @@ def code_contests_tests(row: Row) -> TestsOfRow:
             cases += _stdio_cases(held.get("input"), held.get("output"), part)
     if not cases:
         raise DataError(
-            f"the row has no test: one of the columns {', '.join(_PARTS)} must hold one"
+            f"the row has no tests. At least one of the columns {', '.join(_PARTS)} must hold tests"
         )
     return {"kind": "stdio", "cases": cases}
 
@@ -130,7 +135,7 @@ def _inputs_outputs(held: Mapping[str, Any], place: str) -> TestsOfRow:
     read = _stdio_cases if stdio else _call_cases
     cases = read(held.get("inputs"), held.get("outputs"), place)
     if not cases:
-        raise DataError(f"column {place!r} holds no test: 'inputs' is empty")
+        raise DataError(f"column {place!r} has no tests, because 'inputs' is empty. Add a test")
     if stdio:
         return {"kind": "stdio", "cases": cases}
     name = text_at(held, "fn_name")
@@ -171,7 +176,7 @@ def _call_cases(inputs: Any, outputs: Any, place: str) -> list[list[Any]]:
 
 
 def _keyed(value: Any) -> Any:
-    """An object with its whole numbers as keys again; anything else as it is."""
+    """Turn keys into integers if all keys of an object are whole numbers."""
     if not isinstance(value, dict):
         return value
     whole = bool(value) and all(key.removeprefix("-").isdecimal() for key in value)
@@ -184,20 +189,21 @@ def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any,
             raise DataError(f"column {place!r}: its {name} must be a list, got {describe(value)}")
     if len(inputs) != len(outputs):
         raise DataError(
-            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs: one of each "
-            f"per test"
+            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. It must have "
+            f"one of each per test"
         )
     return list(enumerate(zip(inputs, outputs, strict=True)))
 
 
 def _object_at(row: Row, *path: str) -> Mapping[str, Any]:
-    """The object in a column, given as one or as JSON text."""
+    """Return the object in a column, which may also be JSON text."""
     place, value = ".".join(path), value_at(row, *path)
     if isinstance(value, str):
         value = json_in(value, place)
     if not isinstance(value, Mapping):
         raise DataError(
-            f"column {place!r} must hold an object, or one as JSON text, got {describe(value)}"
+            f"column {place!r} must hold an object, or an object as JSON text, got "
+            f"{describe(value)}"
         )
     return value
 
@@ -235,7 +241,7 @@ def _description(row: Row) -> str:
 
 
 def _first_of_list(row: Row) -> str | None:
-    """APPS and TACO: a list of programs, often as JSON text."""
+    """Return the first solution of an APPS or TACO row: a list of programs, often as JSON text."""
     held = row.get("solutions")
     if isinstance(held, str):
         held = json_in(held, "solutions") if held.strip() else []
@@ -244,7 +250,7 @@ def _first_of_list(row: Row) -> str | None:
 
 
 def _first_in_python(row: Row) -> str | None:
-    """CodeContests: languages and programs side by side."""
+    """Return the first Python solution of a CodeContests row: a list of languages and programs."""
     held = row.get("solutions")
     if not isinstance(held, Mapping):
         return None
@@ -254,12 +260,12 @@ def _first_in_python(row: Row) -> str | None:
 
 @dataclass(frozen=True)
 class _Shape:
-    """How the rows of a dataset are told, and what is read from them."""
+    """Describes how to detect rows of a dataset, and how to read them."""
 
     columns: tuple[str, ...]
     tests: Callable[[Row], TestsOfRow]
     problem: Callable[[Row], str] | None
-    """None: the row brings its messages under `prompt`."""
+    """Function that returns the problem text. None: the row holds chat messages in `prompt`."""
     solution: Callable[[Row], str | None]
 
 
@@ -292,10 +298,10 @@ COLUMNS = tuple(shape.columns for shape in _SHAPES)
 
 
 def read_row(row: Row) -> Problem:
-    """A prompt, the tests, and a program that should pass them, if the row has one.
+    """Return the prompt, the tests and, if the row has one, a solution.
 
     Raises:
-        DataError: A value cannot be used; the message names the column.
+        DataError: If a value cannot be used. The message names the column.
     """
     row = without_arrays(row)
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
@@ -311,6 +317,6 @@ def read_row(row: Row) -> Problem:
 
 
 def gold_completion(reference: Reference) -> str | None:
-    """The row's solution as an answer."""
+    """Return the row's solution as a completion; None without a solution."""
     solution = reference["solution"]
     return None if solution is None else f"<think>worked out</think>\n```python\n{solution}\n```"

@@ -1,13 +1,12 @@
-"""Reads the tests of EvalPlus's rows, HumanEval+ and MBPP+, as its data sets on the Hub have them.
+"""Reads the tests of EvalPlus rows (HumanEval+ and MBPP+) as published on the Hub.
 
-Their column `test` is a program that compares the function with expected values, hundreds of them,
-and imports numpy to compare floats with a tolerance. There is no numpy in the sandbox, and none is
-needed: what these programs use of it is a few lines of plain Python, which take its place. Nothing
-else of a row changes, so that what is wrong with a row stays wrong; only, each comparison counts as
-a test of its own.
+Their column `test` is a program that compares the function with hundreds of expected values. It
+imports numpy to compare floats with a tolerance. The sandbox has no numpy, so a few lines of plain
+Python replace the functions that these programs use. Otherwise the tests are unchanged, including
+their errors, except that each comparison counts as a separate test.
 
-Where the stand-in for numpy is stricter: sequences of unequal length, and a number and a sequence,
-are never close.
+The replacement is stricter than numpy in two cases: sequences of different lengths are never close,
+and a number is never close to a sequence.
 """
 
 import ast
@@ -43,53 +42,52 @@ class np:
 """
 
 PLUS_LIMITS = {"output_kb": 16 * 1024, "cpu_seconds": 10}
-"""Limits of EvalPlus's rows: the right answers of HumanEval+'s 15, 100 and 130 have up to 11 MiB,
-and those of 130 and 139 take 4 to 6 seconds of processor time on a busy machine."""
+"""Limits for EvalPlus rows. Correct answers to rows 15, 100 and 130 of HumanEval+ have up to
+11 MiB, and rows 130 and 139 take 4 to 6 seconds of processor time on a busy machine."""
 
 _RELEASE = ("base_input", "plus_input")
 
 _ALL_INPUTS = "zip(inputs, results)"
-"""In a program of EvalPlus that needs no numpy, as that of HumanEval/32."""
+"""Text in EvalPlus programs that do not need numpy, such as that of HumanEval/32."""
 
 
 def is_plus(row: Row) -> bool:
-    """Whether the column `test` of a row is one of EvalPlus's programs, which import numpy.
+    """Return whether the column `test` of a row is an EvalPlus program that imports numpy.
 
     Raises:
-        DataError: The row is one of EvalPlus's release files, whose `test` is not.
+        DataError: If the row is from an EvalPlus release file, which has no such program.
     """
     given = [column for column in _RELEASE if row.get(column) is not None]
     if given:
         raise DataError(
-            f"column {given[0]!r} is of a release file of EvalPlus, whose inputs are not read: "
-            f"its column 'test', if there is one, holds the few asserts of HumanEval alone. Take "
-            f"the rows whose 'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus "
-            f"on the Hub, or …-OriginFmt.jsonl.gz of the same release"
+            f"column {given[0]!r} shows that this row is from an EvalPlus release file in a format "
+            f"that is not supported: its column 'test' holds at most HumanEval's few asserts. Use "
+            f"rows whose 'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus on "
+            f"the Hub, or …-OriginFmt.jsonl.gz of the same release"
         )
     return isinstance(row.get("test"), str) and _NUMPY.search(row["test"]) is not None
 
 
 def runs_all_inputs(row: Row) -> bool:
-    """Whether a row's tests are EvalPlus's: True, or an error.
+    """Return True if a row's tests are those of EvalPlus, and raise an error otherwise.
 
     Raises:
-        DataError: They are those of HumanEval or MBPP, with which a score would mean another thing.
+        DataError: If the tests are those of HumanEval or MBPP, whose score means something else.
     """
     if is_plus(row) or _ALL_INPUTS in str(row.get("test")):
         return True
     raise DataError(
-        "a row's column 'test' is not EvalPlus's, which runs all inputs: these rows are "
-        "HumanEval's or MBPP's, whose benchmarks are humaneval and mbpp. Take "
-        "evalplus/humanevalplus or evalplus/mbppplus on the Hub, or …-OriginFmt.jsonl.gz of "
-        "EvalPlus's releases"
+        "column 'test' does not run EvalPlus's inputs. These rows are from HumanEval or MBPP: use "
+        "the benchmark humaneval or mbpp for them, or use rows of evalplus/humanevalplus or "
+        "evalplus/mbppplus on the Hub, or …-OriginFmt.jsonl.gz of an EvalPlus release"
     )
 
 
 def plus_check(code: str) -> str:
-    """HumanEval+'s `check(candidate)` without numpy, and with every comparison as a test.
+    """Return HumanEval+'s `check(candidate)` without numpy, with every comparison as a test.
 
     Args:
-        code: A column `test` that is Python.
+        code: Content of the column `test`, which must be Python.
     """
     lines = code.split("\n")
     for call in _comparisons(ast.parse(code)):
@@ -98,17 +96,17 @@ def plus_check(code: str) -> str:
 
 
 def mbpp_plus_tests(row: Row) -> dict[str, Any]:
-    """MBPP+: every comparison of `test` is a test.
+    """Return the tests of an MBPP+ row. Every comparison in `test` is a test.
 
     Raises:
-        DataError: The column is missing, is no Python or compares nothing.
+        DataError: If the column is missing, is not Python, or compares nothing.
     """
     code = text_at(row, "test")
     tree = parsed(code, "test")
     lines, name = code.split("\n"), _called(tree)
     for call in _comparisons(tree):
         _assert_line(lines, call)
-        # A program's function may be called `check`, or `sum`.
+        # The function's name may collide with `check`, or with a builtin such as `sum`.
         line = lines[call.lineno - 1]
         lines[call.lineno - 1] = line.replace(f"assertion({name}(", "assertion(candidate(", 1)
     return {
@@ -120,22 +118,22 @@ def mbpp_plus_tests(row: Row) -> dict[str, Any]:
 
 
 def parsed(code: str, column: str) -> ast.Module:
-    """What a column holds as Python, or a DataError that names the column."""
+    """Parse a column as Python, or raise a DataError that names the column."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in a row's texts, which nobody here mends
+            warnings.simplefilter("ignore")  # invalid escapes in the row's texts
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError(f"column {column!r} is no Python: {error}") from error
+        raise DataError(f"column {column!r} is not valid Python: {error}") from error
 
 
 def _called(tree: ast.Module) -> str:
-    """The function that MBPP+'s program compares, which it calls by its name."""
+    """Return the name of the function that an MBPP+ program compares."""
     for call in _comparisons(tree):
         if isinstance(compared := call.args[0], ast.Call):
             return ast.unparse(compared.func)
     raise DataError(
-        "column 'test' must compare what a function returns: assertion(f(*inp), exp, …)"
+        "column 'test' must compare a function's return value: assertion(f(*inp), exp, …)"
     )
 
 
@@ -144,7 +142,7 @@ def _without_numpy(lines: list[str]) -> str:
 
 
 def _comparisons(tree: ast.Module) -> list[ast.Call]:
-    """The calls of `assertion` that stand alone."""
+    """Return all calls of `assertion` that are statements."""
     calls = [n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)]
     return [
         call
@@ -157,7 +155,7 @@ def _comparisons(tree: ast.Module) -> list[ast.Call]:
 
 
 def _assert_line(lines: list[str], call: ast.Call) -> None:
-    """Make a call that raises into an assert, which is what counts as a test."""
+    """Turn a call that may raise into an assert, because only asserts count as tests."""
     first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
     lines[last] = f"{lines[last].rstrip()} is None"
     start = len(lines[first]) - len(lines[first].lstrip())
@@ -165,7 +163,7 @@ def _assert_line(lines: list[str], call: ast.Call) -> None:
 
 
 def _as_check(tree: ast.Module, lines: list[str]) -> list[str]:
-    """Definitions and imports as they are, and everything else in `check`."""
+    """Keep definitions and imports at the top level, and move everything else into `check`."""
     above: list[str] = []
     inside: list[str] = []
     for node in tree.body:
@@ -176,8 +174,8 @@ def _as_check(tree: ast.Module, lines: list[str]) -> list[str]:
         if defines:
             above += block
         else:
-            # Of a statement with a body, every line; of a long literal, whose texts may go over
-            # several lines, the first.
+            # Indent every line of a statement with a body. Otherwise indent only the first line,
+            # because a text in a literal may span several lines.
             whole = isinstance(node, ast.For | ast.While | ast.If | ast.With | ast.Try)
             inside += [f"    {line}" if whole or i == 0 else line for i, line in enumerate(block)]
     return [*above, "", "def check(candidate):", *inside]

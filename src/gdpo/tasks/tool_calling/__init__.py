@@ -1,61 +1,66 @@
 """Tool calling after ToolRL: think, then call tools, or respond, or both.
 
 A completion is `<think>…</think>`, then `<tool_call>…</tool_call>` with one JSON object per call,
-then `<response>…</response>`; which of the two the turn needs, the gold text says. Rewards, in this
-order:
+then `<response>…</response>`. The reference answer of the row determines which of the two fields
+are needed. The rewards, in order:
 
-- **format** in {0, 1}: the fields of the gold text are there, in its order, once each, around
-  nothing else;
-- **correctness** in [-3, 3]: overlap of tool names, of parameter names and of parameter values with
-  the gold calls.
+- **format** in {0, 1}: the completion has exactly the fields of the reference answer, in the same
+  order, with no text outside them.
+- **correctness** in [-3, 3]: overlap of tool names, parameter names and parameter values with the
+  calls of the reference answer.
 
-The task `tool_calling` departs from the published code (ToolRL's `rlla.py`) in the following;
-`tool_calling_compatible` gives its numbers to the last digit, and `None` where it raises.
+The task `tool_calling` differs from the published code (ToolRL's `rlla.py`) in the points below.
+`tool_calling_compatible` gives exactly the published numbers, and `None` where that code raises.
 
 Format:
 
-1. The thinking ends at the first `</think>`, and what is named inside it does not matter.
-   Published: a needed tag that is named in the thinking gives 0; a tag named in the thinking of the
-   gold text is needed; text between the first `</think>` and a later one passes.
-2. Any whitespace, or none, may stand around fields and inside them. Published: one newline between
-   fields, at least one after `<tool_call>` and before `</tool_call>`.
-3. A tag inside a JSON string is no tag. Published: it counts, and gives 0 if it is a needed one.
-4. A field must hold something that can be seen: spaces, control characters and characters of no
-   width are nothing. Published: empty ones get 1.
-5. No field may hold a tag, and there may be no field that the gold text does not have. Published:
-   only the tags of needed fields are counted, so a response may hold a `<tool_call>`.
-6. Order and number of the fields are the gold text's. Published: the calls first, one field each.
+1. The thinking ends at the first `</think>`, and may contain any tag. Published: a needed tag
+   inside the thinking gives 0; a tag inside the thinking of the reference answer counts as needed;
+   text between the first `</think>` and a later one passes.
+2. Any amount of whitespace is allowed around and inside fields. Published: one newline between
+   fields, and at least one after `<tool_call>` and before `</tool_call>`.
+3. A tag inside a JSON string does not count. Published: it counts, and a needed tag there gives 0.
+4. A field must have visible content. Spaces, control characters and characters of zero width do not
+   count. Published: empty fields get 1.
+5. A field must not contain a tag, and fields that the reference answer does not have are not
+   allowed. Published: only tags of needed fields are counted, so a response may contain a
+   `<tool_call>`.
+6. The order and number of fields must equal those of the reference answer. Published: the calls
+   first, one field each.
 
 Correctness:
 
-7. Where the gold text has no call, it does not apply (`None`). Published: 0 for every completion.
-8. Calls may be written over several lines, several to a line, with blank lines between them, and
-   as a JSON list. Published: -3.
-9. The calls are those of all closed `<tool_call>` fields after the thinking, and a field that is
-   not closed makes them unreadable. Published: those after the first `<tool_call>`, wherever it
-   stands, if a `</tool_call>` stands anywhere; so calls inside the thinking count, and calls of a
-   second field are free.
-10. Gold calls are assigned to written calls so that the sum is largest. Published: greedily, in
-    order.
-11. `true` is not 1. Published: Python's `True == 1`. (1 is 1.0 and "1" is neither, in both.)
-12. Every written call must have a name that is text and parameters that are an object, or the whole
-    completion gets -3. Published: only those that happen to be compared.
-13. `NaN` and `Infinity` are no JSON. Published: Python reads them.
-14. More than 256 calls (or than the gold text has, if that is more) get -3. Published: no bound, so
-    that a call for every possible value gets nearly everything.
-15. A gold text whose calls cannot be read is a DataError when the rows are read. Published: the run
-    stops at that row.
-16. An object with a key twice is no JSON, so that a call cannot have two names. Published: the last
-    one counts.
+7. If the reference answer has no call, the reward does not apply (`None`). Published: 0 for every
+   completion.
+8. Calls may span several lines, share a line, be separated by blank lines, or form a JSON list.
+   Published: -3.
+9. The calls are read from all closed `<tool_call>` fields after the thinking. A field that is not
+   closed makes them unreadable. Published: the calls after the first `<tool_call>` anywhere, if
+   there is a `</tool_call>` anywhere; so calls inside the thinking count, and calls in a second
+   field are ignored.
+10. Reference calls are assigned to written calls so that the total is largest. Published: greedily,
+    in order.
+11. `true` does not equal 1. Published: Python's `True == 1`. (In both, 1 equals 1.0 but not "1".)
+12. Every written call must have a name that is text and parameters that are an object. Otherwise
+    the completion gets -3. Published: only calls that happen to be compared are checked.
+13. `NaN` and `Infinity` are not valid JSON. Published: Python reads them.
+14. More than 256 calls (or more than the reference answer has, if that is larger) get -3.
+    Published: no limit, so a completion with a call for every possible value gets nearly the
+    maximum.
+15. If the calls of a reference answer cannot be read, reading the rows raises a DataError.
+    Published: the run stops at that row.
+16. An object with a duplicate key is not valid JSON, so a call cannot have two names. Published:
+    the last one counts.
 
-Not looked at, as published: keys of a call beside `name` and `parameters`; and digits of a number
-beyond those of a float, since a tool would be given the same value.
+Ignored in both: keys of a call other than `name` and `parameters`, and digits of a number beyond
+the precision of a float, because a tool would receive the same value.
 
-Both:
+Both rewards:
 
-17. The completion is taken as it is. Published: cut at Qwen's (or Llama's) turn tokens and stripped
-    first.
-18. The length reward and the schedules of the published code, off by default there, are not here.
+17. The completion is used unchanged. Published: it is first truncated at the turn tokens of Qwen
+    (or Llama) and stripped.
+18. The length reward and the schedules of the published code, which are off by default, do not
+    exist here.
 """
 
 from dataclasses import replace
@@ -75,11 +80,11 @@ TASK = Task(
     gold_completion=gold_completion,
     bad_completion="I would rather not say.",
 )
-"""Tool calling with rewards that judge what a completion means."""
+"""The tool-calling task with rewards that compare the meaning of calls."""
 
 COMPATIBLE = replace(
     TASK,
     name="tool_calling_compatible",
     rewards=(_compatible.format_reward, _compatible.correctness_reward),
 )
-"""Tool calling with the published numbers."""
+"""The tool-calling task with the published reward values."""

@@ -1,8 +1,8 @@
-"""The published rewards of ToolRL, number for number, quirks included.
+"""The published rewards of ToolRL with exactly the same values, including quirks.
 
-They are those of `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the same file in
-NVlabs/GDPO, b080e63) with no environment variable set but an `EXPERIMENT_NAME` that names Qwen. Use
-them to compare with published runs.
+They reproduce `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the same file in
+NVlabs/GDPO, b080e63) with no environment variable except an `EXPERIMENT_NAME` that contains Qwen.
+Use them to compare with published runs.
 """
 
 import json
@@ -26,12 +26,11 @@ _WHOLE: dict[tuple[str, ...], re.Pattern[str]] = {
 }
 
 _ANY_FAULT = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
-"""What JSON that is not as expected can raise on the way; the published code catches everything
-there."""
+"""Errors that unexpected JSON can raise. The published code catches every exception there."""
 
 
 def _last_turn(completion: str) -> str:
-    """What follows the last opening of Qwen's assistant turn, up to its end, stripped."""
+    """Return the text of Qwen's last assistant turn, stripped."""
     return completion.split("<|im_start|>assistant")[-1].split("<|im_end|>")[0].strip()
 
 
@@ -48,7 +47,7 @@ def _correctness(completion: str, reference: Reference) -> float | None:
         return 0.0
     try:
         gold_calls = _first_block(gold)
-    except (ValueError, RecursionError):  # the published code stops with an exception here
+    except (ValueError, RecursionError):  # the published code raises here
         return None
     if "</tool_call>" not in text:
         return LOW
@@ -59,7 +58,7 @@ def _correctness(completion: str, reference: Reference) -> float | None:
 
 
 def _first_block(text: str) -> list[Any]:
-    """One JSON value per line of what stands after the first opening tag."""
+    """Return one JSON value per line of the text after the first opening tag."""
     block = text.split("<tool_call>")[1].split("</tool_call>")[0].strip()
     return [json.loads(line) for line in block.split("\n")]
 
@@ -113,8 +112,8 @@ format_reward = binary(
     Example(_TALK.replace("\n", " "), {"output": _TALK}, 0.0),
     Example(_CALL.replace(" a ", " a <tool_call> "), {"output": _CALL}, 0.0),
 )
-"""Binary, as published: the fields that the gold text names anywhere, one newline between them, to
-the letter."""
+"""1 if the completion has the fields named anywhere in the reference answer, with exactly one
+newline between them, else 0. As published."""
 
 correctness_reward = Reward(
     name="correctness",
@@ -130,5 +129,5 @@ correctness_reward = Reward(
         Example(_CALL, {"output": _CALL.replace(" a ", " a <tool_call> ")}, None),
     ),
 )
-"""In [-3, 3], as published. `None` where the published code raises: the gold text's first block is
-no JSON, line by line."""
+"""In [-3, 3], as published. `None` if the published code raises, because a line in the first block
+of the reference answer is not valid JSON."""

@@ -1,4 +1,4 @@
-"""The format reward: are the fields there that this turn needs, in order and once each?"""
+"""The format and correctness rewards of the task `tool_calling`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from gdpo.tasks.tool_calling.parsing import parse, parse_gold
 
 
 def best_total(weights: Sequence[Sequence[float]]) -> float:
-    """The largest sum of weights when no row and no column is used twice.
+    """Return the largest sum of weights that uses every row and every column at most once.
 
-    The Hungarian method with potentials, one augmenting path per row: O(rows² x (rows + columns)).
+    Uses the Hungarian method with potentials, one augmenting path per row: O(rows² x (rows +
+    columns)).
 
     Args:
-        weights: `[row][column]`, all at least 0, rows of equal length.
+        weights: `[row][column]`, all at least 0, with rows of equal length.
     """
     rows = len(weights)
     if not rows or not weights[0]:
         return 0.0
-    # As many empty columns as there are rows let any row stay alone. Costs are negative weights.
+    # One empty column per row lets any row stay unassigned. Costs are negative weights.
     costs = [[-weight for weight in row] + [0.0] * rows for row in weights]
     columns = len(costs[0])
     row_potential = [0.0] * rows
@@ -31,7 +32,7 @@ def best_total(weights: Sequence[Sequence[float]]) -> float:
     owner = [-1] * columns
     for row in range(rows):
         _augment(costs, row, owner, row_potential, column_potential)
-    # Summed from the weights and not from the potentials, so that whole numbers stay whole.
+    # Sum the weights instead of the potentials, so that the sum of integers stays exact.
     real = range(len(weights[0]))
     return sum((weights[owner[column]][column] for column in real if owner[column] >= 0), 0.0)
 
@@ -43,7 +44,7 @@ def _augment(
     row_potential: list[float],
     column_potential: list[float],
 ) -> None:
-    """Give `row` a column along the shortest augmenting path, and keep the potentials feasible."""
+    """Assign a column to `row` along the shortest augmenting path, with feasible potentials."""
     columns = len(owner)
     distance = [inf] * columns
     came_from = [-1] * columns
@@ -73,27 +74,27 @@ def _augment(
 LOW, HIGH = -3.0, 3.0
 
 _MOST_CALLS = 256
-"""A completion with more calls than this (or than the gold text, if that has more) gets the lowest
-score: no tool user means it, and matching it would cost time."""
+"""A completion with more calls than this (or than the reference answer, if that has more) gets the
+lowest score. Nobody needs so many calls, and matching them takes time."""
 
 
 def gold_calls(output: str) -> tuple[Call, ...]:
-    """The calls of a gold text; none where it has no `<tool_call>` field after its thinking.
+    """Return the calls of a reference answer; empty without a `<tool_call>` after the thinking.
 
     Raises:
-        DataError: There is such a field, and its calls cannot be read.
+        DataError: If there is such a field and its calls cannot be read.
     """
     gold = parse_gold(output)
     if gold.calls is None or ("tool_call" in gold.fields and not gold.calls):
         raise DataError(
-            "the calls of the gold text cannot be read. Allowed between <tool_call> and "
+            "the calls of the reference answer cannot be read. Allowed between <tool_call> and "
             '</tool_call>: JSON objects with a "name" (text) and "parameters" (an object)'
         )
     return gold.calls
 
 
 def _correctness(completion: str, reference: Reference) -> float | None:
-    """-3 to 3, by the share of the gold calls that was written; None if there are none."""
+    """Score from -3 to 3 by the share of reference calls found; None without reference calls."""
     gold = gold_calls(reference["output"])
     if not gold:
         return None
@@ -105,9 +106,12 @@ def _correctness(completion: str, reference: Reference) -> float | None:
 
 
 def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
-    """What of the gold calls was written: 1 for all names, 1 and its parameters for each call."""
+    """Return the points for the reference calls that were found.
+
+    At most 1 point for all names, and for each call 1 point plus 1 point per parameter.
+    """
     found = _overlap([call.name for call in gold], [call.name for call in written])
-    for name in {call.name: None for call in gold}:  # no set: the sum may not hang on hashes
+    for name in {call.name: None for call in gold}:  # not a set: the sum must not depend on hashes
         ours = [call for call in gold if call.name == name]
         theirs = [call for call in written if call.name == name]
         found += best_total([[_likeness(one, other) for other in theirs] for one in ours])
@@ -115,7 +119,7 @@ def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
 
 
 def _likeness(gold: Call, written: Call) -> float:
-    """Overlap of the parameters' names, plus 1 for each gold parameter of the same value."""
+    """Return the overlap of parameter names, plus 1 for each reference parameter of equal value."""
     right = sum(
         name in written.parameters and same_value(value, written.parameters[name])
         for name, value in gold.parameters.items()
@@ -124,7 +128,7 @@ def _likeness(gold: Call, written: Call) -> float:
 
 
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """Jaccard index of two multisets; two empty ones are the same."""
+    """Return the Jaccard index of two multisets; 1 if both are empty."""
     ours, theirs = Counter(a), Counter(b)
     union = (ours | theirs).total()
     return (ours & theirs).total() / union if union else 1.0
@@ -172,14 +176,14 @@ correctness_reward = Reward(
         Example(_GOLD["output"], _TALK, None),
     ),
 )
-"""In [-3, 3]. With J the Jaccard index of two multisets of names, and the gold calls assigned to
-written calls of the same name so that the sum is largest,
+"""In [-3, 3]. J is the Jaccard index of two multisets of names. Reference calls are assigned to
+written calls of the same name so that the sum is largest:
 
-    found = J(names) + Σ_gold [J(parameter names) + equal values]
-    correctness = 6 · found / (1 + Σ_gold [1 + parameters]) - 3.
+    found = J(names) + Σ_reference [J(parameter names) + equal values]
+    correctness = 6 · found / (1 + Σ_reference [1 + parameters]) - 3.
 
-It raises a DataError where the calls of the gold text cannot be read; reading the rows does so
-first.
+It raises a DataError if the calls of the reference answer cannot be read. Reading the rows raises
+this error first.
 """
 
 _CALL = '{"name": "clock", "parameters": {}}'
@@ -189,7 +193,7 @@ _GOLD_BOTH = {"output": f"{_GOLD_CALL['output']}\n<response> looking </response>
 
 
 def _format(completion: str, reference: Reference) -> float:
-    """1 if the completion is one closed thinking and then the fields of the gold text, else 0."""
+    """Return 1 for one closed thinking and then exactly the reference answer's fields, else 0."""
     needed = parse_gold(reference["output"]).fields
     written = parse(completion)
     thought = written.thinking is not None and holds_something(written.thinking)
@@ -202,7 +206,7 @@ format_reward = binary(
     Example(_GOLD_CALL["output"], _GOLD_CALL, 1.0),
     Example(_GOLD_ANSWER["output"], _GOLD_ANSWER, 1.0),
     Example(_GOLD_BOTH["output"], _GOLD_BOTH, 1.0),
-    Example(_GOLD_ANSWER["output"], _GOLD_CALL, 0.0),  # answers where it should call
+    Example(_GOLD_ANSWER["output"], _GOLD_CALL, 0.0),  # responds instead of calling a tool
     Example(_GOLD_CALL["output"], _GOLD_BOTH, 0.0),  # the response is missing
     Example(f"<think>a <tool_call> helps</think><tool_call>{_CALL}</tool_call>", _GOLD_CALL, 1.0),
     Example(f"<tool_call>{_CALL}</tool_call>", _GOLD_CALL, 0.0),  # no thinking
@@ -210,5 +214,4 @@ format_reward = binary(
     Example("<think>a</think><response>b</response> bye", _GOLD_ANSWER, 0.0),  # text outside
     Example("", _GOLD_ANSWER, 0.0),
 )
-"""Binary. It judges which fields there are, never what is in them: that is the correctness
-reward's."""
+"""1 if the completion has the required fields, whatever they contain, else 0."""

@@ -1,6 +1,6 @@
-"""Reads rows of tool-calling datasets into ToolRL's prompt and gold text.
+"""Converts rows of tool-calling datasets to ToolRL's prompt and reference answer.
 
-| shape | columns |
+| dataset | columns |
 |---|---|
 | ToolRL, supervised (`rlla_sft.json`) | `instruction`, `input`, `output` |
 | ToolRL, training (`rlla_4k`) | `prompt` (messages), `reward_model.ground_truth` |
@@ -10,16 +10,16 @@
 | ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
 | Seal-Tools, its files for fine-tuning | `conversations` (`from`: human, gpt; `value`) |
 
-Of ToolACE's conversations the last turn of the assistant is learned, be it calls or an answer; what
-comes before is the dialogue: so ToolRL did it. The functions are those of the system text, and what
-else it says is left out, because ToolRL's prompt has its own.
+ToolACE: the last assistant turn is the reference answer, whether it contains calls or a response.
+All earlier turns are the dialogue, as in ToolRL. The functions are read from the system text. Its
+other instructions are dropped, because ToolRL's prompt has its own.
 
-Of Hammer's own prompt (2.0 and 2.1, as in its files for training and tests) the tools and the
-dialogue are read, and its instructions left out. In 2.1 the turns of a dialogue stand apart; in 2.0
-it is one text, and one turn of the user here.
+Hammer's own prompt (2.0 and 2.1, as in its training and test files): the tools and the dialogue are
+read, and its instructions are dropped. Version 2.1 has separate turns. Version 2.0 has one text,
+which becomes one user turn.
 
-In Seal-Tools a value may be `API_call_3`, which means what an earlier call gave back: the prompt
-says how these names go, and each tool's description names what it gives back.
+Seal-Tools: a value may be `API_call_3`, which refers to the result of an earlier call. The prompt
+explains these names, and the description of each tool names its results.
 """
 
 import json
@@ -38,13 +38,13 @@ from gdpo.tasks.tool_calling.prompt import tool_prompt, user_turns, write_comple
 
 _THINKING = "The tools and what they need are at hand."
 _THINKING_OF_ANSWER = "What is needed for an answer is at hand."
-"""What stands in the thinking of a turn where the row has none: no reward reads it."""
+"""Thinking of turns whose row has none. No reward reads it."""
 
 _RESPONSES = (
     "What the calls give back is numbered over all calls, in their order: API_call_0, API_call_1 "
     "and so on. A parameter may have such a name as its value."
 )
-"""Seal-Tools' convention, which its rows explain to the model as well."""
+"""The convention of Seal-Tools, which its rows explain to the model as well."""
 
 _HAMMER_TOOLS = re.compile(
     r"\[BEGIN OF AVAILABLE TOOLS\](.*?)\[END OF AVAILABLE TOOLS\]", re.DOTALL
@@ -52,18 +52,19 @@ _HAMMER_TOOLS = re.compile(
 _HAMMER_QUERY = re.compile(r"\[BEGIN OF QUERY\](.*)\[END OF QUERY\]", re.DOTALL)
 _HAMMER_TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _HAMMER_REQUEST = "Generate API Request:"
-"""What API-Bank's rows end in."""
+"""Text at the end of API-Bank rows."""
 
 _FUNCTIONS = re.compile(r"\[\s*[{\]]")
 _MOST_LISTS = 8
-"""Places of a system text where a list of functions may begin."""
+"""Maximum number of places in a system text where a list of functions may start."""
 
 
 def read_row(row: Row) -> Problem:
-    """A prompt and a gold text; by the first shape whose columns the row has.
+    """Return the prompt and the reference answer of a row. The format is detected from its columns.
 
     Raises:
-        DataError: A value is no text, a message is none, or the gold text's calls cannot be read.
+        DataError: If a value is not text, a message is malformed, or the calls of the reference
+            answer cannot be read.
     """
     row = without_arrays(row)
     whole = (read for columns, read in _SHAPES.items() if all(c in row for c in columns))
@@ -79,7 +80,7 @@ def read_row(row: Row) -> Problem:
 
 
 def gold_completion(reference: Reference) -> str:
-    """The gold text itself: it is a completion."""
+    """Return the reference answer, which is itself a completion."""
     return reference["output"]
 
 
@@ -117,24 +118,30 @@ def _xlam(row: Row) -> tuple[list[Message], str, str]:
 
 
 def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
-    """Hammer's own prompt, which holds everything, and calls as JSON in a fence."""
+    """Read a row with Hammer's own prompt and its calls as JSON in a code fence."""
     listed = _HAMMER_TOOLS.search(instruction)
     if listed is None:
         raise DataError(
-            "column 'input' is empty, and 'instruction' is not Hammer's prompt, which holds all: "
-            "[BEGIN OF AVAILABLE TOOLS] … [END OF AVAILABLE TOOLS]"
+            "column 'input' is empty, and column 'instruction' is not Hammer's prompt, which must "
+            "contain [BEGIN OF AVAILABLE TOOLS] … [END OF AVAILABLE TOOLS]"
         )
     tools = _objects(json_in(listed[1], "instruction"), "instruction")
     turns = _hammer_turns(instruction)
     if not turns:
-        raise DataError("column 'instruction' asks nothing: no text in [BEGIN OF QUERY], no turn")
+        raise DataError(
+            "column 'instruction' contains no question: it needs text after [BEGIN OF QUERY], or a "
+            "turn of the user"
+        )
     prompt = _hammer_prompt(tools, turns, "instruction")
     calls = _calls(json_in(output.strip().strip("`"), "output"), "output", "arguments")
     return prompt, _written(calls), "output"
 
 
 def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
-    """Who said what: one text in version 2.0; in 2.1 turns as Qwen has them, after the first."""
+    """Return role and text of each turn.
+
+    Version 2.0 has one user text. Version 2.1 has turns in Qwen's format after the system turn.
+    """
     if whole := _HAMMER_QUERY.search(instruction):
         return [("user", whole[1])] if whole[1].strip() else []
     return [(turn[1], turn[2]) for turn in _HAMMER_TURN.finditer(instruction)][1:]
@@ -143,9 +150,10 @@ def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
 def _hammer_prompt(
     tools: Sequence[Mapping[str, Any]], turns: Sequence[tuple[str, str]], place: str
 ) -> list[Message]:
-    """Tools and a dialogue in ToolRL's format: `assistant` called tools, `agent` spoke to the user.
+    """Return ToolRL's prompt for tools and turns of Hammer.
 
-    A tool whose needed parameters are listed beside them has them in its parameters.
+    In Hammer, `assistant` called tools, and `agent` spoke to the user. A list of required
+    parameters next to the parameters of a tool is moved into them.
     """
     dialogue: list[Message] = []
     for who, said in turns:
@@ -171,7 +179,7 @@ def _toolace(row: Row) -> tuple[list[Message], str, str]:
     turns = _turns(row, ("user", "assistant", "tool"))
     last = max((i for i, (who, _) in enumerate(turns) if who == "assistant"), default=0)
     if not any(who == "user" for who, _ in turns[:last]):
-        raise DataError("column 'conversations' holds no turn of an assistant after one of a user")
+        raise DataError("column 'conversations' must have an assistant turn after a user turn")
     dialogue = [
         {"role": who, "content": value if who != "assistant" else _toolace_turn(value, names, i)}
         for i, (who, value) in enumerate(turns[: last + 1])
@@ -181,7 +189,7 @@ def _toolace(row: Row) -> tuple[list[Message], str, str]:
 
 
 def _toolace_turn(value: str, names: list[str], number: int) -> str:
-    """A turn of the assistant in ToolRL's format."""
+    """Return an assistant turn in ToolRL's format."""
     text = value.strip()
     if not starts_calls(text, names):
         return write_completion(_THINKING_OF_ANSWER, response=text)
@@ -193,27 +201,27 @@ def _toolace_turn(value: str, names: list[str], number: int) -> str:
 
 
 def _functions(system: str) -> list[Mapping[str, Any]]:
-    """The JSON list of functions in a system text."""
+    """Return the JSON list of functions in a system text."""
     for _, start in zip(range(_MOST_LISTS), _FUNCTIONS.finditer(system), strict=False):
         try:
             found, _ = json.JSONDecoder().raw_decode(system, start.start())
         except (ValueError, RecursionError):
             continue
         return [{"description": "", "parameters": {}, **tool} for tool in _objects(found, "system")]
-    raise DataError("column 'system' holds no JSON list of functions")
+    raise DataError("column 'system' must contain a JSON list of functions")
 
 
 def _seal(row: Row) -> tuple[list[Message], str, str]:
     turns = _turns(row, ("human", "gpt"))
     if [who for who, _ in turns] != ["human", "gpt"]:
-        raise DataError("column 'conversations' must hold one turn of human and one of gpt")
+        raise DataError("column 'conversations' must hold one turn from human and one from gpt")
     place = "conversations[0].value"
     _, listed, rest = turns[0][1].partition("api_list = ")
     tools, asks, rest = rest.partition('\ntask_instruction = "')
     query, ends, _ = rest.rpartition('"\nOutput:')
     if not (listed and asks and ends):
         raise DataError(
-            f"column {place!r} must hold Seal-Tools' lines 'api_list = […]', "
+            f"column {place!r} must contain the lines of Seal-Tools: 'api_list = […]', "
             "'task_instruction = \"…\"' and 'Output:'"
         )
     documented = [_seal_tool(tool) for tool in _objects(_literal(tools, place), place)]
@@ -254,7 +262,7 @@ def _asked(system: str, user: str) -> list[Message]:
 
 
 def _written(calls: list[dict[str, Any]]) -> str:
-    """A gold text: calls, or, where no tool fits, a response."""
+    """Return a reference answer: the calls, or a response if there are no calls."""
     if calls:
         return write_completion(_THINKING, calls)
     return write_completion(_THINKING_OF_ANSWER, response="None of the tools can do that.")
@@ -265,21 +273,21 @@ def _calls(value: Any, column: str, parameters: str, name: str = "name") -> list
     for i, call in enumerate(calls):
         if not isinstance(call.get(name), str) or not isinstance(call.get(parameters), Mapping):
             raise DataError(
-                f"column '{column}[{i}]' must have a {name!r} that is text, and {parameters!r} "
-                f"that is an object, got {describe(call)}"
+                f"column '{column}[{i}]' must have {name!r} (text) and {parameters!r} (an object), "
+                f"got {describe(call)}"
             )
     return [{"name": call[name], "parameters": dict(call[parameters])} for call in calls]
 
 
 def _turns(row: Row, speakers: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Who said what, in a column `conversations`."""
+    """Return speaker and text of each turn in the column `conversations`."""
     turns: list[tuple[str, str]] = []
     for i, turn in enumerate(_objects(row["conversations"], "conversations")):
         who, value = turn.get("from"), turn.get("value")
         if who not in speakers or not isinstance(value, str):
             raise DataError(
-                f"column 'conversations[{i}]' must have a 'from' out of {', '.join(speakers)} and "
-                f"a 'value' that is text, got {describe(turn)}"
+                f"column 'conversations[{i}]' must have 'from' (one of {', '.join(speakers)}) and "
+                f"'value' (text), got {describe(turn)}"
             )
         turns.append((str(who), value))
     return turns

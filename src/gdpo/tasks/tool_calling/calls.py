@@ -1,6 +1,6 @@
-"""Tool calls as JSON: how they are read, and when two values are the same.
+"""Reads tool calls in JSON, and compares values.
 
-Nothing here raises on what a model writes.
+No function that reads a model's text raises an error on it.
 """
 
 import ast
@@ -15,16 +15,17 @@ from typing import Any, NoReturn
 from gdpo.errors import DataError
 
 DEEPEST = 100
-"""Brackets within brackets: far below where Python's stack decides, which differs by caller."""
+"""Maximum nesting of brackets. It is far below Python's recursion limit, which depends on the
+caller."""
 
 _DEEPEST = 32
-"""The same in a literal."""
+"""Maximum nesting of brackets in a literal."""
 
 _LONGEST = 100_000
-"""Characters of a literal."""
+"""Maximum length of a literal, in characters."""
 
 _MOST_BITS = 1024
-"""Of an integer: Python refuses to write those of thousands of digits."""
+"""Maximum size of an integer, in bits. Python refuses to print integers of thousands of digits."""
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _SPACE = re.compile(r"\s*")
@@ -32,28 +33,28 @@ _MARK = re.compile(r"\\.|[\"'()\[\]{},=]", re.DOTALL)
 
 
 def read_literal(text: str) -> Any:
-    """The value of a Python literal, as JSON has values.
+    """Return the value of a Python literal in JSON types.
 
     Args:
-        text: At most 100,000 characters, with at most 32 brackets in each other.
+        text: At most 100,000 characters, with brackets nested at most 32 deep.
 
     Raises:
-        DataError: It is none, or too long or too deep.
+        DataError: If the text is not a literal, too long or nested too deeply.
     """
     if len(text) > _LONGEST:
-        raise DataError(f"it has {len(text):,} characters; at most {_LONGEST:,} are read")
+        raise DataError(f"the text has {len(text):,} characters; at most {_LONGEST:,} are allowed")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in a text of the row
+            warnings.simplefilter("ignore")  # invalid escapes such as "\d" in a text of the row
             node = ast.parse(text.strip(), mode="eval").body
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise DataError(f"{_shown(text)} is no literal: {error}") from error
+        raise DataError(f"{_shown(text)} is not a Python literal: {error}") from error
     return _plain(node, _DEEPEST)
 
 
 def _plain(node: ast.expr, depth: int) -> Any:
     if depth < 0:
-        raise DataError(f"more than {_DEEPEST} brackets stand in each other")
+        raise DataError(f"brackets are nested more than {_DEEPEST} deep")
     match node:
         case ast.Constant(value=str() | bool() | None as value):
             return value
@@ -70,16 +71,16 @@ def _plain(node: ast.expr, depth: int) -> Any:
             return {_key(key): _plain(value, depth - 1) for key, value in pairs}
         case _:
             kind = type(node).__name__
-            raise DataError(f"it holds a {kind}, which is no text, number, list or object")
+            raise DataError(f"a value is a {kind}; allowed: text, number, list, object")
 
 
 def _number(node: ast.Constant, sign: int) -> int | float:
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError("'-' must stand before a number")
+        raise DataError("'-' must be followed by a number")
     small = value.bit_length() <= _MOST_BITS if isinstance(value, int) else math.isfinite(value)
     if not small:
-        raise DataError("a number is larger than can be written")
+        raise DataError(f"a number is not finite or has more than {_MOST_BITS} bits")
     return sign * value
 
 
@@ -90,11 +91,11 @@ def _key(node: ast.expr | None) -> str:
 
 
 def starts_calls(text: str, names: Sequence[str]) -> bool:
-    """Whether a text begins as a list of calls: a bracket, a name, a parenthesis.
+    """Return whether a text starts like a list of calls: a bracket, a name, a parenthesis.
 
     Args:
         text: A turn of an assistant.
-        names: Of the tools that there are.
+        names: Names of the available tools.
     """
     if not text.startswith("["):
         return False
@@ -103,23 +104,23 @@ def starts_calls(text: str, names: Sequence[str]) -> bool:
 
 
 def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
-    """The calls that a text begins with, in time linear in its length.
+    """Read the list of calls at the start of a text, in time linear in its length.
 
-    Names may hold what Python's may not, as in `Search (v2)(class="a")`: the name is that of the
-    longest tool that stands there, or else what stands before the parenthesis.
+    Names may contain characters that Python does not allow, as in `Search (v2)(class="a")`. The
+    longest tool name that matches is used, and otherwise the text before the parenthesis.
 
     Args:
         text: `[name(parameter=literal, ...), ...]`, and whatever follows.
-        names: Of the tools that there are.
+        names: Names of the available tools.
 
     Returns:
-        Each call's `name` and `parameters`, and the text after the list.
+        `name` and `parameters` of each call, and the text after the list.
 
     Raises:
-        DataError: The list does not end, an argument has no name, or a value is no literal.
+        DataError: If the list does not end, an argument has no name, or a value is not a literal.
     """
     if len(text) > _LONGEST:
-        raise DataError(f"it has {len(text):,} characters; at most {_LONGEST:,} are read")
+        raise DataError(f"the text has {len(text):,} characters; at most {_LONGEST:,} are allowed")
     named = set(names)
     lengths = sorted({len(name) for name in names}, reverse=True)
     calls: list[dict[str, Any]] = []
@@ -130,7 +131,9 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
         name = next((n for n in heads if n in named and text.startswith("(", place + len(n))), None)
         opening = text.find("(", place) if name is None else place + len(name)
         if opening < 0:
-            raise DataError(f"{_shown(text[place:])} is no call: name(parameter=value, ...)")
+            raise DataError(
+                f"{_shown(text[place:])} is not a call. Write it as name(parameter=value, ...)"
+            )
         parameters, end = _read_arguments(text, opening)
         calls.append({"name": name or text[place:opening].strip(), "parameters": parameters})
         place = _skip_space(text, end)
@@ -138,11 +141,11 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
         if follows == "]":
             return calls, text[place:].strip()
         if follows != ",":
-            raise DataError(f"after a call must stand a comma or ']', not {_shown(text[end:])}")
+            raise DataError(f"a call must be followed by a comma or ']', not {_shown(text[end:])}")
 
 
 def _read_arguments(text: str, opening: int) -> tuple[dict[str, Any], int]:
-    """What stands between a parenthesis and the one that closes it, and the place after that."""
+    """Return the arguments inside a parenthesis, and the index after its end."""
     arguments: dict[str, Any] = {}
     depth, begin, equals = 0, opening + 1, -1
     for place, mark in _marks(text, opening):
@@ -157,7 +160,7 @@ def _read_arguments(text: str, opening: int) -> tuple[dict[str, Any], int]:
             equals = place
         if depth == 0:
             return arguments, place + 1
-    raise DataError(f"the call does not end: {_shown(text[opening:])}")
+    raise DataError(f"a call has no closing parenthesis: {_shown(text[opening:])}")
 
 
 def _add(arguments: dict[str, Any], text: str, equals: int) -> None:
@@ -165,12 +168,12 @@ def _add(arguments: dict[str, Any], text: str, equals: int) -> None:
         return
     name = text[:equals].strip() if equals >= 0 else ""
     if not name or name in arguments:
-        raise DataError(f"an argument must have a name of its own, got {_shown(text)}")
+        raise DataError(f"an argument must have a unique name, got {_shown(text)}")
     arguments[name] = read_literal(text[equals + 1 :])
 
 
 def _marks(text: str, start: int) -> Iterator[tuple[int, str]]:
-    """Brackets, commas and equals signs outside of quotation marks, with their places."""
+    """Yield brackets, commas and equals signs outside quotation marks, with their indices."""
     quote = ""
     for found in _MARK.finditer(text, start):
         mark = found[0]
@@ -189,22 +192,22 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool."""
+    """Stores one call of a tool."""
 
     name: str
     parameters: Mapping[str, Any]
-    """By parameter name; values as JSON has them."""
+    """Values in JSON types, by parameter name."""
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _as_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; a key that it has twice could be read either way."""
+    """Return a JSON object. A duplicate key is an error, because it is ambiguous."""
     value = dict(members)
     if len(value) < len(members):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key is used twice")
     return value
 
 
@@ -212,19 +215,18 @@ _decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_as_object
 
 
 def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
-    """Read the calls that stand in `text` from `start` on, as far as they go.
+    """Read all consecutive calls in `text`, starting at `start`.
 
-    Calls are JSON objects with whitespace between them, over as many lines as they like, or lists
-    of such objects.
+    Calls are JSON objects, or lists of such objects, separated by any whitespace.
 
     Args:
         text: A completion.
-        start: Where the calls begin.
+        start: Index at which the calls start.
 
     Returns:
-        The calls and the place after them. The calls are `None` where a value is no call: no
-        object, with a key twice, without a `name` that is text, or without `parameters` that are an
-        object. The scan ends at the first character that begins no JSON value.
+        The calls, and the index after them. The calls are `None` if a value is not a call: it is
+        not an object, has a duplicate key, or lacks a `name` (text) or `parameters` (an object).
+        The scan ends at the first character that does not start an object or a list.
     """
     calls: list[Call] = []
     valid = True
@@ -232,7 +234,7 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
     while text[place : place + 1] in ("{", "["):
         try:
             value, place = _decoder.raw_decode(text, place)
-        # ValueError: no JSON, a key that stands there twice, or an integer of 4,301 digits
+        # ValueError: invalid JSON, a duplicate key, or an integer of more than 4,300 digits
         except (ValueError, RecursionError):
             return None, place
         if deeper(value, DEEPEST):
@@ -245,7 +247,7 @@ def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
 
 
 def deeper(value: Any, most: int) -> bool:
-    """Whether more than so many lists and objects stand in each other; without recursion."""
+    """Return whether lists and objects are nested more than `most` deep, without recursion."""
     level = [value]
     for _ in range(most + 1):
         level = [
@@ -274,9 +276,9 @@ def _as_calls(value: Any) -> list[Call] | None:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two JSON values are the same: 1 is 1.0, but neither `true` nor "1".
+    """Return whether two JSON values are equal. 1 equals 1.0, but neither `true` nor "1".
 
-    Works through a stack, because JSON may be nested deeper than Python may recurse.
+    It uses a stack, because JSON may be nested deeper than Python's recursion limit.
     """
     pairs = [(a, b)]
     while pairs:

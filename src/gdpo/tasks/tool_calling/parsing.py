@@ -1,4 +1,4 @@
-"""Parts a completion into its thinking and its fields: `<tool_call>` and `<response>`."""
+"""Splits a completion into its thinking and its fields: `<tool_call>` and `<response>`."""
 
 import re
 from dataclasses import dataclass
@@ -13,31 +13,30 @@ _ANY_TAG = re.compile(r"</?(?:think|tool_call|response)>")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a completion consists of."""
+    """Stores the parts of a completion."""
 
     thinking: str | None
-    """`None` where the completion does not begin with a closed `<think>`."""
+    """The thinking. None: the completion does not start with a closed `<think>`."""
     fields: tuple[str, ...]
     """Tags of the closed fields after the thinking, in order."""
     calls: tuple[Call, ...] | None
-    """The calls of all `<tool_call>` fields; `None` where one of them cannot be read or is never
-    closed."""
+    """The calls of all `<tool_call>` fields. None: a field cannot be read or is never closed."""
     clean: bool
-    """Every field holds something, none holds a tag outside JSON, and only whitespace stands
-    between them."""
+    """Whether every field has content, no field contains a tag outside JSON, and only whitespace is
+    between the fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
     calls: tuple[Call, ...] | None
-    """Of a response: none, which is not the same as unreadable."""
+    """The calls of the field: empty for a response, None if they cannot be read."""
     end: int
-    """The place after the closing tag; -1 where it is missing."""
+    """Index after the closing tag; -1 if the tag is missing."""
     clean: bool
 
 
 def parse(text: str) -> Parsed:
-    """Part any text into thinking, calls and response, in time linear in its length."""
+    """Split any text into thinking, calls and response, in time linear in its length."""
     thinking, rest = split_thinking(text)
     fields: list[str] = []
     calls: list[Call] = []
@@ -60,14 +59,13 @@ def parse(text: str) -> Parsed:
 
 @lru_cache(maxsize=4096)
 def parse_gold(text: str) -> Parsed:
-    """`parse`, remembered: one gold text judges a whole group of completions."""
+    """Parse a reference answer, with a cache: one answer scores a whole group of completions."""
     return parse(text)
 
 
 def _read_field(text: str, start: int, tag: str, *, may_hold_calls: bool) -> _Field:
     closing = f"</{tag}>"
-    # Once a field was unreadable the calls are lost anyway, so no second one is scanned: time stays
-    # linear.
+    # After an unreadable field the calls are None anyway. Skipping later fields keeps time linear.
     if tag == "tool_call" and may_hold_calls:
         calls, end = scan_calls(text, start)
         if text.startswith(closing, end):  # a closing tag inside a JSON string does not close

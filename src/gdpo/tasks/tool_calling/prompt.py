@@ -1,8 +1,8 @@
-"""ToolRL's prompt and completion format, written from tools and a dialogue.
+"""Writes ToolRL's prompt and completion format from tools and a dialogue.
 
-The prompt's text is ToolRL's, to the letter, because a policy that saw it in training needs it so:
-Apache-2.0, https://github.com/qiancheng0/ToolRL, the `instruction` and `input` of its
-`rlla_sft.json`.
+The prompt is ToolRL's, verbatim, because a policy needs the prompt that it saw in training. Source:
+the `instruction` and `input` of `rlla_sft.json` in https://github.com/qiancheng0/ToolRL
+(Apache-2.0).
 """
 
 import json
@@ -55,18 +55,17 @@ _TURNS = {"user": "\n\n<user> {} </user>", "assistant": "\n\n{}", "tool": "\n<ob
 def tool_prompt(
     tools: Sequence[Mapping[str, Any]], dialogue: Sequence[Mapping[str, str]]
 ) -> list[Message]:
-    """ToolRL's prompt: a system message with the tools, a user message with the dialogue so far.
+    """Return ToolRL's prompt: a system message with the tools, a user message with the dialogue.
 
     Args:
-        tools: Each with `name`, `description` and `parameters`, a JSON object that says what the
-            tool takes (in ToolRL's
-            data: parameter name to `{"description", "type", "default"}`).
-        dialogue: Messages with `role` and `content`, the oldest first. `user`: what was asked.
-            `assistant`: an earlier turn as `write_completion` writes it. `tool`: what the tools
-            gave back.
+        tools: Tools with `name`, `description` and `parameters`, a JSON object that describes the
+            parameters (in ToolRL's data: parameter name to `{"description", "type", "default"}`).
+        dialogue: Messages with `role` and `content`, the oldest first. `user` is the user's text,
+            `assistant` an earlier turn in the format of `write_completion`, and `tool` the result
+            of the tools.
 
     Raises:
-        DataError: A tool lacks one of the three, or a role is none of the three.
+        DataError: If a tool lacks one of the three keys, or a role is unknown.
     """
     listed = "\n".join(_tool(number, tool) for number, tool in enumerate(tools, 1))
     history = "".join(_turn(message) for message in dialogue).lstrip("\n")
@@ -80,8 +79,8 @@ def _tool(number: int, tool: Mapping[str, Any]) -> str:
     missing = [key for key in ("name", "description", "parameters") if key not in tool]
     if missing:
         raise DataError(
-            f"tool {number} lacks {', '.join(missing)}; it has: {', '.join(tool) or 'nothing'}. "
-            "Needed: name, description, parameters"
+            f"tool {number} lacks {', '.join(missing)}; it has: {', '.join(tool) or 'no keys'}. "
+            "Required: name, description, parameters"
         )
     name, description, parameters = (
         tool["name"],
@@ -95,17 +94,17 @@ def _turn(message: Mapping[str, str]) -> str:
     form = _TURNS.get(message.get("role", ""))
     if form is None or "content" not in message:
         raise DataError(
-            f"a message of a dialogue has a content, and a role out of {', '.join(_TURNS)}; "
-            f"got {dict(message)!r}"
+            f"a message of a dialogue must have a content and a role (one of "
+            f"{', '.join(_TURNS)}), got {dict(message)!r}"
         )
     return form.format(message["content"])
 
 
 def user_turns(text: str) -> tuple[str, ...]:
-    """What the user said in a dialogue that `tool_prompt` or ToolRL wrote, turn by turn.
+    """Return the user's turns in a dialogue written by `tool_prompt` or ToolRL.
 
     Args:
-        text: The prompt's user message. Without a `<user>` it is a turn itself.
+        text: User message of the prompt. Without a `<user>` tag, the whole text is one turn.
     """
     _, *turns = text.split("<user>")
     return tuple(turn.partition("</user>")[0].strip() for turn in turns) or (text,)
@@ -114,12 +113,12 @@ def user_turns(text: str) -> tuple[str, ...]:
 def write_completion(
     thinking: str, calls: Sequence[Mapping[str, Any]] = (), response: str | None = None
 ) -> str:
-    """A turn in ToolRL's output format, as its gold texts write it.
+    """Return a turn in ToolRL's output format, written like the reference answers in its data.
 
     Args:
         thinking: The reasoning.
-        calls: Each with `name` and `parameters`; one line of JSON per call.
-        response: What the user reads, if anything.
+        calls: Calls with `name` and `parameters`. Each becomes one line of JSON.
+        response: Text for the user. None: no response field.
     """
     parts = [f"<think> {thinking} </think>"]
     if calls:
