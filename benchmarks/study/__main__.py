@@ -63,8 +63,8 @@ def compare(recipe, labels, seeds, folder, options):
         grid = make_grid(recipe, labels, numbers, folder, reach=REACHED)
         console = Console(stderr=True)
         total = recipe.trainer["max_steps"]
-        with grid_display(grid, console, jobs=options.jobs, total_steps=total, price=0) as told:
-            run_grid(grid, jobs=options.jobs, told=told)
+        with grid_display(grid, console, jobs=options.jobs, total_steps=total, price=0) as update:
+            run_grid(grid, jobs=options.jobs, update=update)
     comparison = analyse(read_experiment(folder))
     if not options.tables:
         write_report(comparison, folder / "report.html")

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from gdpo.experiments.grid import estimator_of
-from gdpo.experiments.reading import run_name
+from gdpo.experiments.reading import estimator_of, run_name
 from gdpo.recipes.recipe import DataConfig, Recipe
 
 

@@ -302,7 +302,7 @@ def test_the_order_of_seeds_changes_nothing_and_the_same_runs_give_the_same():
         assert [o.final for o in other.outcomes] == [o.final for o in first.outcomes]
 
 
-def test_ten_arms_of_twenty_seeds_are_compared_in_every_reward():
+def test_ten_estimators_of_twenty_seeds_are_compared_in_every_reward():
     rng = np.random.default_rng(0)
     rewards = tuple(Measured(name, 0.0, 1.0, 1.0) for name in "abc")
     runs = [

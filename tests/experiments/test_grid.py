@@ -1,4 +1,4 @@
-"""A grid of runs: kept where finished, resumed where interrupted, counted where failed."""
+"""A grid of runs: finished runs are kept, interrupted ones resumed, failed ones counted."""
 
 import errno
 import json
@@ -13,9 +13,17 @@ import pytest
 from tests.experiments.conftest import write_run
 
 from gdpo.errors import ConfigError
-from gdpo.experiments.grid import _free, _slots, described, make_grid, run_grid
+from gdpo.experiments.grid import (
+    _free,
+    _slots,
+    decidable,
+    described,
+    make_grid,
+    read_labels,
+    run_grid,
+)
 from gdpo.experiments.process import Training, noted
-from gdpo.experiments.reading import read_experiment
+from gdpo.experiments.reading import estimator_of, read_experiment
 from gdpo.recipes.recipe import DataConfig, GateConfig, Recipe
 
 REWARDS = """
@@ -63,7 +71,7 @@ def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["grpo", "gdpo"], [1], folder, reach=0.8)
     told = []
-    run_grid(grid, jobs=2, told=lambda: told.append(len(grid.running())))
+    run_grid(grid, jobs=2, update=lambda: told.append(len(grid.running())))
     assert max(told) == 2
     assert told[-1] == 0
     assert [cell.finished for cell in grid.cells] == [True, True]
@@ -127,7 +135,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(recipe, tmp_path):
         if cell.training and cell.run.last_checkpoint():
             os.kill(cell.training.process.pid, signal.SIGTERM)
 
-    run_grid(grid, jobs=1, told=stop_it)
+    run_grid(grid, jobs=1, update=stop_it)
     assert not cell.failed
     before = cell.run.last_checkpoint().step
     assert 0 < before < 40
@@ -147,7 +155,7 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_grid(grid, jobs=2, told=interrupt)
+        run_grid(grid, jobs=2, update=interrupt)
     assert len(processes) == 2
     assert all(process.poll() is not None for process in processes)
 
@@ -161,7 +169,7 @@ def test_an_interruption_of_the_whole_leaves_no_process_behind(recipe, tmp_path)
         (["gdpo"], [1, 1], 0.8, "--seeds .*1 twice"),
         (["gdpo"], [1], 0.0, "above 0 and at most 1"),
         (["gpdo"], [1], 0.8, "did you mean 'gdpo'"),
-        (["gdpo"], [-1], 0.8, "--seeds .*-1; .*4294967295"),
+        (["gdpo"], [-1], 0.8, "--seeds -1.*4294967295"),
         (["gdpo"], [2**32], 0.8, "--seeds .*4294967296"),
     ],
 )
@@ -207,7 +215,7 @@ def test_every_estimator_has_a_label_for_every_variant(recipe, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_varied_arms_of_a_comparison_go_on_and_others_join_them(recipe, tmp_path):
+def test_varied_labels_can_be_added_to_an_existing_comparison(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)
     run_grid(grid, jobs=1)
@@ -222,7 +230,7 @@ def test_the_varied_arms_of_a_comparison_go_on_and_others_join_them(recipe, tmp_
     assert read_experiment(folder).lengths("gdpo", "max").shape == (1, 2)
 
 
-def test_arms_that_differ_in_spelling_or_for_another_engine_only_are_refused(recipe, tmp_path):
+def test_labels_that_differ_only_in_spelling_or_for_another_engine_are_refused(recipe, tmp_path):
     said = recipe.batch.model_copy(update={"rollouts_per_step": recipe.batch.rollouts})
     for other in ({"batch": said}, {"verl": {"a.b": 1}}, {"save_minutes": 3.0}):
         variants = {"a": recipe, "b": recipe.model_copy(update=other)}
@@ -230,7 +238,7 @@ def test_arms_that_differ_in_spelling_or_for_another_engine_only_are_refused(rec
             make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8, variants=variants)
 
 
-def test_arms_that_would_be_the_same_or_reward_something_else_are_refused(recipe, tmp_path):
+def test_labels_that_train_the_same_or_have_other_rewards_are_refused(recipe, tmp_path):
     folder = tmp_path / "compare"
     options = {
         f"advantage_options={{max_advantage: {bound}}}": recipe.model_copy(
@@ -242,11 +250,11 @@ def test_arms_that_would_be_the_same_or_reward_something_else_are_refused(recipe
     with pytest.raises(ConfigError, match=r"'grpo adv.* and 'grpo adv.* same training"):
         make_grid(recipe, ["grpo"], [1], folder, reach=0.8, variants=options)
     fewer = {"": recipe, "fewer": recipe.model_copy(update={"rewards": recipe.rewards[:1]})}
-    with pytest.raises(ConfigError, match=r"'gdpo' .*vowels, format, .*'gdpo fewer' vowels"):
+    with pytest.raises(ConfigError, match=r"'gdpo' .*vowels, format, .*'gdpo fewer' has vowels"):
         make_grid(recipe, ["gdpo"], [1], folder, reach=0.8, variants=fewer)
 
 
-def test_what_a_comparison_can_decide_is_told_before_it_is_trained(recipe, tmp_path):
+def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_path):
     variants = varied(recipe, gate=GateConfig(on="vowels", at_least=0.5))
     everything = {"": recipe, **variants}
     grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
@@ -255,13 +263,45 @@ def test_what_a_comparison_can_decide_is_told_before_it_is_trained(recipe, tmp_p
         f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 estimators"
     )
     assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in told
-    assert "2 estimators against gdpo in vowels and format: 2 comparisons." in told
-    assert "format has another gate or other options than in gdpo in 2 estimators" in told
-    assert "With 5 seeds a p-value can be 0.016 at the least" in told
+    assert "2 estimators with gdpo in vowels and format: 2 comparisons." in told
+    assert "format is not compared in 2 estimators" in told
+    assert "With 5 seeds no p-value can be below 0.016" in told
     few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
-    assert described(few, jobs=2)[-1].endswith("no difference can be told. --seeds 5 could.")
+    assert described(few, jobs=2)[-1].endswith("--seeds 5.")
+    assert described(few, jobs=2)[-2:] == decidable(few)
     one = make_grid(recipe, ["gdpo"], range(3), tmp_path / "c", reach=0.8)
-    assert described(one, jobs=2)[-1] == "One estimator: there is nothing to compare gdpo with."
+    assert described(one, jobs=2)[-1] == decidable(one)[0]
+    assert "gdpo" in decidable(one)[0]
+
+
+def test_a_name_of_ones_own_stands_for_the_estimator_everywhere(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    labels = read_labels("grpo, mine=gdpo.advantages.contrib:mo_grpo,ours=gdpo")
+    assert labels == ["grpo", "mine", "ours"]
+    grid = make_grid(recipe, labels, [1], folder, reach=0.8, variants=varied(recipe))
+    cell = next(each for each in grid.cells if each.label == "mine format.weight=0.5")
+    assert cell.recipe.advantage == "gdpo.advantages.contrib:mo_grpo"
+    assert cell.run.path == folder / "mine_format.weight_0.5-seed-1"
+    ours = next(each for each in grid.cells if each.label.startswith("ours"))
+    assert (ours.recipe.advantage, ours.recipe.name) == ("gdpo", "ours_format.weight_1-seed-1")
+
+
+def test_a_name_keeps_its_estimator_when_seeds_are_added_and_cannot_be_given_to_another(
+    recipe, tmp_path
+):
+    folder = tmp_path / "compare"
+    grid = make_grid(recipe, read_labels("grpo,mine=mo_grpo"), [1], folder, reach=0.8)
+    for label in grid.plan.labels:
+        write_run(folder, label, 1, {"vowels": [0.0] * 2, "format": [0.0] * 2}, steps=2)
+    grid.plan.write(folder)
+    more = make_grid(recipe, ["grpo", "gdpo"], [1, 2], folder, reach=0.8)
+    assert [estimator_of(label) for label in more.plan.labels] == ["grpo", "mo_grpo", "gdpo"]
+    assert [(r.label, estimator_of(r.label)) for r in read_experiment(folder).runs][1] == (
+        "mine",
+        "mo_grpo",
+    )
+    with pytest.raises(ConfigError, match=r"'mine' .*mo_grpo.*rloo"):
+        make_grid(recipe, read_labels("grpo,mine=rloo"), [1], folder, reach=0.8)
 
 
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
@@ -275,7 +315,7 @@ def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
         make_grid(other, ["gdpo"], [1], folder, reach=0.8)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
-    with pytest.raises(ConfigError, match="holds something else"):
+    with pytest.raises(ConfigError, match=r"is not a comparison.*--output"):
         make_grid(recipe, ["gdpo"], [1], tmp_path / "mine", reach=0.8)
 
 
@@ -366,8 +406,10 @@ def test_the_cell_of_an_orphan_that_ends_early_goes_on(recipe, tmp_path, orphan)
     grid = make_grid(short, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
     process = orphan(grid.cells[0])
     said = []
-    run_grid(grid, jobs=1, told=lambda: process.poll() or process.terminate(), say=said.append)
-    assert said == ["gdpo, seed 1 is trained by a process of an earlier comparison: waiting for it"]
+    run_grid(grid, jobs=1, update=lambda: process.poll() or process.terminate(), say=said.append)
+    assert len(said) == 1
+    assert "gdpo, seed 1" in said[0]
+    assert "earlier comparison" in said[0]
     assert grid.cells[0].finished
 
 
@@ -376,12 +418,12 @@ def test_the_cell_of_an_orphan_that_finishes_is_not_trained_again(recipe, tmp_pa
     process = orphan(grid.cells[0])
     assert grid.open(), "it is not done yet"
 
-    def told():
+    def update():
         if process.poll() is None:
             write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
             process.communicate()
 
-    run_grid(grid, jobs=1, told=told)
+    run_grid(grid, jobs=1, update=update)
     assert grid.cells[0].finished
     assert not grid.cells[0].failure.with_name("gdpo-seed-1.log").exists()
 
@@ -391,7 +433,7 @@ def test_an_orphan_that_has_finished_its_run_is_waited_for_until_it_ends(recipe,
     write_run(grid.folder, "gdpo", 1, {"format": [0.0] * 2})
     process = orphan(grid.cells[0])
     assert not grid.open()
-    run_grid(grid, jobs=1, told=process.terminate)
+    run_grid(grid, jobs=1, update=process.terminate)
     assert process.wait() == -signal.SIGTERM
     assert not grid.cells[0].note.exists()
 
@@ -413,15 +455,16 @@ def test_ctrl_c_stops_the_orphans_and_leaves_what_others_train(recipe, tmp_path,
     ours, unknown = orphan(grid.cells[0]), orphan(grid.cells[2], keeps_its_number=False)
     theirs = holder(grid.cells[4].run.path)
     with pytest.raises(KeyboardInterrupt):
-        run_grid(grid, jobs=3, told=lambda: os.kill(os.getpid(), signal.SIGINT))
+        run_grid(grid, jobs=3, update=lambda: os.kill(os.getpid(), signal.SIGINT))
     assert not list(tmp_path.rglob("*.log")), "three of three jobs were taken"
     assert ours.wait() == -signal.SIGTERM
     assert (unknown.poll(), theirs.poll()) == (None, None)
-    assert grid.conclusion() == (
-        "stopped with 0 of 6 runs done; grpo, seed 1: no step was done yet; gdpo, seed 1: another "
-        "process trains it, and goes on; mo_grpo, seed 1: another process trains it, and goes on; "
-        "the same command goes on"
-    )
+    stopped, first, *others, last = grid.conclusion().split("; ")
+    assert stopped == "stopped with 0 of 6 runs done"
+    assert first == "grpo, seed 1: stopped before its first step"
+    assert [other.partition(":")[0] for other in others] == ["gdpo, seed 1", "mo_grpo, seed 1"]
+    assert all("another process" in other for other in others)
+    assert "same command" in last
 
 
 def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path, holder):
@@ -436,7 +479,7 @@ def test_a_second_comparison_in_the_same_folder_is_kept_out(recipe, tmp_path, ho
     ("code", "interrupted"),
     [("-9", False), ("-15", True), ("-1", True), ("130", True), ("1", False)],
 )
-def test_what_was_killed_for_memory_failed_and_what_was_told_to_stop_goes_on(
+def test_a_run_killed_for_memory_has_failed_and_a_run_stopped_on_purpose_can_be_resumed(
     code, interrupted, recipe, tmp_path
 ):
     ends = f"exit({code})"
@@ -458,9 +501,9 @@ def test_a_run_that_was_killed_says_by_what_and_after_which_step(recipe, tmp_pat
         if cell.training:
             os.kill(cell.training.process.pid, signal.SIGKILL)
 
-    run_grid(grid, jobs=1, told=kill_it)
+    run_grid(grid, jobs=1, update=kill_it)
     assert cell.failed
-    assert cell.why() == "killed by SIGKILL before its first step was done (out of memory?)"
+    assert cell.why() == "killed by SIGKILL before its first step (out of memory?)"
     write_run(folder, "gdpo", 1, {"format": [0.0] * 4}, finished=False)
     process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
     process.wait()
@@ -470,7 +513,7 @@ def test_a_run_that_was_killed_says_by_what_and_after_which_step(recipe, tmp_pat
     assert read_experiment(folder).runs[0].why.splitlines()[-1] == cell.why()
 
 
-def test_a_full_disk_is_told_as_what_it_is_and_leaves_no_process_behind(recipe, tmp_path):
+def test_a_full_disk_is_reported_as_such_and_leaves_no_process_behind(recipe, tmp_path):
     grid = make_grid(recipe, ["gdpo"], [1], tmp_path / "compare", reach=0.8)
     [cell] = grid.cells
     full_disk = cell.failure.with_name(f".{cell.failure.name}.{os.getpid()}.partial")
@@ -483,7 +526,7 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_no_process_behind(recipe, 
         os.kill(cell.training.process.pid, signal.SIGKILL)
 
     with pytest.raises(OSError, match="No space left") as full:
-        run_grid(grid, jobs=1, told=kill_it)
+        run_grid(grid, jobs=1, update=kill_it)
     assert full.value.errno == errno.ENOSPC
     assert full.value.filename == str(cell.failure)
     assert all(process.poll() is not None for process in processes)
@@ -501,7 +544,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 recipe = load_recipe({str(tmp_path / "recipe.yaml")!r})
 grid = make_grid(recipe, ["gdpo"], [1], Path({str(tmp_path / "compare")!r}), reach=0.8)
 pids = lambda: [c.training.process.pid for c in grid.running()]
-run_grid(grid, jobs=1, told=lambda: print(*pids(), flush=True))
+run_grid(grid, jobs=1, update=lambda: print(*pids(), flush=True))
 """)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     child = int(process.stdout.readline())

@@ -52,19 +52,19 @@ def test_it_is_scipys_exact_test(data, count):
     ("seeds", "floor"),
     [(1, 1.0), (2, 1 / 3), (3, 0.1), (4, 1 / 35), (5, 1 / 126), (10, 2 / 184756)],
 )
-def test_arms_that_are_wholly_apart_get_the_floor(seeds, floor):
+def test_estimators_without_overlap_get_the_smallest_attainable_p_value(seeds, floor):
     test = permutation_test(np.arange(seeds) + 100.0, np.arange(seeds) * 1.0)
     assert test.p == pytest.approx(floor)
     assert test.floor == pytest.approx(floor)
 
 
-def test_unequal_arms_have_one_extreme_relabelling():
+def test_unequal_numbers_of_runs_have_one_extreme_relabelling():
     test = permutation_test(np.array([8.0, 9.0]), np.array([0.0, 1.0, 2.0]))
     assert test.p == pytest.approx(0.1)
     assert test.floor == pytest.approx(0.1)
 
 
-def test_equal_values_and_missing_ones_tell_nothing():
+def test_equal_and_missing_values_show_no_difference():
     assert permutation_test(np.full(5, 0.1), np.full(5, 0.1)).p == 1
     with_gap = permutation_test(np.array([3.0, np.nan, 4.0]), np.array([1.0, 2.0]))
     assert with_gap == permutation_test(np.array([3.0, 4.0]), np.array([1.0, 2.0]))
@@ -91,7 +91,7 @@ def test_drawn_relabellings_agree_with_all_of_them_and_are_never_zero():
 
 
 @pytest.mark.parametrize("draw", ["normal", "lognormal", "standard_cauchy"])
-def test_arms_that_are_alike_are_told_apart_no_more_often_than_said(draw):
+def test_equal_estimators_differ_significantly_no_more_often_than_the_level(draw):
     rng = np.random.default_rng(3)
     told = sum(
         permutation_test(getattr(rng, draw)(size=5), getattr(rng, draw)(size=5)).p <= 0.05
@@ -101,7 +101,7 @@ def test_arms_that_are_alike_are_told_apart_no_more_often_than_said(draw):
     assert told >= 60
 
 
-def test_arms_that_share_the_luck_of_a_seed_are_told_apart_less_often():
+def test_the_test_is_conservative_if_seeds_affect_both_estimators_alike():
     rng = np.random.default_rng(4)
     told = 0
     for _ in range(1_000):

@@ -44,9 +44,9 @@ def test_a_run_that_saves_is_waited_for_and_named(slow):
     assert stop_trainings([slow], said.append, told) == ()
     assert all(looks)
     assert slow.process.returncode == 130
-    assert said == [
-        "stopping: waiting for gdpo-seed-1 to save and end; Ctrl-C again kills what still runs"
-    ]
+    [message] = said
+    assert "waiting for gdpo-seed-1" in message
+    assert "Ctrl-C" in message
 
 
 def test_only_ctrl_c_kills_a_run_that_saves(slow):
@@ -84,14 +84,14 @@ def test_nothing_is_said_where_nothing_runs():
 @pytest.mark.parametrize(
     ("steps", "saved", "killed", "left"),
     [
-        (0, 0, False, "no step was done yet"),
+        (0, 0, False, "stopped before its first step"),
         (3, 3, False, "saved at step 3"),
-        (3, 2, False, "ended after step 3, goes on from step 2"),
-        (3, 0, False, "ended after step 3, starts again: nothing was saved"),
-        (3, 2, True, "killed after step 3, goes on from step 2"),
-        (3, 3, True, "killed after step 3, goes on from step 3"),
-        (3, 0, True, "killed after step 3, starts again: nothing was saved"),
-        (0, 0, True, "killed before its first step was done, starts again: nothing was saved"),
+        (3, 2, False, "ended after step 3, resumes from step 2"),
+        (3, 0, False, "ended after step 3, will start over: nothing was saved"),
+        (3, 2, True, "killed after step 3, resumes from step 2"),
+        (3, 3, True, "killed after step 3, resumes from step 3"),
+        (3, 0, True, "killed after step 3, will start over: nothing was saved"),
+        (0, 0, True, "killed before its first step, will start over: nothing was saved"),
     ],
 )
 def test_what_is_left_of_a_run_is_what_lies_there(steps, saved, killed, left, tmp_path):

@@ -111,7 +111,7 @@ def test_no_run_and_runs_that_all_are_there_at_once():
 
 
 def log_rank(times, reached):
-    """P-value of chi-squared: the sum of one estimator's scores over its hypergeometric variance."""
+    """Return the p-value of chi-squared: the sum of the scores over its hypergeometric variance."""
     all_times, all_reached = np.concatenate(times), np.concatenate(reached)
     variance = 0.0
     for t in np.unique(all_times[all_reached]):

@@ -53,6 +53,6 @@ def test_a_label_knows_its_estimator():
         (["runs_dir=a,b"], "--output"),
     ],
 )
-def test_what_cannot_be_varied_is_told(vary, message):
+def test_a_value_that_cannot_be_varied_is_refused(vary, message):
     with pytest.raises(ConfigError, match=message):
         read_variants(vary)

@@ -1,4 +1,4 @@
-"""`gdpo compare` and `gdpo report`, once their arguments are read. Imports what is heavy."""
+"""Runs `gdpo compare` and `gdpo report` after their arguments are parsed. Has the slow imports."""
 
 import os
 import shutil
@@ -16,7 +16,15 @@ from gdpo.cli._codes import FAILED, INTERRUPTED
 from gdpo.errors import ConfigError
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.display import grid_display
-from gdpo.experiments.grid import Grid, described, make_grid, read_variants, run_grid
+from gdpo.experiments.grid import (
+    Grid,
+    decidable,
+    described,
+    make_grid,
+    read_labels,
+    read_variants,
+    run_grid,
+)
 from gdpo.experiments.reading import LOGS, read_experiment
 from gdpo.experiments.threshold import REACHED
 from gdpo.experiments.toys import suite, table
@@ -30,13 +38,13 @@ from gdpo.training.preflight import prepare
 _PREFLIGHT_ROWS = 64
 
 _NEED_OPTIONS = ("constrained_grpo",)
-"""Estimators that do nothing of their own without options."""
+"""Estimators that `all` leaves out, because they need options."""
 
 
 def compare_recipe(
     path: Path,
     overrides: Sequence[str],
-    labels: str,
+    estimators: str,
     seeds: str,
     output: Path | None,
     console: Console,
@@ -48,17 +56,19 @@ def compare_recipe(
     retry_failed: bool,
     dry_run: bool,
 ) -> int:
-    """Train what is left to do, and report, or only say what would be. Returns the exit code.
+    """Train the runs that are left, write the report and return the exit code.
+
+    With `dry_run`, only print the runs and what they can show.
 
     Raises:
-        ConfigError: An argument is wrong; before anything is trained.
+        ConfigError: If an argument is wrong, before anything is trained.
     """
     shared = resolve(read_recipe(path, overrides))
     recipe = shared.recipe
     folder = output or recipe.run_dir.with_name(f"{_plain(recipe.task)}-compare")
     grid = make_grid(
         shared,
-        _names(labels),
+        _labels(estimators),
         _seeds(seeds),
         folder,
         reach=REACHED if reach is None else reach,
@@ -76,10 +86,12 @@ def compare_recipe(
             _say(console, line)
         return 0
     left = grid.open()
+    for line in decidable(grid) if left else ():
+        _say(console, line)
     steps = _total_steps(left[0].resolved) if left else 0
     try:
-        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as told:
-            run_grid(grid, jobs=jobs, told=told, say=partial(_say, console))
+        with grid_display(grid, console, jobs=jobs, total_steps=steps, price=price) as update:
+            run_grid(grid, jobs=jobs, update=update, say=partial(_say, console))
     except KeyboardInterrupt:
         _say(console, grid.conclusion())
         return INTERRUPTED
@@ -91,12 +103,12 @@ def compare_recipe(
 
 
 def _conclude(grid: Grid, console: Console) -> int:
-    """Report what was trained, and say what failed and what is left. Returns the exit code."""
+    """Write the report, print failed and remaining runs, and return the exit code."""
     failed = [cell for cell in grid.cells if cell.failed]
     for cell in failed:
         _say(console, f"{cell.name} failed: {cell.why()}")
     if failed:
-        _say(console, f"logs: {grid.folder / LOGS}; --retry-failed trains them again")
+        _say(console, f"logs: {grid.folder / LOGS}. To train failed runs again: --retry-failed")
     if any(cell.run.read_metrics() for cell in grid.cells if cell.begun):
         make_report(grid.folder, None, console)
     if left := grid.open():
@@ -145,18 +157,18 @@ def make_report(
 
 
 def compare_toys(
-    labels: str, seeds: str, output: Path | None, console: Console, *, jobs: int | None
+    estimators: str, seeds: str, output: Path | None, console: Console, *, jobs: int | None
 ) -> None:
-    """Run the kit of small problems, print when each reward was reached, and write a page of each.
+    """Run the toys, print the steps at which each reward was reached, and write a report for each.
 
     Raises:
-        ConfigError: An argument is wrong; before anything is run.
+        ConfigError: If an argument is wrong, before anything is run.
     """
-    names, numbers = _names(labels), _seeds(seeds)
+    labels, numbers = _labels(estimators), _seeds(seeds)
     with Progress(console=console, transient=True) as progress:
         shown = progress.add_task("", total=None)
         done = suite(
-            names,
+            labels,
             numbers,
             processes=jobs or _cores(),
             folder=output or Path("toys"),
@@ -166,38 +178,43 @@ def compare_toys(
         )
     if console.is_terminal:
         console.print(Markdown(table(done)))
-    else:  # whole, for whatever reads it
+    else:  # no line breaks for programs that read it
         console.print(table(done), markup=False, soft_wrap=True)
-    told = "Steps to the threshold: median [range over seeds], and how many never came to it."
-    console.print(told, markup=False, soft_wrap=True)
+    legend = (
+        "Steps until a reward reached 80 % of its range: median [range over seeds], and the number "
+        "of seeds that never did."
+    )
+    console.print(legend, markup=False, soft_wrap=True)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         for name, experiment in done.items():
             write_report(analyse(experiment), output / f"{name}.html")
-        console.print(f"a page for each: {output}", markup=False, soft_wrap=True)
+        console.print(f"reports: {output}", markup=False, soft_wrap=True)
 
 
-def _names(labels: str) -> list[str]:
-    if labels == "all":
+def _labels(estimators: str) -> list[str]:
+    if estimators == "all":
         return [name for name in ESTIMATORS if name not in _NEED_OPTIONS]
-    return [name.strip() for name in labels.split(",") if name.strip()]
+    return read_labels(estimators)
 
 
 def _seeds(text: str) -> list[int]:
-    """`5`: the seeds 1 to 5; with a comma: these."""
+    """Return the seeds: 1 to 5 for `5`; the listed ones if there is a comma."""
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise ConfigError(f"--seeds {text}: write how many, or which with commas: 1,2,3") from error
+        raise ConfigError(
+            f"--seeds {text}: give a number of seeds (5), or comma-separated seeds (1,2,3)"
+        ) from error
     if "," in text:
         return numbers
     if not numbers or numbers[0] < 1:
-        raise ConfigError(f"--seeds {text}: at least 1")
+        raise ConfigError(f"--seeds {text}: give at least 1 seed")
     return list(range(1, numbers[0] + 1))
 
 
 def _jobs() -> int:
-    """Runs at a time, if nothing is said."""
+    """Return the default number of runs at a time."""
     devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if devices or shutil.which("nvidia-smi"):
         return max(1, len(devices))
@@ -209,7 +226,7 @@ def _cores() -> int:
 
 
 def _total_steps(resolved: Resolved) -> int:
-    """Of a run, once data, rewards, trainer and model were checked."""
+    """Check data, rewards, trainer and model, and return the number of steps of a run."""
     return prepare(resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
 
 

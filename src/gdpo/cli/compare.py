@@ -1,5 +1,6 @@
 """`gdpo compare`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ def compare(
     /,
     *,
     estimators: str | None = None,
+    arms: Annotated[str | None, Parameter(show=False)] = None,
     vary: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: str | None = None,
     suite: str | None = None,
@@ -19,38 +21,45 @@ def compare(
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     output: Path | None = None,
     reach: float | None = None,
-    price: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0,
+    price: Annotated[float, Parameter(validator=Number(gte=0), show_default=False)] = 0.0,
     retry_failed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
-    """Train a recipe with several estimators and seeds, and say which does better, and how surely.
+    """Train a recipe with several estimators and seeds, and report which estimator does better.
 
-    Each run is an ordinary `gdpo train` in a process of its own. Runs with the same seed have the
-    same data in the same order and start from the same model. The same command goes on where it was
-    stopped: finished runs are kept, interrupted ones resumed, and failed ones count as results.
-    Estimators and seeds may be added to a comparison that is there. At the end, and with `gdpo report` at
-    any time, the folder holds a `report.html` with every reward by itself.
+    Each run is a `gdpo train` process. Runs with the same seed use the same data in the same order
+    and the same initial model. The comparison ends with a one-sentence conclusion, a table, and a
+    `report.html` that compares each reward separately.
 
-    Under 5 seeds an estimator a result is called exploratory: 3 seeds cannot give a p-value below 0.10.
+    Rerun the same command to resume: finished runs are kept, interrupted runs are resumed, and
+    failed runs count as results. You can add estimators and seeds to an existing comparison.
+
+    With fewer than 5 seeds the result is exploratory: no p-value can be below 0.10 with 3 seeds.
 
     Args:
-        recipe: A recipe (YAML), or a folder that holds a `recipe.yaml`.
-        estimators: Estimators with commas, or `all`; the first is what the others are compared with. Left
-            out: grpo,gdpo; of a suite, all.
-        vary: Values of the recipe that make estimators of their own, with commas, as in `--vary
-            rewards.length.weight=1,0.5`; may be repeated: every combination is trained.
-        seeds: How many (1, 2, ...), or which ones, with commas. Left out: 5; of a suite, 20.
-        suite: `toys` instead of a recipe: small problems that tell estimators apart in seconds.
-        set: Change a value of the recipe, as in `--set trainer.max_steps=20`; may be repeated.
-        jobs: Runs at a time. Left out: one for each device in CUDA_VISIBLE_DEVICES; without a GPU,
-            one for each core.
-        output: Folder of the comparison. Left out: `<task>-compare` in the recipe's `runs_dir`; of
-            a suite, no pages are written.
-        reach: Share of each reward's range whose first crossing is timed. Left out: 0.8.
-        price: Of an hour of one run, so that the cost of what is left is shown.
-        retry_failed: Train runs again that failed.
-        dry_run: Show the runs, and what they can decide, and do nothing. Needs no GPU, no data and
-            no network.
+        recipe: Recipe file (YAML), or a folder that contains a `recipe.yaml`.
+        estimators: Comma-separated estimators, or `all`. The first is the baseline. Give your own
+            estimator a name with `mine=my_module:my_estimator`. Default: grpo,gdpo; with --suite:
+            all.
+        arms: Former name of --estimators.
+        vary: Recipe key with comma-separated values, as in `--vary rewards.length.weight=1,0.5`.
+            Each value is combined with each estimator. May be repeated: every combination is
+            trained.
+        seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5; with
+            --suite: 20.
+        suite: `toys`: compare on seven small problems instead of a recipe. Takes seconds and needs
+            no GPU.
+        set: Change a value of the recipe, as in `--set trainer.max_steps=20`. May be repeated.
+        jobs: Number of runs at a time. Default: one for each device in CUDA_VISIBLE_DEVICES;
+            without a GPU, one for each CPU core.
+        output: Folder of the comparison. Default: `<task>-compare` in the recipe's `runs_dir`; with
+            --suite: write no pages.
+        reach: Threshold as a share of each reward's range. The step at which a run first reaches it
+            is compared. Default: 0.8.
+        price: Price of one run for one hour, in any currency. Prints the cost of the remaining
+            runs. Default: print no cost.
+        retry_failed: Train failed runs again.
+        dry_run: Print the runs and what they can show, and exit. Needs no GPU, data or network.
     """
     from rich.console import Console
 
@@ -58,8 +67,13 @@ def compare(
     from gdpo.errors import ConfigError
 
     console = Console(highlight=False)
+    if arms is not None:
+        if estimators is not None:
+            raise ConfigError("--arms is the former name of --estimators: give only --estimators")
+        print("gdpo: --arms is now called --estimators and will be removed", file=sys.stderr)
+        estimators = arms
     if suite not in (None, "toys"):
-        raise ConfigError(f"--suite {suite}: there is one suite, toys")
+        raise ConfigError(f"--suite {suite}: the only suite is toys. Give --suite toys")
     if (recipe is None) == (suite is None):
         raise ConfigError(
             "give a recipe, or --suite toys" + ("" if recipe is None else ", not both")
@@ -67,8 +81,8 @@ def compare(
     if recipe is None:
         if set or vary or price or retry_failed or dry_run or reach is not None:
             raise ConfigError(
-                "--set, --vary, --price, --reach, --retry-failed and --dry-run are for recipes, "
-                "not toys"
+                "--suite toys does not take --set, --vary, --price, --reach, --retry-failed or "
+                "--dry-run: remove them, or give a recipe"
             )
         compare_toys(estimators or "all", seeds or "20", output, console, jobs=jobs)
         return 0

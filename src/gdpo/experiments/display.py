@@ -1,4 +1,4 @@
-"""What is shown while a comparison runs: every run, and what is left in time and cost."""
+"""Shows the progress of a comparison: each run, and the remaining time and cost."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -17,10 +17,10 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.summary import duration, number
 
 _RECENT = 5
-"""Steps whose mean is shown."""
+"""Number of last steps whose mean reward is shown."""
 
 _MOST_ROWS = 30
-"""Runs that are shown one by one; of more, those that are running or ended last."""
+"""Most runs that the table shows. With more, it shows those that are running or ended last."""
 
 _HOUR = 3600.0
 
@@ -29,19 +29,22 @@ _HOUR = 3600.0
 def grid_display(
     grid: Grid, console: Console, *, jobs: int, total_steps: int, price: float
 ) -> Generator[Callable[[], None]]:
-    """A live table of all runs; on what is no terminal, a line for each run that ends.
+    """Show a live table of all runs; if the output is not a terminal, print a line when a run ends.
 
     Args:
-        grid: What is shown.
-        console: Where.
+        grid: The comparison.
+        console: The console to print to.
         jobs: Runs at a time.
-        total_steps: Of each run.
-        price: Of an hour of one run, in whatever currency; 0: unknown.
+        total_steps: Steps of each run. 0: unknown.
+        price: Price of one run for one hour, in any currency. 0: unknown.
+
+    Yields:
+        The function that updates the display.
     """
     board = _Board(grid, jobs, total_steps, price)
     if not console.is_terminal:
-        yield lambda: board.tell_ended(console)
-        board.tell_ended(console)
+        yield lambda: board.print_ended(console)
+        board.print_ended(console)
         return
     with Live(board.table(), console=console, refresh_per_second=2) as live:
         yield lambda: live.update(board.table())
@@ -52,7 +55,7 @@ class _Board:
     def __init__(self, grid: Grid, jobs: int, total_steps: int, price: float) -> None:
         self._grid, self._jobs, self._total, self._price = grid, jobs, total_steps, price
         self._began = time.monotonic()
-        self._told = {id(cell) for cell in grid.cells if cell not in grid.open()}
+        self._printed = {id(cell) for cell in grid.cells if cell not in grid.open()}
 
     def table(self) -> RenderableType:
         shown = self._grid.cells
@@ -70,10 +73,10 @@ class _Board:
             table.add_row(escape(cell.label), str(cell.seed), _state(cell), step, *means)
         return Group(table, Text(self._left()))
 
-    def tell_ended(self, console: Console) -> None:
+    def print_ended(self, console: Console) -> None:
         for cell in self._grid.cells:
-            if id(cell) not in self._told and (cell.finished or cell.failed):
-                self._told.add(id(cell))
+            if id(cell) not in self._printed and (cell.finished or cell.failed):
+                self._printed.add(id(cell))
                 rows = _rows(cell)
                 means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([rows]))
                 ended = "failed" if cell.failed else "finished"
@@ -81,7 +84,7 @@ class _Board:
                 console.print(f"{line}. {self._left()}", markup=False, soft_wrap=True)
 
     def _left(self) -> str:
-        """How much is done, and what the rest will take at the pace so far."""
+        """Return how many runs have ended, and the remaining time and cost at the pace so far."""
         cells = self._grid.cells
         ended = sum(cell.finished or cell.failed for cell in cells)
         done = sum(len(_rows(cell)) - cell.steps_before for cell in cells if cell.began)
@@ -93,14 +96,16 @@ class _Board:
         if not self._total or done < 1 or rest < 1:
             return text
         left = rest * passed / done
-        text += f"; {duration(left)} left, which is {duration(left * self._jobs)} of runs"
+        text += f"; {duration(left)} left"
+        if self._jobs > 1:
+            text += f" ({duration(left * self._jobs)} of run time)"
         if self._price:
-            text += f" for {left * self._jobs / _HOUR * self._price:.2f}"
+            text += f", cost {left * self._jobs / _HOUR * self._price:.2f}"
         return text
 
 
 def _rows(cell: Cell) -> list[dict[str, Any]]:
-    """The metrics of a run's steps, read again only where the file has grown."""
+    """Return the metrics of a run's steps; the file is read again only if it has grown."""
     file = cell.run.metrics
     return list(_read(cell.run, file.stat().st_size)) if file.is_file() else []
 
@@ -111,7 +116,7 @@ def _read(run: RunDirectory, _size: int) -> tuple[dict[str, Any], ...]:
 
 
 def _rewards(runs: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
-    """Names of the rewards that runs have logged."""
+    """Return the names of the rewards that runs have logged."""
     keys = dict.fromkeys(key for rows in runs for row in rows[-1:] for key in row)
     means = (key for key in keys if key.startswith("rewards/") and key.endswith("/mean"))
     return [key.removeprefix("rewards/").removesuffix("/mean") for key in means]

@@ -1,7 +1,8 @@
-"""Runs a comparison: estimators times seeds, each an ordinary `gdpo train` in a process of its own."""
+"""Runs a comparison: one `gdpo train` process for each estimator and seed."""
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from gdpo._files import to_json, write_whole
-from gdpo.advantages import resolve_estimator
+from gdpo.advantages import ESTIMATORS, resolve_estimator
 from gdpo.errors import ConfigError
 from gdpo.experiments.comparison import listed
 from gdpo.experiments.process import (
@@ -30,7 +31,9 @@ from gdpo.experiments.process import (
 )
 from gdpo.experiments.reading import (
     LOGS,
+    Label,
     Plan,
+    estimator_of,
     failure_file,
     label_of,
     may_differ,
@@ -38,7 +41,7 @@ from gdpo.experiments.reading import (
     run_name,
     unlike,
 )
-from gdpo.experiments.statistics import ALPHA, FEWEST_SEEDS, least_p
+from gdpo.experiments.statistics import ALPHA, FEWEST_SEEDS, fewest_seeds, least_p
 from gdpo.recipes.recipe import Recipe, RewardConfig, differences
 from gdpo.recipes.resolve import Resolved, resolve
 from gdpo.recipes.yaml import split_values
@@ -46,23 +49,63 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import alone
 
 _OWN_OPTIONS = {
-    "advantage": "estimators go by --estimators",
-    "trainer.seed": "seeds go by --seeds",
-    "name": "each run has a name of its own",
-    "runs_dir": "the folder goes by --output",
+    "advantage": "use --estimators instead",
+    "trainer.seed": "use --seeds instead",
+    "name": "gdpo compare names the runs itself",
+    "runs_dir": "use --output instead",
 }
-"""Keys that are not varied by `--vary`, and why."""
+"""Keys that `--vary` does not take, and what to do instead."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+"""A name of the user's own for an estimator. It is part of folder names."""
+
+_RESERVED = ("all", "recorded")
+"""Words that mean something else where estimators are named."""
+
+
+def read_labels(text: str) -> list[str]:
+    """Return the labels of `--estimators`: `grpo,mine=my_module:my_estimator`.
+
+    Args:
+        text: Comma-separated estimators. `name=estimator` gives an estimator a name of your own:
+            letters, digits, `_`, `-` and `.`, at most 40, starting with a letter or digit.
+
+    Raises:
+        ConfigError: If a name has other characters or already means another estimator.
+
+    Examples:
+        >>> read_labels("grpo, mine=my_module:my_estimator")
+        ['grpo', 'mine']
+    """
+    return [_read_label(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _read_label(text: str) -> str:
+    name, equals, estimator = (part.strip() for part in text.partition("="))
+    if not equals:
+        return name
+    if not estimator:
+        raise ConfigError(f"--estimators {text}: name the estimator behind the =, as in ours=gdpo")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"--estimators {text}: {name!r} cannot be a name. Use letters, digits, '_', '-' and "
+            "'.', at most 40, starting with a letter or digit"
+        )
+    if name in _RESERVED or (name in ESTIMATORS and name != estimator):
+        what = "an estimator" if name in ESTIMATORS else "a reserved word"
+        raise ConfigError(f"--estimators {text}: {name!r} is {what}. Choose another name")
+    return name if name == estimator else Label(name, estimator)
 
 
 def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Every combination of the values of some keys, as `--set` takes them, by its name.
+    """Return every combination of the varied values, as `--set` takes them, by its name.
 
     Args:
-        vary: `a.b=1,0.5`, the values being YAML with commas between.
+        vary: Keys with comma-separated YAML values, as in `a.b=1,0.5`.
 
     Raises:
-        ConfigError: There is no `=`, no value, no YAML, a value twice, a key twice, or a key that
-            an option of its own varies.
+        ConfigError: If there is no `=` or no value, a value is not YAML, a value or key is
+            repeated, or a key has an option of its own.
 
     Examples:
         >>> list(read_variants(["lora.r=8,16", "trainer.beta=0.0"]))
@@ -70,135 +113,130 @@ def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """
     keys = [text.partition("=")[0].strip() for text in vary]
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise ConfigError(f"--vary names {', '.join(twice)} twice: give all its values in one")
+        raise ConfigError(f"--vary names {', '.join(twice)} twice: list all values in one --vary")
     each = [_assignments(text) for text in vary]
     return {" ".join(map(_briefly, chosen)): chosen for chosen in product(*each)}
 
 
 def _briefly(assignment: str) -> str:
-    """A reward's name says that it is one; its number does not."""
+    """Drop the prefix `rewards.` before a reward's name; keep it before a reward's number."""
     rest = assignment.removeprefix("rewards.")
     return assignment if rest[:1].isdigit() else rest
-
-
-def estimator_of(label: str) -> str:
-    """The estimator of an estimator of this name."""
-    return label.partition(" ")[0]
 
 
 def _assignments(text: str) -> tuple[str, ...]:
     key, equals, values = (part.strip() for part in text.partition("="))
     if not (key and equals and values):
-        raise ConfigError(f"--vary {text}: write it as key=value,value, as in lora.r=8,16")
+        raise ConfigError(f"--vary {text}: write key=value,value, as in lora.r=8,16")
     if key in _OWN_OPTIONS:
-        raise ConfigError(f"--vary {text}: {_OWN_OPTIONS[key]}")
+        raise ConfigError(f"--vary {text}: {key} cannot be varied; {_OWN_OPTIONS[key]}")
     written = split_values(values, f"--vary {text}")
     if twice := sorted({value for value in written if written.count(value) > 1}):
-        raise ConfigError(f"--vary {text} names {', '.join(twice)} twice")
+        raise ConfigError(f"--vary {text} names {', '.join(twice)} twice: remove one")
     return tuple(f"{key}={value}" for value in written)
 
 
 _POLL_S = 0.5
 _LEFT_OVERS = (".*.partial", f"{LOGS}/.*.partial")
-"""What a process leaves that is killed while it writes."""
+"""Files that a process leaves if it is killed while it writes."""
 
 _SEEDS = 2**32
-"""How many there are."""
+"""Number of valid seeds."""
 
 
 @dataclass(slots=True)
 class Cell:
-    """One estimator with one seed."""
+    """One run of a comparison: a label with a seed."""
 
     label: str
-    """Its estimator, and behind it the values that are its own."""
+    """The estimator's name, followed by the values that were varied."""
     seed: int
     resolved: Resolved
     failure: Path
-    """Where it is kept that it failed."""
+    """The file that records a failure of the run."""
     training: Training | Orphan | None = None
-    """While it runs."""
+    """The process that trains the run. None: not running."""
     device: str | None = None
     """Device of CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
     ending: str = ""
-    """What became of it when it was stopped before its end."""
+    """What happened to the run if it was stopped early."""
     began: float = 0.0
-    """When this call started to train it; seconds of the monotonic clock."""
+    """Time at which this call started to train the run, in seconds of the monotonic clock."""
     steps_before: int = 0
-    """Done when it began."""
+    """Steps that were done before this call."""
 
     @property
     def recipe(self) -> Recipe:
-        """Of `resolved`."""
+        """The recipe of the run."""
         return self.resolved.recipe
 
     @property
     def run(self) -> RunDirectory:
-        """Its files."""
+        """The run directory."""
         return RunDirectory(self.recipe.run_dir)
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run directory."""
+        """Whether the run directory exists."""
         return self.run.environment.is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its last step."""
+        """Whether the run finished its last step."""
         return self.begun and "finished" in self.run.read_environment()
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with an error, which is a result, too."""
+        """Whether the run ended with an error. Failed runs count as results."""
         return self.failure.is_file() and not self.finished
 
     @property
     def name(self) -> str:
-        """Return what messages call this run."""
+        """The name of the run in messages."""
         return f"{self.label}, seed {self.seed}"
 
     @property
     def note(self) -> Path:
-        """Where it is kept which process trains it."""
+        """The file that records which process trains the run."""
         return self.failure.with_name(f"{self.recipe.name}{NOTE}")
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run has finished or failed."""
         return self.finished or self.failed
 
     def why(self) -> str:
-        """What killed a failed run, or the last line that it printed."""
+        """Return what killed a failed run, or the last line that it printed."""
         lines = json.loads(self.failure.read_text(encoding="utf-8"))["why"].strip().splitlines()
         return lines[-1] if lines else ""
 
 
 @dataclass(slots=True)
 class Grid:
-    """All cells of a comparison."""
+    """All runs of a comparison."""
 
     folder: Path
     plan: Plan
     cells: list[Cell]
     rewards: tuple[str, ...]
-    """Their names, as logs have them."""
+    """Names of the rewards, as they are logged."""
 
     def open(self) -> list[Cell]:
-        """Return the runs that are neither finished nor failed, also those that others train."""
+        """Return the runs that have neither finished nor failed, whoever trains them."""
         return [cell for cell in self.cells if not cell.done]
 
     def running(self) -> list[Cell]:
-        """Those that train now."""
+        """Return the runs that are being trained."""
         return [cell for cell in self.cells if cell.training is not None]
 
     def conclusion(self) -> str:
-        """What became of the runs that were stopped, in one line."""
+        """Return one line on the runs that were stopped, and how to resume them."""
         done = sum(cell.finished for cell in self.cells)
         failed = sum(cell.failed for cell in self.cells)
-        told = f"stopped with {done} of {len(self.cells)} runs done"
-        told += f" and {failed} failed" if failed else ""
+        text = f"stopped with {done} of {len(self.cells)} runs done"
+        text += f" and {failed} failed" if failed else ""
         ended = [f"{cell.name}: {cell.ending}" for cell in self.cells if cell.ending]
-        return "; ".join([told, *ended, "the same command goes on"])
+        return "; ".join([text, *ended, "rerun the same command to resume"])
 
 
 def make_grid(
@@ -211,28 +249,28 @@ def make_grid(
     variants: Mapping[str, Recipe | Resolved] | None = None,
     retry_failed: bool = False,
 ) -> Grid:
-    """The cells of a comparison. Seeds and estimators may be added to one; nothing is written yet.
+    """Return the runs of a new or existing comparison. Nothing is written yet.
 
-    Added estimators come after those that are there; whoever names all of them decides their order.
+    Seeds and estimators can be added to an existing comparison. Added estimators come last, unless
+    all estimators are named: then their order counts.
 
-    All runs of a seed have the same order of data, the same model to begin with and the same
-    settings; only the estimator differs, and what variants vary. Its options are the recipe's where
-    the recipe names the same estimator, and its defaults elsewhere.
+    All runs of a seed have the same order of the data, the same initial model and the same
+    settings. They differ only in the estimator and in the varied values. An estimator gets the
+    recipe's options if the recipe names the same estimator, and its defaults otherwise.
 
     Args:
-        recipe: What all share.
-        labels: Estimators; the first is what the others are compared with.
-        seeds: Of `trainer.seed`.
-        folder: Where the runs lie. A comparison that is there goes on.
-        reach: Share of a reward's range whose first crossing is timed.
-        variants: The recipe with values of its own, by name: each makes estimators of every estimator.
-            None: the recipe alone.
-        retry_failed: Forget that runs failed.
+        recipe: The recipe that all runs share.
+        labels: Estimators, see `read_labels`. The first is the baseline.
+        seeds: Values of `trainer.seed`.
+        folder: Folder of the comparison.
+        reach: Share of a reward's range whose first crossing is timed, above 0 and at most 1.
+        variants: Recipes with the varied values, by name. Each is combined with every estimator.
+            None: only `recipe`.
+        retry_failed: Delete the records of failed runs, so that they are trained again.
 
     Raises:
-        ConfigError: An estimator does not exist, something is named twice, two estimators would be the
-            same or do not reward the same, or the folder holds another comparison or something
-            else.
+        ConfigError: If an estimator does not exist, something is named twice, two labels would
+            train the same, the labels differ in their rewards, or the folder holds anything else.
     """
     _check(labels, seeds, reach)
     shared = resolve(recipe)
@@ -266,28 +304,28 @@ def run_grid(
     grid: Grid,
     *,
     jobs: int,
-    told: Callable[[], None] = lambda: None,
+    update: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Train whatever is left to do, several runs at a time.
+    """Train the runs that have not ended, several at a time.
 
-    A run that was interrupted goes on from its last checkpoint. One that fails is kept as it is,
-    with its reason, and counts in the statistics. Runs that another process trains, as after a
-    comparison that was killed, are waited for, count in `jobs`, and are gone on with where they end
-    early. Ctrl-C has all save and end, and waits for them; a second one kills them. What became of
-    them is said by `Grid.conclusion`.
+    Interrupted runs resume from their last checkpoint. A failed run is kept with its reason and
+    counts in the statistics. If another process trains a run, for example after a comparison was
+    killed, the run is waited for, counts in `jobs`, and is resumed if that process ends early.
+    Ctrl-C makes all runs save and end, and waits for them; a second Ctrl-C kills them.
+    `Grid.conclusion` describes how they ended.
 
     Args:
-        grid: What to train.
-        jobs: Runs at a time. With several devices in CUDA_VISIBLE_DEVICES each gets one of them.
-        told: Called now and then.
-        say: Called with sentences that the user should read at once.
+        grid: The comparison.
+        jobs: Runs at a time. With several devices in CUDA_VISIBLE_DEVICES, each run gets one.
+        update: Called repeatedly while runs are trained, to update a display.
+        say: Called with messages for the user.
     """
     slots = _slots(jobs)
     with (
         signals_held() as unwind,
         alone(grid.folder, left_overs=_LEFT_OVERS),
-        _stopped_at_the_end(grid, told, say),
+        _stopped_at_the_end(grid, update, say),
     ):
         forget_ended(grid.folder / LOGS)
         grid.plan.write(grid.folder)
@@ -299,29 +337,31 @@ def run_grid(
             if left:
                 unwind()
             _fill(left, slots, say)
-            told()
+            update()
             if left:
                 time.sleep(_POLL_S)
         for cell in grid.cells:
-            wait_for_end(cell.note, told)
+            wait_for_end(cell.note, update)
 
 
 def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
     for what, values in (("estimators", labels), ("seeds", seeds)):
         if not values:
-            raise ConfigError(f"--{what} names none")
+            raise ConfigError(f"--{what}: name at least one")
         if twice := sorted({str(v) for v in values if list(values).count(v) > 1}):
-            raise ConfigError(f"--{what} names {', '.join(twice)} twice")
+            raise ConfigError(f"--{what} names {', '.join(twice)} twice: remove one")
     if outside := [seed for seed in seeds if not 0 <= seed < _SEEDS]:
-        raise ConfigError(f"--seeds names {outside[0]}; a seed is from 0 to {_SEEDS - 1}")
+        raise ConfigError(f"--seeds {outside[0]}: a seed must be from 0 to {_SEEDS - 1}")
     if not 0 < reach <= 1:
-        raise ConfigError(f"--reach is a share of a reward's range, above 0 and at most 1: {reach}")
+        raise ConfigError(
+            f"--reach {reach}: give a share of each reward's range, above 0 and at most 1"
+        )
     for label in labels:
-        resolve_estimator(label)
+        resolve_estimator(estimator_of(label))
 
 
 def _check_labels(labels: Mapping[str, Resolved]) -> None:
-    """Refuse estimators that cannot be told apart, and estimators that cannot be compared."""
+    """Refuse labels that would train the same, share a folder or differ in their rewards."""
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
     first = next(iter(labels))
@@ -329,18 +369,23 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
     for label, found in labels.items():
         digest = _what_trains(found.recipe).digest
         if (other := seen.setdefault(digest, label)) != label:
-            raise ConfigError(f"{other!r} and {label!r} would be the same training: leave one out")
+            raise ConfigError(
+                f"{str(other)!r} and {str(label)!r} would be the same training: remove one"
+            )
         if (other := folders.setdefault(run_name(label, 0), label)) != label:
-            raise ConfigError(f"{other!r} and {label!r} have the same folder: rename one")
+            raise ConfigError(
+                f"{str(other)!r} and {str(label)!r} would share a run folder: rename one"
+            )
         if (names := [reward.name for reward in found.rewards]) != rewards:
             raise ConfigError(
-                f"{first!r} rewards {', '.join(rewards)}, and {label!r} {', '.join(names)}: what is "
-                "compared must be rewarded in all estimators; one with weight 0 is logged all the same"
+                f"{str(first)!r} has the rewards {', '.join(rewards)}, and {str(label)!r} has "
+                f"{', '.join(names)}: all must have the same rewards. Give a reward the weight 0 "
+                "to log it without training on it"
             )
 
 
 def _what_trains(recipe: Recipe) -> Recipe:
-    """The recipe without what changes no training of TRL's."""
+    """Return the recipe without the settings that do not affect training with TRL."""
     per_step = {"rollouts_per_step": recipe.batch.per_step}
     return recipe.model_copy(
         update={
@@ -353,7 +398,7 @@ def _what_trains(recipe: Recipe) -> Recipe:
 
 
 def _varied(shared: Recipe, labels: Iterable[Recipe]) -> tuple[str, ...]:
-    """Keys of the recipe in which estimators differ from it, beside those that every comparison may."""
+    """Return the recipe keys that labels change, except for those that any comparison changes."""
     changed = dict.fromkeys(key for label in labels for key in differences(shared, label))
     return tuple(key for key in changed if not may_differ(key))
 
@@ -373,17 +418,18 @@ def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
 
 
 def _joined(folder: Path, plan: Plan) -> Plan:
-    """The plan with what the folder's comparison has already."""
+    """Return the plan, joined with the plan of the folder's existing comparison."""
     there = read_plan(folder)
     if there is None:
         if folder.exists() and not (folder.is_dir() and _is_blank(folder)):
             raise ConfigError(
-                f"{folder} holds something else, and nothing is overwritten: --output"
+                f"{folder} exists and is not a comparison: name another folder with --output"
             )
         return plan
     if not any(RunDirectory(path).environment.is_file() for path in folder.iterdir()):
-        return plan  # nothing was trained: the one before was a mistake
+        return plan  # No run was started, so the earlier plan can be dropped.
     _refuse_other(folder, there.recipe, plan.recipe)
+    _refuse_other_estimators(folder, there, plan)
     named_all = set(there.labels) <= set(plan.labels)
     return Plan(
         plan.recipe,
@@ -392,6 +438,17 @@ def _joined(folder: Path, plan: Plan) -> Plan:
         plan.reach,
         tuple(dict.fromkeys((*there.varied, *plan.varied))),
     )
+
+
+def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
+    """Refuse a name that stands for another estimator in the existing comparison."""
+    old = {label: estimator_of(label) for label in there.labels}
+    for label in plan.labels:
+        if (before := old.get(label, estimator_of(label))) != estimator_of(label):
+            raise ConfigError(
+                f"{folder}: {str(label)!r} stands for {before} there, not for "
+                f"{estimator_of(label)}. Choose another name, or another folder with --output"
+            )
 
 
 def _is_blank(folder: Path) -> bool:
@@ -405,13 +462,13 @@ def _refuse_other(folder: Path, old: str, new: str) -> None:
     if changed:
         shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
         raise ConfigError(
-            f"{folder} holds a comparison of another recipe:\n{shown}\nName another folder: "
+            f"{folder} holds a comparison of another recipe:\n{shown}\nName another folder with "
             "--output"
         )
 
 
 def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]) -> None:
-    """Start as many as there is room for."""
+    """Start runs until no slot is free."""
     for cell in left:
         if cell.training is None and (free := _free(slots, left)):
             _adopt(cell, say)
@@ -420,13 +477,13 @@ def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]
 
 
 def _adopt(cell: Cell, say: Callable[[str], None]) -> None:
-    """Take note of another process that trains it."""
+    """Mark a run that another process trains, and report it."""
     orphan = find_orphan(cell.run, cell.note)
     if orphan is None:
         return
     _begin(cell, orphan, orphan.device)
     whose = "another process" if orphan.pid is None else "a process of an earlier comparison"
-    say(f"{cell.name} is trained by {whose}: waiting for it")
+    say(f"{cell.name} is being trained by {whose}: waiting for it to end")
 
 
 def _start(cell: Cell, device: str) -> None:
@@ -451,7 +508,7 @@ def _begin(cell: Cell, training: Training | Orphan, device: str | None) -> None:
 
 
 def _over(cell: Cell) -> bool:
-    """Whether a cell needs nothing more in this call; a failure is written down."""
+    """Return whether this call is done with a run. Records the failure of a run."""
     training = cell.training
     if training is None or training.running:
         return False
@@ -460,21 +517,21 @@ def _over(cell: Cell) -> bool:
     if isinstance(training, Orphan):
         return cell.done
     if training.failed and not training.interrupted:
-        told = {"exit_code": training.process.returncode, "why": training.why()}
-        write_whole(cell.failure, to_json(told, indent=2))
+        failure = {"exit_code": training.process.returncode, "why": training.why()}
+        write_whole(cell.failure, to_json(failure, indent=2))
     elif not cell.finished:
         cell.ending = describe_ending(cell.run, killed=False)
     return True
 
 
 def _slots(jobs: int) -> list[str]:
-    """The device of each of the runs that train at a time; empty: what this process has."""
+    """Return the device of each run that trains at a time. Empty: all devices of this process."""
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
 
 
 def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
-    """Return the unused slots. A run on an unlisted device uses up the last one."""
+    """Return the unused slots. A run on an unlisted device uses the last one."""
     left = list(slots)
     running = [cell.device for cell in cells if cell.training is not None]
     for device in sorted(running, key=lambda each: each not in slots):
@@ -485,14 +542,14 @@ def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
 
 @contextmanager
 def _stopped_at_the_end(
-    grid: Grid, told: Callable[[], None], say: Callable[[str], None]
+    grid: Grid, update: Callable[[], None], say: Callable[[str], None]
 ) -> Generator[None]:
     try:
         yield
     finally:
         running = grid.running()
         ours = [cell for cell in running if not _is_foreign(cell.training)]
-        killed = stop_trainings([cell.training for cell in ours if cell.training], say, told)
+        killed = stop_trainings([cell.training for cell in ours if cell.training], say, update)
         for cell in running:
             cell.ending = _ending(cell, killed=any(cell.training is each for each in killed))
         for cell in ours:
@@ -510,22 +567,18 @@ def _ending(cell: Cell, *, killed: bool) -> str:
     if cell.finished:
         return ""
     if _is_foreign(training):
-        return "another process trains it, and goes on"
+        return "still being trained by another process"
     ending = describe_ending(cell.run, killed=killed)
     if isinstance(training, Training) and training.failed and not (killed or training.interrupted):
-        return f"failed while it stopped ({training.why().splitlines()[-1]}); {ending}"
+        return f"failed while stopping ({training.why().splitlines()[-1]}); {ending}"
     return ending
 
 
-_MOST_SEEDS = 100
-"""Up to which a number is looked for that could tell a difference."""
-
-
 def described(grid: Grid, *, jobs: int) -> list[str]:
-    """Sentences about the runs of a grid, an estimator in each, and about what they can decide.
+    """Return lines on the runs of a comparison, one for each label, and on what they can show.
 
     Args:
-        grid: Nothing of it need be there yet.
+        grid: The comparison. It may not exist yet.
         jobs: Runs at a time.
     """
     labels = list(dict.fromkeys(cell.label for cell in grid.cells))
@@ -535,51 +588,58 @@ def described(grid: Grid, *, jobs: int) -> list[str]:
         f"{_count(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
         f"time: {_count(len(labels), 'estimator')} with {_count(len(seeds), 'seed')} "
         f"({', '.join(map(str, seeds))})",
-        *(_label(grid, [cell for cell in grid.cells if cell.label == label]) for label in labels),
-        *_decidable(grid),
+        *(_describe(grid, [c for c in grid.cells if c.label == label]) for label in labels),
+        *decidable(grid),
     ]
 
 
-def _label(grid: Grid, cells: Sequence[Cell]) -> str:
+def _describe(grid: Grid, cells: Sequence[Cell]) -> str:
     entries = zip(grid.rewards, cells[0].recipe.rewards, strict=True)
     rewards = ", ".join(f"{name} × {entry.weight:g}{_gate(entry)}" for name, entry in entries)
     done = sum(cell.done for cell in cells)
     folder = run_name(cells[0].label, cells[0].seed) + ", …" * (len(cells) > 1)
-    return f"  {cells[0].label}: {rewards}; {done} of {len(cells)} done; {folder}"
+    return f"  {cells[0].label}: {rewards}; {done} of {len(cells)} done; folder {folder}"
 
 
 def _gate(entry: RewardConfig) -> str:
     return "" if entry.gate is None else f" where {entry.gate.on} ≥ {entry.gate.at_least:g}"
 
 
-def _decidable(grid: Grid) -> list[str]:
-    """How many comparisons there are, and how many seeds they need."""
+def decidable(grid: Grid) -> list[str]:
+    """Return sentences on what a comparison can show, before anything is trained.
+
+    They give the number of comparisons, the smallest p-value that the number of seeds allows after
+    correction, and the fewest seeds that could show a difference.
+    """
     first, *others = grid.plan.labels
     if not others:
-        return [f"One estimator: there is nothing to compare {first} with."]
+        return [f"There is one estimator, so {first} is compared with nothing."]
     apart = unlike(grid.plan.labels, grid.rewards, {cell.label: cell.recipe for cell in grid.cells})
     count, seeds = len(others) * len(grid.rewards) - len(apart), len(grid.plan.seeds)
-    told = [
-        f"What it can decide: {_count(len(others), 'estimator')} against {first} in "
-        f"{listed(grid.rewards)}: {_count(count, 'comparison')}."
+    against = others[0] if len(others) == 1 else _count(len(others), "estimator")
+    sentences = [
+        f"Compares {against} with {first} in {listed(grid.rewards)}: {_count(count, 'comparison')}."
     ]
-    told += [
-        f"{name} has another gate or other options than in {first} in {_count(otherwise, 'estimator')}: "
-        "there it is another quantity, and is not compared."
+    sentences += [
+        f"{name} is not compared in {_count(otherwise, 'estimator')}, because its gate or options "
+        f"differ from those in {first}."
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))
     ]
-    return [*told, _power(seeds, count)] if count else told
+    return [*sentences, _power(seeds, count)] if count else sentences
 
 
 def _power(seeds: int, count: int) -> str:
-    """Whether so many seeds could tell a difference at all."""
+    """Return whether this number of seeds can show a difference, and how many can."""
     least = min(1.0, least_p(seeds, seeds) * count)
-    could = f"With {_count(seeds, 'seed')} a p-value can be {least:.2g} at the least, corrected"
+    corrected = f" after correction for {count} comparisons" if count > 1 else ""
+    smallest = f"With {_count(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"
     if seeds >= FEWEST_SEEDS and least < ALPHA:
-        return f"{could}: a clear difference can be found."
-    enough = (n for n in range(FEWEST_SEEDS, _MOST_SEEDS) if least_p(n, n) * count < ALPHA)
-    return f"{could}: no difference can be told. --seeds {next(enough, _MOST_SEEDS)} could."
+        return f"{smallest}: a clear difference can be found (p below {ALPHA:g})."
+    return (
+        f"{smallest}: this comparison cannot show a difference. "
+        f"The fewest seeds that can: --seeds {fewest_seeds(count)}."
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""A run in a process of its own: `gdpo train`, its output in a file, and what became of it."""
+"""Runs `gdpo train` in separate processes, and stops, resumes and describes them."""
 
 import fcntl
 import json
@@ -21,56 +21,56 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import is_held, is_locked
 
 NOTE = ".process"
-"""How the name of a note ends."""
+"""Ending of the file that records the process of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A training that another process has started."""
+    """A training run that another process started."""
 
     run: RunDirectory
-    """Its files, which need not be there yet."""
+    """The run directory. It may not exist yet."""
     note: Path
     pid: int | None
-    """None: no comparison started it, so that none stops it."""
+    """Process id. None: not started by a comparison, so no comparison stops it."""
     device: str | None
-    """None: where it trains is not known."""
+    """Device of CUDA_VISIBLE_DEVICES. None: unknown."""
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """The name of the run."""
         return self.run.path.name
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process is still running."""
         return is_held(self.note) or is_locked(self.run.path)
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it is a comparison's and still there."""
+        """Send the process a signal, if a comparison started it and it is still running."""
         if self.pid is not None and is_held(self.note):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
-    """The process that trains a run at this moment, where this one has not started it."""
+    """Return the process that is training a run, if another process started it."""
     if is_held(note):
-        told = _read(note)
-        return Orphan(run, note, told.get("pid"), told.get("device"))
+        noted_before = _read(note)
+        return Orphan(run, note, noted_before.get("pid"), noted_before.get("device"))
     return Orphan(run, note, None, None) if is_locked(run.path) else None
 
 
-def wait_for_end(note: Path, told: Callable[[], None]) -> None:
-    """Wait for a process that has finished its run to end, too, and remove its note."""
+def wait_for_end(note: Path, update: Callable[[], None]) -> None:
+    """Wait until a process that has finished its run exits, and remove its note."""
     while is_held(note):
-        told()
+        update()
         time.sleep(_POLL_S)
     note.unlink(missing_ok=True)
 
 
 def forget_ended(logs: Path) -> None:
-    """Remove the notes of processes that have ended, with nobody there to do it."""
+    """Remove the notes of processes that ended while no comparison was running."""
     for note in logs.glob(f"*{NOTE}"):
         if not is_held(note):
             note.unlink()
@@ -78,16 +78,16 @@ def forget_ended(logs: Path) -> None:
 
 @contextmanager
 def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]]]:
-    """Make a note of a training that is started in this context.
+    """Record the process of a run that is started in this context.
 
     Yields:
-        The descriptor that the process inherits, and what to call with its process id.
+        The file descriptor that the process inherits, and the function to call with its id.
     """
     with note.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
         def write(pid: int) -> None:
-            # Into the file that is locked: a new one in its place would not be.
+            # Write to the locked file: a file that replaced it would not be locked.
             file.write(json.dumps({"pid": pid, "device": device}))
             file.flush()
 
@@ -97,14 +97,14 @@ def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]
 def _read(note: Path) -> dict[str, Any]:
     try:
         return json.loads(note.read_text(encoding="utf-8"))
-    except ValueError:  # its process was killed before it could be written
+    except ValueError:  # the process was killed before the note was complete
         return {}
 
 
 _COMMAND = (sys.executable, "-m", "gdpo", "train", "--no-report")
 
-_GO_ON = ("--resume", "--from-scratch")
-"""Arguments of a run that has begun."""
+_RESUME = ("--resume", "--from-scratch")
+"""Arguments that resume a run."""
 
 _POLL_S = 0.1
 
@@ -112,13 +112,13 @@ _INTERRUPTED = 130
 """Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that someone meant. Others (SIGKILL for want of memory, SIGSEGV) are how a run fails."""
+"""Signals that stop a run on purpose. Others (SIGKILL when out of memory, SIGSEGV) are failures."""
 
 _LOG_LINES = 15
-"""Lines of a failed run's output that are shown."""
+"""Last lines of a failed run's output that are shown."""
 
 _NAMED = 3
-"""Runs that are named one by one while they are waited for."""
+"""Most runs that are named in the message that waits for them."""
 
 _ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
@@ -126,54 +126,54 @@ _ENVIRONMENT: Mapping[str, str] = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONIOENCODING": "utf-8",
 }
-"""One thread each: runs side by side with more would wait for each other at every operation."""
+"""One thread for each run: with more, parallel runs wait for each other at every operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training that runs beside this process."""
+    """A training run in a process that this process started."""
 
     recipe: Recipe
     log: Path
-    """What it prints."""
+    """File with the output of the process."""
     process: "subprocess.Popen[bytes]"
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """The name of the run."""
         return self.recipe.name
 
     @property
     def run(self) -> RunDirectory:
-        """Its files."""
+        """The run directory."""
         return RunDirectory(self.recipe.run_dir)
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process is still running."""
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
-        """Send it a signal; nothing where it has ended."""
+        """Send the process a signal; does nothing if it has ended."""
         self.process.send_signal(number)
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended with an error."""
+        """Whether the process ended with an error."""
         return self.process.poll() not in (None, 0)
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped from outside, and can go on."""
+        """Whether the process was stopped from outside, so that the run can be resumed."""
         code = self.process.poll()
         return code is not None and (-code in _STOPS or code == _INTERRUPTED)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of its steps so far."""
+        """Return the metrics of the steps so far."""
         return [row for row in self.run.read_metrics() if "loss" in row]
 
     def why(self) -> str:
-        """The end of what a failed training printed, and, in the last line, what killed it."""
+        """Return the last lines that a failed run printed, and what killed the process."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         shown = "\n".join(lines[-_LOG_LINES:]) or "(it printed nothing)"
         code = self.process.returncode
@@ -182,20 +182,20 @@ class Training:
 
 
 class Stoppable(Protocol):
-    """A training that runs, whoever started it."""
+    """A running training process, whoever started it."""
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """The name of the run."""
         ...
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process is still running."""
         ...
 
     def send(self, number: int, /) -> None:
-        """Send it a signal; nothing where it has ended."""
+        """Send the process a signal; does nothing if it has ended."""
         ...
 
 
@@ -210,21 +210,21 @@ def start_training(
     environment: Mapping[str, str] = {},
     inherited: Sequence[int] = (),
 ) -> Training:
-    """Start `gdpo train` on a recipe, without its page: runs side by side have one together.
+    """Start `gdpo train` on a recipe, without a report of its own.
 
     Args:
-        recipe: What is trained.
-        logs: Folder where the recipe and the output are written, named after the run.
-        resume: Go on with the run that is there.
-        environment: Variables of the process, beside one thread for each library.
-        inherited: File descriptors that the process keeps open, for the locks on them.
+        recipe: The recipe to train.
+        logs: Folder for the recipe and the output, in files named after the run.
+        resume: Resume an existing run.
+        environment: Additional environment variables. Each library gets one thread.
+        inherited: File descriptors that the process keeps open, because they hold locks.
     """
     logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
     write_whole(file, recipe.to_yaml())
     with log.open("ab" if resume else "wb") as output:
         process = subprocess.Popen(
-            [*_COMMAND, str(file), *(_GO_ON if resume else ())],
+            [*_COMMAND, str(file), *(_RESUME if resume else ())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -236,17 +236,17 @@ def start_training(
 
 
 def stop_trainings(
-    trainings: Sequence[S], say: Callable[[str], None], told: Callable[[], None] = lambda: None
+    trainings: Sequence[S], say: Callable[[str], None], update: Callable[[], None] = lambda: None
 ) -> tuple[S, ...]:
-    """Have those that still run save and end, however long it takes; a Ctrl-C meanwhile kills them.
+    """Make running processes save and end, and wait for them. Ctrl-C while waiting kills them.
 
     Args:
-        trainings: Those that run, or have.
-        say: Called with what the user should read, if there is anything to wait for.
-        told: Called while it waits.
+        trainings: Processes, running or not.
+        say: Called with a message for the user if there is a process to wait for.
+        update: Called repeatedly while waiting, to update a display.
 
     Returns:
-        Those that were killed.
+        The processes that were killed.
     """
     running = tuple(training for training in trainings if training.running)
     killed: tuple[S, ...] = ()
@@ -260,32 +260,32 @@ def stop_trainings(
                 killed = running
                 for training in killed:
                     training.send(signal.SIGKILL)
-            _print_if_possible(told)
+            _print_if_possible(update)
             time.sleep(_POLL_S)
     return killed
 
 
 def _print_if_possible(to_print: Callable[[], None]) -> None:
-    """Print; where the terminal is gone, or a pipe's reader, the runs must end all the same."""
-    with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits where a pipe is closed
+    """Print, but ignore a closed terminal or pipe: the runs must be stopped in any case."""
+    with suppress(OSError, SystemExit, KeyboardInterrupt):  # rich exits if a pipe is closed
         to_print()
 
 
 def _waiting_for(names: Sequence[str]) -> str:
     listed = " and ".join(names[:_NAMED])
     listed += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"stopping: waiting for {listed} to save and end; Ctrl-C again kills what still runs"
+    return f"stopping: waiting for {listed} to save and exit; press Ctrl-C again to kill them"
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Say where a run that was stopped goes on, and what it lost."""
+    """Return at which step a stopped run was saved, or from which step it will resume."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
     done = max(saved, *(row["step"] for row in run.read_metrics() if "loss" in row), 0)
     if not killed and done == saved:
-        return f"saved at step {saved}" if saved else "no step was done yet"
-    goes_on = f"goes on from step {saved}" if saved else "starts again: nothing was saved"
-    return f"{'killed' if killed else 'ended'} {_after(done)}, {goes_on}"
+        return f"saved at step {saved}" if saved else "stopped before its first step"
+    resumes = f"resumes from step {saved}" if saved else "will start over: nothing was saved"
+    return f"{'killed' if killed else 'ended'} {_after(done)}, {resumes}"
 
 
 @contextmanager
@@ -293,7 +293,7 @@ def signals_held() -> Generator[Callable[[], None]]:
     """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called.
 
     Yields:
-        What to call there: it raises KeyboardInterrupt or SystemExit if a signal has come.
+        The function to call. It raises KeyboardInterrupt or SystemExit if a signal has arrived.
     """
 
     def unwind() -> None:
@@ -308,9 +308,9 @@ def signals_held() -> Generator[Callable[[], None]]:
 
 @contextmanager
 def terminable() -> Generator[None]:
-    """SIGTERM, and SIGHUP of a closed terminal, unwind the stack as Ctrl-C does.
+    """Make SIGTERM and SIGHUP (a closed terminal) unwind the stack as Ctrl-C does.
 
-    So no training is left behind. What is ignored (`nohup`) stays ignored.
+    No training process is left running. Signals that are ignored (`nohup`) stay ignored.
     """
     with _handled((signal.SIGTERM, signal.SIGHUP), lambda number, _frame: sys.exit(128 + number)):
         yield
@@ -327,7 +327,7 @@ def _signals_kept() -> Generator[list[int]]:
 def _handled(
     numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
 ) -> Generator[None]:
-    """Handle signals so while the context lasts; outside the main thread that cannot be done."""
+    """Handle signals while the context lasts. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -350,4 +350,4 @@ def _killed_by(number: int, steps: int) -> str:
 
 
 def _after(steps: int) -> str:
-    return f"after step {steps}" if steps else "before its first step was done"
+    return f"after step {steps}" if steps else "before its first step"

@@ -1,4 +1,4 @@
-"""Reads an experiment from its folder: a comparison, a folder of runs, or one run."""
+"""Reads an experiment from a folder: a comparison, several runs, or a single run."""
 
 import hashlib
 import json
@@ -22,13 +22,47 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import is_locked
 
 
-def label_of(estimator: str, variant: str) -> str:
-    """What an estimator is called: its estimator, and its variant where there is one."""
-    return f"{estimator} {variant}".rstrip()
+class Label(str):
+    """The name of what is compared, with the estimator that it stands for.
+
+    A label without a name of the user's own is an ordinary `str`: its first word is the estimator.
+
+    Examples:
+        >>> Label("mine length.weight=0.5", "my_module:my_estimator").estimator
+        'my_module:my_estimator'
+    """
+
+    estimator: str
+
+    def __new__(cls, label: str, estimator: str) -> "Label":
+        """Make a label that stands for an estimator."""
+        made = super().__new__(cls, label)
+        made.estimator = estimator
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:
+        """Return what a copy is made of."""
+        return str(self), self.estimator
+
+
+def estimator_of(label: str) -> str:
+    """Return the estimator that a label stands for.
+
+    Examples:
+        >>> estimator_of("gdpo length.weight=0.5")
+        'gdpo'
+    """
+    return label.estimator if isinstance(label, Label) else label.partition(" ")[0]
+
+
+def label_of(name: str, variant: str) -> str:
+    """Return the label of an estimator: its name and, if there is one, its variant."""
+    label = f"{name} {variant}".rstrip()
+    return Label(label, name.estimator) if isinstance(name, Label) else label
 
 
 def in_words(value: float | GateConfig | None) -> str:
-    """A weight or a gate as `--vary` takes it."""
+    """Return a weight or a gate as `--vary` takes it."""
     if isinstance(value, GateConfig):
         return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
     return "null" if value is None else spell_number(value)
@@ -38,7 +72,7 @@ State: TypeAlias = Literal["waiting", "running", "interrupted", "finished", "fai
 
 
 OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
-"""States of runs that are not done: an interrupted one goes on when `gdpo compare` does."""
+"""States of runs that have not ended. `gdpo compare` resumes interrupted runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,65 +83,66 @@ class Measured:
     low: float
     high: float
     weight: float | None
-    """None: the estimators have different ones."""
+    """None: the estimators have different weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: an estimator with a seed."""
+    """One training run: an estimator with a seed."""
 
     label: str
     seed: int
     path: Path
-    """Its run directory, which need not be there yet."""
+    """The run directory. It may not exist yet."""
     state: State
     why: str
-    """Why it failed; empty otherwise."""
+    """The reason of a failure; empty if the run has not failed."""
     means: Mapping[str, Float[np.ndarray, " step"]]
-    """By reward: its mean over the rollouts of each step so far. NaN: it applied to none."""
+    """For each reward, its mean over the rollouts of each step so far. NaN: it applied to none."""
     lengths: Mapping[str, Float[np.ndarray, " step"]] = field(
         default_factory=dict[str, Float[np.ndarray, " step"]]
     )
-    """`mean` and `max`: tokens of the completions of each step so far. Empty: not logged."""
+    """Lengths of the completions of each step so far, in tokens: `mean` and `max`. Empty: not
+    logged."""
 
     @property
     def steps(self) -> int:
-        """Steps so far."""
+        """Number of steps so far."""
         return max((len(values) for values in self.means.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Estimators that were trained with the same seeds on the same task."""
+    """Estimators trained with the same seeds on the same task."""
 
     name: str
     path: Path
-    """The folder that holds the runs; of a single run, the run directory."""
+    """The folder with the runs. For a single run, the run directory."""
     labels: tuple[str, ...]
-    """Estimators, with the values that are their own (`gdpo length.weight=0.5`); the first is what
-    the others are compared with."""
+    """What is compared: estimators, with the values that were varied (`gdpo length.weight=0.5`), or
+    names of the user's own. The first is the baseline."""
     seeds: tuple[int, ...]
     rewards: tuple[Measured, ...]
     total_steps: int
-    """Of each run."""
+    """Steps of each run."""
     runs: tuple[Run, ...]
-    """One per estimator and seed, estimator by estimator."""
+    """One run for each label and seed, label by label."""
     reach: float
     """Share of a reward's range whose first crossing is timed."""
     unlike: frozenset[tuple[str, str]] = frozenset()
-    """Estimators and rewards with another gate or other options than in the first estimator: their means are of
-    something else, and are not compared."""
+    """Labels and rewards whose gate or options differ from the baseline's. Their means measure
+    something else and are not compared."""
 
     def runs_of(self, label: str) -> tuple[Run, ...]:
-        """The runs of an estimator, seed by seed."""
+        """Return the runs of a label, seed by seed."""
         return tuple(run for run in self.runs if run.label == label)
 
     def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
-        """The mean reward of each step, a row per seed; NaN where a run has not come so far."""
+        """Return the mean reward of each step, one row per seed. NaN: the run has not got there."""
         return self._table([run.means.get(reward) for run in self.runs_of(label)])
 
     def lengths(self, label: str, figure: str) -> Float[np.ndarray, "seed step"]:
-        """Likewise the `mean` or `max` of the completions' lengths, in tokens."""
+        """Return the `mean` or `max` length of the completions of each step, in tokens."""
         return self._table([run.lengths.get(figure) for run in self.runs_of(label)])
 
     def _table(
@@ -123,10 +158,10 @@ class Experiment:
 _Curve: TypeAlias = Float[np.ndarray, " step"]
 
 COMPARISON_FILE = "comparison.json"
-"""What marks a folder as a comparison."""
+"""The file that marks a folder as a comparison and stores its plan."""
 
 LOGS = "logs"
-"""Folder of what the processes of a comparison printed."""
+"""Folder with the output of a comparison's processes."""
 
 _MAY_DIFFER = (
     "name",
@@ -145,35 +180,42 @@ _MAY_DIFFER = (
         )
     ),
 )
-"""Keys of recipes that may be others in runs that are compared."""
+"""Recipe keys in which compared runs may differ."""
 
 _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
-"""Of the completions of a step, in tokens, as metrics call them."""
+"""Metrics with the lengths of a step's completions, in tokens, and what they are called here."""
 
 _LONGEST = 120
-"""Characters of an estimator that its folder's name has, at most."""
+"""Most characters of a label in the name of a run's folder."""
 
 _DEFAULT_SEED = 42
-"""TRL's, where a recipe names none."""
+"""TRL's seed if a recipe sets none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a comparison consists of."""
+    """What a comparison trains."""
 
     recipe: str
     """The recipe that all runs share, as YAML."""
     labels: tuple[str, ...]
+    """What is compared. The first is the baseline."""
     seeds: tuple[int, ...]
     reach: float = REACHED
     varied: tuple[str, ...] = ()
-    """Keys of the recipe that estimators have values of their own for."""
+    """Recipe keys whose values were varied."""
+
+    @property
+    def estimators(self) -> dict[str, str]:
+        """The estimator of each label that has a name of the user's own."""
+        return {str(each): each.estimator for each in self.labels if isinstance(each, Label)}
 
     def write(self, folder: Path) -> None:
-        """Keep it in the comparison's folder."""
+        """Write the plan to the comparison's folder."""
         plain = {
             "recipe": self.recipe,
             "labels": self.labels,
+            "estimators": self.estimators,
             "seeds": self.seeds,
             "reach": self.reach,
             "varied": self.varied,
@@ -182,25 +224,35 @@ class Plan:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """The plan of a comparison; None where the folder holds none.
+    """Return the plan of a comparison, or None if the folder has no plan.
+
+    Plans that were written with the key `arms` instead of `labels` are read as well.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: If the plan cannot be read.
     """
     file = folder / COMPARISON_FILE
     if not file.is_file():
         return None
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
-        labels, seeds = tuple(map(str, plain["labels"])), tuple(map(int, plain["seeds"]))
+        named = plain.get("estimators", {})
+        labels = tuple(
+            Label(str(label), str(named[label])) if label in named else str(label)
+            for label in plain.get("labels") or plain["arms"]
+        )
+        seeds = tuple(map(int, plain["seeds"]))
         varied = tuple(map(str, plain.get("varied", ())))
         return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} cannot be read: {error}. It is written by gdpo compare") from error
+        raise DataError(
+            f"{file} cannot be read: {error}. It is written by gdpo compare: restore it, or move "
+            "it away to read the folder as plain runs"
+        ) from error
 
 
 def run_name(label: str, seed: int) -> str:
-    """The folder of a run in its comparison."""
+    """Return the name of a run's folder in its comparison."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", label)
     if len(plain) > _LONGEST:
         plain = f"{plain[:_LONGEST]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
@@ -208,18 +260,18 @@ def run_name(label: str, seed: int) -> str:
 
 
 def failure_file(folder: Path, label: str, seed: int) -> Path:
-    """Where it is kept that, and why, a run of a comparison failed."""
+    """Return the file that records why a run of a comparison failed."""
     return folder / LOGS / f"{run_name(label, seed)}.failed.json"
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """What lies in a folder: a comparison, several run directories, or one.
+    """Read an experiment: a comparison, a folder of run directories, or a single run directory.
 
-    Without a comparison's plan the estimators are the runs' estimators, GRPO being the first, with the
-    weights and gates of rewards that not all of the runs have.
+    Without a comparison's plan, the label of a run is its estimator, followed by the weights and
+    gates that not all runs share. GRPO is the baseline if there is one.
 
     Raises:
-        DataError: There is no run, or the runs do not reward the same.
+        DataError: If there is no run, or the runs do not have the same rewards.
     """
     plan = read_plan(folder)
     if plan is not None:
@@ -227,8 +279,8 @@ def read_experiment(folder: Path) -> Experiment:
     paths = [folder] if _is_run(folder) else sorted(p for p in _folders(folder) if _is_run(p))
     if not paths:
         raise DataError(
-            f"{folder} holds no run: give a run directory, a folder of them, or one that gdpo "
-            "compare has made"
+            f"{folder} holds no run: name a run directory, a folder of run directories, or a "
+            "folder of gdpo compare"
         )
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
     own = _own([recipe for recipe, _ in found])
@@ -246,7 +298,7 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
-    """Places of rewards whose weight or gate is not the same in all recipes, and which of them."""
+    """Return the places of rewards whose weight or gate differs between recipes, with the key."""
     places = enumerate(zip(*(recipe.rewards for recipe in recipes), strict=False))
     return [
         (place, key)
@@ -257,7 +309,7 @@ def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
 
 
 def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -> str:
-    """What `gdpo compare --vary` would call the estimator of a run that was started by hand."""
+    """Return the label that `gdpo compare --vary` would give to a run started by hand."""
     names = list(RunDirectory(path).read_ranges()) or [entry.name for entry in recipe.rewards]
     values = [
         f"{names[place]}.{key}={in_words(getattr(recipe.rewards[place], key))}"
@@ -268,7 +320,7 @@ def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -
 
 
 def _rank(label: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
-    """Estimators as gdpo lists them, GRPO being the first, and users' own; large weights first."""
+    """Return a sort key: GRPO first, then shipped estimators, then others; large weights first."""
     known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
     return known, recipe.advantage, [-entry.weight for entry in recipe.rewards], label
 
@@ -283,7 +335,8 @@ def _compared(folder: Path, plan: Plan) -> Experiment:
     recipes = [(run.label, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
     if not recipes:
         raise DataError(
-            f"{folder}: no run of this comparison has begun yet; there is nothing to see"
+            f"{folder}: no run of this comparison has started yet. Give the gdpo compare command "
+            "again to start them"
         )
     return _experiment(
         folder, plan.labels, plan.seeds, runs, recipes, plan.reach, varied=plan.varied
@@ -300,7 +353,7 @@ def _experiment(
     *,
     varied: Sequence[str] = (),
 ) -> Experiment:
-    """All that was read; the recipes are those of the runs that have begun, with their estimators."""
+    """Put together an experiment; the recipes are those of started runs, with their labels."""
     _refuse_different(folder, [recipe for _, recipe in recipes], varied)
     steps = [_steps(recipe) for _, recipe in recipes] + [run.steps for run in runs]
     rewards = _measured([recipe for _, recipe in recipes], runs)
@@ -318,9 +371,9 @@ def _experiment(
 
 
 def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured, ...]:
-    """Return the rewards with the ranges that runs kept, or else with what was seen.
+    """Return the rewards with their recorded ranges, or else with the range of the logged means.
 
-    No code that the recipe names is imported: a run may come from anywhere.
+    Code that a recipe names is not imported, because a run may come from anywhere.
     """
     ranges = _declared(runs) or dict.fromkeys(_logged(runs))
     weights = (
@@ -334,7 +387,7 @@ def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured,
 
 
 def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
-    """The ranges that hold for all runs: a gate adds 0 to that of its own estimators."""
+    """Return ranges that hold for all runs: a gate adds 0 to the range of gated runs."""
     begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
     names = dict.fromkeys(name for kept in begun for name in kept)
     known = {name: [kept[name] for kept in begun if name in kept] for name in names}
@@ -342,7 +395,7 @@ def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
 
 
 def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
-    """All of them together; None where one is unknown."""
+    """Return the smallest range that contains all ranges; None if one is unknown."""
     known = [each for each in ranges if each is not None]
     if len(known) < len(ranges):
         return None
@@ -352,12 +405,12 @@ def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float]
 def unlike(
     labels: Sequence[str], names: Sequence[str], recipes: Mapping[str, Recipe]
 ) -> frozenset[tuple[str, str]]:
-    """Estimators and rewards with another gate or other options than in the first estimator.
+    """Return the labels and rewards whose gate or options differ from the baseline's.
 
     Args:
-        labels: All; the first is what the others are compared with.
-        names: Of the rewards, as logs have them.
-        recipes: By estimator; those of estimators that have no run yet may be missing.
+        labels: All labels. The first is the baseline.
+        names: Names of the rewards, as they are logged.
+        recipes: A recipe for each label. Labels without a run may be missing.
     """
     first = recipes.get(labels[0])
     if first is None:
@@ -407,7 +460,7 @@ def _why(file: Path) -> str:
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, _Curve], dict[str, _Curve]]:
-    """The mean of each reward, and the lengths, at each step; NaN at steps that were not logged."""
+    """Return the mean rewards and the lengths at each step; NaN at steps that were not logged."""
     rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
     count = max((row["step"] for row in rows), default=0)
     means: dict[str, _Curve] = {}
@@ -427,7 +480,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, _Curve], dict[
 
 
 def _steps(recipe: Recipe) -> int:
-    """That the recipe asks for; 0 where its data decides."""
+    """Return the number of steps that the recipe sets; 0 if it depends on the data."""
     steps = recipe.trainer.get("max_steps", -1)
     return steps if isinstance(steps, int) and steps > 0 else 0
 
@@ -439,7 +492,7 @@ def _seed(recipe: Recipe) -> int:
 
 def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}")
+        raise ConfigError(f"there is no folder {folder}. Check the path")
     return [path for path in folder.iterdir() if path.is_dir()]
 
 
@@ -449,12 +502,12 @@ def _is_run(path: Path) -> bool:
 
 
 def may_differ(key: str) -> bool:
-    """Whether runs that are compared may differ in this key of their recipes."""
+    """Return whether compared runs may differ in this recipe key."""
     return key in _MAY_DIFFER or key.split(".")[0] == "advantage_options"
 
 
 def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[str]) -> None:
-    """Raise a DataError where runs differ in more than estimator, seed and what is not trained."""
+    """Raise a DataError if runs differ in more than estimator, seed and settings of the logs."""
     first = recipes[0]
     for other in recipes[1:]:
         changed = {
@@ -465,9 +518,9 @@ def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[
         if changed:
             shown = "; ".join(f"{key} is {a!r} and {b!r}" for key, (a, b) in changed.items())
             raise DataError(
-                f"{folder}: the runs {first.name} and {other.name} differ in more than estimator "
-                f"and seed, so that they cannot be compared: {shown}. Put them into folders of "
-                "their own"
+                f"{folder}: the runs {first.name} and {other.name} cannot be compared, because "
+                f"they differ in more than estimator and seed: {shown}. Move them to "
+                "separate folders"
             )
 
 
@@ -476,6 +529,6 @@ def _refuse_twins(runs: Sequence[Run]) -> None:
     for run in runs:
         if (other := seen.setdefault((run.label, run.seed), run.path)) != run.path:
             raise DataError(
-                f"{other} and {run.path} are both {run.label} with seed {run.seed}: only one of them "
-                "can stand for it. Move the other one elsewhere"
+                f"{other} and {run.path} are both {run.label} with seed {run.seed}. Move one of "
+                "them to another folder"
             )

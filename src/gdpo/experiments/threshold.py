@@ -1,45 +1,45 @@
-"""What one curve comes to: its start, its end, its best, and when it crossed a threshold."""
+"""Figures of one reward curve: its start, end and best, and when it reached a threshold."""
 
 import numpy as np
 from jaxtyping import Float
 
 WINDOW = 5
-"""Steps of the running mean that has to cross a threshold."""
+"""Steps in the running mean that is compared with the threshold."""
 
 REACHED = 0.8
 """Share of a reward's range whose first crossing is timed."""
 
 _TENTH = 0.1
-"""Share of the steps that count as the start, and as the end."""
+"""Share of the steps that count as the start and as the end."""
 
 _ROUNDING = 2.0**-42
-"""Relative error allowed to a mean of few steps: 2¹⁰ units in the last place."""
+"""Relative rounding error that the mean of a few steps may have: 2¹⁰ units in the last place."""
 
 
 def tenth(steps: int) -> int:
-    """How many steps a tenth of them is, rounded; at least 1."""
+    """Return a tenth of the number of steps, rounded, at least 1."""
     return max(1, round(_TENTH * steps))
 
 
 def start(values: Float[np.ndarray, " step"]) -> float:
-    """Mean over the first tenth of the steps, in the unit of the values. NaN steps are left out."""
+    """Return the mean of the first tenth of the steps, in their unit; NaN is ignored."""
     return float(_mean(values[: tenth(len(values))]))
 
 
 def final(values: Float[np.ndarray, " step"]) -> float:
-    """Mean over the last tenth of the steps, in the unit of the values. NaN steps are left out.
+    """Return the mean of the last tenth of the steps, in their unit; NaN is ignored.
 
-    The tenth is one of the steps that there are: of a run that failed, of what it came to.
-    NaN: there is no step in it, or no step with a value.
+    For a run that failed, it is the last tenth of the steps that the run took. Returns NaN if there
+    is no step, or no step with a value.
     """
     return float(_mean(values[-tenth(len(values)) :]))
 
 
 def best(values: Float[np.ndarray, " step"]) -> float:
-    """The highest mean of 5 steps in a row, in the unit of the values; NaN: there is no step.
+    """Return the highest mean of 5 steps in a row, in the unit of the values; NaN without a step.
 
-    Of fewer than 5 steps, their mean. One lucky step makes no best, but the highest of many noisy
-    means is above what can be kept up all the same: compare it between runs of equal length only.
+    With fewer than 5 steps it is their mean. The highest of many noisy means is biased upwards, and
+    more so in longer runs: compare it only between runs of equal length.
     """
     means = running_mean(values, window=max(1, min(WINDOW, len(values))))
     return float(np.nanmax(means)) if np.any(~np.isnan(means)) else np.nan
@@ -48,12 +48,12 @@ def best(values: Float[np.ndarray, " step"]) -> float:
 def running_mean(
     values: Float[np.ndarray, " step"], *, window: int = WINDOW
 ) -> Float[np.ndarray, " place"]:
-    """Mean of each `window` steps in a row, in the unit of the values.
+    """Return the mean of each `window` steps in a row, in the unit of the values.
 
-    NaN steps are left out of it; it is NaN where all of its steps are.
+    NaN steps are ignored. A mean is NaN if all of its steps are.
 
     Returns:
-        One for each step from the `window`-th on; none where there are fewer steps.
+        One mean for each step from the `window`-th on; empty if there are fewer steps.
     """
     if len(values) < window:
         return np.empty(0)
@@ -63,17 +63,17 @@ def running_mean(
 def first_reached(
     values: Float[np.ndarray, " step"], threshold: float, *, window: int = WINDOW
 ) -> int | None:
-    """The first step at which the mean of the last `window` steps is at or above the threshold.
+    """Return the first step at which the mean of the last `window` steps reaches the threshold.
 
-    A mean that falls short by no more than rounding is at it.
+    A mean that is below the threshold by no more than rounding reaches it.
 
     Args:
-        values: Of each step.
-        threshold: In their unit.
-        window: Steps of the running mean. The first of them cannot have reached anything.
+        values: One value for each step.
+        threshold: The value to reach, in the same unit.
+        window: Steps in the running mean. The threshold cannot be reached before step `window`.
 
     Returns:
-        The step, the first being 1; None: not within these steps.
+        The step, counted from 1. None: not reached within these steps.
 
     Examples:
         >>> first_reached(np.array([0.0] * 10 + [1.0] * 10), 0.8)

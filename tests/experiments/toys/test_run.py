@@ -117,7 +117,7 @@ def test_a_misspelt_estimator_is_an_error():
 
 
 @pytest.mark.slow
-def test_the_escape_bandit_tells_a_raw_sum_from_rewards_scaled_by_the_batch():
+def test_the_escape_toy_separates_a_raw_sum_from_rewards_scaled_by_the_batch():
     raw, scaled = (
         first_steps(run_toy(TOYS["escape"], name, seeds=range(8)), 0.8, "format")
         for name in ("grpo_no_std", "per_reward_batch_std")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gdpo.errors import ConfigError
+from gdpo.experiments.reading import Label, estimator_of
 from gdpo.experiments.toys import TOYS, run_toy, suite, table
 from gdpo.experiments.toys._suite import toy_experiment
 
@@ -53,7 +54,7 @@ def test_a_misspelt_estimator_is_found_before_anything_starts():
     assert not seen
 
 
-def test_the_suite_runs_every_toy_and_tells_how_far_it_is():
+def test_the_suite_runs_every_toy_and_reports_its_progress():
     seen, toys = [], [replace(toy, steps=3) for toy in TOYS.values()]
     done = suite(
         ["grpo", "gdpo"], [0], progress=lambda *now: seen.append(now), toys=toys, processes=1
@@ -61,6 +62,16 @@ def test_the_suite_runs_every_toy_and_tells_how_far_it_is():
     assert list(done) == list(TOYS)
     assert [count for count, *_ in seen] == list(range(1, 2 * len(TOYS) + 1))
     assert seen[-1] == (2 * len(TOYS), 2 * len(TOYS), "ten_rewards", "gdpo")
+
+
+def test_an_estimator_with_a_name_of_ones_own_runs_under_that_name():
+    e = toy_experiment(SHORT, ["grpo", Label("ours", "gdpo")], [0], processes=2)
+    assert e.labels == ("grpo", "ours")
+    assert [run.path.name for run in e.runs] == ["grpo-seed-0", "ours-seed-0"]
+    assert estimator_of(e.labels[1]) == "gdpo"
+    alone = run_toy(SHORT, "gdpo", seeds=[0])
+    np.testing.assert_array_equal(e.curves("ours", "heavier"), alone.curves["heavier"])
+    assert "| `ours` |" in table({"opposed": e})
 
 
 def test_the_table_counts_the_seeds_that_never_had_a_reward():

@@ -1,9 +1,8 @@
-"""Toys: problems of seconds that tell estimators apart, with exact rewards and gradients.
+"""Toys: small problems on which estimators differ within seconds, with exact gradients.
 
-A toy is a small policy and its rewards (`TOYS`); `run_toy` trains it with one estimator, `suite`
-with all of them, and what comes out is an `Experiment` like that of trained models. `alignment`
-compares an estimator's mean update with the true gradients. The batches are those on which
-advantages are known in closed form, without any learning.
+A toy is a small policy with its rewards (`TOYS`). `run_toy` trains it with one estimator, and
+`suite` with several; the results are `Experiment`s like those of trained models. `alignment`
+compares the mean update of an estimator with the exact gradients.
 """
 
 from gdpo.experiments.toys._run import alignment, run_toy

@@ -1,4 +1,4 @@
-"""One estimator on one toy: all seeds advance together, and none knows of the others."""
+"""Trains one estimator on one toy, with all seeds in parallel and independent of each other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,21 +17,21 @@ _FLOOR = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class ToyResult:
-    """An estimator's way through a toy."""
+    """The reward curves of one estimator on a toy."""
 
     toy: str
     estimator: str
     seeds: tuple[int, ...]
     curves: Mapping[str, Float[np.ndarray, "seed step"]]
-    """By reward: its expected value under the policy that each step's rollouts were drawn from;
-    exact, in the unit of the reward."""
+    """For each reward, its expected value at each step under the policy that sampled the step's
+    rollouts. Exact, in the unit of the reward."""
 
 
 @dataclass(slots=True)
 class Adam:
-    """Adam (Kingma and Ba 2015) without weight decay, each seed by itself.
+    """The Adam optimizer (Kingma and Ba 2015) without weight decay, for each seed separately.
 
-    A constant factor of all gradients changes nothing.
+    Multiplying all gradients by a constant changes nothing.
     """
 
     rate: float
@@ -44,7 +44,7 @@ class Adam:
         self.mean, self.square = np.zeros((2, *self.shape))
 
     def ascend(self, gradient: Float[Array, "seed parameter"]) -> Float[Array, "seed parameter"]:
-        """How far to move the parameters to make larger what this is the gradient of."""
+        """Return the change of the parameters that increases the objective with this gradient."""
         self.steps += 1
         self.mean += (1 - _DECAY[0]) * (gradient - self.mean)
         self.square += (1 - _DECAY[1]) * (gradient**2 - self.square)
@@ -54,16 +54,16 @@ class Adam:
 
 
 def rule_for(toy: Toy, estimator: str, options: Mapping[str, Any] | None = None) -> AdvantageRule:
-    """The estimator, told the ranges of the toy's rewards.
+    """Return the estimator with the ranges of the toy's rewards.
 
     Args:
         toy: The problem.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        options: Of the estimator. Left out: its defaults; for `constrained_grpo` the toy's own
-            target, with a multiplier that starts at 1.
+        options: Options of the estimator. None: its defaults; for `constrained_grpo`, the toy's
+            target with a multiplier that starts at 1.
 
     Raises:
-        ConfigError: There is no such estimator, or an option that does not fit.
+        ConfigError: If the estimator does not exist or an option is invalid.
     """
     if options is None and resolve_estimator(estimator) is constrained_grpo:
         options = {"targets": dict(toy.constraint), "start": 1.0}
@@ -74,20 +74,21 @@ def rule_for(toy: Toy, estimator: str, options: Mapping[str, Any] | None = None)
 def run_toy(
     toy: Toy, estimator: str, *, seeds: Sequence[int], options: Mapping[str, Any] | None = None
 ) -> ToyResult:
-    """Train the toy's policy with this estimator, once per seed.
+    """Train the policy of a toy with one estimator, once for each seed.
 
-    A step draws `prompts` groups of `samples` rollouts, gives them to the estimator seed by seed,
-    and follows the policy gradient by Adam: no clipping, no KL. A seed fixes the directions of the
-    choices and every random number, alike for all estimators.
+    Each step samples `prompts` groups of `samples` rollouts, computes their advantages with the
+    estimator, and takes one Adam step along the policy gradient, without clipping or a KL term. A
+    seed fixes the directions of the choices and all random numbers, and is the same for every
+    estimator.
 
     Args:
-        toy: The problem; `TOYS` has them by name.
+        toy: The problem. `TOYS` has them by name.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        seeds: One run each.
-        options: Of the estimator; see `rule_for`.
+        seeds: Seeds; each gives one run.
+        options: Options of the estimator. None: its defaults, see `rule_for`.
 
     Raises:
-        ConfigError: There is no such estimator, or an option that does not fit.
+        ConfigError: If the estimator does not exist or an option is invalid.
 
     Examples:
         >>> from gdpo.experiments.toys import TOYS
@@ -118,13 +119,13 @@ def policy_gradient(
     rules: Sequence[AdvantageRule],
     rngs: Sequence[np.random.Generator],
 ) -> Float[Array, "seed choice"]:
-    """The estimate of a step, by natural parameter: the mean of advantage times score."""
+    """Return the estimated gradient for each natural parameter: the mean of advantage * score."""
     draws = (toy.prompts, toy.samples, len(toy.choices) + len(toy.rewards))
     chosen, rewards = toy.sample(eta, np.stack([rng.random(draws) for rng in rngs]))
     advantages = np.stack([rule(r, toy.weights) for rule, r in zip(rules, rewards, strict=True)])
     for rule, r in zip(rules, rewards, strict=True):
         rule.update(r)
-    # The gradient of a log-probability: what was chosen, less what was expected.
+    # The gradient of a log-probability is the choice minus its expectation.
     score = chosen - moments(eta, toy.graded)[0][:, None, None]
     flat = advantages.reshape(len(rules), 1, -1)
     rollouts = toy.prompts * toy.samples
@@ -133,20 +134,20 @@ def policy_gradient(
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Cosines between the mean update of an estimator and exact gradients, at a toy's start.
+    """Cosines between the mean update of an estimator and exact gradients, at the start of a toy.
 
-    In the space of the policy's parameters, before Adam. 1: the same direction; NaN: one of the two
-    is 0.
+    They are measured in the space of the policy's parameters, before Adam. 1: the same direction.
+    NaN: one of the two is 0.
     """
 
     weighted_sum: float
-    """With the gradient of the weighted sum of the raw rewards."""
+    """Cosine with the gradient of the weighted sum of the raw rewards."""
     in_ranges: float
-    """With that of the weighted sum when each reward is divided by its range."""
+    """Cosine with the gradient of the weighted sum of the rewards, each divided by its range."""
     rewards: Mapping[str, float]
-    """With the gradient of each reward alone."""
+    """Cosine with the gradient of each reward."""
     pull: Float[np.ndarray, " choice"]
-    """The mean update itself, by natural parameter."""
+    """The mean update for each natural parameter."""
 
 
 def alignment(
@@ -157,20 +158,20 @@ def alignment(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> Alignment:
-    """Where the estimator's update points on average at the start of a toy.
+    """Return in which direction the estimator's mean update points at the start of a toy.
 
-    The gradients are exact. The mean update is taken over sampled batches and has their noise;
-    every estimator sees the same ones.
+    The gradients are exact. The mean update is averaged over sampled batches, which are the same
+    for every estimator.
 
     Args:
         toy: The problem.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        batches: How many to take the mean over.
-        seed: Of their random numbers.
-        options: Of the estimator; see `rule_for`.
+        batches: Number of batches.
+        seed: Random seed for sampling the batches.
+        options: Options of the estimator. None: its defaults, see `rule_for`.
 
     Raises:
-        ConfigError: There is no such estimator, or an option that does not fit.
+        ConfigError: If the estimator does not exist or an option is invalid.
     """
     rng, eta = np.random.default_rng(seed), toy.start[None]
     updates = [

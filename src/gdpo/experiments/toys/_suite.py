@@ -1,4 +1,4 @@
-"""Estimators on toys, in processes, as experiments like those of trained models."""
+"""Runs estimators on toys in parallel, and returns experiments like those of trained models."""
 
 import multiprocessing
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gdpo.advantages import ESTIMATORS
-from gdpo.experiments.reading import Experiment, Measured, Run
+from gdpo.errors import ConfigError
+from gdpo.experiments.reading import Experiment, Measured, Run, estimator_of, run_name
 from gdpo.experiments.threshold import first_reached
 from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
 from gdpo.experiments.toys._toys import TOYS, Toy
 
 Progress: TypeAlias = Callable[[int, int, str, str], None]
-"""Told after each estimator how many are done, of how many, its toy and its estimator."""
+"""Called after each estimator with the number done, the total, the toy and the estimator."""
 
 _FOLDER = Path("toys")
 
@@ -28,18 +29,18 @@ def toy_experiment(
     processes: int = 2,
     folder: Path = _FOLDER,
 ) -> Experiment:
-    """All estimators on one toy.
+    """Run all estimators on one toy.
 
     Args:
         toy: The problem.
-        estimators: The estimators; the first is what the others are compared with.
-        seeds: One run of each estimator per seed.
-        processes: How many work at a time; 1: this one.
-        folder: Where the runs are said to lie. Nothing is written.
+        estimators: The estimators. The first is the baseline.
+        seeds: Seeds; each estimator runs once for each.
+        processes: Number of processes. 1: run in this process.
+        folder: Folder in the paths of the runs. Nothing is written.
 
     Raises:
-        ConfigError: There is no such estimator. One that fails on the way is no error: its runs
-            have failed.
+        ConfigError: If an estimator does not exist. An estimator that raises an error while it runs
+            gets failed runs instead.
     """
     done = suite(estimators, seeds, toys=[toy], processes=processes, folder=folder)
     return done[toy.name]
@@ -54,28 +55,30 @@ def suite(
     processes: int = 2,
     folder: Path = _FOLDER,
 ) -> dict[str, Experiment]:
-    """All estimators on all toys, an experiment per toy.
+    """Run all estimators on all toys, and return one experiment for each toy.
 
     Args:
-        estimators: The estimators; the first is what the others are compared with.
-        seeds: One run of each estimator per seed.
-        progress: Told after each estimator.
+        estimators: Estimators, with or without names of your own. The first is the baseline.
+        seeds: Seeds; each estimator runs once for each.
+        progress: Called after each estimator.
         toys: The problems.
-        processes: How many work at a time; 1: this one.
-        folder: Where the runs are said to lie. Nothing is written.
+        processes: Number of processes. 1: run in this process.
+        folder: Folder in the paths of the runs. Nothing is written.
 
     Raises:
-        ConfigError: There is no such estimator.
+        ConfigError: If an estimator does not exist, or is named twice.
     """
     toys, seeds = list(toys), tuple(seeds)
-    labels = [(toy, estimator) for toy in toys for estimator in estimators]
-    for toy, estimator in labels:
-        rule_for(toy, estimator)  # what is misspelt is known before anything starts
+    if twice := sorted({str(each) for each in estimators if list(estimators).count(each) > 1}):
+        raise ConfigError(f"estimators: {', '.join(twice)} is named twice. Remove one")
+    tasks = [(toy, estimator) for toy in toys for estimator in estimators]
+    for toy, estimator in tasks:
+        rule_for(toy, estimator_of(estimator))  # finds a misspelt name before anything starts
     done: dict[tuple[str, str], ToyResult | str] = {}
-    for toy, estimator, outcome in _outcomes(labels, seeds, processes):
+    for toy, estimator, outcome in _outcomes(tasks, seeds, processes):
         done[toy.name, estimator] = outcome
         if progress is not None:
-            progress(len(done), len(labels), toy.name, estimator)
+            progress(len(done), len(tasks), toy.name, estimator)
     return {
         toy.name: _experiment(toy, {e: done[toy.name, e] for e in estimators}, seeds, folder)
         for toy in toys
@@ -83,15 +86,16 @@ def suite(
 
 
 def _outcomes(
-    labels: Sequence[tuple[Toy, str]], seeds: tuple[int, ...], processes: int
+    tasks: Sequence[tuple[Toy, str]], seeds: tuple[int, ...], processes: int
 ) -> Generator[tuple[Toy, str, ToyResult | str]]:
-    """Each estimator as it is done."""
+    """Yield the result of each estimator when it is done."""
     if processes == 1:
-        yield from ((toy, estimator, _label(toy, estimator, seeds)) for toy, estimator in labels)
+        yield from ((toy, each, _outcome(toy, estimator_of(each), seeds)) for toy, each in tasks)
         return
     with _pool(processes) as pool:
         futures: dict[Future[ToyResult | str], tuple[Toy, str]] = {
-            pool.submit(_label, *label, seeds): label for label in labels
+            pool.submit(_outcome, toy, estimator_of(each), seeds): (toy, each)
+            for toy, each in tasks
         }
         for future in as_completed(futures):
             yield *futures[future], future.result()
@@ -99,7 +103,7 @@ def _outcomes(
 
 @contextmanager
 def _pool(processes: int) -> Generator[Executor]:
-    """Fresh processes: one that has started threads must not be forked."""
+    """Yield a pool of spawned processes: a process that has started threads must not be forked."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context)
     try:
@@ -108,8 +112,8 @@ def _pool(processes: int) -> Generator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _label(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
-    """The result, or why there is none."""
+def _outcome(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
+    """Return the result, or the reason of a failure."""
     try:
         return run_toy(toy, estimator, seeds=seeds)
     except Exception as error:  # noqa: BLE001 - an estimator may be the user's own
@@ -117,17 +121,17 @@ def _label(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
 
 
 def _experiment(
-    toy: Toy, labels: Mapping[str, ToyResult | str], seeds: tuple[int, ...], folder: Path
+    toy: Toy, outcomes: Mapping[str, ToyResult | str], seeds: tuple[int, ...], folder: Path
 ) -> Experiment:
     runs = [
         _run(folder / toy.name, estimator, outcome, seed, place)
-        for estimator, outcome in labels.items()
+        for estimator, outcome in outcomes.items()
         for place, seed in enumerate(seeds)
     ]
     return Experiment(
         name=toy.name,
         path=folder / toy.name,
-        labels=tuple(labels),
+        labels=tuple(outcomes),
         seeds=seeds,
         rewards=toy.measured,
         total_steps=toy.steps,
@@ -137,7 +141,7 @@ def _experiment(
 
 
 def _run(folder: Path, estimator: str, outcome: ToyResult | str, seed: int, place: int) -> Run:
-    path = folder / f"{estimator.replace(':', '-')}-{seed}"
+    path = folder / run_name(estimator, seed)
     if isinstance(outcome, str):
         return Run(estimator, seed, path, "failed", outcome, {})
     means = {name: curve[place] for name, curve in outcome.curves.items()}
@@ -145,11 +149,11 @@ def _run(folder: Path, estimator: str, outcome: ToyResult | str, seed: int, plac
 
 
 def table(experiments: Mapping[str, Experiment]) -> str:
-    """A table per toy, a row per estimator: the step at which the seeds have each reward.
+    """Return a Markdown table for each toy: the step at which each estimator reached each reward.
 
-    A cell is the median (the step at which half of the seeds had it) and the range over the seeds,
-    then how many never had it, if any. Had: `first_reached` says that the curve was at `reach` of
-    the reward's range; it may be lost again.
+    A cell has the median (the step by which half of the seeds had reached the reward), the range
+    over the seeds, and the number of seeds that never did. A reward is reached when its running
+    mean is at `reach` of its range (`first_reached`), even if it falls again later.
     """
     return "\n\n".join(_table(experiment) for experiment in experiments.values()) + "\n"
 
