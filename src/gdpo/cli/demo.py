@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def demo(
-    *, start: str = "rare", seed: int = 1, steps: int = 100, output: Path | None = None
+    *, start: str = "rare", seed: int = 1, steps: int = 150, output: Path | None = None
 ) -> int:
     """Train a tiny policy with GRPO and with GDPO side by side, on the CPU (about 2 minutes).
 

@@ -82,15 +82,12 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 def report_table(all_curves: Sequence[Curve]) -> Table:
     """Return a table with start, end and speed of each reward and estimator."""
     table = Table(
-        title=(
-            "mean reward over the first and the last tenth of the steps, and the first step at "
-            "80 % of the range"
-        ),
+        title="start and end: mean over the first and the last tenth of the steps",
         title_justify="left",
     )
     table.add_column("reward", style="cyan")
     table.add_column("estimator", style="bold")
-    for heading in ("start", "end", "80 %", "reached at step"):
+    for heading in ("start", "end", "80 % of range", "reached at step"):
         table.add_column(heading, justify="right")
     for reward, of_reward in groupby(all_curves, key=lambda curve: curve.reward):
         for i, curve in enumerate(of_reward):

@@ -213,34 +213,49 @@ _ROWS_SEED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Defines where training starts, and what five seeds showed from there."""
+    """Defines a start of training, and stores the results of five seeds from it."""
 
     well_formed: float
     """Share of the warm-start texts that have the required format, from 0 to 1."""
     learning_rate: float
     """Constant learning rate of AdamW."""
     reason: str
-    """Why one would choose this start. Printed before training."""
+    """Properties of the start, and the reason to choose it. Printed before training."""
     known: str
     """Result of seeds 1 to 5 with the default settings. Printed after training."""
     other: str
-    """The other start, with its command. Printed after training."""
+    """What happens from the other start. Printed with its command after training."""
 
 
 STARTS: Mapping[str, Start] = {
     "rare": Start(
         well_formed=0.01,
         learning_rate=2e-4,
-        reason="TODO",
-        known="TODO",
-        other="TODO",
+        reason=(
+            "Before training, about 1 % of the responses have the required format. This start is "
+            "the default because the estimators differ in every seed that was tried "
+            "(docs/explanation/study.md, stability map)."
+        ),
+        known=(
+            "In 5 of 5 seeds (1 to 5), GDPO learned the format (mean 0.93 to 0.96 at the end) and "
+            "GRPO did not (0.01 to 0.11). Correctness ended higher with GRPO, at 2.36 to 2.51; "
+            "with GDPO at 1.85 to 2.19."
+        ),
+        other="From a start with the format in more responses, both learn it",
     ),
     "common": Start(
         well_formed=0.04,
         learning_rate=5e-4,
-        reason="TODO",
-        known="TODO",
-        other="TODO",
+        reason=(
+            "Before training, about 2 % of the responses have the required format. The learning "
+            "rate is higher than by default. From this start both estimators learn the format."
+        ),
+        known=(
+            "In 5 of 5 seeds (1 to 5), both estimators learned the format (mean 0.98 to 0.99 at "
+            "the end): GDPO by step 23 to 28, GRPO by step 36 to 57. Correctness ended at 2.48 to "
+            "2.68 with GDPO and at 2.63 to 2.68 with GRPO."
+        ),
+        other="From a start with the format in fewer responses, only GDPO learns it",
     ),
 }
 """Starts by name. The first is the default."""
@@ -256,7 +271,7 @@ class DemoSettings:
 
     start: str = "rare"
     """A key of `STARTS`: how often the policy writes the format before training."""
-    steps: int = 100
+    steps: int = 150
     """Optimizer steps of each estimator."""
     seed: int = 1
     """Random seed for requests and sampling, the same for both estimators.
@@ -345,11 +360,12 @@ def run_demo(
 def _closing_lines(settings: DemoSettings) -> list[str]:
     """Return what other seeds and the other start showed, and the commands to see it."""
     start = STARTS[settings.start]
+    [other] = STARTS.keys() - {settings.start}
     defaults = settings == DemoSettings(start=settings.start, seed=settings.seed)
     return [
         f"This is seed {settings.seed}. {start.known if defaults else _NOT_MEASURED} "
         f"Another seed: {_command(settings.start, settings.seed + 1)}",
-        start.other,
+        f"{start.other}: {_command(other, settings.seed)}",
     ]
 
 
@@ -357,8 +373,9 @@ _NOT_MEASURED = "With these settings, no other seed has been measured."
 
 
 def _command(start: str, seed: int) -> str:
-    option = "" if start == DemoSettings().start else f" --start {start}"
-    return f"gdpo demo{option} --seed {seed}"
+    defaults = DemoSettings()
+    options = (("start", start, defaults.start), ("seed", seed, defaults.seed))
+    return " ".join(["gdpo demo", *(f"--{name} {a}" for name, a, b in options if a != b)])
 
 
 def _check_packages() -> None:

@@ -116,5 +116,5 @@ def _shown(estimate: Estimate, form: str = ".3f") -> tuple[str, str]:
     if isnan(estimate.mean):
         return "does not apply", ""
     if isnan(estimate.low):
-        return f"{estimate.mean:{form}}", "none: all problems are equal"
+        return f"{estimate.mean:{form}}", "none (all equal)"
     return f"{estimate.mean:{form}}", f"{estimate.low:{form}} to {estimate.high:{form}}"
