@@ -230,7 +230,7 @@ HALF = {"from": "user", "value": None}
         (seal(tools=[{}]), "api_list: column 'api_name'"),
         (
             seal() | {"conversations": [{"from": "gpt", "value": "[]"}]},
-            "column 'conversations' .*human.* gpt",
+            "'conversations' .*human.* gpt",
         ),
         (
             seal() | {"conversations": [{"from": w, "value": "[]"} for w in ("human", "gpt")]},
