@@ -1,4 +1,4 @@
-"""Whatever comes from files, rewards and models stands in a page as text, in every place."""
+"""Text from files, rewards and models is text in every place of a page."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def unescaped(page):
 
 
 def of_a_comparison(folder):
-    """Estimators, rewards, texts, why a run failed, why an estimator cannot be called, and the answer."""
+    """Names, texts, why a run failed, and why an estimator cannot be called."""
     names = (f"{EVIL}1", f"{EVIL}2")
     rewards = (Measured(names[0], 0.0, 1.0, 1.0), Measured(names[1], -3.0, 3.0, 1.0))
     (folder / IN_A_PATH).mkdir()
@@ -46,7 +46,7 @@ def of_a_comparison(folder):
     runs[1] = replace(runs[1], path=runs[1].path.rename(folder / IN_A_PATH / IN_A_PATH))
     experiment = experiment_of(folder, runs, rewards=rewards, name=EVIL)
     experiment = replace(experiment, unlike=frozenset({(EVIL, names[0])}))
-    return replace(analyse(experiment), question=EVIL, answer=EVIL)
+    return analyse(experiment)
 
 
 def of_a_run(folder):
@@ -89,7 +89,7 @@ def failing(rewards, weights):
 
 PAGES = {
     "a run": (lambda folder: runs_page(folder, of_a_run(folder)), 33),
-    "a comparison": (lambda folder: runs_page(folder, of_a_comparison(folder)), 40),
+    "a comparison": (lambda folder: runs_page(folder, of_a_comparison(folder)), 36),
     "rollouts": (rollouts_page, 30),
 }
 

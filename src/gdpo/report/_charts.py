@@ -215,7 +215,7 @@ def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
     bottom = least - margin if least < low else max(low, least - margin)
     top = most + margin if most > high else min(high, most + margin)
     if most - least < 1e-3 * span or top - bottom >= 2 / 3 * span:
-        bottom, top = min(low, least), max(high, most)
+        bottom, top = min(low, bottom), max(high, top)
     return bottom, top if top > bottom else bottom + 1
 
 

@@ -2,7 +2,6 @@
 
 import textwrap
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,5 +147,5 @@ def _edge(values: Any, chart: Chart) -> Any:
     return np.full(len(chart.x), np.nan) if values is None else values
 
 
-def _wrapped(text: str, width: int) -> Sequence[str] | list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(one_line(text), width) or [""]

@@ -31,8 +31,8 @@ def _results(comparison: Comparison) -> Table:
         columns += [
             f"difference from {experiment.labels[0]}",
             "p, corrected",
-            "p",
-            "smallest attainable p",
+            "raw p",
+            "smallest attainable raw p",
         ]
     columns += ["threshold", "reached the threshold", "median steps"]
     rows = [
@@ -67,7 +67,12 @@ def _seeds(comparison: Comparison) -> Table:
     columns = ["reward", "estimator", "runs", "failed", "best"]
     columns += [f"final, seed {seed}" for seed in experiment.seeds]
     if found:
-        columns += ["pairs", "p of the final", "p of the steps", "p of the steps, corrected"]
+        columns += [
+            "pairs",
+            "raw p of the final",
+            "raw p of the steps",
+            "p of the steps, corrected",
+        ]
     rows = [
         [
             Name(outcome.reward),

@@ -1,42 +1,47 @@
-"""What the page says, in about 20 lines of a terminal."""
+"""Prints the results of a comparison in about 20 lines of a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gdpo.experiments.comparison import Comparison, Difference, Interval
+from gdpo.experiments.comparison import Comparison, Difference, details, headline
 from gdpo.experiments.reading import Measured
+from gdpo.experiments.statistics import FEWEST_SEEDS, Interval
 from gdpo.report.text import number, probability, visible
 
 
 def summary(comparison: Comparison) -> RenderableType:
-    """The question, the answer and a line per reward and estimator, to be printed with rich."""
+    """Return the question, the conclusion and a table of the results, to be printed with rich."""
     parts: list[RenderableType] = [
         Text(visible(comparison.question), style="dim"),
-        Text(visible(comparison.answer), style="bold"),
+        Text(visible(headline(comparison)), style="bold"),
     ]
+    if sentences := details(comparison):
+        parts.append(Text(visible(" ".join(sentences))))
     if comparison.exploratory:
         parts.append(Text(caution(comparison), style="yellow"))
     parts.append(_table(comparison))
     if comparison.experiment.unlike:
         first = visible(comparison.experiment.labels[0])
-        parts.append(Text(f"–: another gate or other options than in {first}; not compared", "dim"))
+        note = f"–: not compared, because its gate or options differ from those of {first}"
+        parts.append(Text(note, "dim"))
     failed = [run for run in comparison.experiment.runs if run.state == "failed"]
     for run in failed[:3]:
         why = run.why.strip().splitlines()
-        reason = visible(why[-1])[:200] if why else "no reason was kept"
+        reason = visible(why[-1])[:200] if why else "the reason is not known"
         parts.append(Text(f"{visible(run.label)}, seed {run.seed} failed: {reason}", style="red"))
     if len(failed) > 3:
-        parts.append(Text(f"and {len(failed) - 3} more runs failed", style="red"))
+        more = len(failed) - 3
+        parts.append(Text(f"{more} more run{'s' * (more != 1)} failed", style="red"))
     return Group(*parts)
 
 
 def caution(comparison: Comparison) -> str:
-    """What an exploratory comparison is to be taken for."""
+    """Return a sentence that warns of a comparison with few seeds."""
     counts = [o.runs for o in comparison.outcomes] + [d.pairs for d in comparison.differences]
     count = min(counts, default=0)
     seeds = f"{count} seed{'s' * (count != 1)}"
-    return f"Exploratory: {seeds}. With fewer than 5, nothing is called better."
+    return f"Exploratory: {seeds}. At least {FEWEST_SEEDS} are needed to call a difference real."
 
 
 def _table(comparison: Comparison) -> Table:
@@ -46,8 +51,8 @@ def _table(comparison: Comparison) -> Table:
     table.add_column("estimator", style="bold", overflow="fold")
     headings = ["final (95 %)"]
     if comparison.differences:
-        headings += [f"against {visible(labels[0])}", "p (floor)"]
-    for heading in [*headings, "came to", "median steps"]:
+        headings += [f"minus {visible(labels[0])}", "p (at least)"]
+    for heading in [*headings, "reached", "median step"]:
         table.add_column(Text(heading), justify="right")
     found = {(d.label, d.reward): d for d in comparison.differences}
     for reward in comparison.experiment.rewards:

@@ -3,7 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const SVG = "http://www.w3.org/2000/svg";
 
-  /** An element with text; nothing that a model wrote is ever parsed as HTML. */
+  /** Make an element with text. Nothing that a model wrote is ever parsed as HTML. */
   function make(tag, attributes = {}, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -11,7 +11,7 @@
     return element;
   }
 
-  /** A name as a heading: it may break where its words end. */
+  /** Make a heading of a name. It may break where its words end. */
   function named(text) {
     const words = text.split(/([^_.:/-]*[_.:/-]+)/).filter(Boolean);
     return make("bdi", {}, ...words.flatMap((word) => [word, document.createElement("wbr")]));
@@ -23,7 +23,7 @@
     return element;
   }
 
-  // Charts: a cursor that shows the values of every estimator at a step.
+  // Charts: a cursor shows the values of every line at a step.
   for (const box of document.querySelectorAll(".chart")) {
     const chart = data.charts[box.dataset.chart];
     const cursor = box.querySelector(".cursor");
@@ -85,7 +85,7 @@
     write(chart.rest);
   }
 
-  // Rollouts: a table that is filtered and sorted, with a row of details under each that is opened.
+  // Rollouts: a table to filter and sort. An opened row has its details below it.
   const viewer = data.rollouts;
   if (!viewer || !viewer.groups.length) return;
   const PAGE = 40;
@@ -96,7 +96,7 @@
     row.run = viewer.runs[row.group.run];
   }
 
-  // Runs of somebody else's have no estimators and seeds, but a folder each.
+  // Runs of other frameworks have no estimator and no seed.
   const seeded = viewer.runs.some((run) => run.seed !== null);
 
   function shown(value, sign) {
@@ -167,7 +167,7 @@
   const more = document.getElementById("more");
   const head = make("tr");
   const body = make("tbody");
-  table.append(make("caption", {}, "Press a heading to sort, a run to read it. Red: the estimators pull in opposite directions."), make("thead", {}, head), body);
+  table.append(make("caption", {}, "Select a heading to sort, or a run to read the rollout. Red: the estimators give it advantages of opposite signs."), make("thead", {}, head), body);
   columns.forEach((column, i) => {
     const button = make("button", { type: "button" }, named(column.title), make("span", { "aria-hidden": "true" }));
     button.addEventListener("click", () => {

@@ -1,0 +1,136 @@
+"""The axes show the effect, and no panel is empty."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.report.runs import REWARDS, experiment_of, unrecorded
+
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.reading import Measured
+from gdpo.report import write_report
+from gdpo.report._charts import Chart, fitted
+from gdpo.report._run_charts import curves, survival
+
+
+def with_means(folder, label, seed, values, reward="format"):
+    run = unrecorded(label, seed, folder, steps=len(values))
+    return replace(run, means={**run.means, reward: np.asarray(values, np.float64)})
+
+
+def compared(folder, means):
+    """A comparison from label -> the curves of its seeds, in the reward `format`."""
+    runs = [
+        with_means(folder, label, seed, values)
+        for label, each in means.items()
+        for seed, values in enumerate(each)
+    ]
+    return analyse(experiment_of(folder, runs), draws=100)
+
+
+def constant(value):
+    return [value] * 12
+
+
+def stepping(at, steps=12):
+    """A curve whose mean over 5 steps reaches the threshold at a step."""
+    return [0.0] * (at - 4) + [1.0] * (steps - at + 4)
+
+
+def test_an_axis_fits_curves_that_cover_a_small_part_of_the_range(tmp_path):
+    comparison = compared(tmp_path, {"grpo": [constant(0.029)], "gdpo": [constant(0.114)]})
+    chart = curves(comparison, REWARDS[0])
+    assert 0.02 < chart.low < 0.029
+    assert 0.114 < chart.high < 0.125
+    assert chart.up(0.029) - chart.up(0.114) > 0.85 * (chart.BOTTOM - chart.TOP)
+
+
+def test_an_axis_that_is_not_the_whole_range_says_so_on_the_page(tmp_path):
+    comparison = compared(tmp_path, {"grpo": [constant(0.029)], "gdpo": [constant(0.114)]})
+    note = curves(comparison, REWARDS[0]).axis_note
+    assert "0.0247 to 0.118" in note
+    assert "0 to 1" in note
+    write_report(comparison, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count(note) == 1
+    assert page.count('class="axis-note"') == 1, "the other reward covers its range"
+
+
+def test_a_threshold_outside_of_the_axis_is_not_drawn(tmp_path):
+    low = curves(compared(tmp_path, {"grpo": [constant(0.1)], "gdpo": [constant(0.2)]}), REWARDS[0])
+    wide = curves(compared(tmp_path, {"grpo": [constant(0.1)], "gdpo": [stepping(8)]}), REWARDS[0])
+    assert low.threshold == wide.threshold == pytest.approx(0.8)
+    assert (low.shows_threshold, wide.shows_threshold) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.2, 0.4], (0.19, 0.41)),
+        ([0.0, 0.4], (0.0, 0.42)),
+        ([0.7, 1.0], (0.685, 1.0)),
+        ([0.1, 0.8], (0.0, 1.0)),
+        ([0.5, 0.5], (0.0, 1.0)),
+        ([1.0, np.nan], (0.0, 1.0)),
+        ([], (0.0, 1.0)),
+        ([0.0, 1.5], (0.0, 1.575)),
+        ([-0.5, 1.5], (-0.6, 1.6)),
+    ],
+)
+def test_an_axis_has_a_margin_and_stays_in_the_range_that_the_values_keep_to(values, expected):
+    assert fitted(np.array(values), 0.0, 1.0) == pytest.approx(expected)
+
+
+def test_an_axis_without_a_range_is_not_empty():
+    assert fitted(np.array([2.0]), 2.0, 2.0) == (2.0, 3.0)
+
+
+def test_values_at_a_step_have_the_digits_of_the_range_and_not_of_the_axis(tmp_path):
+    comparison = compared(tmp_path, {"grpo": [constant(0.029)], "gdpo": [constant(0.114)]})
+    texts = [line["text"][0] for line in curves(comparison, REWARDS[0]).data()["lines"]]
+    assert texts == ["0.029", "0.114"]
+
+
+def test_nobody_everybody_at_once_and_one_seed_are_a_sentence(tmp_path):
+    nobody = compared(tmp_path, {"grpo": [constant(0.1)] * 2, "gdpo": [constant(0.2)] * 2})
+    at_once = compared(tmp_path, {"grpo": [constant(1.0)] * 2, "gdpo": [constant(0.9)] * 2})
+    one_seed = compared(tmp_path, {"grpo": [stepping(8)], "gdpo": [constant(0.1)]})
+    sentences = [survival(each, REWARDS[0]) for each in (nobody, at_once, one_seed)]
+    assert all(isinstance(sentence, str) for sentence in sentences)
+    assert "step 5" in sentences[1]
+    assert "grpo at step 8" in sentences[2]
+    for sentence in sentences:
+        assert "format" in sentence
+        assert "0.800" in sentence
+
+
+def test_the_sentences_stand_on_the_page_in_place_of_the_panels(tmp_path):
+    low = [with_means(tmp_path, "grpo", seed, constant(0.1)) for seed in range(2)]
+    high = {"correct": np.array(stepping(8)) * 3}
+    runs = [low[0], replace(low[1], means={**low[1].means, **high})]
+    comparison = analyse(experiment_of(tmp_path, runs), draws=100)
+    write_report(comparison, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    section = page.split('aria-labelledby="survival"')[1].split("</section>")[0]
+    assert survival(comparison, REWARDS[0]) in section
+    assert section.count("<figure>") == 1, "of the other reward, which was reached"
+
+
+def test_runs_that_reached_the_threshold_at_different_steps_are_drawn(tmp_path):
+    curve = {"grpo": [stepping(8), stepping(9)], "gdpo": [stepping(7), constant(0.1)]}
+    chart = survival(compared(tmp_path, curve), REWARDS[0])
+    assert isinstance(chart, Chart)
+    assert [line.censored for line in chart.lines] == [(), (12.0,)]
+
+
+@pytest.mark.parametrize(("seeds", "bands"), [(4, False), (5, True)])
+def test_only_five_runs_have_a_band(tmp_path, seeds, bands):
+    curve = {"grpo": [stepping(5 + k) for k in range(seeds)], "gdpo": [constant(0.1)] * seeds}
+    chart = survival(compared(tmp_path, curve), REWARDS[0])
+    assert [line.low is not None for line in chart.lines] == [bands] * 2
+
+
+def test_a_run_without_a_step_has_no_time(tmp_path):
+    runs = [unrecorded("grpo", seed, tmp_path, steps=12 * (seed < 2)) for seed in range(3)]
+    reward = Measured("format", 0.0, 1.0, 1.0)
+    assert survival(analyse(experiment_of(tmp_path, runs), draws=100), reward)
