@@ -1,11 +1,11 @@
-"""Speed of the estimators, of gdpo and of other frameworks' own code, in one process.
+"""Measures the speed of gdpo's estimators and of other frameworks' own code, in one process.
 
     python benchmarks/estimator_speed.py --peers-python PATH --nemo-rl FOLDER
 
-Prints one Markdown table. Times are medians of CPU seconds of one thread, so that other work on
-the machine does not touch them; float32 torch tensors on the CPU, rewards uniformly random, seed 0,
-all weights 1. What is compared runs in turn, in one process, with one torch. A framework that is
-not there is left out, with a line that says so.
+Prints one Markdown table. Times are medians of CPU seconds of one thread, which other work on the
+machine does not affect. Input: float32 torch tensors on the CPU, uniformly random rewards, seed 0,
+all weights 1. Estimators that are compared alternate, in one process and with the same torch. A
+framework that cannot be imported is skipped, with a message.
 
 TRL is not timed: its rule is a part of `GRPOTrainer._generate_and_score_completions`, which cannot
 be called without generating.
@@ -30,8 +30,8 @@ from peers.frameworks import (
     add_options,
     present,
     quietly,
+    report,
     run_in_peers_python,
-    say,
 )
 
 import gdpo
@@ -39,10 +39,10 @@ from gdpo.advantages import ESTIMATORS
 
 NOT_TIMED = ["TRL"]
 SLOW = {"verl": 5, "NeMo-RL": 3, "NeMo-RL, its default": 3}
-"""Rounds of what takes seconds."""
+"""Rounds for frameworks that take seconds."""
 
 SIZE = (1024, 16, 3)
-"""Prompts, rollouts of each, rewards: 16,384 rollouts."""
+"""Prompts, rollouts per prompt, rewards: 16,384 rollouts."""
 
 RESPONSE_TOKENS = 1024
 
@@ -51,7 +51,7 @@ OPTIONS = {
     "saw": {"low": [0.0] * 3},
     "constrained_grpo": {"multipliers": [float("nan"), 1.0, 0.5]},
 }
-"""What estimators cannot be called without."""
+"""Required options of estimators."""
 
 
 RETURN_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
@@ -60,7 +60,7 @@ KEEP_FREED_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**34),
     "MALLOC_TOP_PAD_": str(2**30),
 }
-"""Settings of glibc's allocator; elsewhere they change nothing."""
+"""Settings of glibc's allocator. They have no effect elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,11 @@ class Row:
     note: str = ""
 
     def __str__(self):
-        return f"| {self.what} | {self.size} | {told(self.seconds)} | {self.rounds} | {self.note} |"
+        time_taken = formatted(self.seconds)
+        return f"| {self.what} | {self.size} | {time_taken} | {self.rounds} | {self.note} |"
 
 
-def told(seconds):
+def formatted(seconds):
     for unit, name in [(1, "s"), (1e-3, "ms")]:
         if seconds >= unit:
             return f"{seconds / unit:.2f} {name}"
@@ -87,7 +88,7 @@ def two_digits(ratio):
 
 
 def medians(runs, rounds):
-    """Median CPU seconds of each of some functions, called in turn."""
+    """Return the median CPU seconds of each function. The functions are called alternately."""
     seconds = {name: [] for name in runs}
     for run in runs.values():
         run()
@@ -107,18 +108,18 @@ def in_words(prompts, samples, rewards):
     return f"{prompts} × {samples} × {rewards}"
 
 
-def beside_frameworks(size, found, rounds):
-    """gdpo and the others on one batch: the fast ones in turn, the slow ones by themselves."""
+def against_frameworks(size, found, rounds):
+    """Time gdpo and the frameworks on one batch: fast ones alternately, slow ones separately."""
     prompts, samples, rewards = size
     flat = random_rewards(*size).reshape(-1, rewards)
     batch = Batch(flat, [samples] * prompts, [1.0] * rewards, tokens=RESPONSE_TOKENS)
     with quietly():
         runs = {name: f.adapter(batch) for name, (f, _) in found.items() if name not in NOT_TIMED}
     fast = {name: run for name, run in runs.items() if name not in SLOW}
-    say(f"timing {', '.join(fast)} on {in_words(*size)}")
+    report(f"timing {', '.join(fast)} on {in_words(*size)}")
     seconds = medians(fast, rounds)
     for name in [name for name in runs if name in SLOW]:
-        say(f"timing {name} on {in_words(*size)}, {SLOW[name]} rounds")
+        report(f"timing {name} on {in_words(*size)}, {SLOW[name]} rounds")
         seconds |= medians({name: runs[name]}, SLOW[name])
     for name in runs:
         ratio = "" if name == "gdpo" else f"{two_digits(seconds[name] / seconds['gdpo'])} × gdpo"
@@ -130,26 +131,26 @@ def every_estimator(rounds):
     rewards, weights = random_rewards(*SIZE), [1.0] * SIZE[2]
     for name, estimator in ESTIMATORS.items():
         run = partial(estimator, rewards, weights, **OPTIONS.get(name, {}))
-        say(f"timing {name}")
+        report(f"timing {name}")
         try:
             seconds = medians({name: run}, rounds)
         except (TypeError, gdpo.GdpoError) as error:
-            say(f"without {name}: {error}")
+            report(f"skipped {name}: {error}")
             continue
         yield Row(f"`{name}`", in_words(*SIZE), seconds[name], rounds)
 
 
 def many_rollouts(rounds):
-    """From 125 thousand to two million rollouts: is time linear, and how much memory is needed?"""
+    """Time and measure memory from 125 thousand to two million rollouts."""
     for prompts in (7_812, 15_625, 31_250, 62_500, 125_000):
-        say(f"timing gdpo on {in_words(prompts, 16, 8)}")
+        report(f"timing gdpo on {in_words(prompts, 16, 8)}")
         plain = alone(prompts, rounds, {})
         kept = alone(prompts, rounds, KEEP_FREED_MEMORY)
         returned = alone(prompts, 1, RETURN_FREED_MEMORY)
         peaks = [f"{peak:.1f} ({on})" for on, peak in returned["peaks"].items() if peak]
         note = (
             f"{kept['seconds'] / prompts / 16 * 1e9:.0f} ns per rollout without page faults; "
-            f"peak memory beside the input, × input: {', '.join(peaks)}"
+            f"peak memory in addition to the input, × input: {', '.join(peaks)}"
         )
         yield Row("`gdpo`", in_words(prompts, 16, 8), plain["seconds"], rounds, note)
 
@@ -170,7 +171,7 @@ def diagnosis(rounds):
     from gdpo.diagnostics import diagnose
 
     rewards, names = random_rewards(*SIZE), [f"reward_{k}" for k in range(SIZE[2])]
-    say("timing diagnose")
+    report("timing diagnose")
     seconds = medians({"diagnose": lambda: diagnose(rewards, None, names)}, rounds)
     yield Row("`diagnose`, one full diagnosis", in_words(*SIZE), seconds["diagnose"], rounds)
 
@@ -196,7 +197,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_options(parser)
-    parser.add_argument("--rounds", type=int, default=20, help="of what is fast (20)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds for fast code. Default: 20")
     options = parser.parse_args()
     run_in_peers_python(options)
     torch.set_num_threads(1)
@@ -204,8 +205,8 @@ def main():
     print(header(found), end="\n\n")
     print("| what | prompts × rollouts × rewards | median | rounds |  |\n|---|---|---|---|---|")
     sections = [
-        beside_frameworks(SIZE, found, options.rounds),
-        beside_frameworks((64, 16, 3), found, options.rounds),
+        against_frameworks(SIZE, found, options.rounds),
+        against_frameworks((64, 16, 3), found, options.rounds),
         many_rollouts(min(5, options.rounds)),
         every_estimator(options.rounds),
         diagnosis(options.rounds),

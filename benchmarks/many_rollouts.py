@@ -1,14 +1,13 @@
-"""Time and peak memory of `gdpo.gdpo` on one large batch, in a process of its own.
+"""Measures time and peak memory of `gdpo.gdpo` on one large batch, in this process.
 
     python benchmarks/many_rollouts.py --prompts 62500
 
-Prints JSON: median CPU seconds on float32 torch, and the peak of memory beside the rewards it is
-given, as a multiple of them: with torch (growth of the resident set; Linux only, else null) and
-with NumPy (by tracemalloc), which computes in float64 whatever comes in.
+Prints JSON: median CPU seconds with float32 torch tensors, and the peak memory in addition to the
+rewards, as a multiple of their size. Memory is measured with torch (growth of the resident set;
+Linux only, else null) and with NumPy (tracemalloc), which always computes in float64.
 
-`estimator_speed.py` starts this script under settings of glibc's allocator that tell apart what its
-default mixes, differently in each run: arithmetic from asking the system for memory, and arrays
-that are needed from freed ones that were kept.
+`estimator_speed.py` starts this script with two settings of glibc's allocator. They separate
+arithmetic from requesting memory, and arrays in use from freed memory that the allocator keeps.
 """
 
 import argparse

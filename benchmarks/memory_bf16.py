@@ -1,13 +1,13 @@
-"""Resident memory of a training on the CPU, after every step (Linux with glibc).
+"""Prints the resident memory of a training run on a CPU after every step (Linux with glibc).
 
     python -m benchmarks.memory_bf16 --steps 20
     python -m benchmarks.memory_bf16 --model smollm2-135m --data train.jsonl --tokens 96 --rows 8
 
-A leak, a cache that grows with every new shape, and freed memory that the allocator keeps look
-alike in the resident set. So every step prints, in MB, what is resident (RSS), what is in use on
-the heap, what glibc keeps there although it is free (`mallinfo2`; pages given back are counted,
-too), the highest RSS so far, and the step's CPU seconds. The model of the demo trains on its tool
-requests; any other on problems of GSM8K, with rewards that have a gradient from the first step on.
+A leak, a cache that grows with every new shape, and freed memory that the allocator keeps look the
+same in the resident set. So every step prints, in MB: resident memory (RSS), heap memory in use,
+heap memory that is free but kept by glibc (`mallinfo2`, which also counts returned pages), and the
+highest RSS so far, plus the step's CPU seconds. The demo's model trains on its tool requests. Any
+other model trains on GSM8K problems, with rewards that have a gradient from the first step on.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class _Heap(ctypes.Structure):
 
 
 def memory():
-    """`(resident, in use, free, highest resident so far)` in MB."""
+    """Return `(resident, in use, free, highest resident so far)` in MB."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Heap
     heap = mallinfo2()
@@ -104,19 +104,19 @@ def recipe_of(wanted, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default=DEMO, help=f"{DEMO}, {SMOLLM2} or a folder")
-    parser.add_argument("--data", help="GSM8K's training file, for any model but the demo's")
-    parser.add_argument("--rollouts", type=int, default=64, help="per step")
+    parser.add_argument("--data", help="GSM8K's training file, for every model except the demo's")
+    parser.add_argument("--rollouts", type=int, default=64, help="rollouts per step")
     parser.add_argument("--samples", type=int, default=4, help="rollouts per prompt")
-    parser.add_argument("--rows", type=int, help="rollouts per micro-batch; all, if not given")
-    parser.add_argument("--tokens", type=int, default=100, help="per completion, at most")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rows", type=int, help="rollouts per micro-batch. Default: all")
+    parser.add_argument("--tokens", type=int, default=100, help="maximum tokens per completion")
+    parser.add_argument("--steps", type=int, default=20, help="optimizer steps")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         type=lambda text: text.split("=", 1),
         metavar="NAME=JSON",
-        help="a field of the trainer, such as bf16=false or fast_generation=false",
+        help="set a field of the trainer, for example bf16=false or fast_generation=false",
     )
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +128,7 @@ def main():
             train_dataset=_dataset(job.problems),
             processing_class=job.tokenizer,
         )
-        trainer.add_callback(Watch())  # the last one: it sees what the others leave
+        trainer.add_callback(Watch())  # last, so that it runs after the other callbacks
         trainer.remove_callback(PrinterCallback)
         trainer.train()
 

@@ -1,10 +1,10 @@
-"""The same rewards through TRL, ms-swift, verl, NeMo-RL and gdpo: one table of advantages.
+"""Prints the advantages of TRL, ms-swift, verl, NeMo-RL and gdpo for the same rewards.
 
     python benchmarks/same_rewards.py --peers-python PATH --nemo-rl FOLDER
 
-Each framework runs its own code on tiny batches (`benchmarks/peers/frameworks.py` says how), in
-float32, with all weights 1. A framework that is not there is left out, with a line that says so.
-Prints Markdown: versions, the table, a line per row on why the columns differ.
+Each framework runs its own code on tiny batches (see `benchmarks/peers/frameworks.py`), in float32,
+with all weights 1. A framework that cannot be imported is skipped, with a message. Prints Markdown:
+versions, the table, and an explanation of the differences for each row.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from peers.frameworks import FRAMEWORKS, Batch, add_options, present, quietly, r
 class Case:
     title: str
     groups: list[list[tuple[float, ...]]]
-    """A group per prompt, in it a tuple of rewards per rollout."""
+    """One group per prompt, with a tuple of rewards per rollout."""
     why: str
     lengths: tuple[int, ...] = ()
-    """Tokens of each completion; left out: the same for all."""
+    """Tokens of each completion. Default: the same number for all."""
 
     def batch(self):
         rollouts = [rewards for group in self.groups for rewards in group]
@@ -40,77 +40,79 @@ CASES = [
     Case(
         "Two binary rewards",
         PLAIN,
-        "All compute the same formula. verl's numbers are larger by one factor: its batch step is "
-        "over tokens, and the sample standard deviation of copies is smaller than that of what was "
-        "copied. NeMo-RL's default takes mean and standard deviation of the *other* rollouts.",
+        "All compute the same formula. verl's numbers are larger by a constant factor: it "
+        "normalizes the batch over tokens, and repeating values makes their sample standard deviation "
+        "smaller. NeMo-RL's default uses mean and standard deviation of the *other* rollouts.",
     ),
     Case(
         "The second reward in thousandths",
         [[(0, 0), (0, 0.001), (1, 0.001)], [(0, 0), (0, 0), (1, 0)]],
-        "The unit of a reward should not matter to GDPO. It does where ε is added to the standard "
-        "deviation, most in TRL (1e-4); verl and NeMo-RL add 1e-6, ms-swift 1e-8, gdpo nothing.",
+        "The scale of a reward should not matter in GDPO. It does if ε is added to the standard "
+        "deviation: TRL adds 1e-4, verl and NeMo-RL 1e-6, ms-swift 1e-8, gdpo nothing.",
     ),
     Case(
         "Rewards of 10,000 and 10,001",
         [[(0, 10000), (0, 10001), (1, 10001)], [(0, 10000), (0, 10000), (1, 10000)]],
-        "A constant added to the second reward should not matter either. NeMo-RL computes the "
-        "variance as a difference of squares, of which float32 keeps few digits here.",
+        "A constant added to the second reward should not matter. NeMo-RL computes the variance as "
+        "a difference of squares, which loses most digits in float32 here.",
     ),
     Case(
-        "Nobody did better than anybody: 0.3 and 1 for all",
+        "All rollouts equal: 0.3 and 1",
         [[(0.3, 1)] * 6] * 2,
-        "The mean of six times 0.3 is not 0.3 in float32. What is left over is divided by ε or by "
-        "itself: ms-swift pushes every rollout down, NeMo-RL two of six up. gdpo compares a spread "
-        "with the rounding error beneath it and gives exactly 0. With other numbers or group sizes "
-        "the noise shows up in other columns.",
+        "In float32, the mean of six times 0.3 is not 0.3. The rounding error is divided by ε or "
+        "by itself: ms-swift gives every rollout a negative advantage, NeMo-RL gives two of six a "
+        "positive one. gdpo compares the standard deviation with the rounding error and gives "
+        "exactly 0. With other numbers or group sizes, other columns show the noise.",
     ),
     Case(
-        "0.3 for all of one prompt, 0.5 for all of the other, beside a reward that varies",
+        "0.3 for one prompt and 0.5 for the other, plus a reward that varies",
         [[(1, 0.3)] + [(0, 0.3)] * 5, [(1, 0.5)] * 2 + [(0, 0.5)] * 4],
-        "The mean of six times 0.5 is exact. ms-swift adds the rounding of the 0.3, blown up, to "
-        "the first prompt alone, and the batch step then moves both.",
+        "The mean of six times 0.5 is exact. ms-swift adds the enlarged rounding error of 0.3 only "
+        "to the first prompt, and batch normalization then changes both.",
     ),
     Case(
         "Two rewards with a constant sum",
         [[(0.1, 0.9), (0.4, 0.6), (0.8, 0.2)], [(0.2, 0.8), (0.9, 0.1), (0.3, 0.7)]],
-        "The two normalized rewards cancel, so that nothing is to be learnt. What is left is "
-        "rounding, and the batch step divides it by its own standard deviation.",
+        "The two normalized rewards cancel, so there is no signal. Only rounding is left, and "
+        "batch normalization divides it by its own standard deviation.",
     ),
     Case(
         "One reward is None",
         [[(0, 0), (0, nan), (1, 1)], [(0, 0), (0, 0), (1, 0)]],
-        "verl and NeMo-RL lose the whole batch to one missing value; the others leave it out.",
+        "In verl and NeMo-RL, one missing value makes the whole batch NaN. The others leave it "
+        "out.",
     ),
     Case(
         "One reward is infinite",
         [[(0, 0), (0, 1), (1, inf)], [(0, 0), (0, 0), (1, 0)]],
-        "TRL and ms-swift drop the second reward in that group, without an error; verl and NeMo-RL "
-        "lose the batch; gdpo stops with an error that names the reward and the rollout.",
+        "TRL and ms-swift drop the second reward in that group without an error. In verl and "
+        "NeMo-RL the batch becomes NaN. gdpo raises an error that names the reward and the "
+        "rollout.",
     ),
     Case(
         "One rollout per prompt",
         [[(0, 1)], [(1, 1)], [(1, 0)]],
-        "There is nothing to compare a rollout with. verl takes 0 for the mean and 1 for the "
-        "standard deviation, and compares raw rewards across prompts; TRL refuses to start.",
+        "A rollout has no group to compare with. verl uses mean 0 and standard deviation 1, and so "
+        "compares raw rewards across prompts. TRL raises an error at the start.",
     ),
     Case(
         "Prompts with three and with two rollouts",
         [[(0, 0), (0, 1), (1, 1)], [(0, 0), (1, 0)]],
-        "TRL and ms-swift reshape to one number of rollouts. gdpo takes a group padded with NaN.",
+        "TRL and ms-swift need groups of equal size. gdpo accepts groups padded with NaN.",
     ),
     Case(
-        "The first row's rewards, completions of 2, 2, 40, 10, 10, 10 tokens",
+        "The rewards of row 1, completions of 2, 2, 40, 10, 10, 10 tokens",
         PLAIN,
-        "verl's batch step counts a rollout as often as it has tokens: the long, good one moves "
-        "the mean, and an average rollout looks bad. `gdpo(..., token_counts=...)` does so if "
-        "asked.",
+        "verl's batch normalization weights a rollout by its tokens: the long, good rollout raises "
+        "the mean, so an average rollout gets a lower advantage. `gdpo(..., token_counts=...)` "
+        "does the same.",
         lengths=(2, 2, 40, 10, 10, 10),
     ),
 ]
 
 
 def short(x):
-    """Two decimals; of what they would hide, the order of magnitude; 0 for what is exactly 0."""
+    """Format with two decimals; a smaller value as its order of magnitude; exact 0 as 0."""
     if isnan(x):
         return "NaN"
     if x == 0:
@@ -119,7 +121,7 @@ def short(x):
 
 
 def in_short(values, sizes):
-    """`a b c · d e`, with equal ones that follow each other counted, and a dot between prompts."""
+    """Format as `a b c · d e`: a dot between prompts, and repeated values as a count."""
     texts = [short(x) for x in values]
     if len(texts) > 2 and len(set(texts)) == 1:
         return f"all {texts[0]}"
@@ -136,25 +138,25 @@ def cell(framework, batch):
         with quietly():
             return in_short(framework.adapter(batch)().tolist(), batch.sizes)
     except NotImplementedError:
-        return "groups of one size only"
+        return "groups of equal size only"
     except ValueError as error:
         return f"`{type(error).__name__}`"
 
 
 def rewards_of(case):
-    def told(rewards):
+    def shown(rewards):
         return "(" + ", ".join("None" if isnan(r) else f"{r:g}" for r in rewards) + ")"
 
     groups = []
     for group in case.groups:
-        runs = [(rewards, len(list(run))) for rewards, run in groupby(map(told, group))]
+        runs = [(rewards, len(list(run))) for rewards, run in groupby(map(shown, group))]
         groups.append(" ".join(text if n == 1 else f"{n}×{text}" for text, n in runs))
     return " · ".join(groups)
 
 
 def versions(found):
-    told = [f"{name} {version}" for name, (_, version) in found.items() if "default" not in name]
-    return f"{', '.join(told)}; torch {torch.__version__}, Python {platform.python_version()}."
+    names = [f"{name} {version}" for name, (_, version) in found.items() if "default" not in name]
+    return f"{', '.join(names)}; torch {torch.__version__}, Python {platform.python_version()}."
 
 
 def main():

@@ -1,9 +1,8 @@
-"""A TRL script with GDPO: the import differs from plain TRL, and the weights have names.
+"""Trains with TRL and GDPO. Only the import differs from plain TRL, and weights have names.
 
     python examples/trl_script.py --model Qwen/Qwen2.5-0.5B-Instruct --data train.jsonl
 
-The data is JSON lines with `question` and `answer` (the text after `####` is the number): GSM8K's
-own form.
+The data is JSON lines with `question` and `answer`, where the number follows `####`, as in GSM8K.
 """
 
 import argparse
@@ -15,13 +14,13 @@ from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 
 
 def correct(completions, solution, **_):
-    """1 if the last line holds the number."""
+    """Return 1 if the last line contains the number."""
     lines = [completion[0]["content"].strip().rsplit("\n", 1)[-1] for completion in completions]
     return [float(number in line) for line, number in zip(lines, solution, strict=True)]
 
 
 def brief(completions, **_):
-    """1 up to 300 characters, 0 from 900."""
+    """Return 1 up to 300 characters, falling to 0 at 900."""
     return [
         min(1.0, max(0.0, (900 - len(completion[0]["content"])) / 600))
         for completion in completions
@@ -29,7 +28,7 @@ def brief(completions, **_):
 
 
 def to_prompt(row):
-    """A chat prompt and the number that a solution must end with."""
+    """Return a chat prompt and the number that the response must end with."""
     request = f"{row['question']}\nEnd with the number on a line of its own."
     return {
         "prompt": [{"role": "user", "content": request}],
@@ -39,10 +38,10 @@ def to_prompt(row):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--output", default="gdpo-out")
+    parser.add_argument("--model", required=True, help="name or folder of the model")
+    parser.add_argument("--data", required=True, help="JSON Lines file with question and answer")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps. Default: 100")
+    parser.add_argument("--output", default="gdpo-out", help="folder. Default: gdpo-out")
     options = parser.parse_args()
     rows = load_dataset("json", data_files=options.data, split="train")
     trainer = GDPOTrainer(

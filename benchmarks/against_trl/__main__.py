@@ -1,18 +1,19 @@
-"""GDPOTrainer against TRL's own, on the same work: training, generation, whole steps, memory.
+"""Compares GDPOTrainer with TRL's trainer on the same work: time and peak memory.
 
     python -m benchmarks.against_trl [training generation step overhead] [--rounds 5] [--only TEXT]
         [--every-variant]
 
-In each round the variants do the work in turn, in one process and from the same seed. The figure is the
-ratio of TRL's CPU seconds to an variant's within a round: other load on the machine does not touch it.
-The interval is a bootstrap over rounds. Peak memory is the growth of the resident set while the
-work is done, in a process of its own for every variant (Linux only). Prints Markdown tables.
+In each round, the variants do the same work one after the other, in one process and with the same
+seed. The result is the ratio of TRL's CPU seconds to the variant's within a round, which other load
+on the machine does not affect. The 95 % interval is a bootstrap over rounds. Peak memory is the
+growth of the resident set during the work, in a separate process per variant (Linux only). Prints
+Markdown tables.
 
-- training: 64 completions in 8 micro-batches and groups of 4, lengths at the quantiles of a
-  log-normal distribution (mean 126, longest 513), prompts of 5 to 20 tokens; 4 layers of 256.
-- generation: 8 prompts of 47 tokens; lengths are given, whatever the weights say.
+- training: 64 completions in 8 micro-batches and groups of 4, with lengths at the quantiles of a
+  log-normal distribution (mean 126, maximum 513) and prompts of 5 to 20 tokens; 4 layers of 256.
+- generation: 8 prompts of 47 tokens. A logits processor enforces the lengths.
 - step: SmolLM2-135M-Instruct (the extra `smollm2`), generation included.
-- overhead: what our trainer costs with every switch off, and with rollout records.
+- overhead: our trainer with every switch off, and with rollout records.
 """
 
 import argparse
@@ -35,7 +36,7 @@ PARTS = {part.title: part for part in (TRAINING, GENERATION, STEP, OVERHEAD)}
 def table(part, names, variants, rounds):
     first, *_ = part.settings
     if part is not STEP:
-        for variant in variants:  # what is loaded and set up at first use is not timed
+        for variant in variants:  # a warm-up, so that loading at first use is not timed
             once(part, variant, first)
     print(f"\n{part.title}: CPU seconds of {part.unit}\n", flush=True)
     header = None
@@ -54,14 +55,16 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="settings whose name holds this")
-    parser.add_argument("--every-variant", action="store_true", help="each switch by itself, too")
+    parser.add_argument("parts", nargs="*", help=f"parts to run: {', '.join(PARTS)}. Default: all")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds. Default: 5")
+    parser.add_argument("--only", default="", help="run only settings whose name contains this")
+    parser.add_argument(
+        "--every-variant", action="store_true", help="also measure each switch separately"
+    )
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        parser.error(f"unknown part: {', '.join(unknown)}. Allowed: {', '.join(PARTS)}")
     quiet()
     if options.peak_of:
         print(json.dumps(peak(PARTS[options.parts[0]], options.peak_of, options.only)))

@@ -1,4 +1,4 @@
-"""One generation batch: 8 prompts of 47 tokens, temperature 1, the whole vocabulary."""
+"""Measures one generation batch: 8 prompts of 47 tokens, temperature 1, the whole vocabulary."""
 
 import time
 
@@ -30,7 +30,7 @@ def smollm2():
     return AutoModelForCausalLM.from_pretrained(convert_smollm2(), dtype=torch.float32)
 
 
-# Model, samples for each prompt, lengths.
+# Model, samples per prompt, lengths.
 SETTINGS = {
     "4 x 256, 8 x 8, log-normal": (random_model, 8, log_normal(126, 513)),
     "4 x 256, 8 x 8, all 126": (random_model, 8, [126] * 64),

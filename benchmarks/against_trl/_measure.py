@@ -1,4 +1,4 @@
-"""Arms in turn, their CPU seconds, and what each adds to the memory of a process of its own."""
+"""Measures the CPU seconds of variants in alternation, and the peak memory of each."""
 
 import contextlib
 import io
@@ -23,15 +23,15 @@ THEIRS = "TRL"
 
 @dataclass(frozen=True)
 class Part:
-    """One table.
+    """Describes one table.
 
     Args:
-        title: What is measured.
-        unit: What the seconds are for.
-        settings: By their names in the table.
-        variants: TRL, then the others, of which the last one is enough.
-        prepare: Makes an variant ready in a folder: `(variant, setting, folder) -> work`; the work returns
-            its CPU seconds.
+        title: The name of the measurement.
+        unit: The work that the seconds refer to.
+        settings: The settings, by their names in the table.
+        variants: TRL, then the other variants. Without --every-variant, only TRL and the last one.
+        prepare: Prepares a variant in a folder: `(variant, setting, folder) -> work`. The work
+            returns its CPU seconds.
     """
 
     title: str
@@ -42,7 +42,7 @@ class Part:
 
 
 class Clock(TrainerCallback):
-    """CPU seconds of each optimizer step, with what is generated for it."""
+    """Records the CPU seconds of each optimizer step, generation included."""
 
     def __init__(self):
         self.seconds = []
@@ -67,7 +67,7 @@ def once(part, variant, name):
 
 
 def compare(part, name, variants, rounds):
-    """One row for each variant."""
+    """Yield one table row per variant."""
     seconds = {variant: [] for variant in variants}
     for i in range(rounds):
         for variant in variants if i % 2 == 0 else reversed(variants):
@@ -92,17 +92,17 @@ def interval(ratios):
 
 
 def resident(field):
-    """Megabytes."""
+    """Return a field of /proc/self/status in MB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
 def peak(part, variant, name):
-    """What the work adds to this process at its peak."""
+    """Return how much the work adds to this process's resident memory at its peak, in MB."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         work = part.prepare(variant, part.settings[name], folder)
         before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         work()
         return resident("VmHWM") - before
 

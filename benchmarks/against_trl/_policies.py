@@ -1,4 +1,4 @@
-"""Models without weights of anyone's, and completions whose lengths are given."""
+"""Random models, and generation with given completion lengths."""
 
 import statistics
 
@@ -17,7 +17,7 @@ END, FIRST = 0, 10
 
 
 def small_llama(vocabulary):
-    """4 layers of 256."""
+    """Return a random Llama model with 4 layers of width 256."""
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -44,7 +44,7 @@ def byte_tokenizer():
 
 
 def numbered_tokenizer(size):
-    """Token i is written `<i>`."""
+    """Return a tokenizer that writes token i as `<i>`."""
     vocabulary = {f"<{i}>": i for i in range(size)}
     model = Tokenizer(models.WordLevel(vocabulary, unk_token="<1>"))
     model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -58,7 +58,7 @@ def fast(model, end):
 
 
 def log_normal(mean, longest, rows=64):
-    """Quantiles of the log-normal law whose largest one and mean are these, in a random order."""
+    """Return quantiles of a log-normal distribution with this mean and maximum, shuffled."""
     normal = [statistics.NormalDist().inv_cdf((i + 0.5) / rows) for i in range(rows)]
     spreads = np.linspace(0.05, 2, 400)
     shapes = np.exp(np.outer(spreads, normal))
@@ -68,9 +68,10 @@ def log_normal(mean, longest, rows=64):
 
 
 class GivenLengths(LogitsProcessor):
-    """Row i of the batch begins with a token of its own, by which it is known when it ends.
+    """Makes row i of a batch end at a given length.
 
-    So it ends there in whatever order and company it stands.
+    Row i starts with a token that identifies it, so that its length does not depend on its position
+    in the batch.
     """
 
     def __init__(self, start, lengths):
@@ -92,7 +93,7 @@ class GivenLengths(LogitsProcessor):
 
 
 def with_given_lengths(model, lengths):
-    """Both TRL and we get the processor from the same `generate`."""
+    """Return the model with `GivenLengths` in its `generate`, which TRL and gdpo both call."""
 
     class WithGivenLengths(type(model)):
         def _get_logits_processor(self, **kwargs):

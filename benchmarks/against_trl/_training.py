@@ -1,4 +1,4 @@
-"""The training phase alone: a rollout function returns prepared completions in no time."""
+"""Measures only the training phase: a rollout function returns prepared completions."""
 
 from dataclasses import dataclass
 
@@ -22,12 +22,12 @@ MEAN, LONGEST = 126, 513
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained on; `dead` groups of those there are have rewards that do not vary."""
+    """Describes the training batch. `constant` is the number of zero-variance groups."""
 
     rollouts: int = 64
     micro_batches: int = 8
     samples: int = 4
-    dead: int = 0
+    constant: int = 0
     equal_lengths: bool = False
     vocabulary: int = BYTES + 1
     iterations: int = 1
@@ -35,11 +35,11 @@ class Setting:
 
 
 SETTINGS = {
-    "nothing dead": Setting(),
-    "half dead": Setting(dead=8),
-    "81 % dead": Setting(dead=13),
-    "nothing dead, with a KL term": Setting(beta=0.04),
-    "nothing dead, 2 iterations": Setting(iterations=2),
+    "every group has signal": Setting(),
+    "half of the groups without signal": Setting(constant=8),
+    "81 % without signal": Setting(constant=13),
+    "with a KL term": Setting(beta=0.04),
+    "2 iterations": Setting(iterations=2),
     "16 rollouts, vocabulary of 49,152": Setting(16, 2, vocabulary=49_152),
     "all lengths equal": Setting(equal_lengths=True),
     "one group in one micro-batch": Setting(rollouts=8, micro_batches=1, samples=8),
@@ -78,8 +78,8 @@ def rollouts_of(setting):
 
 def rewards_of(setting):
     def reward(completion_ids, **_):
-        dead = setting.dead * setting.samples
-        return [1.0 if i < dead else float(i % 2) for i in range(len(completion_ids))]
+        constant = setting.constant * setting.samples
+        return [1.0 if i < constant else float(i % 2) for i in range(len(completion_ids))]
 
     return reward
 
@@ -108,7 +108,7 @@ def prepare(variant, setting, folder):
         **({"scale_rewards": "none"} if variant == THEIRS else OURS[variant]),
     )
     model, tokenizer = small_llama(setting.vocabulary), byte_tokenizer()
-    model.save_pretrained(folder)  # a KL term needs the model from a folder
+    model.save_pretrained(folder)  # for a KL term, TRL loads the reference model from a folder
     tokenizer.save_pretrained(folder)
     trainer = (GRPOTrainer if variant == THEIRS else GDPOTrainer)(
         type(model).from_pretrained(folder),

@@ -1,4 +1,4 @@
-"""Whole optimizer steps: generation, three rewards, old log-probabilities, training."""
+"""Measures whole optimizer steps: generation, three rewards, old log-probabilities, training."""
 
 import numpy as np
 import torch

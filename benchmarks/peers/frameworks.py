@@ -1,8 +1,8 @@
-"""The estimators of other frameworks, each through its own code, on one kind of batch.
+"""Runs the estimators of other frameworks, through their own code, on a common batch format.
 
-An adapter gets a `Batch` and returns a function that runs the framework's own estimator on it and
-gives one advantage per rollout. What the framework wants to be given (token masks, prompt ids, a
-trainer) is made before, so that the function alone can be timed. There is no formula in here.
+An adapter takes a `Batch` and returns a function that runs the framework's own estimator and
+returns one advantage per rollout. The adapter prepares the framework's inputs (token masks, prompt
+ids, a trainer) first, so that the function can be timed alone. This module contains no formula.
 """
 
 import argparse
@@ -26,12 +26,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 
 Run = Callable[[], torch.Tensor]
-"""Runs an estimator and gives `[rollout]`."""
+"""Runs an estimator and returns advantages `[rollout]`."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rewards of rollouts, those of one prompt after each other."""
+    """Stores the rewards of rollouts, grouped by prompt."""
 
     rewards: torch.Tensor
     """`[rollout, reward]`, float32; NaN where the reward function returned None."""
@@ -39,26 +39,26 @@ class Batch:
     """Rollouts of each prompt."""
     weights: list[float]
     lengths: list[int] = field(default_factory=list)
-    """Tokens of each completion; left out: `tokens` for all."""
+    """Tokens of each completion. Default: `tokens` for all."""
     tokens: int = 8
 
     @property
     def samples(self):
-        """Rollouts per prompt, for frameworks that know one number of them only."""
+        """Rollouts per prompt, for frameworks that need groups of equal size."""
         if len(set(self.sizes)) > 1:
-            raise NotImplementedError("one number of rollouts for all prompts")
+            raise NotImplementedError("groups of equal size only")
         return self.sizes[0]
 
     def prompt_of_each(self):
         return torch.repeat_interleave(torch.arange(len(self.sizes)), torch.tensor(self.sizes))
 
     def mask(self):
-        """1 for the tokens of a completion: `[rollout, token]`."""
+        """Return `[rollout, token]`, 1 for the tokens of a completion."""
         lengths = torch.tensor(self.lengths or [self.tokens] * len(self.rewards))
         return (torch.arange(int(lengths.max())) < lengths[:, None]).long()
 
     def padded(self):
-        """`[prompt, sample, reward]`, with NaN for rollouts that are not there."""
+        """Return `[prompt, sample, reward]`, padded with NaN."""
         groups = torch.split(self.rewards, self.sizes)
         return torch.nn.utils.rnn.pad_sequence(list(groups), batch_first=True, padding_value=nan)
 
@@ -121,7 +121,7 @@ def nemo_rl_default(batch):
 
 
 def trl(batch):
-    """TRL's rule is inside its trainer: a whole one, with a tiny policy that writes one token."""
+    """Run TRL's rule. It is inside the trainer, so this creates one, with a one-token policy."""
     rows = [
         {"prompt": f"prompt {prompt}", "rollout": i}
         for i, prompt in enumerate(batch.prompt_of_each().tolist())
@@ -185,18 +185,18 @@ def _tiny_policy():
 
 
 def nemo_rl_commit():
-    """The commit of the source tree that nemo_rl is imported from."""
+    """Return the commit of the source tree that nemo_rl is imported from."""
     folder = Path(importlib.util.find_spec("nemo_rl").origin).parent
     command = ["git", "-C", str(folder), "rev-parse", "--short=7", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True)
-    return done.stdout.strip() or "of unknown commit (no git there)"
+    return done.stdout.strip() or "unknown commit (not a git checkout)"
 
 
 @dataclass(frozen=True)
 class Framework:
     name: str
     distribution: str
-    """What it is called where it is installed from; '' if it is not."""
+    """Name of its package; '' if it has none."""
     adapter: Callable[[Batch], Run]
     setting: str = ""
 
@@ -212,17 +212,17 @@ FRAMEWORKS = [
 
 
 def present(frameworks):
-    """Those that can be used here, with their versions; of the others, a line to stderr."""
+    """Return the importable frameworks with their versions. The others are reported on stderr."""
     found = {}
     probe = Batch(torch.tensor([[0.0, 1], [1, 0], [0, 0], [1, 1]]), [2, 2], [1.0, 1.0])
     for framework in frameworks:
-        say(f"loading {framework.name}")
+        report(f"loading {framework.name}")
         try:
             with quietly():
                 framework.adapter(probe)()
             found[framework.name] = (framework, _version(framework))
         except (ImportError, PackageNotFoundError, AssertionError) as error:
-            say(f"without {framework.name}: {error}")
+            report(f"skipped {framework.name}: {error}")
     return found
 
 
@@ -236,7 +236,7 @@ def _version(framework):
 
 @contextmanager
 def quietly():
-    """Without the frameworks' own prints, warnings and log lines."""
+    """Suppress the frameworks' prints, warnings and log lines."""
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.ERROR)
@@ -246,7 +246,7 @@ def quietly():
             logging.disable(logging.NOTSET)
 
 
-def say(line):
+def report(line):
     print(line, file=sys.stderr, flush=True)
 
 
@@ -255,19 +255,20 @@ def add_options(parser):
         "--peers-python",
         metavar="PATH",
         default=os.environ.get("PEERS_PYTHON"),
-        help="Python with the other frameworks in it (benchmarks/peers/README.md), in which "
-        "everything then runs, gdpo too; left out: this one. Or the variable PEERS_PYTHON",
+        help="Python of an environment with the other frameworks (benchmarks/peers/README.md). "
+        "Everything then runs in it, gdpo included. Default: the variable PEERS_PYTHON, else this "
+        "Python",
     )
     parser.add_argument(
         "--nemo-rl",
         metavar="FOLDER",
         default=os.environ.get("NEMO_RL"),
-        help="source tree of NeMo-RL, which is in no package registry. Or the variable NEMO_RL",
+        help="checkout of NeMo-RL. Default: the variable NEMO_RL",
     )
 
 
 def run_in_peers_python(options: argparse.Namespace) -> None:
-    """Start the script again in the other interpreter, if one is named, and end with it."""
+    """Restart the script with the environment variables it needs, in `--peers-python` if given."""
     paths = [str(ROOT / "src"), *([options.nemo_rl] if options.nemo_rl else [])]
     environment = {
         **os.environ,
