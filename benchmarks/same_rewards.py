@@ -41,7 +41,7 @@ CASES = [
         "Two binary rewards",
         PLAIN,
         "All compute the same formula. verl's numbers are larger by a constant factor: it "
-        "normalizes the batch over tokens, and repeating values makes their sample standard deviation "
+        "normalizes the batch over tokens, and repeating values makes their standard deviation "
         "smaller. NeMo-RL's default uses mean and standard deviation of the *other* rollouts.",
     ),
     Case(

@@ -6,13 +6,14 @@
 # %% [markdown]
 # # Switch a TRL script to GDPO
 #
-# This tutorial trains the same policy twice with TRL: with GRPO, and with GDPO. It needs the extra
-# `train`, no GPU and no network, and takes a minute. The model is a transformer with two layers and
-# random weights that writes letters.
+# In this tutorial you train the same policy twice with TRL: with GRPO, then with GDPO. You need the
+# extra `train`. It runs in a minute, without a GPU or network. The model is a transformer with two
+# layers and random weights that generates letters.
 #
 # ## A policy and two rewards
 #
-# `vowels` counts vowels (0 to 120). `starts_with_a` is 0 or 1. A policy can earn both at once.
+# `vowels` gives 10 for each letter `a` or `e` (0 to 120). `starts_with_a` is 0 or 1. A completion
+# can get the maximum of both.
 
 # %%
 from datasets import Dataset
@@ -70,7 +71,7 @@ settings = {
 }
 
 # %% [markdown]
-# ## The script before: TRL's trainer
+# ## Before: TRL's trainer
 
 # %%
 # %%capture
@@ -86,14 +87,14 @@ before = GRPOTrainer(
 before.train()
 
 # %% [markdown]
-# ## The script after: one line changes
+# ## After: change one import
 #
 # ```diff
 # -from trl import GRPOConfig, GRPOTrainer
 # +from gdpo.integrations.trl import GDPOConfig as GRPOConfig, GDPOTrainer as GRPOTrainer
 # ```
 #
-# The reward functions stay as they are. Weights can be given by name.
+# The reward functions stay unchanged. Weights can be set by name.
 
 # %%
 # %%capture
@@ -116,8 +117,9 @@ after.train()
 # %% [markdown]
 # ## What changed
 #
-# Both runs learn `vowels` at about the same step. `starts_with_a` has a standard deviation of about
-# 0.5 within a group and `vowels` one of about 15, so GRPO learns `starts_with_a` later.
+# The table shows when the mean of five steps first reached a threshold. Both runs learn `vowels` at
+# about the same step. Within a group, `starts_with_a` has a standard deviation of at most 0.5, and
+# `vowels` one of about 15. GRPO adds the rewards, so it learns `starts_with_a` later.
 
 
 # %%
@@ -134,11 +136,11 @@ for reward, threshold in (("vowels", 96), ("starts_with_a", 0.8)):
         print(f"{reward:14} {name}: {threshold} reached at step {step}, last mean {means[-1]:.2f}")
 
 # %% [markdown]
-# This is one seed. [Compare two estimators](compare_estimators.py) shows what several seeds can
-# decide.
+# This is one seed. [Compare two estimators](compare_estimators.py) shows how to compare with several
+# seeds.
 #
-# `GDPOTrainer` also logs what each reward does: its zero-variance groups, weight share and influence
-# share. It wrote the rollouts of each step, and `gdpo analyze` reads them.
+# `GDPOTrainer` also logs metrics of each reward, such as its zero-variance groups and its influence
+# share. It saved the rollouts of each step. `gdpo analyze` reads them:
 
 # %% language="bash"
 # gdpo analyze out/rollouts --no-report
@@ -146,5 +148,5 @@ for reward, threshold in (("vowels", 96), ("starts_with_a", 0.8)):
 # %% [markdown]
 # ## What to read next
 #
-# - [Use GDPO in a TRL script](../how-to/trl.md) lists the options.
-# - [How others differ](../how-others-differ.md) compares the numbers with TRL's own GDPO.
+# - [Use GDPO in a TRL script](../how-to/trl.md): options, metrics and limits.
+# - [From TRL's flags](../how-to/from_trl_flags.md): how gdpo's estimators differ from TRL's own GDPO.
