@@ -4,18 +4,18 @@
 # ---
 
 # %% [markdown]
-# # Read what each reward of a run did
+# # Find out which reward a run ignored
 #
-# This tutorial shows which reward drove a training run and which reward was ignored. It needs no GPU
-# and no torch, and takes a minute.
+# This tutorial analyzes the rollouts of a finished training run: how much each reward influenced
+# the updates, and which reward was ignored. It needs no GPU and no torch, and takes one minute.
 #
-# The rollouts come with the package. A small policy learned tool calls with GRPO for 30 steps of
-# 16 prompts x 8 samples. It had two rewards of the same weight: `correctness` (−3 to 3) and
+# The rollouts come with the package. A small policy was trained on tool calls with GRPO for 30 steps
+# of 16 prompts × 8 samples. It had two rewards with the same weight: `correctness` (−3 to 3) and
 # `brevity` (0 to 1).
 #
-# ## One command
+# ## Run one command
 #
-# For a run of your own, replace `--example` by the folder of its rollout files. The format is
+# For a run of your own, replace `--example` with the folder of its rollout files. The format is
 # detected: TRL's completions, verl's `rollout_data_dir`, ms-swift, NeMo-RL and
 # [others](../reference/rollout_formats.md).
 
@@ -23,14 +23,19 @@
 # gdpo analyze --example --output rewards.html
 
 # %% [markdown]
-# Read the table first. Both rewards have 50 % of the weight, and `correctness` has nearly all of the
-# influence: the updates raise `correctness`, and almost nothing raises `brevity`. GRPO adds the
-# rewards before it normalizes the sum, so the reward with the larger standard deviation dominates.
+# Read the table first. Both rewards have 50 % of the weight, but `correctness` has 98 % of the
+# influence and `brevity` has 2 %. The updates raised `correctness` and hardly depended on `brevity`.
+# The reason: GRPO adds the rewards before it normalizes the sum, so the reward with the larger
+# standard deviation within a group dominates.
 #
-# Then read the findings. Each finding names the reward, the evidence, and after the arrow what to do.
-# The page `rewards.html` shows the same with curves, and the rollouts with their advantages.
+# Then read the findings. Each finding names the reward and the evidence. The arrow says what to do.
 #
-# ## The same numbers in Python
+# The page `rewards.html` adds curves over the steps, and rollouts with their advantages. It starts
+# like this:
+#
+# ![The page: brevity has 50 % of the weight and 2 % of the influence](../images/analyze_example.png)
+#
+# ## Get the same numbers in Python
 #
 # `analyze` reads the rollouts step by step. `as_dict` returns what `gdpo analyze --json` prints.
 
@@ -51,21 +56,22 @@ for reward in run["rewards"]:
     )
 
 # %% [markdown]
-# ## Would another estimator have changed this run?
+# ## Compute what another estimator would have changed
 #
-# `--estimators` computes the advantages of the same rollouts with other estimators. It answers
-# whether a new run with GDPO is worth its price, before you pay for it.
+# `--estimators` computes the advantages of the same rollouts with other estimators. If nothing
+# changes, a new run with that estimator is not worth its price. The first estimator is the baseline;
+# `recorded` means the advantages in the files.
 
 # %% language="bash"
 # gdpo analyze --example --estimators recorded,grpo,gdpo --no-report
 
 # %% [markdown]
-# `grpo` reproduces the recorded advantages. `gdpo` changes every step: some rollouts get an advantage
-# with the other sign. The comparison says how much would change. It does not say which result is
-# better: that takes [training runs](compare_estimators.py).
+# `grpo` reproduces the recorded advantages. `gdpo` differs on every step, and 15 % of the rollouts get
+# an advantage with the opposite sign. The comparison says how much would change. It does not say
+# which estimator gives the better policy: for that, [compare training runs](compare_estimators.py).
 #
 # ## What to read next
 #
 # - [Do I need this?](../do_i_need_this.md) lists the cases in which nothing changes.
-# - [Analyze a run](../how-to/analyze.md) explains every column and finding.
+# - [Find out which reward is ignored](../how-to/analyze.md) explains every line of the output.
 # - [Switch a TRL script](switch_a_trl_script.py) trains with GDPO.
