@@ -1,4 +1,4 @@
-"""The demo from end to end, with a policy that has hardly learned anything."""
+"""The demo from end to end, with a policy after three warm-start steps."""
 
 import io
 import os
@@ -97,7 +97,7 @@ def test_the_default_folder_gets_a_number_when_it_exists(place):
     ]
 
 
-def test_a_folder_that_holds_something_is_never_written_to(place):
+def test_a_folder_that_is_not_empty_is_never_written_to(place):
     taken = place / "mine"
     taken.mkdir()
     (taken / "thesis.txt").write_text("precious")

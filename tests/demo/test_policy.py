@@ -40,12 +40,12 @@ def nothing(step):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_the_tokenizer_gives_every_text_back(tokenizer, text):
+def test_the_tokenizer_decodes_what_it_encodes(tokenizer, text):
     if not any(special in text for special in tokenizer.all_special_tokens):
         assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_a_chat_becomes_its_messages_and_the_start_of_the_answer(tokenizer):
+def test_a_chat_becomes_its_messages_and_the_start_of_the_response(tokenizer):
     chat = [{"role": "system", "content": "timer()"}, {"role": "user", "content": "set a timer"}]
     ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     assert tokenizer.decode(ids) == "<|system|>timer()<|user|>set a timer<|assistant|>"
@@ -92,7 +92,7 @@ def test_making_a_policy_leaves_torch_as_it_was(cache):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_interrupted_policy_leaves_nothing_behind(cache):
+def test_an_interrupted_warm_start_leaves_no_files(cache):
     def interrupt(step):
         raise KeyboardInterrupt
 
@@ -102,12 +102,12 @@ def test_an_interrupted_policy_leaves_nothing_behind(cache):
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(PolicySettings)])
-def test_the_cache_goes_by_every_setting(field):
+def test_the_key_of_a_policy_depends_on_every_setting(field):
     other = Carelessness(bare=0.5) if field == "texts" else getattr(TINY, field) + 1
     assert dataclasses.replace(TINY, **{field: other}).key != TINY.key
 
 
-def test_the_cache_goes_by_the_code_and_the_libraries(monkeypatch, tmp_path):
+def test_the_key_of_a_policy_depends_on_code_and_libraries(monkeypatch, tmp_path):
     before = TINY.key
     monkeypatch.setattr(policy_module, "version", lambda name: "0.0")
     assert TINY.key != before

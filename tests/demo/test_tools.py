@@ -21,7 +21,7 @@ def test_fewer_rows_are_the_first_of_more():
 
 
 @pytest.mark.parametrize("task", ["tool_calling", "tool_calling_compatible"])
-def test_every_gold_answer_gets_the_maximum_of_every_reward(task, tmp_path):
+def test_every_reference_answer_gets_the_maximum_of_every_reward(task, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in tool_rows(2000, seed=0)))
     samples = load_problems(TASKS[task], str(file))
@@ -52,7 +52,7 @@ def test_there_are_single_and_parallel_calls_of_every_type():
             assert {type(v) for v in parameter.values.values()} == {kinds[parameter.kind]}
 
 
-def test_careless_answers_are_rarely_well_formed_and_partly_right():
+def test_careless_responses_are_rarely_well_formed_and_partly_right():
     rng = np.random.default_rng(0)
     problems = [draw_problem(rng) for _ in range(4000)]
     answers = [careless_answer(problem, rng, Carelessness()) for problem in problems]
@@ -66,7 +66,7 @@ def test_careless_answers_are_rarely_well_formed_and_partly_right():
     assert abs(right_where_formed - correctness[well_formed == 0].mean()) < 0.6
 
 
-def test_answers_of_somebody_careful_are_gold():
+def test_responses_without_mistakes_are_the_reference_answers():
     rng = np.random.default_rng(0)
     careful = Carelessness(well_formed=1, right_value=1, right_name=1, whole_json=1)
     for problem in (draw_problem(rng) for _ in range(200)):

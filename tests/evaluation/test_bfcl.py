@@ -1,4 +1,4 @@
-"""BFCL's single-turn categories: its own answers are right, nothing is not, and nothing is run."""
+"""BFCL's single-turn categories: reference answers are right, empty ones wrong, no call is run."""
 
 import json
 import re
@@ -33,7 +33,7 @@ WRONG_UPSTREAM = {
         81: "an answer within an answer",
     },
 }
-"""Rows whose own answer the checker refuses, and why."""
+"""Rows whose reference answer the checker rejects, with the reason."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +44,7 @@ def _package():
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.name)
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_the_leaderboards_own_answers_are_right_and_no_answer_is_not(category, handler):
+def test_the_leaderboards_answers_are_right_and_empty_responses_wrong(category, handler):
     task = bfcl_task(category, handler=handler)
     samples = bfcl_problems(category, None, handler=handler)
     golds = [task.gold_completion(sample.reference) for sample in samples]
@@ -90,12 +90,12 @@ def test_calls_are_compared_and_never_run(call, score):
     assert judged(call) == score
 
 
-def test_two_calls_where_one_is_wanted_are_wrong():
+def test_two_calls_where_one_is_expected_are_wrong():
     call = {"name": "calculate_triangle_area", "parameters": {"base": 10, "height": 5}}
     assert judged(f"{json.dumps(call)}\n{json.dumps(call)}") == 0
 
 
-def test_values_of_java_are_asked_for_in_the_leaderboards_words():
+def test_parameters_of_java_are_described_in_the_leaderboards_words():
     prompt = bfcl_problems("simple_java", 1)[0].prompt[0]["content"]
     assert "This parameter can be of any type of Java object in string representation." in prompt
     assert "Note that the provided function is in Java 8 SDK syntax." in prompt
@@ -106,7 +106,7 @@ def test_values_of_java_are_asked_for_in_the_leaderboards_words():
     ) in prompts
 
 
-def test_the_rows_that_want_no_call_and_those_that_want_any_are_all_there():
+def test_all_rows_of_irrelevance_and_relevance_are_read():
     numbers = {c: len(bfcl_problems(c, None)) for c in ("live_irrelevance", "live_relevance")}
     assert numbers == {"live_irrelevance": 884, "live_relevance": 16}
 
@@ -120,7 +120,7 @@ def rated(category, text, handler):
 
 
 @pytest.mark.parametrize("category", ["irrelevance", "live_irrelevance"])
-def test_a_call_named_none_is_right_for_toolrl_where_no_call_is_wanted(category):
+def test_a_call_named_none_is_right_for_toolrl_where_no_call_is_expected(category):
     no_tool = TURN.format('{"name": "None", "parameters": {}}')
     assert rated(category, no_tool, TOOLRL) == 1
     assert rated(category, no_tool, OURS) == 0
@@ -128,13 +128,13 @@ def test_a_call_named_none_is_right_for_toolrl_where_no_call_is_wanted(category)
 
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.name)
-def test_where_any_call_is_wanted_any_is_right(handler):
+def test_any_call_is_right_where_any_is_expected(handler):
     any_call = TURN.format('{"name": "no_tool_of_the_row", "parameters": {}}')
     assert rated("live_relevance", any_call, handler) == 1
     assert rated("live_relevance", "<response> I see. </response>", handler) == 0
 
 
-def test_toolrls_prompt_has_parameters_alone_and_no_word_of_the_rows_system_message():
+def test_toolrls_prompt_has_only_parameters_and_no_system_message_of_the_row():
     [ours, theirs] = [bfcl_problems("live_simple", None, handler=each) for each in HANDLERS]
     turns = [[s.prompt[1]["content"].count("<user>") for s in of] for of in (ours, theirs)]
     assert set(turns[0]) == {1, 2}
@@ -163,7 +163,7 @@ def test_rows_of_v3_are_read_where_its_package_is_installed(tmp_path, monkeypatc
     assert "Queue.push" in task.gold_completion(sample.reference)
 
 
-def test_an_answer_that_names_a_function_which_is_not_there_has_a_gold_text_all_the_same():
+def test_an_answer_that_names_an_unknown_function_has_a_gold_text():
     reference = {
         "function": "[]",
         "answer": json.dumps([{"no_such": {"x": [1.5]}}]),

@@ -1,4 +1,4 @@
-"""BFCL's averages over its categories; they need nothing of its package."""
+"""BFCL's averages over its categories. The package bfcl-eval is not needed."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def result(benchmark, mean):
     return Result(benchmark, 10, 1, {"correct": Estimate(mean, 0.0, 1.0, 10)}, {}, [], {})
 
 
-def test_each_printed_line_names_who_asked_and_whose_average_it_is():
+def test_each_printed_line_names_the_handler_and_the_version():
     ours = [result(name, 0.5) for name in GROUPS["bfcl"]]
     theirs = [result(name, 0.25) for name in GROUPS["bfcl_toolrl"] if "_turn" not in name]
     assert bfcl_lines([*ours, *theirs, result("gsm8k", 1.0)]) == [

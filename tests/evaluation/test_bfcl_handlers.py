@@ -1,4 +1,4 @@
-"""ToolRL's way with BFCL, against what its own handler writes and reads. Needs no package."""
+"""ToolRL's prompts and calls for BFCL equal those of its handler. bfcl-eval is not needed."""
 
 import json
 from pathlib import Path
@@ -20,11 +20,11 @@ def as_qwen_reads(prompt):
 
 
 def in_words(message):
-    """The published handler puts what a tool gave back in words as it writes the prompt."""
+    """The published handler writes the results of tools into the prompt."""
     if message["role"] != "tool":
         return message
-    told = f"{message['name']}. Execution returns: {message['content'].strip()}"
-    return {"role": "tool", "content": f"You have made the tool call {told}"}
+    text = f"{message['name']}. Execution returns: {message['content'].strip()}"
+    return {"role": "tool", "content": f"You have made the tool call {text}"}
 
 
 @pytest.mark.parametrize("case", PUBLISHED["prompts"], ids=lambda case: case["turn_type"])
@@ -38,20 +38,20 @@ def test_prompts_are_those_of_toolrls_handler(case):
 def test_calls_are_those_that_toolrls_handler_reads(case):
     assert [{name: parameters} for name, parameters in TOOLRL.calls(case["text"])] == case["calls"]
     runs = TOOLRL.runs(case["text"])
-    told = TOOLRL.tool_messages(runs, [" {} "] * len(runs))
-    assert told == [
+    messages = TOOLRL.tool_messages(runs, [" {} "] * len(runs))
+    assert messages == [
         f"You have made the tool call {run}. Execution returns: {{}}" for run in case["runs"]
     ]
 
 
-def test_a_call_named_none_is_a_call_for_us_alone():
+def test_a_call_named_none_is_a_call_only_for_our_handler():
     assert OURS.calls(NO_TOOL)
     assert not TOOLRL.calls(NO_TOOL)
     assert not TOOLRL.runs(NO_TOOL)
 
 
 @pytest.mark.parametrize("depth", [99, 102, 985, 50_000])
-def test_a_deeply_nested_call_is_no_call_for_toolrl_either(depth):
+def test_a_deeply_nested_call_is_not_a_call_for_toolrl_either(depth):
     x = "[" * (depth - 2) + "]" * (depth - 2)
     text = f'<tool_call>\n{{"name": "f", "parameters": {{"x": {x}}}}}\n</tool_call>'
     assert bool(TOOLRL.calls(text)) == bool(TOOLRL.runs(text)) == (depth < 100)

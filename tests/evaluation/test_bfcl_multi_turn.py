@@ -1,4 +1,4 @@
-"""BFCL over several turns: its own answers are right, and no text of a model is executed."""
+"""BFCL's multi-turn categories: reference calls are right, and no text of a model is executed."""
 
 import json
 from functools import partial
@@ -6,13 +6,13 @@ from functools import partial
 import pytest
 
 from gdpo.evaluation._bfcl import MULTI_TURN
-from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL, fresh_tools, play, run_tools, written
+from gdpo.evaluation._bfcl_handlers import OURS, TOOLRL, as_python, fresh_tools, play, run_tools
 from gdpo.evaluation._bfcl_multi_turn import (
     MOST_STEPS,
     Conversations,
-    go_on,
     multi_turn_problems,
     multi_turn_task,
+    next_prompts,
     split_turns,
 )
 from gdpo.evaluation.responders import Response, RowAnswers
@@ -28,7 +28,7 @@ def _package():
 
 
 class Saying:
-    """Answers every prompt with the next of these texts, and then with nothing."""
+    """Responds to each prompt with the next of these texts, then with empty texts."""
 
     def __init__(self, *texts):
         self.texts, self.prompts = list(texts), []
@@ -46,7 +46,9 @@ def call(name, **parameters):
 def talked(category, *texts, handler=OURS):
     [sample] = multi_turn_problems(category, 1, handler=handler)
     saying = Saying(*texts)
-    [[response]] = Conversations(saying, partial(go_on, handler=handler)).respond([sample], 0, 1)
+    [[response]] = Conversations(saying, partial(next_prompts, handler=handler)).respond(
+        [sample], 0, 1
+    )
     scores = [
         reward.function(response.text, sample.reference)
         for reward in multi_turn_task(category, handler=handler).rewards
@@ -57,11 +59,11 @@ def talked(category, *texts, handler=OURS):
 @pytest.mark.parametrize(
     ("category", "handler"), [*((c, OURS) for c in MULTI_TURN), ("multi_turn_miss_func", TOOLRL)]
 )
-def test_the_rows_own_calls_are_right_and_silence_is_not(category, handler):
+def test_reference_calls_are_right_and_empty_responses_wrong(category, handler):
     task = multi_turn_task(category, handler=handler)
     samples, next_ = (
         multi_turn_problems(category, 6, handler=handler),
-        partial(go_on, handler=handler),
+        partial(next_prompts, handler=handler),
     )
     gold = Conversations(RowAnswers(task, gold=True), next_).respond(samples, 0, 1)
     silent = Conversations(RowAnswers(task, gold=False), next_).respond(samples, 0, 1)
@@ -71,7 +73,7 @@ def test_the_rows_own_calls_are_right_and_silence_is_not(category, handler):
         assert [r.function(nothing.text, sample.reference) for r in task.rewards] == [0, 0]
 
 
-def test_what_the_tools_gave_back_is_in_the_next_prompt():
+def test_the_results_of_tools_are_in_the_next_prompt():
     prompts, response, _ = talked("multi_turn_base", call("pwd"), call("ls"))
     assert (
         '"results": "{\\"current_working_directory\\": \\"/workspace\\"}"'
@@ -89,14 +91,14 @@ def test_a_message_without_a_call_ends_the_turn():
     assert asked == [1, 2, 3, 4]
 
 
-def test_a_model_that_never_stops_calling_loses_the_row():
+def test_a_row_is_wrong_if_the_model_never_stops_calling():
     prompts, response, scores = talked("multi_turn_base", *[call("ls")] * 99)
     assert len(prompts) == MOST_STEPS + 1
     assert len(json.loads(response.text)) == MOST_STEPS + 1
     assert scores[0] == 0
 
 
-def test_tools_that_are_held_back_come_with_their_turn():
+def test_tools_of_a_later_turn_are_listed_from_that_turn_on():
     prompts, *_ = talked("multi_turn_miss_func")
     assert ["Name: sort\n" in prompt[0]["content"] for prompt in prompts] == (
         [False] * 3 + [True] * 2
@@ -104,7 +106,7 @@ def test_tools_that_are_held_back_come_with_their_turn():
     assert "<user> I have updated" in prompts[3][-1]["content"]
 
 
-def test_toolrl_is_told_of_such_tools_by_its_user():
+def test_the_users_message_describes_such_tools_for_toolrl():
     prompts, *_ = talked("multi_turn_miss_func", handler=TOOLRL)
     assert not any("Name: sort\n" in prompt[0]["content"] for prompt in prompts)
     assert ["<user> [{'name': 'sort'," in prompt[1]["content"] for prompt in prompts] == (
@@ -113,7 +115,7 @@ def test_toolrl_is_told_of_such_tools_by_its_user():
     assert "I have updated some more functions" in prompts[3][1]["content"]
 
 
-def test_toolrl_reads_each_call_with_what_it_gave_back_and_is_asked_to_go_on():
+def test_toolrl_reads_each_call_with_its_result_and_is_asked_to_continue():
     prompts, response, _ = talked(
         "multi_turn_base", call("cd", folder="document"), call("None"), handler=TOOLRL
     )
@@ -151,21 +153,21 @@ def test_only_documented_tools_are_called(name, handler, tmp_path):
     assert "Error during execution" in prompts[1][-1]["content"]
     assert "unexpected keyword argument" in prompts[2][-1]["content"]
     assert not file.exists()
-    assert written([(name, {})], ["pwd", name]) == ["unknown_tool_0()"]
+    assert as_python([(name, {})], ["pwd", name]) == ["unknown_tool_0()"]
 
 
-def test_a_tool_that_never_ends_is_ended_and_takes_no_other_down():
+def test_a_tool_that_never_ends_is_killed_without_harm_to_others():
     entry = {"id": "multi_turn_base_0", "initial_config": {}, "involved_classes": ["MathAPI"]}
-    endless = written([("power", {"base": 9, "exponent": 10**10})], ["power"])
-    fine = written([("add", {"a": 1, "b": 2})], ["add"])
-    told = run_tools([{"entry": entry, "steps": [endless]}, {"entry": entry, "steps": [fine]}])
-    assert told == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
+    endless = as_python([("power", {"base": 9, "exponent": 10**10})], ["power"])
+    fine = as_python([("add", {"a": 1, "b": 2})], ["add"])
+    results = run_tools([{"entry": entry, "steps": [endless]}, {"entry": entry, "steps": [fine]}])
+    assert results == [[["Error during execution: the tool took too long"]], [['{"result": 3}']]]
 
 
-def test_what_a_row_does_is_not_seen_by_another():
+def test_rows_do_not_share_the_state_of_tools():
     entry = {"id": "multi_turn_long_context_0", "involved_classes": ["TravelAPI"]}
     entry["initial_config"] = {"TravelAPI": {"credit_card_list": {}, "booking_record": {}}}
-    balances = written([("get_all_credit_cards", {})], ["get_all_credit_cards"])
+    balances = as_python([("get_all_credit_cards", {})], ["get_all_credit_cards"])
     spend = """
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import travel_booking
 next(iter(travel_booking.CREDIT_CARD_EXTENSION.values()))["balance"] = -1.0
@@ -178,7 +180,7 @@ next(iter(travel_booking.CREDIT_CARD_EXTENSION.values()))["balance"] = -1.0
 
 
 @pytest.mark.parametrize("depth", [99, 500, 985, 988, 2000, 50_000])
-def test_a_deeply_nested_call_is_no_call_however_deep_the_caller_is(depth):
+def test_a_deeply_nested_call_is_not_a_call_however_deep_the_caller_is(depth):
     numbers = "[" * depth + "]" * depth
     call = f'{{"name": "mean", "parameters": {{"numbers": {numbers}}}}}'
     text = f"<think>a</think>\n<tool_call>\n{call}\n</tool_call>"

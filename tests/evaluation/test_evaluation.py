@@ -1,4 +1,4 @@
-"""Evaluations: gold answers score 1, parts are kept, and a model answers."""
+"""Evaluations: reference answers score 1, parts are saved, and a model responds."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def means(results):
     return {r.benchmark: {name: e.mean for name, e in r.estimates.items()} for r in results}
 
 
-def test_gold_answers_score_1_and_nothing_0(gsm8k_file, mbpp_file, tmp_path):
+def test_reference_answers_score_1_and_empty_responses_0(gsm8k_file, mbpp_file, tmp_path):
     names, files = ["gsm8k", "mbpp"], [gsm8k_file, mbpp_file]
     assert means(run(tmp_path / "gold", names, files)) == {
         "gsm8k": {
@@ -64,7 +64,7 @@ def test_gold_answers_score_1_and_nothing_0(gsm8k_file, mbpp_file, tmp_path):
 
 
 class Counting:
-    """Right on every other problem, and long there; fails at a part if asked to."""
+    """Responds correctly and at length to every other problem. Raises at a chosen part."""
 
     def __init__(self, fail_at=None, samples=1):
         self.asked, self.fail_at, self.samples = [], fail_at, samples
@@ -86,8 +86,8 @@ class Counting:
         ]
 
 
-def test_what_is_done_is_kept_and_the_rest_goes_on(gsm8k_file, tmp_path):
-    first, second, told = Counting(fail_at=32), Counting(), []
+def test_finished_parts_are_kept_when_an_evaluation_is_resumed(gsm8k_file, tmp_path):
+    first, second, progress = Counting(fail_at=32), Counting(), []
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "e", ["gsm8k"], [gsm8k_file], answering=lambda _: first)
     results = run(
@@ -95,16 +95,16 @@ def test_what_is_done_is_kept_and_the_rest_goes_on(gsm8k_file, tmp_path):
         ["gsm8k"],
         [gsm8k_file],
         answering=lambda _: second,
-        on_progress=told.append,
+        on_progress=progress.append,
     )
     assert first.asked == [(0, 32)]
     assert second.asked == [(32, 32), (64, 6)]
-    assert [(now.done, now.part, now.answered, now.responses) for now in told] == [
+    assert [(now.done, now.part, now.answered, now.responses) for now in progress] == [
         (32, 0, 0, 0),
         *((32, 32, 0, 32), (32, 32, 32, 32), (64, 0, 0, 0)),
         *((64, 6, 0, 6), (64, 6, 6, 6), (70, 0, 0, 0)),
     ]
-    assert {(now.benchmark, now.problems) for now in told} == {("gsm8k", 70)}
+    assert {(now.benchmark, now.problems) for now in progress} == {("gsm8k", 70)}
     whole = run(tmp_path / "f", ["gsm8k"], [gsm8k_file], answering=lambda _: Counting())
     assert results == whole
     assert means(results)["gsm8k"] == {
@@ -135,7 +135,7 @@ def test_two_at_once_in_one_folder_are_refused(gsm8k_file, tmp_path):
     run(folder, ["gsm8k"], [gsm8k_file])
 
 
-def test_what_a_killed_evaluation_left_half_written_goes(gsm8k_file, tmp_path):
+def test_half_written_files_of_a_killed_evaluation_are_removed(gsm8k_file, tmp_path):
     folder = tmp_path / "evaluation"
     halves = [folder / "gsm8k" / "problems_000032.99.partial", folder / ".settings.json.99.partial"]
     for half in halves:
@@ -168,7 +168,7 @@ def test_a_part_that_cannot_be_read_is_renamed_and_evaluated_again(
     ]
 
 
-def test_responses_of_the_part_in_progress_go_once_it_is_written(gsm8k_file, tmp_path):
+def test_responses_of_a_part_in_progress_are_removed_when_it_is_saved(gsm8k_file, tmp_path):
     kept = tmp_path / "e" / "gsm8k" / ANSWERED
 
     class Keeping(Counting):
@@ -181,7 +181,7 @@ def test_responses_of_the_part_in_progress_go_once_it_is_written(gsm8k_file, tmp
     assert not kept.exists()
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(gsm8k_file, tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_reported(gsm8k_file, tmp_path):
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "e"
     with pytest.raises(ConfigError, match=f"{folder} .*Not a directory"):

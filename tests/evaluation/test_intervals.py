@@ -1,4 +1,4 @@
-"""Intervals of means over problems: what they cover, and that samples are no problems."""
+"""Intervals of means over problems: their coverage, and that samples do not count as problems."""
 
 from math import isnan, nan
 
@@ -8,42 +8,42 @@ import pytest
 from gdpo.evaluation._intervals import difference, share
 
 
-def test_one_sample_a_problem_gives_wilsons_interval():
+def test_one_sample_per_problem_gives_wilsons_interval():
     estimate = share([1.0] * 40 + [0.0] * 60)
     # Wilson's formula for 40 of 100, by hand; the spread of a sample is one hundredth wider.
     assert (estimate.low, estimate.high) == pytest.approx((0.3094, 0.4980), abs=1e-3)
     assert (estimate.mean, estimate.problems) == (0.4, 100)
 
 
-def test_samples_of_a_problem_are_no_problems():
-    """Eight samples that agree are worth one."""
+def test_samples_of_a_problem_do_not_count_as_problems():
+    """Eight equal samples give the interval of one."""
     alike, apart = share([1.0] * 8 + [0.0] * 12), share([0.4] * 10 + [0.3, 0.5] * 5)
     assert apart.high - apart.low < (alike.high - alike.low) / 2
     assert alike.low < 0.25
 
 
 @pytest.mark.parametrize("values", [[0.0] * 20, [1.0] * 20, [0.5]])
-def test_problems_that_are_all_alike_prove_nothing(values):
+def test_problems_that_are_all_equal_have_an_interval(values):
     estimate = share(values)
     assert 0 <= estimate.low <= estimate.mean <= estimate.high <= 1
     assert estimate.high - estimate.low > 0.15
 
 
-def test_a_figure_in_another_range_is_scaled():
+def test_a_measure_in_another_range_is_scaled():
     wide, narrow = share([3.0, -3.0, 3.0, 0.0], low=-3, high=3), share([1.0, 0.0, 1.0, 0.5])
     for a, b in ((wide.mean, narrow.mean), (wide.low, narrow.low), (wide.high, narrow.high)):
         assert a == pytest.approx(6 * b - 3)
 
 
-def test_what_does_not_apply_is_left_out():
+def test_problems_without_a_value_are_excluded():
     assert share([1.0, nan, 0.0, nan]) == share([1.0, 0.0])
     assert isnan(share([nan]).mean)
     assert share([]).problems == 0
 
 
 @pytest.mark.parametrize(("samples", "p"), [(1, 0.1), (1, 0.5), (8, 0.3)])
-def test_95_of_100_intervals_hold_the_truth(samples, p):
-    """Problems of different difficulty; 100 of them in each evaluation, 2,000 evaluations."""
+def test_95_of_100_intervals_contain_the_true_mean(samples, p):
+    """2,000 evaluations of 100 problems each, of different difficulty."""
     random = np.random.default_rng(0)
     held = 0
     for _ in range(2000):
@@ -69,6 +69,6 @@ def test_a_difference_over_few_problems_has_students_interval():
     assert estimate.mean - estimate.low == pytest.approx(estimate.high - estimate.mean)
 
 
-def test_rounding_is_no_difference_between_problems():
+def test_rounding_is_not_a_difference_between_problems():
     assert 0.3 - 0.2 != 0.4 - 0.3
     assert isnan(difference([0.3, 0.4], [0.2, 0.3]).low)

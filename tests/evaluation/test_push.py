@@ -53,7 +53,7 @@ SENT = [
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Takes an upload; says what `answers` has for a path instead, where it has something."""
+    """Accepts an upload. Replies with `answers` for the paths in it."""
 
     asked: list  # of (path, body)
     answers: dict

@@ -21,7 +21,7 @@ def mbpp(path, *rows):
     return find_benchmark("mbpp", written(path / "mbpp.jsonl", rows))
 
 
-def test_answers_that_are_right(gsm8k_file):
+def test_right_reference_answers_have_no_exceptions(gsm8k_file):
     found = sanity(find_benchmark("gsm8k", gsm8k_file), rows=5)
     assert (found.problems, found.answered, found.exceptions, found.lucky) == (5, 5, (), ())
     assert found.sane

@@ -1,4 +1,4 @@
-"""A chat server answers, now and then with an error, in part, or never."""
+"""A chat server responds in full, in part, with an error, or never."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ class ChatServer(ThreadingHTTPServer):
 
 @pytest.fixture
 def serve(monkeypatch):
-    """Starts a server whose answers a function makes: `(number, body) -> (code, answer)`.
+    """Start a server with a function for its replies: `(number, body) -> (code, reply)`.
 
     An answer that is no text is streamed, piece by piece; None in it breaks the connection.
     """
@@ -103,7 +103,7 @@ def ask(url, **options):
     return server.respond(PROBLEMS[:1], seed=0, samples=1)[0][0]
 
 
-def test_each_sample_is_asked_for_with_a_seed_of_its_own(serve, monkeypatch):
+def test_each_sample_has_its_own_seed(serve, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     url, seen = serve(lambda _, body: (200, said(body)))
     server = Server(url, "m", Sampling(2, 0.6, 0.95, 50), at_once=1)
@@ -121,7 +121,7 @@ def test_each_sample_is_asked_for_with_a_seed_of_its_own(serve, monkeypatch):
     assert [body["seed"] for _, body, _ in seen] == [10, 11] * 3
 
 
-def test_an_error_that_passes_is_tried_again(serve):
+def test_a_temporary_error_is_retried(serve):
     url, seen = serve(lambda n, body: (500, "busy") if n % 2 else (200, said(body)))
     server = Server(url, "m", Sampling(), at_once=1)
     assert len(server.respond(PROBLEMS, seed=0, samples=1)) == 3
@@ -137,7 +137,7 @@ def test_an_error_that_passes_is_tried_again(serve):
         ((200, '{"choices": []}'), r"choices\[0\].message.content", 1),
     ],
 )
-def test_an_error_that_stays_is_reported(answer, message, tries, serve):
+def test_a_permanent_error_is_reported(answer, message, tries, serve):
     url, seen = serve(lambda *_: answer)
     with pytest.raises(ServerError, match=message):
         Server(url, "m", Sampling(), at_once=1, retries=2).respond(PROBLEMS[:1], seed=0, samples=1)
@@ -145,7 +145,7 @@ def test_an_error_that_stays_is_reported(answer, message, tries, serve):
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
-def test_an_address_without_a_path_gets_its_end(serve, ending):
+def test_v1_is_added_to_an_address_without_a_path(serve, ending):
     url, seen = serve(lambda _, body: (200, said(body)))
     ask(url.removesuffix("/v1") + ending)
     assert seen[0][0] == "/v1/chat/completions"
@@ -198,7 +198,7 @@ def test_a_silence_is_reported_and_the_request_not_sent_again(serve, begun):
     assert len(seen) == 1
 
 
-def test_an_answer_is_streamed(serve):
+def test_a_response_is_streamed(serve):
     pieces = [": ping\n\n", *WORDS, event("is", "length"), USAGE, DONE]
     url, seen = serve(lambda *_: (200, pieces))
     response = ask(url)
@@ -222,9 +222,7 @@ def test_an_answer_is_streamed(serve):
         (["data: 7\n\n"], 1, "chat.completion.chunk"),
     ],
 )
-def test_an_answer_of_which_something_had_come_is_asked_for_once_more(
-    serve, pieces, tries, message
-):
+def test_a_response_that_broke_off_is_requested_once_more(serve, pieces, tries, message):
     url, seen = serve(lambda *_: (200, pieces))
     with pytest.raises(ServerError, match=message):
         ask(url)
@@ -246,7 +244,7 @@ def test_a_server_that_cannot_stream_with_a_count_is_asked_without(serve, answer
     assert [warning in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_what_was_answered_is_not_asked_for_again(serve, tmp_path):
+def test_saved_responses_are_not_requested_again(serve, tmp_path):
     url, seen = serve(lambda n, body: (400, "no") if n == 4 else (200, said(body)))
     server = Server(url, "m", Sampling(2, 1.0), at_once=1, kept=tmp_path)
     whole = replace(server, kept=None)
@@ -262,7 +260,7 @@ def test_what_was_answered_is_not_asked_for_again(serve, tmp_path):
     assert len(seen) == 8 + 6
 
 
-def test_the_deadline_allows_for_a_long_answer_in_one_piece_and_numbers_have_bounds():
+def test_the_default_deadline_covers_a_long_response_and_numbers_have_bounds():
     assert Server("http://a", "m", Sampling(max_tokens=1024)).silence == 600
     assert Server("http://a", "m", Sampling(max_tokens=32_000)).silence == 3200
     assert Server("http://a", "m", Sampling(max_tokens=32_000), deadline=5).silence == 5
@@ -272,7 +270,7 @@ def test_the_deadline_allows_for_a_long_answer_in_one_piece_and_numbers_have_bou
         Server("http://a", "m", Sampling(), at_once=0)
 
 
-def test_after_a_failure_nothing_is_begun_and_what_is_in_progress_comes_to_its_end():
+def test_after_a_failure_running_items_finish_and_no_other_starts():
     began, failed, ended = threading.Event(), threading.Event(), []
 
     def work(item):

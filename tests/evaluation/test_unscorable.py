@@ -48,7 +48,7 @@ def test_a_row_without_an_answer_counts_as_wrong(tmp_path, capsys):
     assert result.estimates["correct"].mean == 0.5
 
 
-def test_a_measure_that_is_for_some_rows_only_says_for_how_many(tmp_path, capsys):
+def test_a_measure_for_some_rows_shows_their_number(tmp_path, capsys):
     result, printed = evaluated(tmp_path, "tool_calling", TOOLS, capsys)
     assert result.estimates["correct"].problems == 1
     assert result.estimates["format"].problems == 2
@@ -69,7 +69,7 @@ def test_the_card_of_a_model_names_the_rows(tmp_path, capsys):
     assert "(problem 2)" in readme.read_text()
 
 
-def test_rows_that_want_a_response_do_not_make_a_benchmark_insane(tmp_path, capsys):
+def test_rows_that_expect_no_call_do_not_fail_a_benchmark(tmp_path, capsys):
     file = written(tmp_path / "tools.jsonl", TOOLS)
     found = sanity(find_benchmark("tool_calling", file))
     assert (found.exceptions, found.applies, found.sane) == ((), {"correctness": 1}, True)
@@ -84,7 +84,7 @@ def test_a_benchmark_in_which_nothing_is_scored_fails(tmp_path):
     assert not sanity(find_benchmark("tool_calling", file)).sane
 
 
-def test_responses_that_other_rewards_judged_are_refused(tmp_path, capsys):
+def test_responses_scored_by_other_rewards_are_refused(tmp_path, capsys):
     evaluated(tmp_path, "math500", MATHS, capsys)
     [file] = (tmp_path / "out" / "math500").iterdir()
     rewards = rewards_of(find_benchmark("gsm8k", None), 4000)

@@ -122,7 +122,7 @@ def test_an_evaluation_is_not_resumed_with_another_engine(vllm, tiny_policy, gsm
         ("gold", "vlm", "--engine vlm: did you mean 'vllm'"),
     ],
 )
-def test_an_engine_that_cannot_be_is_refused(vllm, model, engine, message):
+def test_an_unknown_or_unusable_engine_is_refused(vllm, model, engine, message):
     with pytest.raises(ConfigError, match=message):
         responder_of(model, Sampling(), server=None, at_once=1, engine=engine)
 

@@ -73,7 +73,7 @@ _NAME = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 _numbers = count()
 
 
-def written(calls: Calls, known: Sequence[str]) -> list[str]:
+def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
     """Return calls as Python text for BFCL. A call of an unknown tool becomes one that fails.
 
     Args:
@@ -93,7 +93,7 @@ def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
 
     Args:
         talks: Conversations, each with `entry`, a row of BFCL, and `steps`, the calls of each step
-            from `written`.
+            from `as_python`.
     """
     answers = _in_process(talks)
     if answers is not None:
@@ -169,7 +169,9 @@ def _main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     talks = json.load(sys.stdin)
     answers, sys.stdout = sys.stdout, sys.stderr  # tools may print
-    importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")  # for all
+    importlib.import_module(
+        "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
+    )  # once, before the forks
     json.dump([_apart(talk) for talk in talks], answers)
 
 
@@ -269,7 +271,7 @@ _IN_TURNS = (
     "required parameters are missing, please also directly state this in your response without "
     "tool calls."
 )
-_GO_ON = (
+_CONTINUE = (
     "If you think you have completed the current task, or the task cannot be finished, please "
     "respond directly without additional tool calls. If you encounter an error during tool "
     "execution or the task remains unfinished, retry with the one or more necessary tool calls "
@@ -291,7 +293,7 @@ def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[
     }
     said = "".join(forms[m["role"]].format(m["content"].strip()) for m in dialogue)
     if dialogue[-1]["role"] == "tool":
-        said += f"\n<user> {_GO_ON} </user>"
+        said += f"\n<user> {_CONTINUE} </user>"
     return [
         {**system, "content": system["content"] + "\n"},
         {**history, "content": (history["content"] + said).strip()},

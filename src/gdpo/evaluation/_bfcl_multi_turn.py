@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from gdpo.evaluation._bfcl import MULTI_TURN, data_file, documented, possible_answers
-from gdpo.evaluation._bfcl_handlers import OURS, Handler, fresh_tools, run_tools, written
+from gdpo.evaluation._bfcl_handlers import OURS, Handler, as_python, fresh_tools, run_tools
 from gdpo.evaluation.responders import OnResponses, Responder, Response, ignore
 from gdpo.rewards import Reference, Reward
 from gdpo.tasks import Problem, Task
@@ -43,7 +43,7 @@ class Talk:
     """The last prompt."""
 
 
-GoOn: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
+NextPrompts: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
 """Returns the next prompt of each conversation. None: the conversation has ended."""
 
 
@@ -53,11 +53,11 @@ class Conversations:
 
     Args:
         one: Responder for single prompts.
-        go_on: Function that returns the next prompts.
+        next_prompts: Function that returns the next prompts.
     """
 
     one: Responder
-    go_on: GoOn
+    next_prompts: NextPrompts
 
     def respond(
         self,
@@ -70,7 +70,7 @@ class Conversations:
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
         live, begun = talks, seed
         while live:
-            asked = self.go_on(live)
+            asked = self.next_prompts(live)
             for talk, question in zip(live, asked, strict=True):
                 talk.asked = question or talk.asked
             on_responses(sum(question is None for question in asked))
@@ -170,7 +170,7 @@ def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
     )
 
 
-def go_on(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Problem | None]:
+def next_prompts(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Problem | None]:
     """Run the tools; return the next prompt of each conversation."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]
@@ -216,7 +216,7 @@ def _decoded(
     """Return each turn's calls as text for BFCL, without the messages that have no call."""
     known = [tool["name"] for tool in _tools(entry)]
     return [
-        [written(calls, known) for message in turn if (calls := handler.runs(message))]
+        [as_python(calls, known) for message in turn if (calls := handler.runs(message))]
         for turn in turns
     ]
 

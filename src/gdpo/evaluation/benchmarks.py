@@ -11,7 +11,12 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 from gdpo.evaluation._bfcl import CATEGORIES, MULTI_TURN, bfcl_problems, bfcl_task
 from gdpo.evaluation._bfcl_handlers import HANDLERS, Handler
-from gdpo.evaluation._bfcl_multi_turn import GoOn, go_on, multi_turn_problems, multi_turn_task
+from gdpo.evaluation._bfcl_multi_turn import (
+    NextPrompts,
+    multi_turn_problems,
+    multi_turn_task,
+    next_prompts,
+)
 from gdpo.rewards import Reward
 from gdpo.rewards.length import token_limit
 from gdpo.tasks import Problem, Task, load_problems, resolve_task
@@ -38,7 +43,7 @@ class Benchmark:
     """Returns a file of an installed package with the rows. None: there is no such file."""
     read: Callable[[int | None], list[Problem]] | None = None
     """Reads all rows, or the first N, if that takes more than loading a file."""
-    go_on: GoOn | None = None
+    next_prompts: NextPrompts | None = None
     """Returns the next prompt, if a response is a conversation."""
     keep: Callable[[Row], bool] | None = None
     """Returns whether a row of the source belongs to the benchmark. None: all rows do."""
@@ -88,7 +93,7 @@ def _bfcl(handler: Handler) -> Iterator[Benchmark]:
             partial(task, category, handler=handler),
             source=None,
             read=partial(samples, category, handler=handler),
-            go_on=partial(go_on, handler=handler) if turns else None,
+            next_prompts=partial(next_prompts, handler=handler) if turns else None,
         )
 
 

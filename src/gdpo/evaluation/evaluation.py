@@ -248,7 +248,7 @@ def _is_kept(file: Path) -> bool:
 
 
 def _conversing(benchmark: Benchmark, answering: Responder) -> Responder:
-    return Conversations(answering, benchmark.go_on) if benchmark.go_on else answering
+    return Conversations(answering, benchmark.next_prompts) if benchmark.next_prompts else answering
 
 
 @dataclass(frozen=True, slots=True)

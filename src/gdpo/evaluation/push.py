@@ -122,7 +122,7 @@ def _files(run: RunDirectory, *, rollouts: bool) -> Iterator[tuple[Path, str]]:
 
 
 def _refuse_secrets(file: Path) -> None:
-    # A tokenizer's vocabulary holds no secrets, and it has megabytes.
+    # A tokenizer's vocabulary has megabytes of text and no secrets.
     if file.suffix not in _TEXTS or file.name.startswith(("tokenizer", "vocab")):
         return
     if _SECRET.search(file.read_text(encoding="utf-8", errors="replace")):

@@ -50,7 +50,7 @@ def side_by_side(
         done: Called in this thread with 1 after each item.
     """
     jobs: list[Future[R]] = [Future() for _ in items]
-    left = iter(list(zip(jobs, items, strict=True)))  # next() of it is atomic
+    left = iter(list(zip(jobs, items, strict=True)))  # next() on a list iterator is atomic
     for _ in range(min(at_once, len(jobs))):
         threading.Thread(target=_work_off, args=(left, work, jobs), daemon=True).start()
     try:
