@@ -21,7 +21,7 @@ from gdpo.report.colours import style
 from gdpo.rewards import Reward
 from gdpo.rollouts import Rollout, read_rollouts, rollout_file
 
-ONE_SEED = "One seed shows how the two behave, not which is better."
+_ONE_SEED = "One seed shows how the two behave, not which is better."
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def draw_picture(path: Path, curves: Sequence[Curve], *, setup: str) -> None:
     axes: Any = figure.subplots(1, len(rewards), squeeze=False)[0]
     for axis, reward in zip(axes, rewards, strict=True):
         _panel(axis, [curve for curve in curves if curve.reward == reward])
-    caption = f"{setup}\n{_SMOOTHING} {ONE_SEED} {_versions()}"
+    caption = f"{setup} {_versions()}.\n{_SMOOTHING} {_ONE_SEED}"
     figure.text(0.012, 0.02, caption, fontsize=7.5, color=_GREY)
     partial = path.with_name(f".{path.stem}.partial.png")
     figure.savefig(partial)

@@ -509,7 +509,7 @@ def _draw(
     millions = count_parameters(folder / "policy") / 1e6
     setup = (
         f"Task {_TASK}; a Llama of {millions:.1f} M parameters whose warm-start texts had the "
-        f"format in {STARTS[settings.start].well_formed:.0%}; learning rate "
+        f"format in {100 * STARTS[settings.start].well_formed:g} %; learning rate "
         f"{settings.learning_rate:g};\n{settings.prompts} prompts × {settings.samples} samples per "
         f"step; seed {settings.seed}."
     )
