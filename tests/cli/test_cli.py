@@ -35,7 +35,7 @@ def test_every_verb_explains_itself(gdpo_says, verb):
     assert len(out.splitlines()) > 5
 
 
-def test_the_version_is_told(gdpo_says):
+def test_the_version_is_printed(gdpo_says):
     assert gdpo_says("--version") == (0, f"{gdpo.__version__}\n", "")
 
 
@@ -43,7 +43,7 @@ def test_the_version_is_told(gdpo_says):
     "arguments",
     [("trian",), ("train",), ("train", "x", "--sett", "a=1"), ("check", "x", "--rows", "0")],
 )
-def test_a_wrong_command_line_is_told(gdpo_says, arguments):
+def test_a_wrong_command_line_is_reported(gdpo_says, arguments):
     code, out, err = gdpo_says(*arguments)
     assert code != 0
     assert "Traceback" not in out + err
@@ -188,24 +188,26 @@ def test_a_full_disk_is_named_and_what_is_done_is_gone_on_with(gdpo_says, tmp_pa
     filling.write_bytes(bytes(12_288))
     code, _, err = gdpo_says(*command)
     assert code == 70
-    told = f"gdpo: the disk of {folder}/e/gsm8k/problems_000000.parquet is full. Make room, and"
-    assert err.splitlines()[-1] == f"{told} give the same command again"
+    assert f"{folder}/e/gsm8k/problems_000000.parquet" in err.splitlines()[-1]
+    assert "full" in err.splitlines()[-1]
+    assert "--resume" not in err  # the same command continues
     filling.unlink()
     assert gdpo_says(*command)[0] == 0
 
 
-def test_a_report_that_cannot_be_written_is_told(gdpo_says, tmp_path):
+def test_a_report_that_cannot_be_written_is_reported(gdpo_says, tmp_path):
     curves = {"format": [0.0, 0.5], "correctness": [1.0] * 2}
     write_run(tmp_path / "runs", "gdpo", 1, curves, declared=DECLARED)
     (tmp_path / "file").touch()
     page = tmp_path / "file" / "page.html"
     code, _, err = gdpo_says("report", tmp_path / "runs", "--output", page)
     assert code == 2
-    told = f"gdpo: {page} cannot be written: Not a directory. Name another file: --output"
-    assert err.strip() == told
+    assert len(err.splitlines()) == 1
+    for part in ("gdpo: ", str(page), "Not a directory", "--output"):
+        assert part in err
 
 
-def test_benchmarks_are_checked_with_progress_and_each_failure_told_once(gdpo_says, tmp_path):
+def test_benchmarks_are_checked_with_progress_and_each_failure_printed_once(gdpo_says, tmp_path):
     row = {"text": "Add.", "test_list": ["assert f(1)"], "code": "def f(x): return x"}
     row["test_setup_code"] = "import nothing_of_it"
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
@@ -214,10 +216,11 @@ def test_benchmarks_are_checked_with_progress_and_each_failure_told_once(gdpo_sa
     assert code == 1
     assert out.count("nothing_of_it") == 1
     assert "pass_all, pass_rate, no_bug: raised DataError" in out
-    assert err.splitlines() == [
-        *("mbpp, own answers: 0 of 1 problems", "mbpp, own answers: 1 of 1 problems"),
-        *("mbpp, empty responses: 0 of 1 problems", "mbpp, empty responses: 1 of 1 problems"),
+    assert [line.rpartition(": ")[2] for line in err.splitlines()] == [
+        *("0 of 1 problems", "1 of 1 problems"),  # reference answers
+        *("0 of 1 problems", "1 of 1 problems"),  # empty responses
     ]
+    assert all(line.startswith("mbpp") for line in err.splitlines())
 
 
 def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
@@ -237,8 +240,10 @@ def test_a_ctrl_c_while_something_is_imported_is_one_line(tmp_path):
         text=True,
     )
     assert done.returncode == 130
-    told = "gdpo: stopped. Give the same command again, with --resume where a training had begun"
-    assert (done.stdout, done.stderr.strip()) == ("", told)
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.strip().startswith("gdpo: stopped")
+    assert "--resume" in done.stderr
 
 
 def test_a_ctrl_c_that_is_swallowed_is_sent_again(tmp_path):
@@ -278,5 +283,6 @@ def test_a_full_disk_is_one_line():
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
     assert done.returncode == 70
-    assert done.stderr.startswith("gdpo: the disk of what it writes is full. Make room")
+    assert done.stderr.startswith("gdpo: the disk")
+    assert "full" in done.stderr
     assert len(done.stderr.splitlines()) == 1

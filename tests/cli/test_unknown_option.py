@@ -18,8 +18,10 @@ import pytest
 def test_what_is_meant_is_an_option_or_a_key_of_the_recipe(gdpo_says, arguments, meant):
     code, out, err = gdpo_says(*arguments)
     option = next(a for a in arguments if a.startswith("--")).partition("=")[0]
-    (told,) = [line.strip("│ ") for line in (out + err).splitlines() if "Unknown" in line]
-    assert (code, told) == (2, f"Unknown option: {option}. Did you mean {meant}?")
+    (message,) = [line.strip("│ ") for line in (out + err).splitlines() if "Unknown" in line]
+    assert code == 2
+    assert option in message
+    assert message.endswith(f"{meant}?")
 
 
 @pytest.mark.parametrize("arguments", [("train", "x", "--zzzz"), ("push", "x", "y", "--max-steps")])

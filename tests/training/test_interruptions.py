@@ -170,24 +170,24 @@ def test_checkpoints_are_saved_by_time_too(recipe_file):
 
 
 def test_a_second_ctrl_c_counts_a_second_later():
-    request, told = StopRequest(begun=True, may_give_up=False), []
-    request.told = lambda: told.append(1)
-    request.heard(signal.SIGINT, 10.0)
-    request.heard(signal.SIGINT, 10.9)  # of the launcher, which passes on the first one
-    request.heard(signal.SIGTERM, 20.0)
+    request, announced = StopRequest(begun=True, may_give_up=False), []
+    request.announce = lambda: announced.append(1)
+    request.receive(signal.SIGINT, 10.0)
+    request.receive(signal.SIGINT, 10.9)  # the launcher forwards the first one
+    request.receive(signal.SIGTERM, 20.0)
     with pytest.raises(KeyboardInterrupt) as raised:
-        request.heard(signal.SIGINT, 20.0)
+        request.receive(signal.SIGINT, 20.0)
     assert not isinstance(raised.value, Stopped)
-    assert told == [1]
+    assert announced == [1]
 
 
 def test_what_may_be_given_up_is_and_what_may_not_is_finished_first():
     request = StopRequest(begun=True)
     with pytest.raises(Stopped):
-        request.heard(signal.SIGINT, 0.0)
+        request.receive(signal.SIGINT, 0.0)
     request = StopRequest(begun=True)
     request.forbid()
-    request.heard(signal.SIGTERM, 0.0)
+    request.receive(signal.SIGTERM, 0.0)
     with pytest.raises(Stopped):
         request.allow()
 
@@ -241,12 +241,12 @@ def test_peers_are_told_of_a_stop():
     with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as peer:
         peer.stdout.readline()
         try:
-            StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).heard(signal.SIGINT, 0.0)
+            StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).receive(signal.SIGINT, 0.0)
             peer.wait(timeout=60)
         finally:
             peer.kill()
     assert peer.returncode == -signal.SIGTERM
-    StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).heard(signal.SIGINT, 0.0)
+    StopRequest(begun=True, may_give_up=False, peers=[peer.pid]).receive(signal.SIGINT, 0.0)
 
 
 def two_processes(recipe, tmp_path, *options):

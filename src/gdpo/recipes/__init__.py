@@ -1,4 +1,4 @@
-"""Recipes: what a training is to be, read from a file, found by name and checked."""
+"""Reads recipes, which define training runs, from files or by name, and checks them."""
 
 from gdpo.recipes.read import load_recipe
 from gdpo.recipes.recipe import Recipe

@@ -1,4 +1,4 @@
-"""The arithmetic of a run: how many prompts, groups, rollouts and steps it makes."""
+"""Computes how many prompts, groups, rollouts and steps a run has."""
 
 import math
 import os
@@ -12,30 +12,31 @@ if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 _MOST_PROCESSES = 64
-"""Numbers of processes that can share a batch are named up to here."""
+"""Largest number of processes that messages list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How each process takes its share of a generation, in forward passes of equal size."""
+    """Stores how a process splits its share of a generation into forward passes of equal size."""
 
     micro_batch: int
-    """Rollouts of a forward pass."""
+    """Rollouts per forward pass."""
     per_step: int
-    """Forward passes of an optimizer step: the accumulation."""
+    """Forward passes per optimizer step (gradient accumulation)."""
     per_generation: int
-    """Forward passes of a generation."""
+    """Forward passes per generation."""
 
 
 def split_batch(recipe: Recipe, processes: int) -> Split:
-    """Share the batch of a recipe among processes, so that no number of them changes it.
+    """Split the batch of a recipe over processes. The batch is the same for any number of them.
 
-    The forward pass is the largest that `batch.micro_batch` allows and that divides the share.
+    The forward pass is the largest that `batch.micro_batch` allows and that divides the share of a
+    process.
 
     Raises:
-        ConfigError: The processes cannot share it equally; groups would not stay whole where
-            `trainer.filter_groups` needs them whole; or the loss is a mean over the tokens of a
-            forward pass (`bnpo`), which would become smaller.
+        ConfigError: If the processes cannot share the batch equally; if `trainer.filter_groups`
+            needs whole groups and the processes would split them; or if the loss is a mean over the
+            tokens of a forward pass (`bnpo`) and the forward pass would become smaller.
     """
     batch = recipe.batch
     if not _can_share(recipe, processes):
@@ -46,8 +47,8 @@ def split_batch(recipe: Recipe, processes: int) -> Split:
             what += f" in forward passes of {_micro_batch(recipe, 1)} (trainer.loss_type bnpo)"
         raise ConfigError(
             f"{recipe.place('batch')}: {processes} processes cannot share {what} equally: "
-            f"{', '.join(map(str, sharing(recipe)))} can. Use one of these, or "
-            "change the batch, and with it the experiment: --set batch.rollouts_per_step=…"
+            f"{', '.join(map(str, sharing(recipe)))} can. Use one of these numbers, or change "
+            "the batch, which changes the experiment: --set batch.rollouts_per_step=…"
         )
     micro = _micro_batch(recipe, processes)
     share, generated = batch.per_step // processes, batch.rollouts // processes
@@ -64,7 +65,7 @@ def _can_share(recipe: Recipe, processes: int) -> bool:
         return False
     if recipe.batch.per_step % processes:
         return False
-    # This loss is a mean over the tokens of a forward pass, so that the pass is part of it.
+    # This loss is a mean over the tokens of a forward pass, so the size of the pass matters.
     return recipe.trainer.get("loss_type") != "bnpo" or (
         _micro_batch(recipe, processes) == _micro_batch(recipe, 1)
     )
@@ -76,65 +77,65 @@ def _micro_batch(recipe: Recipe, processes: int) -> int:
 
 
 def filters_groups(recipe: Recipe) -> bool:
-    """Whether groups that teach nothing are replaced; then a process needs whole groups."""
+    """Return whether groups without signal are replaced; each process then needs whole groups."""
     return recipe.trainer.get("filter_groups", "off") != "off"
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """Counts of one generation, one optimizer step and the whole run, over all processes."""
+    """Stores the counts of a generation, an optimizer step and the run, over all processes."""
 
     rows: int
     """Rows of the training data."""
     processes: int
     samples: int
-    """Rollouts of one prompt: the size of a group."""
+    """Rollouts per prompt, which is the group size."""
     rollouts: int
-    """Rollouts that are generated, scored and normalized together: the batch of the estimator."""
+    """Rollouts that are generated, scored and normalized together."""
     rollouts_per_step: int
-    """Rollouts that one optimizer step learns from."""
+    """Rollouts per optimizer step."""
     micro_batch: int
     """Rollouts in one forward pass on one device."""
     steps_per_epoch: int
     total_steps: int
     steps_per_round: int
-    """After so many optimizer steps a new generation starts with one."""
+    """Number of optimizer steps until a generation starts together with a step again."""
 
     @property
     def groups(self) -> int:
-        """Prompts per generation: the groups that the batch of the estimator holds."""
+        """Return the number of prompts per generation, each of which is a group."""
         return self.rollouts // self.samples
 
     @property
     def per_step(self) -> str:
-        """What one step learns from, and how many processes share it."""
+        """Return a phrase with the rollouts per step and the number of processes."""
         return (
             f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"
         )
 
     def lines(self) -> list[str]:
-        """The arithmetic in words, one fact per line."""
+        """Return the counts as sentences, one per line."""
         step = "step" if self.steps_per_round == 1 else f"{self.steps_per_round} steps"
         return [
             f"{_count(self.groups, 'prompt')} × {self.samples} samples = {self.rollouts:,} "
             f"rollouts per generation, one generation per {step}",
             f"{self.rollouts_per_step:,} rollouts per optimizer step, in micro-batches of "
             f"{self.micro_batch} on {_count(self.processes, 'process')}",
-            f"{_count(self.rows, 'row')} make {_count(self.steps_per_epoch, 'step')} per epoch; "
-            f"this run: {_count(self.total_steps, 'step')}, learning from "
-            f"{self.total_steps * self.rollouts_per_step:,} rollouts",
+            f"{_count(self.rows, 'row')} give {_count(self.steps_per_epoch, 'step')} per epoch; "
+            f"this run has {_count(self.total_steps, 'step')} with "
+            f"{self.total_steps * self.rollouts_per_step:,} rollouts in total",
         ]
 
 
 def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
-    """Work out the batches as TRL's sampler and the Trainer's loop make them.
+    """Compute the batches as TRL's sampler and the Trainer's loop make them.
 
     Args:
-        config: Already checked by TRL: the generation batch holds whole groups.
+        config: A configuration that TRL has checked: a generation has whole groups.
         rows: Number of rows of the training data.
 
     Raises:
-        ConfigError: There are fewer rows than one generation takes.
+        ConfigError: If there are fewer rows than a generation needs.
     """
     accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
     rollouts, samples = config.generation_batch_size, config.num_generations
@@ -145,8 +146,9 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
     groups = rollouts // samples
     if rows < groups:
         raise ConfigError(
-            f"the data has {rows} rows, and one generation takes {groups} prompts ({rollouts} "
-            f"rollouts of {samples} samples each): use more rows, or fewer batch.prompts"
+            f"the data has {rows} rows, but a generation needs {groups} prompts ({rollouts} "
+            "rollouts, "
+            f"{samples} per prompt). Use more rows, or lower batch.prompts"
         )
     micro_batches = steps_per_generation * iterations
     steps_per_epoch = math.ceil((rows // groups) * micro_batches / accumulation)
@@ -165,7 +167,7 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
 
 
 def default_save_steps(plan: BatchPlan) -> int:
-    """A tenth of the run, at most 100 steps."""
+    """Return a tenth of the run, at most 100 steps."""
     return min(100, math.ceil(plan.total_steps / 10))
 
 
@@ -176,5 +178,5 @@ def _count(number: int, noun: str) -> str:
 
 
 def processes() -> int:
-    """Return how many processes train together."""
+    """Return the number of training processes."""
     return int(os.environ.get("WORLD_SIZE", "1"))

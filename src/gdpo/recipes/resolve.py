@@ -1,4 +1,4 @@
-"""Finds what a recipe names: its task, estimator, rewards, gates and the options of each."""
+"""Finds the task, estimator, rewards and gates that a recipe names, with their options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,66 +16,69 @@ from gdpo.tasks import Task, resolve_task
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A recipe and what it names, found once: to find a reward again may make another one."""
+    """Stores a recipe and the objects that it names.
+
+    They are looked up once, because finding a reward again may create another one.
+    """
 
     recipe: Recipe
-    """With its rewards written out."""
+    """The recipe, with its default rewards filled in."""
     task: Task
     rewards: tuple[Reward, ...]
-    """In the recipe's order."""
+    """Rewards in the recipe's order."""
     gates: Mapping[str, Gate]
-    """By the name of the gated reward."""
+    """Gates by the name of the gated reward."""
     rule: AdvantageRule
     """The estimator with its options."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the rewards, as logs have them."""
+        """Return the names of the rewards, as in logs."""
         return tuple(reward.name for reward in self.rewards)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Weights of the rewards, in the recipe's order."""
+        """Return the weights of the rewards, in the recipe's order."""
         return tuple(entry.weight for entry in self.recipe.rewards)
 
     @property
     def ranges(self) -> tuple[list[float], list[float]]:
-        """Lowest and highest value of each reward; a gated one's hold the 0 of a closed gate."""
+        """Return the lowest and highest value of each reward; a gated reward's range has 0."""
         return declared_ranges(self.rewards, gated=self.gates)
 
     def under(self, recipe: Recipe) -> "Resolved":
-        """Return the same rewards under a recipe of other settings that names the same ones.
+        """Return the same rewards with another recipe that names the same rewards.
 
         Raises:
-            ConfigError: An option of its estimator is wrong.
+            ConfigError: If an option of its estimator is wrong.
         """
         return replace(self, recipe=recipe, rule=_rule(recipe, self.rewards, self.gates))
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """Return the ranges and gates of the rewards, as a run keeps them."""
+        """Return the ranges and gates of the rewards, as `environment.json` stores them."""
         low, high = self.ranges
         return describe_rewards(self.names, low, high, self.gates)
 
     def scorer(self, *, on_error: OnError | None = None) -> Scorer:
-        """Return the scorer that the recipe describes. It starts nothing before it scores.
+        """Return the scorer of the recipe. It starts no process before it scores.
 
         Args:
-            on_error: Instead of the recipe's.
+            on_error: Replaces the recipe's `on_error`. None: use the recipe's.
 
         Raises:
-            ConfigError: An option of it is wrong.
+            ConfigError: If an option of the scorer is wrong.
         """
         return _scorer(self.recipe, self.rewards, on_error)
 
 
 def resolve(recipe: Recipe | Resolved) -> Resolved:
-    """Find the task, the estimator and the rewards of a recipe, and check the options of each.
+    """Find the task, estimator and rewards of a recipe, and check their options.
 
     Args:
-        recipe: What is resolved already is returned as it is.
+        recipe: The recipe. A `Resolved` one is returned unchanged.
 
     Raises:
-        ConfigError: One of them does not exist, or two rewards share a name.
+        ConfigError: If one of them does not exist, or two rewards share a name.
     """
     if isinstance(recipe, Resolved):
         return recipe
@@ -108,7 +111,7 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     try:
         return AdvantageRule(recipe.advantage, names, recipe.advantage_options, low=low, high=high)
     except ConfigError as error:
-        # Where the option was given that the message is about, or all of them.
+        # Point to the option that the message names, else to all options.
         named = [name for name in recipe.advantage_options if name in str(error)]
         place = recipe.place("advantage_options", *named[:1])
         raise ConfigError(f"{place}: {error}") from error
@@ -135,20 +138,21 @@ def _gates(recipe: Recipe, task: Task, rewards: Sequence[Reward]) -> dict[str, G
 def _refuse_unlisted_gate(
     recipe: Recipe, task: Task, rewards: Sequence[Reward], gated: str, on: str
 ) -> None:
-    """A gate goes by the names of what the recipe rewards, as logs have them."""
+    """Raise a ConfigError if a gate names a reward that the recipe does not list."""
     names = [reward.name for reward in rewards]
     if on in names:
         return
     for entry, reward in zip(recipe.rewards, rewards, strict=True):
         if entry.name == on:
             raise ConfigError(
-                f"the gate of {gated!r} names {on!r}, which is called {reward.name!r} here: write "
+                f"the gate of {gated!r} names {on!r}, which has the name {reward.name!r}. Write "
                 f"`on: {reward.name}`"
             )
     if ":" in on or on in BUILT_IN or task.reward(on) is not None:
         raise ConfigError(
-            f"the gate of {gated!r} names {on!r}, which this recipe does not reward; list it, with "
-            f"weight 0 if it should only gate: {{name: {on}, weight: 0}}. Rewarded: "
+            f"the gate of {gated!r} names {on!r}, which is not in the recipe's rewards. Add "
+            "it, with "
+            f"weight 0 if only the gate should use it: {{name: {on}, weight: 0}}. Its rewards: "
             f"{', '.join(names)}"
         )
 
@@ -157,13 +161,14 @@ def _refuse_constant_gate(gate: Gate, on: Reward) -> None:
     if not on.low < gate.at_least <= on.high:
         state = "always open" if gate.at_least <= on.low else "never open"
         raise ConfigError(
-            f"a gate at {gate.on} >= {gate.at_least:g} is {state}: {gate.on} ranges from "
-            f"{on.low:g} to {on.high:g}"
+            f"the gate {gate.on} >= {gate.at_least:g} is {state}, because {gate.on} ranges from "
+            f"{on.low:g} to {on.high:g}. Set at_least to a value above {on.low:g}, at most "
+            f"{on.high:g}"
         )
 
 
 def find_task(recipe: Recipe) -> Task:
-    """The task that the recipe names."""
+    """Return the task that the recipe names."""
     try:
         return resolve_task(recipe.task)
     except ConfigError as error:
@@ -171,10 +176,10 @@ def find_task(recipe: Recipe) -> Task:
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
-    """The rewards that the recipe names, in its order.
+    """Return the rewards that the recipe names, in its order.
 
     Raises:
-        ConfigError: One does not exist, is no `Reward`, or two share a name.
+        ConfigError: If one does not exist or is not a `Reward`, or two share a name.
     """
     of_task = {reward.name: reward for reward in task.rewards}
     found: list[Reward] = []

@@ -1,4 +1,4 @@
-"""The recipes that come with gdpo."""
+"""Finds and copies the recipes that come with gdpo."""
 
 import shutil
 from pathlib import Path
@@ -10,27 +10,29 @@ from gdpo.recipes.recipe import RECIPE_FILE
 
 _PACKAGE = Path(gdpo.__file__).parent
 _FOLDERS = (_PACKAGE / "_recipes", _PACKAGE.parents[1] / "recipes")
-"""In an installed package, and in a clone."""
+"""Folders of the recipes in an installed package and in a clone."""
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Their folders, by name.
+    """Return the folders of the shipped recipes by name.
 
     Raises:
-        ConfigError: This installation has none.
+        ConfigError: If this installation has no recipes.
     """
     for folder in _FOLDERS:
         found = {file.parent.name: file.parent for file in folder.glob(f"*/{RECIPE_FILE}")}
         if found:
             return dict(sorted(found.items()))
-    raise ConfigError(f"this installation of gdpo has no recipes: looked in {_FOLDERS[0]}")
+    raise ConfigError(
+        f"this installation of gdpo has no recipes in {_FOLDERS[0]}. Install it again"
+    )
 
 
 def shipped_recipe(name: str) -> Path:
-    """The folder of one.
+    """Return the folder of a shipped recipe.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: If there is no recipe of this name.
     """
     known = shipped_recipes()
     if name not in known:
@@ -39,21 +41,23 @@ def shipped_recipe(name: str) -> Path:
 
 
 def copy_recipe(name: str, folder: Path) -> Path:
-    """A copy to change: recipe, README, and `launch`, configurations of accelerate.
+    """Copy a shipped recipe, its README and `launch`, the configurations of accelerate.
 
     Args:
-        name: Of the recipe.
-        folder: Where the copy is to lie; it must not be there yet.
+        name: Name of the recipe.
+        folder: Destination folder. It must not exist.
 
     Raises:
-        ConfigError: There is no such recipe, or the folder is there.
+        ConfigError: If there is no such recipe, or the folder exists.
     """
     source = shipped_recipe(name)
     if folder.exists() or folder.is_symlink():
-        raise ConfigError(f"{folder} is there already, and nothing is overwritten: name another")
+        raise ConfigError(
+            f"{folder} already exists, and nothing is overwritten. Name another folder"
+        )
     try:
         shutil.copytree(source, folder)
         shutil.copytree(source.parent / "launch", folder / "launch")
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error}") from error
+        raise ConfigError(f"{folder} cannot be written: {error}. Name another folder") from error
     return folder

@@ -1,4 +1,4 @@
-"""The recipe's `trainer:`, checked against TRL's configuration and turned into it."""
+"""Checks the recipe's `trainer:` against TRL's configuration and builds that configuration."""
 
 import dataclasses
 import math
@@ -20,46 +20,46 @@ from gdpo.recipes.resolve import Resolved
 if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
-_TOKEN = "a token in a recipe would be written to disk; set the environment variable HF_TOKEN"
+_TOKEN = "a token in a recipe would be written to disk. Set the environment variable HF_TOKEN"
 
 _SHARED = (
-    "the recipe says what is trained on together, and every number of processes shares it: "
-    "`batch.rollouts_per_step`, with forward passes of at most `batch.micro_batch` rollouts"
+    "the recipe defines the batch for any number of processes. Set `batch.rollouts_per_step` and "
+    "`batch.micro_batch`, the most rollouts in a forward pass"
 )
 
 ELSEWHERE: Mapping[str, str] = {
-    "advantage": "it is `advantage:` of the recipe",
-    "advantage_options": "it is `advantage_options:` of the recipe",
-    "scorer": "it is `scorer:` of the recipe",
+    "advantage": "use `advantage:` of the recipe",
+    "advantage_options": "use `advantage_options:` of the recipe",
+    "scorer": "use `scorer:` of the recipe",
     "gates": "give entries of `rewards:` their `gate:`",
     "reward_weights": "give each entry of `rewards:` its `weight:`",
     "multi_objective_aggregation": "choose `advantage:` of the recipe (gdpo, grpo, …)",
     "scale_rewards": "choose `advantage:` of the recipe: grpo divides by the group's standard "
     "deviation, grpo_no_std does not",
-    "num_generations": "it is `batch.samples` of the recipe",
-    "generation_batch_size": "it is `batch.prompts` × `batch.samples` of the recipe",
-    "max_prompt_length": "it is `data.max_prompt_length` of the recipe",
+    "num_generations": "use `batch.samples` of the recipe",
+    "generation_batch_size": "use `batch.prompts` and `batch.samples` of the recipe",
+    "max_prompt_length": "use `data.max_prompt_length` of the recipe",
     "per_device_train_batch_size": _SHARED,
     "gradient_accumulation_steps": _SHARED,
     "steps_per_generation": _SHARED,
-    "output_dir": "a run lies in `runs_dir`/`name` of the recipe",
-    "rollouts_dir": "rollouts go to the run's folder, `runs_dir`/`name`",
-    "run_name": "it is `name:` of the recipe",
+    "output_dir": "the run directory is `runs_dir`/`name` of the recipe",
+    "rollouts_dir": "rollouts go to the run directory, `runs_dir`/`name`",
+    "run_name": "use `name:` of the recipe",
     "resume_from_checkpoint": "resume with: gdpo train <recipe> --resume",
     "hub_token": _TOKEN,
     "push_to_hub_token": _TOKEN,
-    "remove_unused_columns": "rewards need every row's reference, so all columns are kept",
+    "remove_unused_columns": "all columns are kept, because rewards need the reference of each row",
 }
-"""Fields of TRL's configuration that gdpo sets itself, and where a user sets them instead."""
+"""Fields of TRL's configuration that gdpo sets itself, and what to use instead."""
 
 _REFUSED: Mapping[str, tuple[Any, str]] = {
     "save_only_model": (
         True,
-        "its checkpoints hold neither optimizer nor random state, so that a run could not be "
-        "resumed exactly; the model alone lies in the run's folder `model` at the end",
+        "checkpoints without optimizer and random state cannot be resumed exactly. Remove it; the "
+        "model alone is in the run's folder `model` at the end",
     ),
 }
-"""Values that TRL takes and gdpo does not, and why."""
+"""Values that TRL accepts and gdpo refuses, with the reason."""
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
@@ -73,18 +73,19 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
         "sequence_mask",
     ),
 }
-"""What TRL 1.16 takes; it looks at these only after the first generation."""
+"""Values that TRL 1.16 accepts. TRL itself checks them only after the first generation."""
 
 _DIVIDE = (
-    " An evaluation holds whole groups: make trainer.per_device_eval_batch_size × processes a "
+    " An evaluation batch needs whole groups. Make trainer.per_device_eval_batch_size × "
+    "processes a "
     "multiple of batch.samples, or set trainer.num_generations_eval"
 )
 
 _EVALUATED = 8
-"""Rollouts that a process evaluates together: TRL's default."""
+"""Rollouts per evaluation batch of a process: TRL's default."""
 
 _SOME_STEPS = 1000
-"""Length of a run whose length is not known yet: it is decided by the number of its rows."""
+"""Assumed number of steps where it depends on the number of rows, which is not known yet."""
 
 _POSITIVE = (
     "per_device_eval_batch_size",
@@ -112,7 +113,7 @@ def check_fields(recipe: Recipe) -> None:
     """Check names, types and single values of the recipe's `trainer:`. Imports TRL, loads no model.
 
     Raises:
-        ConfigError: A field does not exist, is set elsewhere, or has a value that TRL would refuse.
+        ConfigError: If a field does not exist, must be set elsewhere, or has a wrong value.
     """
     types_of = _field_types()
     mistakes: list[str] = []
@@ -124,7 +125,7 @@ def check_fields(recipe: Recipe) -> None:
 
 
 def trainer_keys() -> set[str]:
-    """The fields that a recipe's `trainer:` may have; none where TRL is not installed."""
+    """Return the fields that `trainer:` may have. Empty: TRL is not installed."""
     try:
         return set(_field_types()) - set(ELSEWHERE)
     except MissingExtraError:
@@ -132,22 +133,22 @@ def trainer_keys() -> set[str]:
 
 
 def build_config(resolved: Resolved) -> "GDPOConfig":
-    """The trainer's configuration: the recipe's fields, gdpo's own, and TRL's defaults.
+    """Return the configuration of the trainer, without loading a model.
 
-    Where the recipe says nothing, gdpo logs every step, reports to no service, keeps the last two
-    checkpoints, evaluates when there is data for it, and uses bfloat16 only where the device has
-    it. Loads no model.
+    It combines the recipe's fields, the fields that gdpo sets, and TRL's defaults. Unless the
+    recipe sets them, gdpo logs every step, reports to no service, keeps the last two checkpoints,
+    evaluates if there is `eval_data:`, and uses bfloat16 only if the device supports it.
 
     Raises:
-        ConfigError: TRL refuses a field, or a combination of them.
-        MissingExtraError: TRL or torch is not installed.
+        ConfigError: If TRL refuses a field or a combination of fields.
+        MissingExtraError: If TRL or torch is not installed.
     """
     recipe = resolved.recipe
     check_fields(recipe)
     if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
         place = recipe.place("trainer", "eval_strategy")
         raise ConfigError(
-            f"{place}: trainer.eval_strategy is set, but there is no `eval_data:`; add it"
+            f"{place}: trainer.eval_strategy is set, but the recipe has no `eval_data:`. Add it"
         )
     _refuse_no_accelerator(recipe)
     try:
@@ -159,61 +160,63 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
         place = recipe.place("trainer", *culprits[:1])
         keys = " or ".join(f"trainer.{key}" for key in culprits) or "trainer"
         remedy = _DIVIDE if "divisible" in str(error) else ""
-        raise ConfigError(f"{place}: {keys}: TRL refuses it: {error}{remedy}") from error
+        raise ConfigError(f"{place}: TRL refuses {keys}: {error}{remedy}") from error
     _refuse_this_machine(recipe, config)
     if config.use_vllm and config.vllm_max_model_length is None:
-        # Else vLLM would keep room for as long a sequence as the model can see.
+        # By default vLLM reserves memory for a sequence of the full context length.
         config.vllm_max_model_length = longest_rollout(recipe, config.max_completion_length)
     _refuse_scheduler(recipe, config)
     return config
 
 
 def _refuse_no_accelerator(recipe: Recipe) -> None:
-    """Raise a ConfigError where the recipe wants what is not there: TRL speaks of bf16 at most."""
+    """Raise a ConfigError if the recipe needs an accelerator and there is none. TRL does not."""
     import torch
 
     if recipe.trainer.get("use_cpu") is False and not torch.accelerator.is_available():
         raise ConfigError(
             f"{recipe.place('trainer', 'use_cpu')}: trainer.use_cpu is false, but torch finds no "
-            "accelerator here, only the CPU. Leave trainer.use_cpu out to train on what there is; "
-            "a GPU that should be here needs its driver and a torch that is built for it"
+            "accelerator, only the CPU. Remove trainer.use_cpu to train on the CPU. If this "
+            "machine "
+            "has a GPU, install its driver and a build of torch for it"
         )
 
 
 def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
-    """Raise a ConfigError where TRL would, but only after the model is loaded, or never."""
+    """Raise a ConfigError for what TRL reports only after loading the model, or not at all."""
     if config.fp16 and config.device.type == "cpu":
         raise ConfigError(
-            f"{recipe.place('trainer', 'fp16')}: trainer.fp16 is true, and the run is on the CPU, "
-            "where it changes nothing. Leave it out; trainer.bf16 works on a CPU"
+            f"{recipe.place('trainer', 'fp16')}: trainer.fp16 has no effect on the CPU, where "
+            "this run "
+            "trains. Remove it; trainer.bf16 works on a CPU"
         )
     if config.use_vllm and find_spec("vllm") is None:
         raise ConfigError(
             f"{recipe.place('trainer', 'use_vllm')}: trainer.use_vllm is true, but vllm is not "
-            "installed: pip install 'trl[vllm]', or generate without it, more slowly: "
-            "--set trainer.use_vllm=false"
+            "installed. Install it with pip install 'trl[vllm]', or generate without it, which is "
+            "slower: --set trainer.use_vllm=false"
         )
     if config.use_liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError(
             f"{recipe.place('trainer', 'use_liger_kernel')}: trainer.use_liger_kernel is true, but "
-            "liger-kernel is not installed: pip install liger-kernel, or train without it: "
-            "--set trainer.use_liger_kernel=false"
+            "liger-kernel is not installed. Install it with pip install liger-kernel, or train "
+            "without it: --set trainer.use_liger_kernel=false"
         )
     if config.world_size != processes():
         raise ConfigError(
-            f"this training has {config.world_size} processes, and WORLD_SIZE says "
-            f"{processes()}: start it with `accelerate launch -m gdpo train ...` or torchrun"
+            f"this training has {config.world_size} processes, but WORLD_SIZE is {processes()}. "
+            "Start it with `accelerate launch -m gdpo train ...` or torchrun"
         )
     if config.n_gpu > 1:
         raise ConfigError(
-            f"{config.n_gpu} GPUs are visible to one process: start one per GPU with "
-            "`accelerate launch -m gdpo train ...`, or show it a single one with "
+            f"{config.n_gpu} GPUs are visible, but only one process was started. Start one process "
+            "per GPU with `accelerate launch -m gdpo train ...`, or use a single GPU: "
             "CUDA_VISIBLE_DEVICES=0"
         )
 
 
 def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
-    """Raise a ConfigError where the Trainer would, but only when it starts to train."""
+    """Raise a ConfigError if the learning rate scheduler cannot be created."""
     import torch
     from transformers import get_scheduler
 
@@ -228,12 +231,12 @@ def _refuse_scheduler(recipe: Recipe, config: "GDPOConfig") -> None:
             num_training_steps=steps,
             scheduler_specific_kwargs=dict(options) if options else options,
         )
-    except Exception as error:  # a scheduler may raise anything at arguments that it does not know
+    except Exception as error:  # a scheduler may raise any error
         keys = [k for k in ("lr_scheduler_kwargs", "lr_scheduler_type") if k in recipe.trainer]
         named = " and ".join(f"trainer.{key}" for key in keys) or "trainer"
         raise ConfigError(
-            f"{recipe.place('trainer', *keys[:1])}: {named}: transformers cannot make this "
-            f"learning rate scheduler: {type(error).__name__}: {error}. Its arguments go into "
+            f"{recipe.place('trainer', *keys[:1])}: {named}: transformers cannot create this "
+            f"learning rate scheduler: {type(error).__name__}: {error}. Correct its arguments in "
             "trainer.lr_scheduler_kwargs"
         ) from error
 
@@ -245,7 +248,7 @@ def _construct(resolved: Resolved, fields: Mapping[str, Any]) -> "GDPOConfig":
 
 
 def _builds_without(resolved: Resolved, key: str) -> bool:
-    """Whether TRL takes the rest of the fields: then this one is (part of) the mistake."""
+    """Return whether TRL accepts the other fields, so that this one causes the error."""
     try:
         fields = resolved.recipe.trainer
         _construct(resolved, {k: v for k, v in fields.items() if k != key})
@@ -288,14 +291,14 @@ def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluated_together(recipe: Recipe, fields: Mapping[str, Any]) -> int:
-    """Return about 8 rollouts for each process, so that all of them hold whole groups."""
+    """Return about 8 rollouts per process, such that all processes together hold whole groups."""
     samples = fields.get("num_generations_eval") or recipe.batch.samples
     least = samples // math.gcd(samples, processes())
     return least * max(1, _EVALUATED // least)
 
 
 def _device_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`use_cpu` where there is nothing else, and no bfloat16 where the device has none."""
+    """Return `use_cpu` if there is no accelerator, and no bfloat16 if the device lacks it."""
     import torch
 
     on_cpu = fields.get("use_cpu", not torch.accelerator.is_available())
@@ -305,7 +308,7 @@ def _device_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field_types() -> dict[str, Any]:
-    """What the recipe may set, with its type. The import of TRL happens here."""
+    """Return the fields of TRL's configuration with their types. This imports TRL."""
     try:
         from gdpo.integrations.trl import GDPOConfig
     except ModuleNotFoundError as error:
@@ -318,13 +321,13 @@ def _field_types() -> dict[str, Any]:
 
 
 def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
-    """What is wrong with a field, as the rest of a sentence; None if nothing is."""
+    """Return what is wrong with a field, as the rest of a sentence. None: it is valid."""
     if name in ELSEWHERE:
-        return f" is not set here: {ELSEWHERE[name]}"
+        return f" cannot be set here: {ELSEWHERE[name]}"
     if name not in types_of:
         near = nearest(name, set(types_of) - set(ELSEWHERE))
         meant = "" if near is None else f": did you mean {near!r}?"
-        return f" is no field of TRL's GRPOConfig{meant}"
+        return f" is not a field of TRL's GRPOConfig{meant}"
     if name in _REFUSED and value == _REFUSED[name][0]:
         return f" cannot be {str(value).lower()}: {_REFUSED[name][1]}"
     allowed = _CHOICES.get(name) or _enumerated(types_of[name])
@@ -336,7 +339,7 @@ def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
 
 
 def out_of_range(name: str, value: Any) -> str | None:
-    """What is wrong with a number, as the rest of a sentence; None if nothing is."""
+    """Return what is wrong with a number, as the rest of a sentence. None: it is valid."""
     bounds: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (_POSITIVE, lambda number: number > 0, "above 0"),
         (_NOT_NEGATIVE, lambda number: number >= 0, "0 or more"),
@@ -350,7 +353,7 @@ def out_of_range(name: str, value: Any) -> str | None:
 
 
 def _enumerated(hint: Any) -> tuple[str, ...]:
-    """The values of the enumeration in a type, if there is one."""
+    """Return the values of the enumeration in a type. Empty: the type has no enumeration."""
     kinds = [kind for kind in get_args(hint) if isinstance(kind, type) and issubclass(kind, Enum)]
     return tuple(str(member.value) for kind in kinds for member in kind)
 

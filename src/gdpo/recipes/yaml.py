@@ -1,7 +1,7 @@
-"""Reads YAML so that every later complaint can name the file and the line.
+"""Reads YAML and stores the line of each value, so that later errors can name file and line.
 
-YAML 1.2's core schema: `1e-6` is a number, and `no`, `on` and `off` are words (PyYAML alone follows
-YAML 1.1, where the first is text and the others are booleans). A key that is given twice is an
+It follows the core schema of YAML 1.2: `1e-6` is a number, and `no`, `on` and `off` are text.
+PyYAML follows YAML 1.1, where the first is text and the others are booleans. A repeated key is an
 error instead of a silent overwrite.
 """
 
@@ -17,32 +17,32 @@ import yaml
 from gdpo.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Where a value is: `("rewards", 0, "weight")`."""
+"""Path to a value: `("rewards", 0, "weight")`."""
 
 _SHOWN = 60
-"""Characters of an override that a message shows."""
+"""Most characters of an override that a message shows."""
 
 _DIGITS = 1000
-"""Characters that a whole number may have; Python refuses to read or show much longer ones."""
+"""Most characters of a whole number. Python refuses to convert much longer ones."""
 
 _DEPTH = 100
-"""Lists and mappings that may lie in each other."""
+"""Deepest nesting of lists and mappings."""
 
 _VALUES = 100_000
-"""Values that a document may have, aliases written out: a few lines of aliases of aliases stand for
-more than any memory holds."""
+"""Most values in a document after its aliases are expanded. A few lines of nested aliases can
+expand to more than fits in memory."""
 
 _TAG = "tag:yaml.org,2002:"
 
 
 class _CoreLoader(yaml.SafeLoader):
-    """PyYAML's loader with the scalars of YAML 1.2's core schema, and no others."""
+    """PyYAML's loader, with exactly the scalar types of YAML 1.2's core schema."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
 class _QuotingDumper(yaml.SafeDumper):
-    """PyYAML's writer, which also quotes text that only YAML 1.2 would take for a number."""
+    """PyYAML's writer, which also quotes text that is a number only in YAML 1.2."""
 
 
 for _kind, _pattern, _first in (
@@ -60,7 +60,7 @@ for _kind, _pattern, _first in (
 
 
 def _represent_text(dumper: _QuotingDumper, text: str) -> yaml.ScalarNode:
-    """Line separators other than the line feed survive in double quotes only, which escape them."""
+    """Write unprintable text in double quotes, which preserve line separators by escaping them."""
     style = None if text.isprintable() else '"'
     return dumper.represent_scalar(_TAG + "str", text, style=style)
 
@@ -68,32 +68,33 @@ def _represent_text(dumper: _QuotingDumper, text: str) -> yaml.ScalarNode:
 _QuotingDumper.add_representer(str, _represent_text)
 
 
-_TOO_DEEP = f"lists and mappings lie more than {_DEPTH} deep in each other; no recipe needs that"
+_TOO_DEEP = f"lists and mappings are nested more than {_DEPTH} deep. Use fewer levels"
 
 
 _TOO_MANY = (
-    f"more than {_VALUES:,} values, aliases (*name) written out; no recipe needs that: write out "
-    "what an alias stands for, and leave out what is repeated"
+    f"the document has more than {_VALUES:,} values after its aliases (*name) are expanded. "
+    "Replace "
+    "aliases by their values, and remove repetitions"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file holds, changed by overrides, and where each value came from."""
+    """Stores the content of a file, after overrides, and where each value was set."""
 
     source: str
-    """How messages call the file."""
+    """Name of the file in messages."""
     data: dict[str, Any]
     places: Mapping[KeyPath, str]
-    """By key path: `recipe.yaml:12`, or `--set model=...`."""
+    """Location by key path: `recipe.yaml:12`, or `--set model=...`."""
 
     def place(self, path: Sequence[str | int]) -> str:
-        """Where the value at this path was given, or the nearest thing around it."""
+        """Return where the value at this path, or the nearest container of it, was set."""
         return nearest_place(self.places, path, self.source)
 
 
 def nearest_place(places: Mapping[KeyPath, str], path: Sequence[str | int], source: str) -> str:
-    """The place of a path, or of the innermost thing around it that has one, or the source."""
+    """Return the location of a path, or of its innermost known container, or the source."""
     for length in range(len(path), 0, -1):
         if (place := places.get(tuple(path[:length]))) is not None:
             return place
@@ -101,29 +102,30 @@ def nearest_place(places: Mapping[KeyPath, str], path: Sequence[str | int], sour
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """A key path as `--set` writes it: `rewards.0.weight`."""
+    """Return a key path as for `--set`: `rewards.0.weight`."""
     return ".".join(str(part) for part in path)
 
 
 def read_yaml(path: Path) -> Document:
-    """Read one mapping.
+    """Read a YAML file that contains a mapping.
 
     Raises:
-        ConfigError: The file is missing, no text, no YAML, empty or no mapping, or a key is given
-        twice.
+        ConfigError: If the file does not exist, is not UTF-8 text, is not valid YAML, is empty or
+            not a mapping, or repeats a key.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no file {path}") from error
+        raise ConfigError(f"there is no file {path}. Check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as UTF-8 text: {error}") from error
     node = _compose(text, str(path))
     if node is None:
-        raise ConfigError(f"{path} is empty; a recipe needs at least: task, model and data")
+        raise ConfigError(f"{path} is empty. A recipe needs at least task, model and data")
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(
-            f"{path}:{node.start_mark.line + 1}: a recipe is a mapping (lines of `key: value`), "
+            f"{path}:{node.start_mark.line + 1}: a recipe must be a mapping (lines of `key: "
+            "value`), "
             f"not a {_kind_of(node)}"
         )
     places: dict[KeyPath, str] = {}
@@ -132,24 +134,24 @@ def read_yaml(path: Path) -> Document:
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Text that `read_yaml` reads back to the same values."""
+    """Return YAML text that `read_yaml` reads back to the same values."""
     return yaml.dump(
         dict(data), Dumper=_QuotingDumper, sort_keys=False, allow_unicode=True, width=100
     )
 
 
 def override(document: Document, assignment: str, *, given: str | None = None) -> Document:
-    """The document with one value replaced or added.
+    """Return the document with one value replaced or added.
 
     Args:
-        document: Stays as it is.
-        assignment: `a.b=value`. The value is YAML: `1e-6`, `[1, 2]`, `text`; nothing after the `=`
-            is null. Entries of a list go by number: `rewards.0.weight=2`.
-        given: How the user wrote it, for messages. None: so.
+        document: The document, which is not changed.
+        assignment: `a.b=value`. The value is YAML: `1e-6`, `[1, 2]`, `text`. Empty: null.
+            An entry of a list is given by its number: `rewards.0.weight=2`.
+        given: What the user wrote, for messages. None: the assignment.
 
     Raises:
-        ConfigError: There is no `=`, the value is no YAML, or the path leads through something that
-        holds no keys.
+        ConfigError: If there is no `=`, the value is not valid YAML, or the path leads through a
+            value that has no keys.
     """
     target, equals, text = assignment.partition("=")
     if not equals or not target.strip():
@@ -177,15 +179,14 @@ def override(document: Document, assignment: str, *, given: str | None = None) -
 
 
 def split_values(text: str, source: str) -> list[str]:
-    """The values of a list without its brackets, each as it is written.
+    """Split a comma-separated list of YAML values into the text of each value.
 
     Args:
-        text: YAML with commas between: `1, 0.50, {a: b}`. Numbers come back in one spelling, so
-            that equal ones are equal: `1`, `0.5`.
-        source: How messages call it.
+        text: YAML values: `1, 0.50, {a: b}`. Equal numbers get the same spelling: `1`, `0.5`.
+        source: Name of the text in messages.
 
     Raises:
-        ConfigError: It is no YAML.
+        ConfigError: If the text is not valid YAML.
 
     Examples:
         >>> split_values("1.0,0.50, {on: correctness, at_least: 1}", "--vary")
@@ -195,8 +196,8 @@ def split_values(text: str, source: str) -> list[str]:
     node = _compose(bracketed, source)
     assert isinstance(node, yaml.SequenceNode), "brackets make a list"
     values = [_Builder(source, {}).build(item, ()) for item in node.value]
-    written = [bracketed[n.start_mark.index : n.end_mark.index].strip() for n in node.value]
-    return [spell_number(v) if _plain(v) else w for v, w in zip(values, written, strict=True)]
+    texts = [bracketed[n.start_mark.index : n.end_mark.index].strip() for n in node.value]
+    return [spell_number(v) if _plain(v) else w for v, w in zip(values, texts, strict=True)]
 
 
 def _plain(value: Any) -> bool:
@@ -204,12 +205,12 @@ def _plain(value: Any) -> bool:
 
 
 def spell_number(value: float) -> str:
-    """The one spelling of a finite number: `1` of `1.0`."""
+    """Return the shortest spelling of a finite number: `1` for `1.0`."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
 def override_place(assignment: str) -> str:
-    """How messages call an override."""
+    """Return the name of an override in messages."""
     return f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
 
 
@@ -228,7 +229,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Turns nodes into plain values, noting the place of each."""
+    """Turns YAML nodes into plain values and stores the location of each."""
 
     source: str
     places: dict[KeyPath, str]
@@ -258,11 +259,11 @@ class _Builder:
             key: Any = self.scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             place = self.place(key_node)
             if not isinstance(key, str):
-                raise ConfigError(f"{place}: a key must be a word, not {key_node.value!r}")
+                raise ConfigError(f"{place}: a key must be text, not {key_node.value!r}")
             if key in seen:
                 raise ConfigError(
-                    f"{place}: {dotted((*path, key))} is given twice, first at {seen[key]}; keep "
-                    "one of them"
+                    f"{place}: {dotted((*path, key))} is set twice, first at {seen[key]}. "
+                    "Remove one"
                 )
             seen[key] = place
             self.places[(*path, key)] = place
@@ -279,14 +280,14 @@ class _Builder:
         if kind == "int":
             if len(text) > _DIGITS:
                 raise ConfigError(
-                    f"{self.place(node)}: a whole number of {len(text):,} characters; at most "
-                    f"{_DIGITS:,} are read"
+                    f"{self.place(node)}: a whole number has {len(text):,} characters. At most "
+                    f"{_DIGITS:,} are allowed"
                 )
             return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
         if kind == "float":
             return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
         raise ConfigError(
-            f"{self.place(node)}: the tag {node.tag} is not allowed; write a plain value"
+            f"{self.place(node)}: the tag {node.tag} is not allowed. Write a plain value"
         )
 
     def place(self, node: yaml.Node) -> str:
@@ -295,7 +296,7 @@ class _Builder:
 
 
 def _enter(container: Any, key: str, path: KeyPath, place: str) -> tuple[str | int, Any]:
-    """The container behind a key, made as a mapping where there is none yet."""
+    """Return the container at a key. A mapping is created if there is none."""
     step = _index(container, key, path, place)
     if isinstance(container, dict) and cast("dict[Any, Any]", container).get(step) is None:
         container[step] = {}
@@ -303,16 +304,19 @@ def _enter(container: Any, key: str, path: KeyPath, place: str) -> tuple[str | i
 
 
 def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
-    """The key as this container takes it, checked."""
+    """Return the key for this container: an index for a list."""
     if isinstance(container, dict):
         return key
     if not isinstance(container, list):
-        raise ConfigError(f"{place}: {dotted(path)} is {container!r}, which holds no keys")
+        raise ConfigError(
+            f"{place}: {dotted(path)} is {container!r}, which has no keys. Set {dotted(path)} "
+            "itself"
+        )
     length = len(cast("list[Any]", container))
     if not key.isdigit() or int(key) >= length:
-        allowed = f"a number from 0 to {length - 1}" if length else "nothing: it is empty"
+        allowed = f"Use a number from 0 to {length - 1}" if length else "The list is empty"
         raise ConfigError(
-            f"{place}: {dotted(path)} is a list; after it goes {allowed}, not {key!r}"
+            f"{place}: {dotted(path)} is a list, and {key!r} is not one of its numbers. {allowed}"
         )
     return int(key)
 

@@ -1,1 +1,1 @@
-"""Runs: the directory of a training, with its lock, checkpoints, environment and README."""
+"""Manages run directories: lock, checkpoints, environment, resuming and README."""

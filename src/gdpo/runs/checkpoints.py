@@ -1,4 +1,4 @@
-"""Checkpoints: complete once their files are listed, and whole while every file is as listed."""
+"""Checkpoints: complete once their files are listed, and intact while every file is as listed."""
 
 import hashlib
 import json
@@ -15,20 +15,20 @@ from gdpo.errors import ConfigError
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 LIST = "files.json"
-"""Written last: it lists the other files of a checkpoint, each with its size and digest."""
+"""Lists the other files of a checkpoint with size and digest. It is written last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint."""
+    """Stores the folder and the step of a complete checkpoint."""
 
     path: Path
     step: int
-    """Optimizer steps done."""
+    """Number of optimizer steps done."""
 
 
 def complete(folder: Path) -> None:
-    """List the files of a checkpoint with size and digest, once all of them are on the disk."""
+    """Sync the files of a checkpoint to disk, then list them with size and digest."""
     files: dict[str, Any] = {}
     for file in _files(folder):
         sync(file)
@@ -41,12 +41,12 @@ def complete(folder: Path) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all of a checkpoint was written. Its files may have been damaged since."""
+    """Return whether a checkpoint was written completely. It may have been damaged later."""
     return (folder / LIST).is_file()
 
 
 def unlisted(folder: Path) -> list[Path]:
-    """Checkpoints that have all that the Trainer writes, and no list of it: they may be whole."""
+    """Return checkpoints with all files of the Trainer but no list. They may be intact."""
     return sorted(
         path
         for path in folder.glob("checkpoint-*")
@@ -55,13 +55,13 @@ def unlisted(folder: Path) -> list[Path]:
 
 
 def step_of(folder: Path) -> int | None:
-    """The step that a checkpoint's folder is named after; None: it is none."""
+    """Return the step in the name of a checkpoint folder. None: it is not a checkpoint folder."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
-    """The complete checkpoints in a folder, the newest first."""
+    """Return the complete checkpoints in a folder, newest first."""
     found = [
         Checkpoint(path, step)
         for path in (folder.iterdir() if folder.is_dir() else ())
@@ -71,7 +71,7 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def damage(checkpoint: Checkpoint) -> str | None:
-    """What is wrong with a complete checkpoint, in words; None: every file is as it was written."""
+    """Return what is wrong with a complete checkpoint. None: every file is as it was written."""
     try:
         files = json.loads((checkpoint.path / LIST).read_text(encoding="utf-8"))["files"]
         expected = [
@@ -88,15 +88,13 @@ def damage(checkpoint: Checkpoint) -> str | None:
             return f"{file.name} has {file.stat().st_size:,} bytes instead of {size:,}"
     for file, _, digest in expected:
         if _digest(file) != digest:
-            return f"{file.name} does not hold what was written"
+            return f"the content of {file.name} has changed"
     return None
 
 
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest whole checkpoint, and a sentence for each one that cannot be used."""
-    damaged = [
-        f"{path.name} has no {LIST}, so nothing says that it is whole" for path in unlisted(folder)
-    ]
+    """Return the newest intact checkpoint, and a sentence on each one that cannot be used."""
+    damaged = [f"{path.name} has no {LIST}, so it cannot be checked" for path in unlisted(folder)]
     for checkpoint in checkpoints(folder):
         if (wrong := damage(checkpoint)) is None:
             return checkpoint, damaged
@@ -105,12 +103,12 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()) -> None:
-    """Remove all but the newest complete checkpoints.
+    """Remove all complete checkpoints except the newest ones.
 
     Args:
-        folder: Where they are.
-        limit: How many stay, at least 1; None: all.
-        also: Paths of others that stay; only their names count.
+        folder: Folder of the checkpoints.
+        limit: Number of checkpoints to keep, at least 1. None: keep all.
+        also: Paths of further checkpoints to keep. Only the last part of a path is compared.
     """
     if limit is None or limit < 1:
         return
@@ -121,13 +119,13 @@ def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()
 
 
 def best_checkpoint(folder: Path) -> str | None:
-    """The path of the best checkpoint, as the Trainer noted it in this one; None: it noted none."""
+    """Return the path of the best checkpoint, as stored in this one. None: none is stored."""
     state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     return state.get("best_model_checkpoint")
 
 
 def size_of(folder: Path) -> int:
-    """The bytes that the files of a checkpoint take."""
+    """Return the size of the files of a checkpoint, in bytes."""
     return sum(file.stat().st_size for file in _files(folder))
 
 
@@ -141,40 +139,40 @@ def _digest(file: Path) -> str:
 
 
 _STATES_OF_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
-"""Optimizers that keep two numbers for each weight. For others only the weights are counted."""
+"""Optimizers that keep two numbers per weight. For others only the weights are counted."""
 
 
 def estimate_checkpoint(model: Any, optimizer: str) -> int:
-    """Estimate the bytes of a checkpoint: the trained weights, and what the optimizer keeps."""
+    """Estimate the size of a checkpoint in bytes: trained weights and optimizer state."""
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     return trained * (3 if optimizer in _STATES_OF_ADAM else 1)
 
 
 def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
-    """Raise a ConfigError where two checkpoints have no room.
+    """Raise a ConfigError if the disk has no room for two checkpoints.
 
-    The older one goes when the new one is complete, and not before.
+    An old checkpoint is deleted only after the new one is complete.
 
     Args:
-        folder: Where they will be.
-        checkpoint: Bytes of one.
-        remedy: What else to do than to make room.
+        folder: Folder on the disk.
+        checkpoint: Size of one checkpoint in bytes.
+        remedy: Alternative to freeing space, as the end of a sentence.
     """
     free = shutil.disk_usage(folder).free
     if free < 2 * checkpoint:
         raise ConfigError(
-            f"the disk of {folder} has {megabytes(free)} free, and two checkpoints of this run "
-            f"take {megabytes(2 * checkpoint)}: make room, or {remedy}"
+            f"the disk of {folder} has {megabytes(free)} free, but two checkpoints of this run "
+            f"take {megabytes(2 * checkpoint)}. Free some space, or {remedy}"
         )
 
 
 def has_no_room(folder: Path, checkpoint: int) -> bool:
-    """Return whether the disk of a folder has less room than a checkpoint takes."""
+    """Return whether the disk of a folder has less free space than a checkpoint takes."""
     return shutil.disk_usage(folder).free < checkpoint
 
 
 def megabytes(count: int) -> str:
-    """Write bytes in MB or GB.
+    """Format a number of bytes in MB or GB.
 
     >>> [megabytes(count) for count in (400_000, 52_000_000, 84_000_000_000)]
     ['0.4 MB', '52 MB', '84.0 GB']

@@ -1,17 +1,17 @@
-"""The run directory: where all of a run lies, and the rule that none is overwritten.
+"""The run directory, which holds all files of a run and is never overwritten.
 
 ```
 runs/<name>/
-  recipe.yaml        everything that decided the run; `gdpo train` takes it again
+  recipe.yaml        the complete recipe; `gdpo train` accepts it
   environment.json   versions, device, seed, command, commit; ranges and gates of the rewards;
-                     every resumption
+                     every time the run was resumed
   metrics.jsonl      one line per logged step
-  rollouts/          what was sampled, rewarded and learned from, one parquet file per step
-  checkpoints/       what a resumption starts from
+  rollouts/          completions, rewards and advantages, one parquet file per step
+  checkpoints/       the newest checkpoints, for --resume
   dropped-<time>/    later steps and damaged checkpoints, moved here by --resume
-  model/             the trained model, for `from_pretrained`; there once the run is finished
-  README.md          what came out; likewise
-  report.html        the same with every finding and rollouts, on one page; written by `gdpo train`
+  model/             the trained model, for `from_pretrained`, once the run is finished
+  README.md          the results, once the run is finished
+  report.html        the results with all findings and rollouts, written by `gdpo train`
 ```
 """
 
@@ -32,9 +32,9 @@ from gdpo.rewards.gates import Range, described_ranges
 from gdpo.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of, unlisted
 
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
-_ELSEWHERE = "Take another folder: --set runs_dir=..."
+_ELSEWHERE = "Choose another folder: --set runs_dir=..."
 OTHERS = ".others"
-"""Beside the checkpoints: what processes keep for the main one while they train."""
+"""Folder next to the checkpoints where processes keep state for the main process."""
 
 _LEFT_OVERS = (
     ".*.partial",
@@ -43,63 +43,63 @@ _LEFT_OVERS = (
     ".model.*",
     f"checkpoints/{OTHERS}",
 )
-"""What a process leaves that is killed while it writes."""
+"""Files and folders that may remain if a process is killed while it writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The files of one run."""
+    """Provides the paths of the files of one run, and reads and writes some of them."""
 
     path: Path
 
     @property
     def recipe(self) -> Path:
-        """The resolved recipe."""
+        """Return the path of the complete recipe."""
         return self.path / RECIPE_FILE
 
     @property
     def environment(self) -> Path:
-        """What the run ran on."""
+        """Return the path of the description of the environment."""
         return self.path / ENVIRONMENT_FILE
 
     @property
     def metrics(self) -> Path:
-        """One line per logged step."""
+        """Return the path of the metrics, which have one line per logged step."""
         return self.path / "metrics.jsonl"
 
     @property
     def rollouts(self) -> Path:
-        """One parquet file per step."""
+        """Return the folder of the rollouts, which has one parquet file per step."""
         return self.path / "rollouts"
 
     @property
     def checkpoints(self) -> Path:
-        """One folder per checkpoint."""
+        """Return the folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
-        """The trained model."""
+        """Return the folder of the trained model."""
         return self.path / "model"
 
     @property
     def readme(self) -> Path:
-        """What came out."""
+        """Return the path of the README with the results."""
         return self.path / "README.md"
 
     @property
     def report(self) -> Path:
-        """The page that `gdpo report` makes."""
+        """Return the path of the page that `gdpo report` writes."""
         return self.path / "report.html"
 
     @property
     def curves(self) -> Path:
-        """The rewards over the steps, as a picture."""
+        """Return the path of the plot of the rewards over the steps."""
         return self.path / "curves.png"
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run, or anything else that must not be overwritten."""
+        """Return whether there is a run, or anything else that must not be overwritten."""
         path = self.path
         if not os.path.lexists(path):
             return False
@@ -108,28 +108,30 @@ class RunDirectory:
         return any(path.iterdir())
 
     def read_environment(self) -> dict[str, Any]:
-        """What `environment.json` holds.
+        """Return the content of `environment.json`.
 
         Raises:
-            DataError: It is missing or no JSON object.
+            DataError: If it is missing or not a JSON object.
         """
         try:
             facts = json.loads(self.environment.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{self.environment} cannot be read, so {self.path} is no run of gdpo: {error}"
+                f"{self.environment} cannot be read, so {self.path} is not a run of gdpo: {error}"
             ) from error
         if not isinstance(facts, dict):
-            raise DataError(f"{self.environment} is no JSON object: {self.path} is no run of gdpo")
+            raise DataError(
+                f"{self.environment} is not a JSON object, so {self.path} is not a run of gdpo"
+            )
         return cast("dict[str, Any]", facts)
 
     def read_ranges(self) -> dict[str, Range | None]:
-        """Return the declared range of each reward, in the recipe's order; None: it has none.
+        """Return the declared range of each reward, in the recipe's order. None: it has no range.
 
-        Empty where the run keeps none, as runs of earlier versions do.
+        The result is empty for runs of earlier versions, which did not store ranges.
 
         Raises:
-            DataError: See `read_environment`.
+            DataError: If `read_environment` raises it.
         """
         return described_ranges(self.read_environment().get("rewards"))
 
@@ -138,51 +140,50 @@ class RunDirectory:
         write_whole(self.environment, to_json(self.read_environment() | facts, indent=2))
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The newest complete checkpoint. Whether its files are whole is not looked at."""
+        """Return the newest complete checkpoint, without checking that its files are intact."""
         return next(iter(checkpoints(self.checkpoints)), None)
 
     def steps_saved(self) -> int:
-        """The steps that are in a checkpoint; of a finished run without one, all that it made."""
+        """Return the step of the newest checkpoint, or all steps of a finished run without one."""
         last = self.last_checkpoint()
         return last.step if last else int(self.read_environment().get("steps", 0))
 
     def steps_logged(self) -> int:
-        """The last step that `metrics.jsonl` has a line of."""
+        """Return the last step in `metrics.jsonl`; 0 if it has no line."""
         return max((int(row.get("step", 0)) for row in self.read_metrics()), default=0)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`. A line that was cut off by a crash is left out."""
+        """Return the rows of `metrics.jsonl`, without a line that a crash truncated."""
         if not self.metrics.exists():
             return []
         lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
         return [row for line in lines if (row := _parsed(line)) is not None]
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add one line; NaN and infinities become null."""
+        """Append one line. NaN and infinities become null."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(to_json(row) + "\n")
 
     def place_aside(self, now: str) -> Path:
-        """A folder that is not there yet, for what a resumption sets aside.
+        """Return a new folder name for files that are set aside when the run is resumed.
 
         Args:
-            now: The time, to the second, in ISO 8601.
+            now: The current time in ISO 8601, to the second.
         """
         place = self.path / f"dropped-{now[:19].replace(':', '-')}"
         return place.with_name(free_name(place)) if place.exists() else place
 
     def drop_after(self, step: int, aside: Path) -> bool:
-        """Set aside what belongs to later steps, which will be done again.
+        """Move the files of later steps away, because these steps will be repeated.
 
-        Metrics, rollouts and complete checkpoints are moved. What a killed process left half
-        written is removed.
+        Moves metrics, rollouts and complete checkpoints. Deletes incomplete checkpoints.
 
         Args:
-            step: The last one that stays.
-            aside: Folder that is made for what is moved, if there is anything.
+            step: The last step to keep.
+            aside: Folder to move files to. It is created if there is a file to move.
 
         Returns:
-            Whether there was.
+            Whether anything was moved.
         """
         rows = self.read_metrics()
         kept = [row for row in rows if row.get("step", 0) <= step]
@@ -209,7 +210,7 @@ class RunDirectory:
         return [f for f in files if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step]
 
     def _checkpoints_after(self, step: int) -> list[Path]:
-        """The complete ones, and those that may be; what was only begun is removed."""
+        """Return later checkpoints that are or may be complete, and delete incomplete ones."""
         found = unlisted(self.checkpoints)
         for folder in sorted(self.checkpoints.glob("checkpoint-*")):
             if is_complete(folder):
@@ -219,7 +220,7 @@ class RunDirectory:
         return found
 
     def tidy(self) -> None:
-        """Remove what a process left that was killed while it wrote. The run must be locked."""
+        """Remove the remains of a process killed while writing. The run must be locked."""
         for pattern in _LEFT_OVERS:
             for path in self.path.glob(pattern):
                 _remove(path)
@@ -227,11 +228,10 @@ class RunDirectory:
 
 
 def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
-    """Make the directory of a new run, whole or not at all.
+    """Create the directory of a new run, completely or not at all.
 
     Raises:
-        ConfigError: There is a run of this name, or anything else in its place, or the folder of
-            the runs cannot be written to.
+        ConfigError: If the path exists, or the folder of the runs cannot be written to.
     """
     run = RunDirectory(recipe.run_dir)
     refuse_existing(run, recipe)
@@ -239,7 +239,7 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
         _create(run, recipe, environment)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{recipe.place('runs_dir')}: the run directory {run.path} cannot be made: {error}. "
+            f"{recipe.place('runs_dir')}: the run directory {run.path} cannot be created: {error}. "
             f"{_ELSEWHERE}"
         ) from error
     return run
@@ -261,11 +261,11 @@ def _create(run: RunDirectory, recipe: Recipe, environment: Mapping[str, Any]) -
 
 
 def refuse_runs_dir(recipe: Recipe) -> None:
-    """Raise a ConfigError if no run can be made in the recipe's `runs_dir`. Nothing is made."""
+    """Raise a ConfigError if no run can be created in the recipe's `runs_dir`."""
     folder = recipe.run_dir.parent.absolute()
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if there.is_symlink() and not os.path.exists(there):  # noqa: PTH110 (never raises)
-        wrong = f"{there} is a link to nothing"
+        wrong = f"{there} is a broken link"
     elif not os.path.isdir(there):  # noqa: PTH112 (never raises)
         wrong = f"{there} is a file"
     elif not os.access(there, os.W_OK | os.X_OK):
@@ -273,24 +273,25 @@ def refuse_runs_dir(recipe: Recipe) -> None:
     else:
         return
     raise ConfigError(
-        f"{recipe.place('runs_dir')}: no run can be made in runs_dir {recipe.runs_dir!r}: {wrong}. "
+        f"{recipe.place('runs_dir')}: no run can be created in runs_dir {recipe.runs_dir!r}: "
+        f"{wrong}. "
         f"{_ELSEWHERE}"
     )
 
 
 def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
-    """Raise a ConfigError if the place of a new run is taken, or is none."""
+    """Raise a ConfigError if the path of a new run exists or cannot be created."""
     if not run.exists:
         refuse_runs_dir(recipe)
         return
-    other = f"give this one another name: --set name={free_name(run.path)}"
+    other = f"give the new run another name: --set name={free_name(run.path)}"
     if not run.environment.exists():
         raise ConfigError(
-            f"{run.path} exists and is no run of gdpo; nothing in it is overwritten: {other}"
+            f"{run.path} exists and is not a run of gdpo. Nothing in it is overwritten: {other}"
         )
     raise ConfigError(
-        f"{run.path} already holds a run ({recipe.place('name')}); it is never overwritten. "
-        f"Continue it with --resume, or {other}"
+        f"{run.path} already contains a run ({recipe.place('name')}), which is never overwritten. "
+        f"Resume it with --resume, or {other}"
     )
 
 
@@ -307,7 +308,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _remove_half_made(run: Path) -> None:
-    """Remove folders that were to become this run, of processes that were killed meanwhile."""
+    """Remove temporary folders of this run from processes that were killed while creating it."""
     made = re.compile(re.escape(f".{run.name}.") + r"[a-z0-9_]{8}")
     for path in run.parent.iterdir():
         if made.fullmatch(path.name):
@@ -322,7 +323,7 @@ def _remove(path: Path) -> None:
 
 
 def free_name(path: Path) -> str:
-    """A name that no run beside this one has."""
+    """Return a name like this one that does not exist in the same folder."""
     number = 2
     while path.with_name(f"{path.name}-{number}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""What a run ran on: enough to run it again, and to explain a difference."""
+"""Describes what a run ran on, to repeat the run or to explain a difference."""
 
 import platform
 import shlex
@@ -27,11 +27,11 @@ _PACKAGES = (
 
 
 def describe_environment(processes: int, seed: int) -> dict[str, Any]:
-    """Versions, machine, device, seed, command and commit. What is not there is left out, or null.
+    """Return versions, machine, device, seed, command and commit. Missing packages are left out.
 
     Args:
-        processes: How many processes train together.
-        seed: The trainer's seed.
+        processes: Number of training processes.
+        seed: Seed of the trainer.
     """
     return {
         "started": now(),
@@ -48,7 +48,7 @@ def describe_environment(processes: int, seed: int) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, to the second, in UTC."""
+    """Return the current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -75,16 +75,16 @@ def _device() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of the working directory; None outside a repository."""
-    commit, changes = _git_says("rev-parse", "HEAD"), _git_says("status", "--porcelain")
+    """Return the commit of the working directory. None: it is not in a repository."""
+    commit, changes = _git_output("rev-parse", "HEAD"), _git_output("status", "--porcelain")
     return None if commit is None else {"commit": commit, "changed": bool(changes)}
 
 
-def _git_says(*arguments: str) -> str | None:
+def _git_output(*arguments: str) -> str | None:
     try:
-        answer = subprocess.run(
+        done = subprocess.run(
             ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
+    return done.stdout.strip()

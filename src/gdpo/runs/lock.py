@@ -1,4 +1,4 @@
-"""One process trains a run: a lock that lasts as long as the process, whatever becomes of it."""
+"""Locks a folder for one process. The lock ends with the process, even if it is killed."""
 
 import fcntl
 from collections.abc import Generator, Sequence
@@ -17,15 +17,15 @@ _held: dict[Path, IO[bytes]] = {}
 def alone(
     folder: Path, *, doing: str = "trains in", left_overs: Sequence[str] = ()
 ) -> Generator[None]:
-    """Keep other processes out of a folder, and remove what a killed one half wrote.
+    """Lock a folder while the context lasts, and remove the remains of a killed process.
 
     Args:
-        folder: Made where it is missing.
-        doing: What another process does there, as a message has it.
-        left_overs: Patterns of what a process leaves that is killed while it writes.
+        folder: Folder to lock. It is created if it does not exist.
+        doing: What a process does in the folder, for the message: "trains in".
+        left_overs: Patterns of files that may remain if a process is killed while it writes.
 
     Raises:
-        ConfigError: Another process is there, or the folder cannot be written to.
+        ConfigError: If another process has the lock, or the folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,10 +41,10 @@ def alone(
 
 
 def lock(folder: Path, *, doing: str = "trains in") -> None:
-    """Keep other processes from training what lies in a folder, until `unlock`.
+    """Lock a folder for this process until `unlock`.
 
     Raises:
-        ConfigError: Another process does, or the folder cannot be written to.
+        ConfigError: If another process has the lock, or the folder cannot be written to.
     """
     path = folder.absolute()
     try:
@@ -56,36 +56,36 @@ def lock(folder: Path, *, doing: str = "trains in") -> None:
     except OSError as error:
         file.close()
         raise ConfigError(
-            f"another process {doing} {folder} at this moment: wait for it, or stop it first"
+            f"another process {doing} {folder} at the moment. Wait until it ends, or stop it"
         ) from error
     _held[path] = file
 
 
 def _unwritable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"{folder} cannot be written to: {error.strerror}. Make it writable, or name another "
-        "folder, or a copy"
+        f"{folder} cannot be written to: {error.strerror}. Make it writable, or use another folder "
+        "or a copy"
     )
 
 
 def lock_descriptor(folder: Path) -> int:
-    """Of the lock that this process has: a process that inherits it holds the lock as well."""
+    """Return the descriptor of this process's lock. A process that inherits it shares it."""
     return _held[folder.absolute()].fileno()
 
 
 def unlock(folder: Path) -> None:
-    """Let others in again; nothing where this process has no lock."""
+    """Release the lock of a folder, if this process has it."""
     if (file := _held.pop(folder.absolute(), None)) is not None:
         file.close()
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process, this one included, trains what lies in a folder."""
+    """Return whether any process, including this one, has locked a folder."""
     return folder.absolute() in _held or is_held(folder / _FILE)
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds the lock of a file."""
+    """Return whether any process has locked a file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What may be continued: the same recipe on the same data, with as many processes."""
+"""Decides whether a run can be resumed: same recipe, same data, same number of processes."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,44 +19,47 @@ MAY_CHANGE = (
     "name",
     "runs_dir",
 )
-"""What may differ when a run is resumed: its length, how often it is saved, and where it lies.
+"""Keys that may differ when a run is resumed: its length, how often it is saved, and its location.
 
-A learning rate that falls towards the end of the run (TRL's default) is stretched over the new
-length from there on, so a lengthened run is not the same as one that was as long from the start.
+A learning rate that decays towards the end of the run (TRL's default) is recomputed for the new
+length, so a lengthened run differs from one that had this length from the start.
 """
 
 _MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
-    "engine": ("engine", "Go on with the engine that it was started with"),
-    "processes": ("processes", "Start it with as many processes as before"),
-    "rows": ("rows of data", "Give it the data that it was started with"),
+    "engine": ("engine", "Resume it with the same engine"),
+    "processes": ("processes", "Resume it with the same number of processes"),
+    "rows": ("rows of data", "Resume it with the data that it was started with"),
     "data_digest": (
         "a digest of its data",
-        "As many rows, but others, or in another order: give it the data that it was started with",
+        "The number of rows is the same, but their content or order differs. Resume it with "
+        "the data "
+        "that it was started with",
     ),
-    "seed": ("seed", "Give it the seed that it was started with"),
+    "seed": ("seed", "Resume it with the same seed"),
 }
-"""Facts of the environment that must not change: what each is called, and what to do."""
+"""Facts of the environment that must not change: the name of each, and what to do."""
 
 _MAY_MATTER = ("gdpo", "torch", "trl", "transformers")
-"""Packages whose version may decide what comes out."""
+"""Packages whose version can change the results."""
 
 
 def resume_command(run: RunDirectory) -> str:
-    """What continues a run, from whatever folder it is typed in."""
+    """Return the command that resumes a run from any folder."""
     return f"gdpo train {shlex.quote(str(run.path.absolute()))} --resume"
 
 
 def find_run(recipe: Recipe) -> RunDirectory:
-    """The directory of the run that this recipe may continue. Nothing is changed in it.
+    """Return the directory of the run that this recipe can resume, without changing it.
 
     Raises:
-        ConfigError: There is no such run, or it was started with another recipe.
+        ConfigError: If there is no such run, or it was started with another recipe.
     """
     run = RunDirectory(recipe.run_dir)
     if not run.exists:
         raise ConfigError(
-            f"there is no run {run.path} to resume ({recipe.place('name')}); leave out --resume to "
-            "start it"
+            f"there is no run {run.path} to resume ({recipe.place('name')}). To start it, "
+            "leave out "
+            "--resume"
         )
     run.read_environment()
     changed = {
@@ -67,15 +70,17 @@ def find_run(recipe: Recipe) -> RunDirectory:
     if changed:
         shown = "\n".join(f"  {key}: {old!r} → {new!r}" for key, (old, new) in changed.items())
         raise ConfigError(
-            f"{run.path} was started with another recipe, so it cannot be resumed with this one:\n"
-            f"{shown}\nResume it with its own: {resume_command(run)}; or start a new run "
-            "with --set name=..."
+            f"{run.path} was started with another recipe, so it cannot be resumed with this "
+            "one. What "
+            f"changed:\n{shown}\nResume it with its own recipe: {resume_command(run)}\nOr "
+            "start a new "
+            "run: --set name=... without --resume"
         )
     return run
 
 
 def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where a run was started in a way that would now make other batches.
+    """Raise a ConfigError if the environment has changed so that the batches would differ.
 
     Args:
         run: The run to resume.
@@ -85,41 +90,44 @@ def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> N
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
         if key in before and before[key] != facts[key]:
             raise ConfigError(
-                f"{run.path} was started with {name} = {before[key]}, now it is {facts[key]}: its "
-                f"steps would differ. {remedy} ({before.get('command')})"
+                f"{run.path} was started with {name} = {before[key]}, but now it is "
+                f"{facts[key]}, so its "
+                f"steps would differ. {remedy}. It was started with: {before.get('command')}"
             )
 
 
 def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None:
-    """Raise a ConfigError where steps were logged that no whole checkpoint can be gone on from.
+    """Raise a ConfigError if a run has logged steps but has no intact checkpoint.
 
     Args:
-        run: The run to resume, without a whole checkpoint.
-        damaged: A sentence for each damaged one.
+        run: The run to resume, which has no intact checkpoint.
+        damaged: A sentence on each damaged checkpoint.
     """
     logged, facts = run.steps_logged(), run.read_environment()
     if not logged and not damaged and "finished" not in facts:
         return
-    why = "; ".join(damaged) or f"{run.checkpoints} has no complete one"
+    why = "; ".join(damaged) or f"{run.checkpoints} has no complete checkpoint"
     done = (
         f"is finished after {facts.get('steps', logged):,} steps"
         if "finished" in facts
         else (f"has logged {logged:,} steps")
     )
     raise ConfigError(
-        f"{run.path} {done}, and there is no whole checkpoint to go on from: {why}. Nothing was "
-        "changed. Give the same command\n- with --from-scratch: the run begins again with its "
-        f"first step, and what it has moves to {run.path}/dropped-<time>\n- or with --set "
-        f"name={free_name(run.path)} and without --resume: another run begins"
+        f"{run.path} {done}, but has no intact checkpoint to resume from: {why}. Nothing was "
+        "changed. Rerun the same command in one of these ways:\n- add --from-scratch: the "
+        "run starts "
+        f"over at its first step, and its files move to {run.path}/dropped-<time>\n- replace "
+        "--resume "
+        f"with --set name={free_name(run.path)}: a new run starts"
     )
 
 
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What to say of packages that are others now than when the run was last trained; None: none.
+    """Return a note on packages whose version has changed since the last training. None: no change.
 
     Args:
-        before: What `environment.json` holds.
-        now: The environment now.
+        before: Content of `environment.json`.
+        now: The current environment.
     """
     last = [before, *before.get("resumed", [])][-1]
     old, new = (
@@ -131,17 +139,18 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
         if old.get(name) is not None and old[name] != new.get(name)
     ]
     return (
-        f"resumed with {', '.join(changed)}: numbers may differ from here on" if changed else None
+        f"resumed with {', '.join(changed)}: results may differ from here on" if changed else None
     )
 
 
 def missing_records(run: RunDirectory, start: Checkpoint) -> list[str]:
-    """What to say of a record that is gone from a run: training goes on without it."""
+    """Return notes on missing records of a run. Training continues without them."""
     notes: list[str] = []
     if not run.steps_logged():
         notes.append(
-            f"{run.metrics} has no line of the first {start.step:,} steps: curves, README and "
-            "report begin after them"
+            f"{run.metrics} has no metrics of the first {start.step:,} steps, so the curves, "
+            "README and "
+            "report start after them"
         )
     if not any(run.rollouts.glob("step_*.parquet")):
         notes.append(f"{run.rollouts} has no rollouts of the first {start.step:,} steps")

@@ -1,4 +1,4 @@
-"""What came out of a run: each reward at its start and end, as a table and a README."""
+"""Summarizes a run: each reward at its start and end, as a table and a README."""
 
 import math
 import re
@@ -18,32 +18,32 @@ from gdpo.recipes.yaml import dump_yaml
 from gdpo.rewards import Reward
 
 _SHARE = 0.1
-"""Share of the measured steps that count as the start, and as the end."""
+"""Share of the measured steps that count as the start, and also as the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardChange:
-    """One reward over a run."""
+    """Stores the mean of one reward at the start and at the end of a run."""
 
     name: str
     weight: float
     low: float
     high: float
     start: float | None
-    """Mean over the first tenth of the steps that have it; None where it was never measured."""
+    """Mean over the first tenth of the steps that have the reward. None: no step has it."""
     end: float | None
-    """Mean over the last tenth."""
+    """Mean over the last tenth of the steps that have the reward. None: no step has it."""
 
     @property
     def change(self) -> float | None:
-        """How far it moved, in its own unit."""
+        """Return end minus start, in the reward's own unit. None: no step has the reward."""
         return None if self.start is None or self.end is None else self.end - self.start
 
 
 def reward_changes(
     rows: Sequence[Mapping[str, Any]], rewards: Sequence[Reward], weights: Sequence[float]
 ) -> tuple[RewardChange, ...]:
-    """How each reward moved, from the lines of `metrics.jsonl`."""
+    """Return the start and end of each reward from the rows of `metrics.jsonl`."""
     steps = [row for row in rows if "loss" in row]
     return tuple(
         _reward_change(steps, reward, weight)
@@ -54,7 +54,7 @@ def reward_changes(
 def _reward_change(
     steps: Sequence[Mapping[str, Any]], reward: Reward, weight: float
 ) -> RewardChange:
-    # Steps that learn from an earlier step's generation have no means of their own.
+    # A step that reuses the generation of an earlier step has no means.
     means = [m for row in steps if (m := number(row, f"rewards/{reward.name}/mean")) is not None]
     tenth = max(1, round(_SHARE * len(means)))
     return RewardChange(
@@ -68,8 +68,10 @@ def _reward_change(
 
 
 def summary_table(changes: Sequence[RewardChange]) -> Table:
-    """The changes for a terminal."""
-    table = Table(title="mean reward, first and last tenth of the steps", title_justify="left")
+    """Return the table that is printed at the end of a training."""
+    table = Table(
+        title="mean reward over the first and the last tenth of the steps", title_justify="left"
+    )
     for heading in ("reward", "range", "weight", "start", "end", "change"):
         table.add_column(heading, justify="left" if heading == "reward" else "right")
     for change in changes:
@@ -86,7 +88,7 @@ def readme(
     has_curves: bool,
     diagnosis: Diagnosis | None = None,
 ) -> str:
-    """The README of a finished run, in Markdown."""
+    """Return the README of a finished run, in Markdown."""
     packages = environment.get("packages") or {}
     engine = environment.get("engine", "trl")
     folder, verb = ("verl/", "launch verl") if engine == "verl" else ("", "train")
@@ -102,7 +104,7 @@ def readme(
     )
     rows = "\n".join(f"| {' | '.join(_cells(change))} |" for change in changes)
     picture = (
-        "\n![mean rewards and answer length over the steps](curves.png)\n" if has_curves else ""
+        "\n![mean rewards and response length over the steps](curves.png)\n" if has_curves else ""
     )
     return f"""{front_matter(recipe, recipe.data.sources, engine=engine)}# {recipe.name}
 
@@ -115,7 +117,7 @@ Mean reward over the first and the last tenth of the steps:
 |---|---|---|---|---|---|
 {rows}
 {picture}{_diagnosis_section(diagnosis)}
-One run with one seed ({environment.get("seed")}): it shows what happened here, not which method is
+This is one run with one seed ({environment.get("seed")}), so it does not show which estimator is
 better.
 
 - gdpo {environment.get("gdpo")}, {versions}, Python {environment.get("python")}{commit}
@@ -123,9 +125,8 @@ better.
   started {environment.get("started")}, finished {environment.get("finished", "?")}; recipe digest
   {recipe.digest}
 - `model/` is the trained model: `AutoModelForCausalLM.from_pretrained("{recipe.run_dir}/model")`
-- `{folder}metrics.jsonl` has a line per step, `{folder}rollouts/` what was sampled and how it was
-  rewarded
-- again: `gdpo {verb} {recipe.run_dir} --set name=...`
+- `{folder}metrics.jsonl` has a line per step, `{folder}rollouts/` the completions and rewards
+- repeat the run: `gdpo {verb} {recipe.run_dir} --set name=...`
 
 ## Recipe
 
@@ -139,7 +140,7 @@ def _diagnosis_section(diagnosis: Diagnosis | None) -> str:
     if diagnosis is None:
         return ""
     return f"""
-What the rewards did in the last steps, all together:
+Diagnosis of the last steps together:
 
 ```
 {diagnosis.summary()}
@@ -163,7 +164,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
-    """A finite figure of a metrics row, or None."""
+    """Return a metric if it is a finite number, else None."""
     value = row.get(key)
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
@@ -171,7 +172,7 @@ def number(row: Mapping[str, Any], key: str) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Format seconds for people.
 
     >>> [duration(s) for s in (9, 95, 4000)]
     ['9 s', '1:35 min', '1:06 h']
@@ -185,28 +186,28 @@ def duration(seconds: float) -> str:
 
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's, which people with any colour vision can tell apart."""
+"""Colours of Okabe and Ito, which people with any colour vision can distinguish."""
 
 
 _LENGTH_COLOUR = "#555555"
 
 
 _LENGTHS = {
-    "completions/mean_length": "answer length",
-    "completions/max_length": "longest answer of a step",
+    "completions/mean_length": "response length",
+    "completions/max_length": "longest response of a step",
 }
-"""Metrics, and the titles of their panels."""
+"""Titles of the panels by metric."""
 
 
 def draw_curves(
     path: Path, title: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[RewardChange]
 ) -> None:
-    """Draw one panel per reward, one for the mean length of the answers, and one for the longest.
+    """Draw a panel per reward, one for the mean response length and one for the longest response.
 
-    Thin: each step. Thick: their running mean.
+    Thin lines show each step, thick lines the running mean.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: If matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -244,7 +245,7 @@ def _panel(axis: Any, rows: Sequence[Mapping[str, Any]], key: str, colour: str) 
 
 
 def _widen_if_flat(axis: Any) -> None:
-    """A line that does not move is drawn in the middle, not blown up to its rounding errors."""
+    """Widen the y axis of a constant line, so that rounding errors are not magnified."""
     low, high = axis.get_ylim()
     middle, least = (low + high) / 2, 0.05 * max(1.0, abs(low + high) / 2)
     if high - low < least:
@@ -252,7 +253,7 @@ def _widen_if_flat(axis: Any) -> None:
 
 
 def _running_mean(values: Sequence[float]) -> list[float]:
-    """Mean over a tenth of the run around each step, fewer at the ends."""
+    """Return the mean over a window of a tenth of the run around each step, shorter at the ends."""
     half = max(1, len(values) // 20)
     windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
     return [sum(window) / len(window) for window in windows]
@@ -268,12 +269,12 @@ _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl") -> str:
-    """What the Hub can look up: the base model and data sets that lie there, and tags.
+    """Return the metadata of a model card: base model and datasets on the Hub, and tags.
 
     Args:
-        recipe: Of the run.
-        sources: Files and data sets that it was trained on.
-        engine: What trained it: trl or verl.
+        recipe: The recipe of the run.
+        sources: Files and datasets of the training data.
+        engine: The engine that trained it: "trl" or "verl".
     """
     base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.model
     data = [source for source in sources if _is_on_hub(source)]
@@ -283,13 +284,13 @@ def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl")
         "pipeline_tag": "text-generation",
         **({"base_model": base} if _is_on_hub(base) else {}),
         **({"datasets": data} if data else {}),
-        # Not a user's module:attribute.
+        # A user's module:attribute is not a tag.
         "tags": [tag for tag in dict.fromkeys(tags) if ":" not in tag],
     }
     return f"---\n{dump_yaml(facts).strip()}\n---\n\n"
 
 
 def _is_on_hub(name: str) -> bool:
-    """Whether a name can be one on the Hub, and is not that of something here."""
+    """Return whether a name can be a Hub name and is not a local path."""
     named = _ON_HUB.fullmatch(name) is not None and not _FILE.search(name)
     return named and not Path(name).exists()

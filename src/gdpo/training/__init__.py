@@ -1,4 +1,4 @@
-"""Training: a recipe becomes a run directory, through checks, TRL's trainer and interruptions."""
+"""Checks a recipe, trains it with TRL into a run directory, and resumes interrupted runs."""
 
 from gdpo.training.preflight import check
 from gdpo.training.run import train

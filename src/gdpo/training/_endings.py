@@ -1,4 +1,4 @@
-"""How a training ends before its last step: saved as far as it is, and told in words."""
+"""Ends a training before its last step: saves the last finished step and explains the error."""
 
 import logging
 import shutil
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OF_PEERS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
-"""What the errors say that a process gets when another one of the same training has ended."""
+_PEER_ERRORS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
+"""Texts in the errors that a process gets when another process of its training has ended."""
 
 
 def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
-    """Save what the last finished step left, of a training that was asked to stop."""
+    """Save the last finished step of a training that was asked to stop."""
     try:
         loop.save_finished_step(trainer)
     except KeyboardInterrupt as error:
         raise stopped_again(loop, trainer) from error
-    except Exception as error:  # noqa: BLE001 (raised again in words)
+    except Exception as error:  # noqa: BLE001 (raised again with an explanation)
         _raise_in_words(loop, trainer, start, error)
 
 
 def failed(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
 ) -> None:
-    """Save what the last finished step left, and raise what ended the training.
+    """Save the last finished step, and raise the error that ended the training.
 
     Raises:
-        GdpoError: In words, where it is known what it means.
-        Exception: The error itself elsewhere.
+        GdpoError: If the cause is known; the message explains it.
+        Exception: The original error otherwise.
     """
     may_save = trainer.finished is not None
     try:
         loop.save_finished_step(trainer)
-    except Exception:  # what ended the training is what is told
-        logger.warning("what the last finished step left could not be saved", exc_info=True)
-    if may_save and loop.stop.requested:  # errors of processes that end one by one mean nothing
+    except Exception:  # report the error that ended the training instead
+        logger.warning("the last finished step could not be saved", exc_info=True)
+    if may_save and loop.stop.requested:  # these errors come from processes that end one by one
         return
     _raise_in_words(loop, trainer, start, error)
 
@@ -54,31 +54,31 @@ def _raise_in_words(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
 ) -> None:
     run = loop.run
-    # torch and safetensors hide a full disk in texts of their own.
+    # torch and safetensors report a full disk in errors of other types.
     no_room = has_no_room(run.path, loop.checkpoint_bytes)
     no_room = _remove_half_written(loop, trainer) and no_room
     if is_full(error) or no_room:
         raise disk_full(run, loop.checkpoint_bytes) from error
     if start is not None and isinstance(error, UnpicklingError):
         raise DataError(
-            f"{start.path} cannot be loaded: a file in it holds objects that would run code, "
-            "and no checkpoint of gdpo's does. None was run, and nothing was trained. Move the "
-            "folder away, and --resume goes on from the checkpoint before it"
+            f"{start.path} cannot be loaded: a file in it contains objects that run code when they "
+            "are loaded, which gdpo never writes. No code was run, and nothing was trained. Move "
+            "the folder away; --resume then uses the checkpoint before it"
         ) from error
-    if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _OF_PEERS):
+    if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _PEER_ERRORS):
         raise GdpoError(f"another process of this training has ended. {safe_step(run)}") from error
     logger.error("the training ended with an error. %s", safe_step(run))
     raise error
 
 
 def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
-    """Return what a full disk raises: it names the step that is safe."""
-    takes = f"; a checkpoint takes about {megabytes(checkpoint)}" if checkpoint else ""
-    return GdpoError(f"the disk of {run.path} is full{takes}. Make room. {safe_step(run)}")
+    """Return the error for a full disk. Its message names the step that is saved."""
+    takes = f", and a checkpoint takes about {megabytes(checkpoint)}" if checkpoint else ""
+    return GdpoError(f"the disk of {run.path} is full{takes}. Free some space. {safe_step(run)}")
 
 
 def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
-    """Remove checkpoints that were begun and not completed; whether there were any."""
+    """Remove incomplete checkpoints, and return whether there were any."""
     if not trainer.args.should_save:
         return False
     begun = [f for f in loop.run.checkpoints.glob("checkpoint-*") if not is_complete(f)]
@@ -88,13 +88,13 @@ def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
 
 
 def safe_step(run: RunDirectory) -> str:
-    """Say which step a run goes on from, and how."""
+    """Return a sentence that names the saved step and the command to resume."""
     last = run.last_checkpoint()
-    what = f"Step {last.step:,} is safe" if last else "No step was saved yet"
-    return f"{what}. Continue with: {resume_command(run)}"
+    what = f"Step {last.step:,} is saved" if last else "No step was saved yet"
+    return f"{what}. Resume with: {resume_command(run)}"
 
 
 def stopped_again(loop: Loop, trainer: "ResumableTrainer") -> KeyboardInterrupt:
-    """Return what a second Ctrl-C raises, and remove what is half written."""
+    """Remove incomplete checkpoints, and return the exception for a second Ctrl-C."""
     _remove_half_written(loop, trainer)
     return KeyboardInterrupt(f"stopped without saving. {safe_step(loop.run)}")

@@ -1,4 +1,4 @@
-"""Signals that ask a training to stop, and where it may be given up for them."""
+"""Handles the signals that stop a training, and marks where the current work may be dropped."""
 
 import os
 import signal
@@ -15,41 +15,41 @@ from gdpo.recipes.batches import processes
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SAME_PRESS_S = 1.0
-"""A launcher passes on the Ctrl-C that the terminal has sent already: what follows sooner is the
-same one."""
+"""Seconds within which a second signal counts as the same Ctrl-C: the terminal sends it, and the
+launcher forwards it."""
 
 
 class Stopped(KeyboardInterrupt):
-    """What runs was given up because a stop was asked for."""
+    """Raised to drop the work in progress because a stop was requested."""
 
 
 @dataclass(slots=True)
 class StopRequest:
-    """Whether a stop was asked for, and whether what runs now may be given up for it.
+    """Stores whether a stop was requested, and whether the work in progress may be dropped for it.
 
-    A signal raises `Stopped` where it may. An exception out of a signal can get lost (in a
-    `__del__`, or in a bare `except` of a user's reward), so the request is asked for again wherever
-    a part of the work ends.
+    A signal raises `Stopped` where work may be dropped. An exception from a signal handler can get
+    lost (in a `__del__`, or in a bare `except` of a user's reward), so the request is checked again
+    wherever a part of the work ends.
     """
 
     requested: bool = False
     begun: bool = False
-    """Whether there is a run directory; before, a signal is left to the handler that was there."""
+    """Whether the run directory exists. Before that, a signal goes to the previous handler."""
     may_give_up: bool = True
     peers: Sequence[int] = field(default=())
-    """Other processes of this training on this machine, which are told."""
-    told: Callable[[], None] = lambda: None
-    """Says that the request was heard. It runs inside a signal handler, so it takes no lock."""
+    """Ids of the other processes of this training on this machine, which get a SIGTERM."""
+    announce: Callable[[], None] = lambda: None
+    """Shows that the stop was requested. It runs inside a signal handler, so it takes no lock."""
     since: float = 0.0
-    """When the first signal came, in seconds of the monotonic clock."""
+    """Time of the first signal, in seconds of the monotonic clock."""
 
     def allow(self) -> None:
-        """From here on what runs may be given up."""
+        """Allow a stop to drop the work in progress from here on."""
         self.may_give_up = True
         self._check()
 
     def forbid(self) -> None:
-        """From here on what runs is finished first."""
+        """Finish the work in progress before a stop, from here on."""
         self._check()
         self.may_give_up = False
 
@@ -58,23 +58,23 @@ class StopRequest:
             self.may_give_up = False
             raise Stopped
 
-    def heard(self, number: int, now: float) -> None:
-        """Take in a signal.
+    def receive(self, number: int, now: float) -> None:
+        """Handle a signal.
 
         Args:
             number: SIGINT or SIGTERM.
             now: Seconds of the monotonic clock.
 
         Raises:
-            Stopped: What runs may be given up.
-            KeyboardInterrupt: It is a second SIGINT.
+            Stopped: If the work in progress may be dropped.
+            KeyboardInterrupt: If this is a second SIGINT.
         """
         if not self.requested:
             self.requested, self.since = True, now
             for peer in self.peers:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(peer, signal.SIGTERM)
-            self.told()
+            self.announce()
             self._check()
         elif number == signal.SIGINT and now - self.since >= _SAME_PRESS_S:
             raise KeyboardInterrupt
@@ -82,18 +82,18 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal(request: StopRequest) -> Generator[None]:
-    """Make a request of SIGINT and SIGTERM while the context lasts.
+    """Turn SIGINT and SIGTERM into a stop request while the context lasts.
 
-    SIGTERM counts because launchers and cluster managers send it before they kill. A signal that is
-    ignored stays ignored, but SIGTERM. Outside the main thread signals cannot be caught, so there
-    the request is never set.
+    SIGTERM is handled because launchers and cluster managers send it before they kill a process. An
+    ignored SIGINT stays ignored. Signals can be handled only in the main thread, so the request is
+    never set in another thread.
 
-    A launcher sends SIGTERM to all processes as soon as one has ended. So where one of several
-    processes ends before its last step, SIGTERM stays ignored after the context: the main process
-    has yet to say what it saved, and the launcher kills what does not end.
+    A launcher sends SIGTERM to all processes as soon as one of them has ended. If one of several
+    processes ends before its last step, SIGTERM therefore stays ignored after the context, so that
+    the main process can still report what it saved. The launcher kills processes that do not end.
 
     Args:
-        request: Hears the signals.
+        request: Receives the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -101,7 +101,7 @@ def stop_on_signal(request: StopRequest) -> Generator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if request.begun:
-            request.heard(number, time.monotonic())
+            request.receive(number, time.monotonic())
             return
         request.requested = True
         earlier = before[signal.Signals(number)]
@@ -130,18 +130,18 @@ _POLL_S = 1.0
 
 
 _INIT = 1
-"""The process that takes over those whose parent has died."""
+"""Process id of the new parent of processes whose parent has died."""
 
 
-_GONE = "the launcher of this training was killed before its processes had found each other"
+_GONE = "the launcher was killed before the training processes had connected. Start it again"
 
 
 @contextmanager
 def ending_with_the_launcher() -> Generator[None]:
-    """End this process where the launcher is killed within the block.
+    """Exit this process if the launcher is killed within the block.
 
-    Processes that train together find each other through their launcher. Where it is dead torch
-    waits for it for minutes, and hears no signal meanwhile.
+    Training processes connect through their launcher. If it is dead, torch waits for it for minutes
+    and handles no signal in that time.
     """
     if processes() == 1:
         yield
@@ -151,7 +151,7 @@ def ending_with_the_launcher() -> Generator[None]:
     def watch() -> None:
         while not found.wait(_POLL_S):
             parent = os.getppid()
-            if parent != launcher or (parent == _INIT and not _answers()):
+            if parent != launcher or (parent == _INIT and not _responds()):
                 os.write(2, f"\ngdpo: {_GONE}\n".encode())
                 os._exit(1)
 
@@ -162,8 +162,8 @@ def ending_with_the_launcher() -> Generator[None]:
         found.set()
 
 
-def _answers() -> bool:
-    """Whether the launcher can be reached; a launcher may be process 1 of a container."""
+def _responds() -> bool:
+    """Return whether the launcher can be reached. In a container, the launcher may be process 1."""
     address = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
     try:
         socket.create_connection(address, timeout=_POLL_S).close()

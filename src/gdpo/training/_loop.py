@@ -1,4 +1,4 @@
-"""What happens at every step of a training: its figures, the display, and a stop asked for."""
+"""Handles every step of a training: metrics, display, checkpoints and stop requests."""
 
 import copy
 import shutil
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Loop:
-    """Follows one training: what happens at its steps, and what is saved of them when."""
+    """Follows one training run: logs and shows its steps, and manages its checkpoints."""
 
     job: Job
     run: RunDirectory
@@ -33,20 +33,20 @@ class Loop:
     stop: StopRequest
     display: Display | None = None
     saved_at: float = field(default_factory=time.monotonic)
-    """When the newest checkpoint was written, or training began; seconds of a monotonic clock."""
+    """Time of the newest checkpoint or of the start, in seconds of the monotonic clock."""
 
     checkpoint_bytes: int = 0
-    """How much a checkpoint takes, about; 0: unknown."""
+    """Estimated size of a checkpoint in bytes. 0: unknown."""
 
     @property
     def others(self) -> Path:
-        """Folder where processes keep what the main one needs to save without them."""
+        """Return the folder where other processes keep the state that the main one saves."""
         return self.run.checkpoints / OTHERS
 
     def logged(self, step: int, logs: Mapping[str, Any], *, is_main_process: bool) -> None:
-        """Keep and show the figures of a step, or of an evaluation after it."""
-        self.stop.forbid()  # a line is written whole, and once
-        if not is_main_process or "train_runtime" in logs:  # the Trainer's farewell is no step
+        """Store and show the metrics of a step, or of an evaluation after it."""
+        self.stop.forbid()  # a line must be written completely, and once
+        if not is_main_process or "train_runtime" in logs:  # the Trainer's last log is not a step
             return
         row = {"step": step, **logs}
         self.run.append_metrics(row)
@@ -56,13 +56,13 @@ class Loop:
                 self.display.update()
 
     def scored(self, done: int, count: int) -> None:
-        """Show how far the scoring of a batch is that takes long."""
+        """Show the progress of scoring a batch."""
         self.view.scoring = f"scored {done:,} of {count:,}" if done < count else ""
 
     def due(self, now: float) -> tuple[bool, bool]:
-        """Whether all processes stop after this step, and whether it is saved because it is time.
+        """Return whether all processes stop now, and whether `save_minutes` have passed.
 
-        Every process must call it; they agree.
+        Every process must call it, and all get the same result.
 
         Args:
             now: Seconds of the monotonic clock.
@@ -77,17 +77,17 @@ class Loop:
         return any(stops), any(saves)
 
     def saved(self, folder: Path) -> None:
-        """Make a checkpoint that was written a complete one, and let older ones go."""
+        """Mark a written checkpoint as complete, then delete older ones."""
         config = self.job.config
         if not config.push_to_hub:
-            # TRL's draft of a model card; the run gets a README of its own.
+            # TRL writes a draft of a model card, but the run has its own README.
             (self.run.checkpoints / "README.md").unlink(missing_ok=True)
         complete(folder)
         best = best_checkpoint(folder) if config.load_best_model_at_end else None
         keep_newest(self.run.checkpoints, config.save_total_limit, [best])
 
     def save_finished_step(self, trainer: "ResumableTrainer") -> None:
-        """Save what the last finished step left, unless it is saved already or there is none."""
+        """Save the last finished step, unless it is already saved or no step is finished."""
         if trainer.finished is None or trainer.saves_together or not trainer.args.should_save:
             return
         folder = self.run.checkpoints / f"checkpoint-{trainer.finished.step}"
@@ -98,11 +98,11 @@ class Loop:
 
 
 def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
-    """The trainer of a job, with its model loaded.
+    """Return the trainer of a job, with its model loaded.
 
     Args:
-        loop: Gets to know every step.
-        start: What the training will be resumed from.
+        loop: Is called at every step.
+        start: The checkpoint to resume from. None: start at the first step.
     """
     from transformers import PrinterCallback, ProgressCallback
 
@@ -112,12 +112,12 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     epochs_done = start.step // job.batches.steps_per_epoch if start else 0
 
     class SameOrderTrainer(ResumableTrainer):
-        """Draws the same orders of the prompts after a resumption as without one."""
+        """Uses the same order of prompts in a resumed run as in an uninterrupted one."""
 
         def _get_train_sampler(self, dataset: Any = None) -> Any:
             sampler = super()._get_train_sampler(dataset)
             for _ in range(epochs_done):
-                next(iter(sampler))  # draws the order of a finished epoch
+                next(iter(sampler))  # advances the generator past a finished epoch
             return sampler
 
     config = copy.copy(job.config)
@@ -148,7 +148,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
 
 
 def _nothing() -> None:
-    """Where all processes save together, each finishes its step."""
+    """Do nothing: where all processes save together, each finishes its step first."""
 
 
 def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
@@ -179,11 +179,11 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
 
 
 def _dataset(problems: Sequence[Problem]) -> "Dataset":
-    """The problems as TRL takes them, without a detour through Arrow.
+    """Return the problems as a dataset for TRL, without converting them to Arrow.
 
-    Arrow gives every row of a column the same keys; references whose values are objects (the
-    arguments of a tool call) would come back with the keys of all other rows. So the dataset holds
-    row numbers, and gives out the problems.
+    Arrow gives every row of a column the same keys, so a reference whose values are objects (the
+    arguments of a tool call) would come back with the keys of all other rows. The dataset therefore
+    stores row numbers and looks up the problems.
     """
     from datasets import Dataset
 
@@ -198,7 +198,7 @@ def _dataset(problems: Sequence[Problem]) -> "Dataset":
 
 
 def peft_config(lora: LoraSettings | None) -> Any:
-    """What TRL takes as `peft_config`; None for None."""
+    """Return the `peft_config` for TRL. None: no LoRA."""
     if lora is None:
         return None
     from peft import LoraConfig

@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a bar and one line per reward, or lines of plain text."""
+"""Shows a training run: a bar and a line per reward on a terminal, else a text line per step."""
 
 import os
 import time
@@ -20,41 +20,40 @@ from gdpo.runs.summary import duration, number
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 24
 _RECENT = 20
-"""Steps that the remaining time is estimated from."""
+"""Number of latest steps that the remaining time is estimated from."""
 
-STOPPING = "stopping, and saving what is done; Ctrl-C again stops without saving"
+STOPPING = "stopping and saving the last finished step. Press Ctrl-C again to stop without saving"
 
 
 @dataclass(slots=True)
 class RunView:
-    """What is known of a running training, and shown."""
+    """Stores the state of a training run that the display shows."""
 
     name: str
     rewards: Sequence[tuple[str, float]]
-    """Name and weight of each."""
+    """Name and weight of each reward."""
     total_steps: int
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """The metrics so far, one per logged step."""
+    """Metrics so far, one row per logged step."""
     note: str = ""
     scoring: str = ""
-    """How far the scoring of a batch is; empty unless it takes long."""
+    """Progress of scoring a batch. Empty: scoring is quick or done."""
     started: float = field(default_factory=time.monotonic)
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Return the number of finished steps."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def newest(self, key: str) -> float | None:
-        """A figure of the latest step that has it; None where it could not be measured there.
+        """Return a metric of the latest step that has it. None: it could not be measured there.
 
-        Where one generation serves several steps, only the step that it was made for has the
-        figures of its rollouts.
+        If one generation serves several steps, only its first step has the metrics of the rollouts.
         """
         return next((number(row, key) for row in reversed(self.rows) if key in row), None)
 
     def seconds_left(self) -> float | None:
-        """From the duration of the latest steps; None before the first."""
+        """Return the remaining time, estimated from the latest steps. None: no step is finished."""
         times = [
             time for row in self.rows[-_RECENT:] if (time := number(row, "step_time")) is not None
         ]
@@ -63,27 +62,27 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """How a running training is shown."""
+    """Stores the two functions that update what the user sees."""
 
     update: Callable[[], None]
-    """Show the step that was added to the view."""
+    """Shows the step that was added to the view."""
     stopping: Callable[[], None]
-    """Say that a stop was asked for. Called inside a signal handler, so it takes no lock."""
+    """Shows that a stop was requested. It runs inside a signal handler, so it takes no lock."""
 
 
 def _nothing() -> None:
-    """Shows nothing."""
+    """Do nothing: there is no console."""
 
 
 @contextmanager
 def show(view: RunView, console: Console | None) -> Generator[Display]:
-    """Show a run while the context lasts, in the way that suits the console.
+    """Show a run while the context lasts.
 
-    A terminal gets a bar and a table that stay in place; a log or a pipe one line per step.
+    A terminal gets a bar and a table that stay in place. A log or a pipe gets one line per step.
 
     Args:
-        view: What is shown; whoever trains adds to it.
-        console: None: nothing is shown.
+        view: The state to show; the training loop adds rows to it.
+        console: Where to show it. None: nowhere.
     """
     if console is None:
         yield Display(_nothing, _nothing)
@@ -100,12 +99,12 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
 
 
 def _write_to_stderr(text: str) -> None:
-    """Past Python's streams, which may be in the middle of a line."""
+    """Write to file descriptor 2, because Python's stream may be in the middle of a line."""
     os.write(2, f"\n{text}\n".encode())
 
 
 def dashboard(view: RunView) -> RenderableType:
-    """The bar, one line per reward, and what else matters."""
+    """Return the bar, one line per reward, and the other metrics."""
     parts: list[RenderableType] = [_bar(view), _reward_table(view)]
     if view.rows:
         parts.append(Text(_rest(view), style="dim"))
@@ -117,11 +116,11 @@ def dashboard(view: RunView) -> RenderableType:
 
 
 def one_line(view: RunView) -> str:
-    """The newest step in one line."""
+    """Return the newest step as one line."""
     rewards = " | ".join(
         f"{name} {_figure(view.newest(f'rewards/{name}/mean'))} "
         f"± {_figure(view.newest(f'rewards/{name}/group_std'))} in groups, "
-        f"dead {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}"
+        f"zero variance in {_percent(view.newest(f'rewards/{name}/zero_variance_groups'))}"
         for name, _ in view.rewards
     )
     left = view.seconds_left()
@@ -132,7 +131,7 @@ def one_line(view: RunView) -> str:
 
 
 def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
-    """A line of blocks from the lowest to the highest of the values, the newest at the right.
+    """Return a line of blocks, from the lowest to the highest value, with the newest at the right.
 
     >>> trend([0, 1, 2, 3], width=4)
     '▁▃▆█'
@@ -183,8 +182,8 @@ def _reward_table(view: RunView) -> Table:
 
 def _rest(view: RunView) -> str:
     parts = [
-        f"{_figure(view.newest('completions/mean_length'), 0)} tokens per answer, "
-        f"{_percent(view.newest('completions/clipped_ratio'))} cut off",
+        f"{_figure(view.newest('completions/mean_length'), 0)} tokens per response, "
+        f"{_percent(view.newest('completions/clipped_ratio'))} truncated",
         f"gradient {_figure(view.newest('grad_norm'))}",
         f"learning rate {view.newest('learning_rate') or 0:.2g}",
         f"{_figure(view.newest('step_time'), 1)} s per step",

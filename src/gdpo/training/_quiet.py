@@ -1,4 +1,4 @@
-"""TODO."""
+"""Silences the libraries below gdpo, except for their errors and downloads."""
 
 import logging
 import os
@@ -11,10 +11,10 @@ _LIBRARIES = r"(trl|transformers|torch|accelerate|datasets|huggingface_hub)\b"
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Let transformers, TRL, datasets and tokenizers report errors only, and draw no bars.
+    """Make transformers, TRL, datasets and tokenizers report only errors, and hide progress bars.
 
-    Downloads keep theirs. Afterwards all is as it was. Environment variables that the user has set
-    are kept.
+    Progress bars of downloads stay. Settings are restored at the end. Environment variables that
+    the user has set are kept.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -46,7 +46,7 @@ def _errors_only(*names: str) -> Generator[None]:
 def _transformers_quiet() -> Generator[None]:
     try:
         from transformers.utils import logging as hf
-    except ImportError:  # without the extra there is nothing to silence; who needs it says so
+    except ImportError:  # not installed: the code that needs it reports that
         yield
         return
     level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
@@ -62,7 +62,7 @@ def _transformers_quiet() -> Generator[None]:
 
 
 def _show_downloads() -> None:
-    """Gigabytes take minutes: keep the bars of the Hub, which transformers turns off too."""
+    """Show the progress bars of downloads, which transformers turns off with its own."""
     if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
         from huggingface_hub.utils import enable_progress_bars
 

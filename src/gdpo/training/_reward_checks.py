@@ -1,4 +1,4 @@
-"""Tries every reward on good and bad answers, before a model is asked for any."""
+"""Scores every reward on good, bad and odd responses before a model generates any."""
 
 import logging
 import threading
@@ -14,54 +14,55 @@ from gdpo.tasks import Problem, Task
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-"""Seconds after which a reward that nothing ends is named."""
+"""Seconds after which a warning names a reward that has no deadline and is still running."""
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
-"""Completions that a model may well write; every reward must return on them."""
+"""Completions that a model may write. Every reward must return a value on them."""
 
 _ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
-"""Numbers of tokens that a completion may have."""
+"""Numbers of tokens that rewards of the token count are tried with."""
 
 _ODD_ROWS = 8
-"""Rows on which they are tried."""
+"""Number of rows that the odd completions are combined with."""
 
 _TOLERATED = 0.05
-"""Share of rows whose gold answer may fall short: published data are not without mistakes."""
+"""Share of rows whose reference answer may score below the maximum: published data has errors."""
 
 _NAMED = 5
-"""Rows that a message names."""
+"""Most rows that a message names."""
 
 _SHOWN = 100
-"""Characters of a gold answer that a finding shows."""
+"""Characters of a reference answer that a finding shows."""
 
 _ASKED_ROWS = 2
-"""Rows on which a reward that asks something elsewhere is tried: an answer may cost."""
+"""Rows that an asynchronous reward is tried on: each call to a service may cost money."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardFinding:
-    """What was found about one reward, or about all of them together."""
+    """Stores the result of checking one reward, or all rewards together."""
 
     text: str
     doubtful: bool = False
-    """Allowed, but probably not meant."""
+    """Whether this is allowed but probably unintended."""
     mistake: GdpoError | None = None
 
 
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
 ) -> Iterator[RewardFinding]:
-    """What the rewards need, then one finding per reward, then one about the bad answer.
+    """Yield what the rewards need, then a finding per reward, then one on the bad response.
 
-    A reward of the task must reach its maximum on the gold answer of the rows that it applies to:
-    of all but one in twenty, and those are named. A reward of the user's own need not (a gold
-    answer may be long where brevity is rewarded), but where it never does that is told. None may
-    raise, or return what is no number or out of its range, or take longer than its deadline.
+    A reward of the task must reach its maximum on the reference answers of at least 95 % of the
+    rows that it applies to; the other rows are named. A user's own reward need not reach its
+    maximum (a reference answer may be long where brevity is rewarded), but a reward that never
+    does is reported. No reward may raise, return something that is not a number in its range, or
+    exceed its deadline.
 
     Args:
-        task: Knows the gold answers and a bad one.
-        scorer: Runs what the recipe rewards; failures are missing values to it.
-        problems: The rows to try.
+        task: Provides the reference answers and a bad response.
+        scorer: Runs the rewards of the recipe. It must return failures as missing values.
+        problems: The rows to score.
     """
     missing: set[str] = set()
     for need in dict.fromkeys(r.needs for r in scorer.rewards if r.needs is not None):
@@ -80,32 +81,31 @@ def check_rewards(
                 yield RewardFinding(str(error), mistake=error)
     own = [r for r in scorer.rewards if task.reward(r.name) is r and r.name not in missing]
     if own:
-        yield _check_bad_answer(task, own, scorer, problems)
+        yield _check_bad_response(task, own, scorer, problems)
 
 
 @contextmanager
 def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
-    """Say how far a reward is that takes long, or that it may hang."""
+    """Warn if a reward takes long: how far it is, or that it may hang."""
     so_far = ""
     shown = scorer.progress
 
-    def told(done: int, count: int) -> None:
+    def note(done: int, count: int) -> None:
         nonlocal so_far
-        so_far = f" on {done:,} of {count:,} answers"
+        so_far = f": {done:,} of {count:,} responses are scored"
         shown(done, count)
 
-    def tell() -> None:
-        hangs = "; if it hangs, a deadline would end it: Reward(..., deadline=5)"
+    def warn() -> None:
+        hangs = ". If it hangs, give it a deadline: Reward(..., deadline=5)"
         logger.warning(
-            f"reward {reward.name!r} has been tried for {_PATIENCE_S:g} s{so_far}, and goes on"
-            f"{'' if so_far else hangs}"
+            f"reward {reward.name!r} is still running after {_PATIENCE_S:g} s{so_far or hangs}"
         )
 
-    timer = threading.Timer(_PATIENCE_S, tell)
+    timer = threading.Timer(_PATIENCE_S, warn)
     timer.daemon = True
     if reward.deadline is None and not reward.asks_elsewhere:
         timer.start()
-    scorer.progress = told
+    scorer.progress = note
     try:
         yield
     finally:
@@ -125,7 +125,7 @@ def _check_one(
     scores = scorer.score(
         [gold for *_, gold in known], [s.reference for _, s, _ in known], only=[reward]
     )
-    _refuse_failure(reward, scores, [f"the gold answer of row {n}" for n, *_ in known])
+    _refuse_failure(reward, scores, [f"the reference answer of row {n}" for n, *_ in known])
     values = scores.values[:, 0].tolist()
     of_task = task.reward(reward.name) is reward
     short = [
@@ -139,40 +139,41 @@ def _check_one(
     scores = scorer.score([t for _, _, t in odd], [s.reference for _, s, _ in odd], only=[reward])
     _refuse_failure(reward, scores, [f"the text {t[:20]!r} and row {n}" for n, _, t in odd])
     tried = [(gold, value) for (*_, gold), value in zip(known, values, strict=True)]
-    return _told(reward, tried, len(problems), [n for n, *_ in short])
+    return _summary(reward, tried, len(problems), [n for n, *_ in short])
 
 
-def _told(
+def _summary(
     reward: Reward, tried: Sequence[tuple[str, float]], rows: int, short: Sequence[int]
 ) -> RewardFinding:
-    told = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
+    text = f"reward {reward.name} in [{reward.low:g}, {reward.high:g}]: "
     values = [value for _, value in tried]
     if not values:
-        return RewardFinding(f"{told}no row brings a gold answer to try it on", doubtful=True)
+        return RewardFinding(f"{text}no row has a reference answer to score", doubtful=True)
     if all(map(isnan, values)):
         return RewardFinding(
-            f"{told}it returned None on every row: is a `return` missing?", doubtful=True
+            f"{text}it returned None on every row. Is a `return` missing?", doubtful=True
         )
     applies = sum(not isnan(value) for value in values)
     reached = values.count(reward.high)
-    told += f"maximum on {reached:,} of {applies:,} gold answers"
+    text += f"reaches its maximum on {reached:,} of {applies:,} reference answers"
     if len(values) < rows:
-        told += f" ({rows - len(values):,} of {rows:,} rows bring none)"
+        text += f" ({rows - len(values):,} of {rows:,} rows have no reference answer)"
     elif applies < rows:
-        told += f" (it applies to {applies:,} of {rows:,} rows)"
+        text += f" (it applies to {applies:,} of {rows:,} rows)"
     if not reached:
-        told += _never(tried)
+        text += _never(tried)
     if short:
         named = ", ".join(map(str, short[:_NAMED])) + (", …" if len(short) > _NAMED else "")
-        told += f"; not on row {named}: take out what nothing can solve"
-    return RewardFinding(told, doubtful=reached == 0 or bool(short))
+        text += f"; not on row {named}. Remove rows that no response can solve"
+    return RewardFinding(text, doubtful=reached == 0 or bool(short))
 
 
 def _never(tried: Sequence[tuple[str, float]]) -> str:
     gold, value = next((gold, value) for gold, value in tried if not isnan(value))
     return (
-        f". The first, {gold[:_SHOWN]!r}, gets {value:g}: does the reward look for the answer "
-        "where the task writes it (its options, such as `extract`)?"
+        f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
+        "the answer "
+        "where the task writes it (see its options, such as `extract`)"
     )
 
 
@@ -190,12 +191,11 @@ def _check_counts(reward: Reward, scorer: Scorer, problems: Sequence[Problem]) -
         for count, value in zip(_ODD_COUNTS, scores.values[:, 0].tolist(), strict=False)
     )
     return RewardFinding(
-        f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by the number of tokens: "
-        f"{values}"
+        f"reward {reward.name} in [{reward.low:g}, {reward.high:g}], by number of tokens: {values}"
     )
 
 
-def _check_bad_answer(
+def _check_bad_response(
     task: Task, rewards: Sequence[Reward], scorer: Scorer, problems: Sequence[Problem]
 ) -> RewardFinding:
     judged = [r for r in rewards if r.of == "text" and not r.asks_elsewhere]
@@ -204,25 +204,26 @@ def _check_bad_answer(
     for number, row in enumerate(values.tolist(), 1):
         pairs = [(r, v) for r, v in zip(judged, row, strict=True) if not isnan(v)]
         if pairs and all(value == reward.high for reward, value in pairs):
-            told = (
-                f"row {number}: a bad answer ({task.bad_completion[:60]!r}) gets the maximum of "
+            text = (
+                f"row {number}: a bad response ({task.bad_completion[:60]!r}) gets the maximum of "
                 f"every reward that applies ({', '.join(reward.name for reward, _ in pairs)})"
             )
             if len(rewards) == len(task.rewards):
-                return RewardFinding(told, mistake=RewardError(told))
+                text += ". Correct the rewards, or the task's bad_completion"
+                return RewardFinding(text, mistake=RewardError(text))
             return RewardFinding(
-                f"{told}; a reward of the task that the recipe leaves out may tell it",
+                f"{text}. Only a reward that the recipe leaves out may recognize it as bad",
                 doubtful=True,
             )
-    return RewardFinding("rewards: a bad answer falls short on every row")
+    return RewardFinding("rewards: a bad response scores below the maximum on every row")
 
 
 def _refuse_short(reward: Reward, short: Sequence[tuple[int, str, float]]) -> None:
     number, gold, value = short[0]
-    more = f" Those of {len(short) - 1:,} more rows fall short, too." if len(short) > 1 else ""
+    more = f" {len(short) - 1:,} more rows score too low as well." if len(short) > 1 else ""
     raise RewardError(
-        f"reward {reward.name!r}: the gold answer of row {number} gets {value:g}, not the maximum "
-        f"{reward.high:g}: {gold[:200]!r}.{more} Either the row's answer is wrong, or the reward is"
+        f"reward {reward.name!r}: the reference answer of row {number} scores {value:g}, not the "
+        f"maximum {reward.high:g}: {gold[:200]!r}.{more} Correct the row's answer or the reward"
     )
 
 
@@ -232,7 +233,7 @@ def _refuse_failure(reward: Reward, scores: Scores, where: Sequence[str]) -> Non
         raise RewardError(
             f"reward {reward.name!r} failed on {where[first.index]}: {first.kind}: "
             f"{first.message}. A reward returns a number in [{reward.low:g}, {reward.high:g}], or "
-            "None where it does not apply, whatever a model writes"
+            "None if it does not apply, whatever a model writes"
         )
 
 
@@ -245,6 +246,6 @@ def _gold(task: Task, problem: Problem, number: int) -> str | None:
         return task.gold_completion(problem.reference)
     except Exception as error:
         raise RewardError(
-            f"task {task.name!r} cannot write the gold answer of row {number}: "
+            f"task {task.name!r}: gold_completion failed on row {number}: "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""What a run gets when it has come to its end: its model, its curves, and its README."""
+"""Writes the results of a finished run: the model, the curves and the README."""
 
 import os
 import shutil
@@ -21,24 +21,25 @@ from gdpo.runs.summary import RewardChange, draw_curves, number, readme, reward_
 from gdpo.training.preflight import Job
 
 _NO_SIGNAL = (
-    "nothing was learned: in every step, all samples of every group were rewarded alike. Take a "
-    "stronger or warm-started model, more samples per prompt, longer completions or easier rows"
+    "nothing was learned: in every step, all samples of a group got the same rewards. Use a "
+    "stronger "
+    "or warm-started model, more samples per prompt, longer completions or easier rows"
 )
 
 _LAST = 10
-"""How many of the last steps are diagnosed together."""
+"""Number of last steps that are diagnosed together."""
 
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
 _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
-"""Files of a checkpoint that have such an ending and do not belong to the model."""
+"""Files of a checkpoint that have such an ending but do not belong to the model."""
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
-    """Put the model, the curves and the README into a run; nothing where it is not at its end.
+    """Write the model, the curves and the README of a run, if its last step is done.
 
     Returns:
-        What the user should know: an extra that is missing, for one.
+        Notes for the user, such as a missing extra.
     """
     last = run.last_checkpoint()
     if last is None or last.step < job.batches.total_steps:
@@ -46,7 +47,10 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     run.tidy()
     notes: list[str] = []
     if not _publish_model(job, run, last):
-        notes.append(f"{last.path} holds no whole weights (sharded?), so there is no {run.model}")
+        notes.append(
+            f"{last.path} has no complete weights (they may be sharded), so {run.model} was "
+            "not written"
+        )
     changes, rows = changes_so_far(job, run), run.read_metrics()
     if rows and not any(_has_signal(row) for row in rows):
         notes.append(_NO_SIGNAL)
@@ -68,12 +72,12 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
         diagnosis=diagnosis,
     )
     write_whole(run.readme, text)
-    run.update_environment(**facts)  # last: it says that every file is there
+    run.update_environment(**facts)  # last, because it marks the run as finished
     return tuple(notes)
 
 
 def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
-    """What the rewards did in the last steps that were generated for, from their records."""
+    """Diagnose the last steps from their rollouts. None: they have no trained rollouts."""
     files = [rollout_file(run.rollouts, step) for step in range(max(1, last - _LAST + 1), last + 1)]
     records = [rollout for file in files if file.exists() for rollout in read_rollouts(file)]
     rollouts = [rollout for rollout in records if rollout.trained]
@@ -93,21 +97,24 @@ def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | Non
 
 
 def _has_signal(row: Mapping[str, Any]) -> bool:
-    """Whether any group of this step had samples that were rewarded differently."""
-    silent = number(row, "frac_reward_zero_std")
-    return silent is not None and silent < 1
+    """Return whether any group of this step had samples with different rewards."""
+    constant = number(row, "frac_reward_zero_std")
+    return constant is not None and constant < 1
 
 
 def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
-    """How each reward moved over the steps that were logged."""
+    """Return the start and end of each reward over the logged steps."""
     return reward_changes(run.read_metrics(), job.resolved.rewards, job.resolved.weights)
 
 
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
-    """Fill `model/` from a checkpoint, whole or not at all; False if the checkpoint has no weights.
+    """Fill `model/` from a checkpoint, completely or not at all.
 
-    The files are linked, not copied, where the file system can: a model may have many gigabytes.
-    What LoRA learned is merged into its base.
+    Files are hard links where the file system allows it, because a model may have many gigabytes. A
+    LoRA adapter is merged into its base model.
+
+    Returns:
+        Whether the checkpoint has weights.
     """
     checkpoint = _best_or(last, job)
     files = [
@@ -125,7 +132,7 @@ def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
 
 @contextmanager
 def model_being_made(run: RunDirectory, files: Iterable[Path]) -> Generator[Path]:
-    """A folder with these files, which is the run's `model/` from the end of the block on."""
+    """Yield a folder with these files, which becomes the run's `model/` at the end of the block."""
     partial = Path(tempfile.mkdtemp(prefix=".model.", dir=run.path))
     try:
         for file in files:
@@ -146,10 +153,10 @@ def _link_or_copy(file: Path, place: Path) -> None:
 
 
 def _best_or(last: Checkpoint, job: Job) -> Path:
-    """The best checkpoint where the recipe asks for it (`load_best_model_at_end`), or the last."""
+    """Return the best checkpoint if the recipe sets `load_best_model_at_end`, else the last."""
     if not job.config.load_best_model_at_end:
         return last.path
-    # Only the name counts: the run may have been moved since the path was noted.
+    # Compare names only, because the run may have been moved since the path was saved.
     best = last.path.parent / Path(best_checkpoint(last.path) or last.path).name
     return best if best.is_dir() else last.path
 
@@ -159,17 +166,17 @@ ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "adapter_config.jso
 
 
 _OF_TRAINING = ("device_map", "quantization_config")
-"""Ways of loading a model that are for training it alone: it is merged on the CPU, whole."""
+"""Options for loading a model that matter only in training. The merge is done on the CPU."""
 
 
 def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:
-    """Save the model that an adapter makes of its base, in the type in which it was trained.
+    """Merge an adapter into its base model and save the result in the dtype of the training.
 
     Args:
-        recipe: Says how the base was loaded.
-        base: What `from_pretrained` takes.
-        adapter: The folder of a checkpoint.
-        folder: Where the model's files go.
+        recipe: The recipe, which has the options for loading the base model.
+        base: Name or folder of the base model, as for `from_pretrained`.
+        adapter: Folder of a checkpoint.
+        folder: Folder to save the model to.
     """
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -178,7 +185,7 @@ def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> Non
     options = {key: value for key, value in given.items() if key not in _OF_TRAINING}
     if recipe.trainer.get("trust_remote_code"):
         options["trust_remote_code"] = True
-    # TRL's own default where a recipe names no type.
+    # float32 is TRL's default.
     model: Any = AutoModelForCausalLM.from_pretrained(base, **{"dtype": "float32", **options})
     merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     merged.save_pretrained(folder)

@@ -1,6 +1,6 @@
 """Checks everything about a run that can be checked without training.
 
-It is what `gdpo check` shows, and what `train` does first.
+`gdpo check` prints these checks, and `train` runs them before it loads the model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,17 +43,17 @@ T = TypeVar("T")
 
 
 class Verdict(Enum):
-    """What a check came to; its value is the mark that it is printed with."""
+    """Result of a check. The value is the mark that is printed in front of the text."""
 
     FINE = "✓"
     NOTE = "!"
-    """Allowed, but worth knowing."""
+    """The run can start, but the user should read this."""
     WRONG = "✗"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of a check."""
+    """Stores the verdict and the text of one check, which is printed as one line."""
 
     verdict: Verdict
     text: str
@@ -61,7 +61,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that training needs, checked; only the model is not loaded yet."""
+    """Stores everything that training needs, checked. Only the model is not loaded yet."""
 
     resolved: Resolved
     problems: Sequence[Problem]
@@ -70,33 +70,33 @@ class Job:
     batches: BatchPlan
     model: LocatedModel
     tokenizer: Tokenizer | None
-    """None where it comes with a model that is converted on first use."""
+    """None: it belongs to a model that is converted on first use."""
     left_out: str | None = None
-    """What was left out of the training data, in words."""
+    """A sentence on the rows that were left out of the training data. None: no row was."""
 
     @property
     def recipe(self) -> Recipe:
-        """Of `resolved`."""
+        """Return the recipe of `resolved`."""
         return self.resolved.recipe
 
 
 RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[Finding]]
-"""Looks at the rows that are trained on."""
+"""A further check, which receives the task and the training rows."""
 
 
 def check(
     recipe: Recipe | Resolved, *, rows: int | None = None, also: RowCheck | None = None
 ) -> list[Finding]:
-    """Check data, rewards, trainer, batches and model; no mistake in these hides another.
+    """Check data, rewards, trainer, batches and model, and return every problem found.
 
     Args:
-        recipe: Already read, so its keys and types are right.
-        rows: Score the rewards on this many rows only; None: on all of them.
-        also: A further check, of the rows that are trained on.
+        recipe: A recipe that was read, so that its keys and types are right.
+        rows: Number of rows to score the rewards on. None: all rows.
+        also: A further check of the training rows. None: no further check.
 
     Raises:
-        ConfigError: The recipe names what does not exist, or an option is wrong.
-        MissingExtraError: Its task needs a package that is not installed.
+        ConfigError: If the recipe names something that does not exist, or an option is wrong.
+        MissingExtraError: If its task needs a package that is not installed.
     """
     inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
     with quiet():
@@ -105,24 +105,24 @@ def check(
 
 
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
-    """Check a recipe as `check` does and return what it found, or raise the first mistake.
+    """Check a recipe as `check` does. Return the job, or raise the first error.
 
     Args:
-        resolved: The recipe, and what it names.
-        rows: Score the rewards on this many rows only; None: on all of them.
+        resolved: The recipe with its task, rewards, gates and estimator.
+        rows: Number of rows to score the rewards on. None: all rows.
 
     Raises:
-        GdpoError: Anything is wrong.
+        GdpoError: If a check fails.
     """
     job = _Inspection(resolved, rows, None, stop_at_first=True).run()
     assert job is not None, (
-        "an inspection that stops at the first mistake either raises or finds a job"
+        "an inspection that stops at the first error either raises or returns a job"
     )
     return job
 
 
 class _Inspection:
-    """One pass over a recipe, from the cheap checks to the expensive ones."""
+    """Runs the checks of one recipe, from the cheap ones to the expensive ones."""
 
     def __init__(
         self, resolved: Resolved, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
@@ -183,14 +183,14 @@ class _Inspection:
         except GdpoError as error:
             if self.stop_at_first:
                 raise
-            self._tell(Verdict.WRONG, str(error))
+            self._add(Verdict.WRONG, str(error))
             return None
 
-    def _tell(self, verdict: Verdict, text: str) -> None:
+    def _add(self, verdict: Verdict, text: str) -> None:
         self.findings.append(Finding(verdict, text))
 
     def _fine(self, text: str) -> None:
-        self._tell(Verdict.FINE, text)
+        self._add(Verdict.FINE, text)
 
     def _describe_recipe(self) -> None:
         recipe = self.recipe
@@ -198,16 +198,17 @@ class _Inspection:
         self._fine(f"recipe: task {recipe.task}, estimator {recipe.advantage}, rewards {rewards}")
 
     def _describe_lora(self) -> None:
-        if told := check_lora(self.recipe):
-            self._fine(told)
+        if description := check_lora(self.recipe):
+            self._fine(description)
 
     def _find_place(self) -> None:
         run = RunDirectory(self.recipe.run_dir)
         if run.exists:
-            self._tell(
+            self._add(
                 Verdict.NOTE,
-                f"run directory: {run.path} exists already; train it further with --resume, or "
-                "take another name with --set name=...",
+                f"run directory: {run.path} already exists. Resume it with gdpo train "
+                "--resume, or give "
+                "the new run another name with --set name=...",
             )
         else:
             refuse_runs_dir(self.recipe)
@@ -223,36 +224,38 @@ class _Inspection:
             rows = rows.no_longer_than(data.max_prompt_length, lengths)
             if not rows.problems:
                 raise DataError(
-                    f"{self.recipe.place(key, 'max_prompt_length')}: no prompt has at most "
-                    f"{data.max_prompt_length:,} tokens; the shortest has {min(lengths):,}"
+                    f"{self.recipe.place(key, 'max_prompt_length')}: every prompt has more than "
+                    f"{data.max_prompt_length:,} tokens, and the shortest has "
+                    f"{min(lengths):,}. Raise "
+                    f"{key}.max_prompt_length"
                 )
         for source, count in rows.read.items():
-            self._fine(f"{key}: {count:,} rows of {source}, all readable by task {task.name}")
+            self._fine(f"{key}: task {task.name} can read all {count:,} rows of {source}")
         if rows.left_out:
-            self._tell(Verdict.NOTE, f"{key}: {rows.left_out}")
+            self._add(Verdict.NOTE, f"{key}: {rows.left_out}")
         elif data.drops_near_duplicates:
-            self._fine(f"{key}: no row repeats another")
+            self._fine(f"{key}: no near-duplicate rows")
         return rows
 
     def _look(self, task: Task, rows: Rows) -> list[Finding]:
-        assert self.also is not None, "there is something to look with"
+        assert self.also is not None, "it is called only if there is a further check"
         return list(self.also(task, rows))
 
     def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
         with self.resolved.scorer(on_error="missing") as scorer:
             for finding in check_rewards(task, scorer, problems[: self.rows]):
                 if finding.mistake is None:
-                    self._tell(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
+                    self._add(Verdict.NOTE if finding.doubtful else Verdict.FINE, finding.text)
                 elif self.stop_at_first:
                     raise finding.mistake
                 else:
-                    self._tell(Verdict.WRONG, str(finding.mistake))
+                    self._add(Verdict.WRONG, str(finding.mistake))
 
     def _trainer(self) -> "GDPOConfig":
         config = build_config(self.resolved)
         self._fine(
-            f"trainer: fields set: {len(self.recipe.trainer)}, all taken by TRL {version('trl')}; "
-            f"device {config.device.type}"
+            f"trainer: TRL {version('trl')} accepts all {len(self.recipe.trainer)} fields; device "
+            f"{config.device.type}"
         )
         return config
 
@@ -261,12 +264,12 @@ class _Inspection:
         for line in batches.lines():
             self._fine(f"batches: {line}")
         able = ", ".join(map(str, sharing(self.recipe)))
-        self._fine(f"batches: the same on as many processes as can share them: {able}")
+        self._fine(f"batches: the numbers of processes that can share them equally are {able}")
         if batches.groups == 1 and self.recipe.advantage == "gdpo":
-            self._tell(
+            self._add(
                 Verdict.NOTE,
-                "batches: one group per generation, so that the batch step of GDPO undoes what "
-                "it adds between groups; raise batch.prompts",
+                "batches: a generation has a single group, so the batch normalization of GDPO has "
+                "nothing to compare it with. Raise batch.prompts",
             )
         return batches
 
@@ -276,7 +279,7 @@ class _Inspection:
         return model
 
     def _tokenizer(self, model: LocatedModel) -> Tokenizer | None:
-        """None where it comes with a model that is converted on first use."""
+        """Return the tokenizer. None: it belongs to a model that is converted on first use."""
         if self.recipe.model == SMOLLM2 and self.recipe.data.max_prompt_length is not None:
             make_ready(model, self.recipe)
         if self.recipe.model == SMOLLM2 and not Path(model.source).is_dir():
@@ -290,25 +293,27 @@ class _Inspection:
         problems: Sequence[Problem],
         config: "GDPOConfig | None",
     ) -> None:
-        """Raise unless the longest prompt and response fit the model's context."""
+        """Raise a ConfigError unless the longest prompt and response fit the model's context."""
         longest = longest_prompt(tokenizer, problems, self.recipe)
         if config is None or config.max_completion_length is None:
             return
         completion = config.max_completion_length
         limit = context_length(model, self.recipe)
         needed = longest + completion
-        measured = f" (of the {PROMPTS_MEASURED:,} with the most characters)"
+        measured = f" (measured on the {PROMPTS_MEASURED:,} with the most characters)"
         arithmetic = (
             f"the longest of {len(problems):,} prompts"
-            f"{measured if len(problems) > PROMPTS_MEASURED else ''} has {longest:,} tokens, with "
-            f"{completion:,} of completion {needed:,}"
+            f"{measured if len(problems) > PROMPTS_MEASURED else ''} has {longest:,} tokens; with "
+            f"{completion:,} tokens of completion that makes {needed:,}"
         )
         if limit is not None and needed > limit:
             raise ConfigError(
-                f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}; the model "
-                f"sees {limit:,}. Lower trainer.max_completion_length, or leave out rows with long "
-                "prompts: data.max_prompt_length"
+                f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}, but the "
+                f"model's context is {limit:,} tokens. Lower trainer.max_completion_length, "
+                "or leave "
+                "out rows with long prompts: data.max_prompt_length"
             )
         self._fine(
-            f"prompts: {arithmetic}" + ("" if limit is None else f"; the model sees {limit:,}")
+            f"prompts: {arithmetic}"
+            + ("" if limit is None else f"; the model's context is {limit:,} tokens")
         )

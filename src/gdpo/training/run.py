@@ -1,4 +1,4 @@
-"""Trains what a recipe describes, into a run directory, and continues what was interrupted."""
+"""Trains a recipe into a run directory, and resumes interrupted runs."""
 
 import os
 import shutil
@@ -52,58 +52,60 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TELLING = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
-"""Errors whose text is a sentence; that of others says little without the name of their type."""
+_CLEAR_ERRORS = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
+"""Errors whose text is clear by itself. The text of others needs the name of the error type."""
 
-_TOO_EARLY = "stopped before training began: there is nothing to save. Give the same command again"
+_TOO_EARLY = "stopped before training started: nothing was saved. Rerun the same command"
 
 _PREFLIGHT_ROWS = 64
-"""Rows that the rewards are tried on before training; `gdpo check` tries all."""
+"""Number of rows that rewards are checked on before training. `gdpo check` uses all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What `train` did."""
+    """Stores the result of `train`."""
 
     run: RunDirectory
     steps: int
-    """Optimizer steps that the run has behind it."""
+    """Optimizer steps that the run has done."""
     total_steps: int
     started_at: int
-    """The step that this call began at; equal to `steps` where there was nothing left to do."""
+    """Step at which this call started. It equals `steps` if there was nothing left to do."""
     seconds: float
     rewards: tuple[RewardChange, ...]
     notes: tuple[str, ...] = ()
-    """What the user should know: an extra that a picture needed, for one."""
+    """Notes for the user, such as a missing extra for the picture."""
     is_main_process: bool = True
-    """Whether this process is the one that reports, of several that trained together."""
+    """Whether this process prints the result, in a distributed run."""
 
     @property
     def finished(self) -> bool:
-        """Whether the whole run is done; otherwise it was interrupted, and can be resumed."""
+        """Return whether the whole run is done. If not, it was interrupted and can be resumed."""
         return self.steps >= self.total_steps
 
     @property
     def conclusion(self) -> str:
-        """What was done, in one sentence."""
+        """Return one sentence on what was done."""
         if not self.finished:
             return (
                 f"stopped: {self.steps:,} of {self.total_steps:,} steps are done and saved. "
-                f"Continue with: {resume_command(self.run)}"
+                f"Resume with: {resume_command(self.run)}"
             )
         if self.steps > self.total_steps:
             return (
-                f"{self.run.path} is finished: it has {self.steps:,} steps, more than the "
-                f"{self.total_steps:,} that are asked for"
+                f"{self.run.path} is already finished: it has {self.steps:,} steps, and the "
+                "recipe asks "
+                f"for {self.total_steps:,}"
             )
         if self.started_at >= self.total_steps:
             return (
-                f"{self.run.path} is finished: {self.steps:,} steps. To train it longer, resume it "
-                "with a larger --set trainer.max_steps=..."
+                f"{self.run.path} is already finished: {self.steps:,} steps. To train it "
+                "longer, resume "
+                "it with a larger --set trainer.max_steps=..."
             )
         done = self.steps - self.started_at
         steps = "1 step" if done == 1 else f"{done:,} steps"
-        return f"{steps} in {duration(self.seconds)}; everything is in {self.run.path}"
+        return f"finished {steps} in {duration(self.seconds)}. Results: {self.run.path}"
 
 
 def train(
@@ -115,29 +117,29 @@ def train(
 ) -> RunResult:
     """Train a recipe in its run directory.
 
-    Everything that can be checked is checked before a model is loaded. The first Ctrl-C (or
-    SIGTERM) gives up the step that is going on, saves at once what the last finished step left, and
-    returns a result that is not `finished`; a second one raises KeyboardInterrupt. Any other error
-    within a step saves likewise before it is raised. Under `accelerate launch` every process calls
-    this, and the main one writes.
+    Everything that can be checked is checked before the model is loaded. The first Ctrl-C (or
+    SIGTERM) drops the step in progress, saves the last finished step, and returns a result that is
+    not `finished`. A second one raises KeyboardInterrupt. Any other error in a step also saves the
+    last finished step before it is raised. Under `accelerate launch` every process calls this
+    function, and the main process writes.
 
     Args:
-        recipe: What to train; `read_recipe` reads it from a file. One that is resolved already is
-            not resolved again, so that the functions that make its rewards are called once.
-        resume: Continue the run of this recipe from its newest whole checkpoint.
-        from_scratch: With `resume`: where no checkpoint is whole, set aside what the run logged,
-            and begin again with its first step. Otherwise such a run is refused.
-        console: Where progress is shown. None: nowhere.
+        recipe: The recipe; `read_recipe` reads it from a file. A `Resolved` recipe is not resolved
+            again, so that the functions that make its rewards are called once.
+        resume: Resume the run of this recipe from its newest intact checkpoint.
+        from_scratch: With `resume`: if no checkpoint is intact, set aside the files of the run and
+            start over at the first step. False: raise a ConfigError in this case.
+        console: Where to show progress. None: nowhere.
 
     Raises:
-        ConfigError: The recipe is wrong, its run directory is taken, there is nothing to resume, or
-            the disk has no room for two checkpoints.
-        DataError: The data is wrong.
-        RewardError: A reward broke its contract.
-        MissingExtraError: A package of an extra is not installed.
-        GdpoError: The disk became full, or another process of this training ended; the message
-            names the step that is safe.
-        KeyboardInterrupt: Stopped before training began, or a second time.
+        ConfigError: If the recipe is wrong, its run directory exists, there is nothing to resume,
+            or the disk has no room for two checkpoints.
+        DataError: If the data is wrong.
+        RewardError: If a reward broke its contract.
+        MissingExtraError: If a package of an extra is not installed.
+        GdpoError: If the disk became full, or another process of this training ended. The message
+            names the step that is saved.
+        KeyboardInterrupt: If it was stopped before training started, or a second time.
     """
     stop = StopRequest()
     with stop_on_signal(stop):
@@ -154,7 +156,7 @@ def train(
         except KeyboardInterrupt as stopped_early:
             raise KeyboardInterrupt(str(stopped_early) or _TOO_EARLY) from stopped_early
         except Exception as error:
-            if stop.requested:  # an import that is interrupted raises whatever it likes
+            if stop.requested:  # an interrupted import may raise any error
                 raise KeyboardInterrupt(_TOO_EARLY) from error
             raise
 
@@ -188,19 +190,19 @@ def _train_recipe(
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A run's directory, ready to be written to, and what to start from."""
+    """Stores a locked run directory and the checkpoint to start from."""
 
     run: RunDirectory
     start: Checkpoint | None = None
     is_new: bool = False
     done: bool = False
-    """Whether nothing is left to do."""
+    """Whether the run is already finished."""
     notes: tuple[str, ...] = ()
-    """What the user should know before it starts."""
+    """Notes for the user before training starts."""
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Return the number of finished steps."""
         return self.start.step if self.start else 0
 
 
@@ -250,11 +252,11 @@ def _reopen(
         aside, logged = run.place_aside(facts["started"]), run.steps_logged()
         if run.drop_after(step, aside):
             later = (
-                f"the records of steps {step + 1:,} to {logged:,}"
+                f"the records of steps {step + 1:,} to {logged:,} were"
                 if logged > step
-                else (f"the rollouts of step {step + 1:,}, which was not finished,")
+                else (f"the rollouts of the unfinished step {step + 1:,} were")
             )
-            notes.append(f"{later} are in {aside}; gdpo trains them again")
+            notes.append(f"{later} moved to {aside}; training repeats them")
         before.pop("finished", None)
         resumed = [*before.pop("resumed", []), {**facts, "at_step": step}]
         write_whole(run.environment, to_json({**before, **declared, "resumed": resumed}, indent=2))
@@ -280,8 +282,8 @@ def _run(job: Job, opened: Opened, stop: StopRequest, console: Console | None) -
         state.wait_for_everyone()
         notes = _on_main_process(lambda: finish_run(job, run))
     except KeyboardInterrupt as error:
-        told = f"stopped; all steps are saved. Finish the run with: {resume_command(run)}"
-        raise KeyboardInterrupt(told) from error
+        message = f"stopped; all steps are saved. Finish the run with: {resume_command(run)}"
+        raise KeyboardInterrupt(message) from error
     return _result(job, run, started_at=opened.step, seconds=seconds, notes=notes)
 
 
@@ -294,7 +296,7 @@ def _say(console: Console | None, place: str, *sentences: str) -> None:
 def _built(
     job: Job, opened: Opened, stop: StopRequest, console: Console | None
 ) -> tuple[Loop, "ResumableTrainer"]:
-    """The loop and its trainer. Where they cannot be made, a new run does not keep its name."""
+    """Return the loop and its trainer. If that fails, delete the directory of a new run."""
     run = opened.run
     if job.left_out:
         _say(console, f"{run.path}: ", job.left_out)
@@ -312,21 +314,21 @@ def _built(
 
 
 def _check_disk(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
-    if trainer.saves_together:  # each process has a part of the weights, and none knows all
+    if trainer.saves_together:  # each process has only a part of the weights
         return
     estimate = estimate_checkpoint(trainer.model, trainer.args.optim)
     loop.checkpoint_bytes = max(estimate, size_of(start.path) if start else 0)
-    remedy = "take another folder: --set runs_dir=..."
+    remedy = "choose another folder: --set runs_dir=..."
     _on_main_process(lambda: refuse_small_disk(loop.run.path, loop.checkpoint_bytes, remedy))
 
 
 def _train(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, console: Console | None
 ) -> bool:
-    """Train; False where it was stopped before its last step, with what was finished saved."""
+    """Train, and return whether the last step is done. If not, the last finished step is saved."""
     loop.stop.peers = _peers()
     with show(loop.view, console) as loop.display, trainer.scorer:
-        loop.stop.told = loop.display.stopping
+        loop.stop.announce = loop.display.stopping
         trainer.scorer.progress = loop.scored
         try:
             _until_it_fails(loop, trainer, start)
@@ -343,12 +345,12 @@ def _until_it_fails(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint |
         if trainer.saves_together:
             loop.stop.forbid()
         trainer.train(resume_from_checkpoint=str(start.path) if start else None)
-    except Exception as error:  # noqa: BLE001 (raised again, once what is done is saved)
+    except Exception as error:  # noqa: BLE001 (raised again after saving)
         failed(loop, trainer, start, error)
 
 
 def _peers() -> list[int]:
-    """Other processes of this training on this machine."""
+    """Return the ids of the other processes of this training on this machine."""
     if _processes().num_processes == 1:
         return []
     from accelerate.utils import gather_object
@@ -368,7 +370,7 @@ def _view(job: Job, run: RunDirectory) -> RunView:
 
 
 def _with_model(job: Job) -> Job:
-    """The job with its model at hand, and with the settings that its length decides."""
+    """Return the job with its model available and the settings that depend on its length."""
     with _processes().main_process_first():
         make_ready(job.model, job.recipe)
     save_steps = default_save_steps(job.batches)
@@ -383,14 +385,14 @@ def _constructed(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
         return make_trainer(loop, start)
     except GdpoError:
         raise
-    except Exception as error:  # whatever the libraries beneath raise, the recipe asked for it
+    except Exception as error:  # the libraries may raise any error here
         recipe = loop.job.recipe
         text = str(error)
-        if not text or not isinstance(error, _TELLING):
+        if not text or not isinstance(error, _CLEAR_ERRORS):
             text = f"{type(error).__name__}: {text}"
         raise ConfigError(
-            f"{recipe.place('trainer')}: the trainer cannot be made of model {recipe.model!r} and "
-            f"these settings: {text}"
+            f"{recipe.place('trainer')}: the trainer cannot be built from model {recipe.model!r} "
+            f"and these settings: {text}"
         ) from error
 
 
@@ -410,14 +412,13 @@ def _result(
 
 
 def leave_processes(code: int) -> None:
-    """Part from the other processes of a training, before this one ends.
+    """Leave the process group of a distributed training before this process exits.
 
-    Without it, threads of the process group may still run when the interpreter goes down, and now
-    and then abort it. Of a training that was stopped, the others may be anywhere: there is nothing
-    to agree on, so the process ends here.
+    If its threads still run at interpreter shutdown, they sometimes abort the process. After a stop
+    the other processes may be at any point and cannot be waited for, so the process exits here.
 
     Args:
-        code: The exit code; 0: the training is finished.
+        code: The exit code. 0: the training is finished.
     """
     state = _processes()
     if code and state.num_processes > 1:
@@ -434,7 +435,7 @@ def _processes() -> "PartialState":
 
 
 def _on_main_process(action: Callable[[], T]) -> T:
-    """The main process's result of an action, in every process; its error, likewise."""
+    """Run an action in the main process, and share its result or error with every process."""
     state = _processes()
     if state.num_processes == 1:
         return action()
@@ -446,7 +447,7 @@ def _on_main_process(action: Callable[[], T]) -> T:
     if state.is_main_process:
         try:
             result = action()
-        except Exception as mistake:  # noqa: BLE001 (raised again, once the others know of it)
+        except Exception as mistake:  # noqa: BLE001 (raised again in every process)
             error = mistake
     shared: list[Any] = [result, None if error is None else str(error)]
     broadcast_object_list(shared)
