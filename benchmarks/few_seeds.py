@@ -1,14 +1,15 @@
-"""What intervals and tests of 3, 5 and 10 seeds are worth: how often they are right.
+"""Measures how often intervals and tests with 3, 5 and 10 seeds are correct.
 
     python benchmarks/few_seeds.py
 
-Prints Markdown tables. Runs are drawn from distributions whose truth is known (the interquartile
-mean's own, over samples of that size); seed 0; the number of simulated experiments is in the first
-line. A 95 % interval should hold the truth 95 % of the time, a test at 0.05 should say "different"
-of estimators that are alike at most 5 % of the time. Needs the extra `dev` (scipy).
+Prints Markdown tables. Runs are drawn from distributions with a known true value (for the
+interquartile mean: its expectation over samples of that size), with seed 0. The first line has the
+number of simulated experiments. A 95 % interval should contain the true value in 95 % of them. A
+test at 0.05 should find a difference between equal estimators in at most 5 %. Needs the extra `dev`
+(scipy).
 
-- normal: finals spread evenly around their mean.
-- skewed: most runs near the top of a bounded reward (Beta(8, 2)), some well below.
+- normal: final rewards are normal with mean 0.5 and standard deviation 0.1.
+- skewed: most runs are near the top of a bounded reward (Beta(8, 2)).
 - two ends: a run learns the reward (0.9 ± 0.03) with probability 0.7, or does not (0.1 ± 0.03).
 """
 
@@ -33,7 +34,7 @@ SEEDS = (3, 5, 10)
 
 
 def chi_squared(times, reached):
-    """P-value of the log-rank test as it is usual; 1 where no run reached the threshold."""
+    """Return the p-value of the usual log-rank test; 1 if no run reached the threshold."""
     labels = [
         stats.CensoredData(uncensored=t[r], right=t[~r])
         for t, r in zip(times, reached, strict=True)
@@ -58,7 +59,7 @@ RUNS = {"normal": normal, "skewed": skewed, "two ends": two_ends}
 
 
 def holds(interval, truth):
-    """NaN: it makes no claim, and is counted by itself."""
+    """Return whether an interval contains the true value. NaN: there is no interval."""
     return np.nan if np.isnan(interval.low) else interval.low <= truth <= interval.high
 
 
@@ -75,7 +76,7 @@ def table(title, heads, rows):
 
 
 def averages(draw, count, rng):
-    """Intervals of the interquartile mean."""
+    """Return how often intervals of the interquartile mean contain the true value."""
     truth = np.mean(interquartile_mean(draw(rng, 200_000 * count).reshape(-1, count)))
     found = {"percentile": [], "expanded percentile": []}
     for _ in range(EXPERIMENTS):
@@ -88,7 +89,7 @@ def averages(draw, count, rng):
 
 
 def paired(draw, count, rng):
-    """Intervals of the mean paired difference of estimators that are alike."""
+    """Return how often intervals of the mean paired difference of equal estimators contain 0."""
     ours = draw(rng, EXPERIMENTS * count).reshape(-1, count)
     theirs = draw(rng, EXPERIMENTS * count).reshape(-1, count)
     with np.errstate(all="ignore"):
@@ -119,7 +120,7 @@ def mean(values):
 
 
 def tests(draw, count, rng):
-    """Share of experiments in which estimators that are alike are told apart."""
+    """Return the experiments in which a difference between equal estimators is found."""
     found = {"Student's t": [], "permutation (used)": []}
     for _ in range(EXPERIMENTS):
         ours, theirs = draw(rng, count), draw(rng, count)
@@ -129,7 +130,7 @@ def tests(draw, count, rng):
 
 
 def times(rng, count, *, lost):
-    """Steps to a threshold, of which a share is never reached within 300."""
+    """Return steps to a threshold, up to 300; a share of the runs never reaches it."""
     true = np.where(rng.random(count) < lost, np.inf, np.ceil(rng.gamma(4.0, 30.0, count)))
     return np.minimum(true, 300.0), true <= 300
 
@@ -155,15 +156,15 @@ def main():
         f"{EXPERIMENTS:,} experiments each, {DRAWS:,} draws; Python {platform.python_version()}, "
         f"NumPy {np.__version__}, scipy {scipy.__version__}. All figures in %."
     )
-    table("95 % intervals of the interquartile mean hold it:", *rows(averages))
-    table("95 % intervals of the mean difference hold it:", *rows(paired))
-    table("Alike estimators are told apart at 0.05, finals:", *rows(tests))
+    table("95 % intervals of the interquartile mean that contain the true value:", *rows(averages))
+    table("95 % intervals of the mean difference that contain the true value:", *rows(paired))
+    table("Equal estimators that differ at p < 0.05, final rewards:", *rows(tests))
     rng = np.random.default_rng(0)
     found = [
         (f"{lost:.0%} never", n, pace(n, rng, lost=lost)) for lost in (0.0, 0.3) for n in SEEDS
     ]
     table(
-        "Alike estimators are told apart at 0.05, times (log-rank):",
+        "Equal estimators that differ at p < 0.05, steps to the threshold (log-rank):",
         list(found[0][2]),
         [(name, n, *map(share, by.values())) for name, n, by in found],
     )

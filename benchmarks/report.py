@@ -1,11 +1,10 @@
-"""Time, peak memory and size of `gdpo.report.write_report` on synthetic runs, in its own process.
+"""Measures time, peak memory and page size of `gdpo.report.write_report` on synthetic runs.
 
     python benchmarks/report.py --runs 10 --steps 100 --rollouts 64
 
 Prints JSON: seconds and CPU seconds to analyse the runs and write the page, peak resident memory
-(Linux counts it in KiB) and the size of the page. The runs (half GRPO, half GDPO; groups of 8,
-prompts of 1,500 characters and completions of 1,000) are written to a temporary folder first, and
-are not counted.
+and the size of the page. The synthetic runs (half GRPO, half GDPO; groups of 8, prompts of 1,500
+characters and completions of 1,000) are written to a temporary folder first, which is not measured.
 """
 
 import argparse
@@ -31,7 +30,7 @@ SAMPLES, PROMPT_CHARACTERS, COMPLETION_CHARACTERS = 8, 1500, 1000
 
 
 def rewards_of(step, steps, rollouts, rng):
-    """Binary format that is learned early, and a graded correctness that follows."""
+    """Return a binary format that is learned early and a graded correctness learned later."""
     done = step / steps
     shape = (rollouts // SAMPLES, SAMPLES)
     formatted = (rng.random(shape) < 0.1 + 0.85 * done).astype(float)
@@ -110,7 +109,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rollouts", type=int, default=64, help="of each step")
+    parser.add_argument("--rollouts", type=int, default=64, help="rollouts per step")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
@@ -118,7 +117,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder), given.runs, given.steps, given.rollouts)
-        # In a process of its own, so that the memory is the report's alone.
+        # A separate process, so that the memory is that of the report only.
         subprocess.run([sys.executable, __file__, *sys.argv[1:], "--measure", folder], check=True)
 
 

@@ -1,16 +1,16 @@
-"""The study of docs/study.md: which estimator does better, on what, and how surely.
+"""The study of docs/explanation/study.md: which estimator does better, where, and how certainly.
 
     python -m benchmarks.study [kit tools maths map] [--seeds 10] [--jobs 2] [--output FOLDER]
 
-- kit: the toys, 20 seeds, every estimator.
-- tools: the demo's tool calling, two rewards; a policy of 0.4 M parameters.
-- maths: stories like GSM8K's, three rewards; a policy as small.
+- kit: the toys with 20 seeds and every estimator.
+- tools: the demo's tool calling with two rewards and a policy of 0.4 M parameters.
+- maths: stories like GSM8K's with three rewards and a policy of the same size.
 - map: tools again, from a policy that saw a quarter as many well-formed texts, over learning rates
-  and group sizes; the share of seeds that have the format in the end.
+  and group sizes. Counts the seeds that have the format at the end.
 
-Each run is an ordinary run directory, each cell a comparison with a report.html. What is there is
-kept, so the same command goes on where it was stopped. Prints Markdown tables; `--tables` prints
-those of what is there, and trains nothing. On 2 cores all of it takes under 3 hours.
+Each run is a run directory, and each cell a comparison with a report.html. Rerun the command to
+resume. Prints Markdown tables; with `--tables` it prints the tables of existing runs and trains
+nothing. All parts take less than 3 hours on 2 cores.
 """
 
 import argparse
@@ -39,8 +39,8 @@ ESTIMATORS = (
     "dara_symmetric",
     "per_reward_batch_std",
 )
-"""The paper's method and its parts: GRPO; without the deviation; with the batch's; with GDPO's last
-step alone; GDPO without it; GDPO; and two that weigh rare rewards up."""
+"""GRPO; GRPO without the standard deviation, with the batch's, and with GDPO's batch normalization;
+GDPO without batch normalization; GDPO; and two estimators that give rare rewards more weight."""
 
 MAP_ESTIMATORS = (
     "grpo",
@@ -57,7 +57,7 @@ _FIRST_SEED = 1
 
 
 def compare(recipe, labels, seeds, folder, options):
-    """The comparison in a folder, trained as far as it is not, with its report."""
+    """Train the missing runs of a comparison, write its report, and return the comparison."""
     if not options.tables:
         numbers = range(_FIRST_SEED, _FIRST_SEED + seeds)
         grid = make_grid(recipe, labels, numbers, folder, reach=REACHED)
@@ -76,13 +76,13 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
-    parser.add_argument("--seeds", type=int, default=10, help="of tools and maths")
-    parser.add_argument("--map-seeds", type=int, default=5, help="of each cell of the map")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds of tools and maths")
+    parser.add_argument("--map-seeds", type=int, default=5, help="seeds of each cell of the map")
     parser.add_argument("--toy-seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--output", type=Path, default=Path("runs/study"), help="%(default)s")
-    parser.add_argument("--tables", action="store_true", help="train nothing")
-    parser.add_argument("--picture", type=Path, help="where the map is drawn")
+    parser.add_argument("--tables", action="store_true", help="print the tables of existing runs")
+    parser.add_argument("--picture", type=Path, help="file for the picture of the map")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")

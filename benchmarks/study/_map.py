@@ -1,4 +1,4 @@
-"""The stability map: the share of seeds that reach a reward, over learning rate and group size."""
+"""The stability map: the share of seeds that learn a reward, over learning rate and group size."""
 
 from dataclasses import dataclass
 
@@ -18,28 +18,28 @@ class Place:
 
     @property
     def name(self):
-        """Of its folder."""
+        """The name of the cell's folder."""
         return f"map-{self.learning_rate:g}-{self.samples}"
 
 
 def map_cells():
-    """All of them."""
+    """Return all cells of the map."""
     return [Place(rate, samples) for samples in _SAMPLES for rate in _LEARNING_RATES]
 
 
 def reached(comparison, label):
-    """How many runs of an estimator have the reward at the end, and of how many.
+    """Return how many runs of an estimator have the reward at the end, and the number of runs.
 
-    At the end: a run that had it once and lost it again has not.
+    A run that reached the reward and lost it again does not count.
     """
     outcome = comparison.outcome(label, REWARD)
     measured = next(r for r in comparison.experiment.rewards if r.name == REWARD)
-    wanted = comparison.threshold(measured)
-    return int((outcome.finals >= wanted).sum()), len(outcome.finals)
+    threshold = comparison.threshold(measured)
+    return int((outcome.finals >= threshold).sum()), len(outcome.finals)
 
 
 def map_table(cells, labels):
-    """Markdown: a line per place, a column per estimator."""
+    """Return a Markdown table with a line for each cell and a column for each estimator."""
     lines = [
         f"| learning rate | samples | {' | '.join(labels)} |",
         f"|---|---|{'---|' * len(labels)}",
@@ -52,7 +52,7 @@ def map_table(cells, labels):
 
 
 def draw_map(path, cells, labels):
-    """One panel per estimator: the share of seeds, with its interval below."""
+    """Draw one panel per estimator: the share of seeds with its 95 % confidence interval."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.0 * len(labels), 2.6), dpi=150, layout="constrained")

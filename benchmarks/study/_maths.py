@@ -1,7 +1,7 @@
-"""A tiny world like GSM8K: stories of two steps, and a policy that answers them carelessly.
+"""Stories like GSM8K's with two steps, and careless responses for the warm start of a policy.
 
-A right answer is `<think>4+3=7. 7-2=5.</think>` and `<answer>5</answer>`. The policy is
-warm-started on answers that mostly lack the format, are half wrong, and often say too much.
+A correct response is `<think>4+3=7. 7-2=5.</think>` and `<answer>5</answer>`. Most warm-start
+responses lack the format, about half are wrong, and many are too long.
 """
 
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ _MORE = ("buys", "finds", "gets")
 _LESS = ("loses", "sells", "eats")
 
 TOKEN_LIMIT = 22
-"""Tokens within which a concise right answer fits (19 at most), and a wordy one does not."""
+"""Token limit: a concise correct response has at most 19 tokens, a wordy one has more than 22."""
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A question, and how it is worked out."""
+    """A question and its solution."""
 
     name: str
     thing: str
@@ -32,42 +32,42 @@ class Story:
 
     @property
     def question(self) -> str:
-        """What is asked."""
+        """The question."""
         a, b, c = self.numbers
         first, second = self.verbs
         return f"{self.name} has {a} {self.thing}, {first} {b}, {second} {c}. How many?"
 
     @property
     def answer(self) -> int:
-        """The right one."""
+        """The correct answer."""
         a, b, c = self.numbers
         return _apply(_apply(a, self.verbs[0], b), self.verbs[1], c)
 
     def worked(self, first: int, second: int) -> str:
-        """Two steps with these results."""
+        """Return the two steps with these results."""
         a, b, c = self.numbers
         return f"{a}{_sign(self.verbs[0])}{b}={first}. {first}{_sign(self.verbs[1])}{c}={second}."
 
 
 @dataclass(frozen=True, slots=True)
 class Careless:
-    """How often the texts are as they should be. All are probabilities."""
+    """Probabilities with which the warm-start responses are correct."""
 
     well_formed: float = 0.05
-    """Of a text: thinking and answer between their tags. The others lack the closing tag of the
+    """A response has thinking and answer between their tags. The others lack the closing tag of the
     thinking, or the tags of the answer."""
     right_step: float = 0.75
-    """Of a step: its result is right, not off by a little."""
+    """The result of a step is correct. Otherwise it is off by 1 or 2."""
     concise: float = 0.3
-    """Of a text: the steps alone, without the question told again."""
+    """A response has only the steps. Otherwise it repeats the question first."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Files whose code decides the texts."""
+        """Source files that define the texts."""
         return (__file__,)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """So many stories, and careless answers to them."""
+        """Return `count` stories with careless responses."""
         stories = [draw_story(rng) for _ in range(count)]
         return [Example(_prompt(story.question), self._answer(story, rng)) for story in stories]
 
@@ -77,8 +77,8 @@ class Careless:
         second = self._result(_apply(first, story.verbs[1], c), rng)
         steps = story.worked(first, second)
         if rng.random() > self.concise:
-            told = story.question.removesuffix(" How many?")
-            steps = f"{told} {steps}"
+            question = story.question.removesuffix(" How many?")
+            steps = f"{question} {steps}"
         if rng.random() < self.well_formed:
             return f"<think>{steps}</think>\n<answer>{second}</answer>"
         if rng.random() < 0.5:
@@ -92,7 +92,7 @@ class Careless:
 
 
 def draw_story(rng: np.random.Generator) -> Story:
-    """A story whose results are 0 or more."""
+    """Return a random story whose results are 0 or more."""
     verbs = tuple(str(rng.choice(_MORE if rng.random() < 0.5 else _LESS)) for _ in range(2))
     while True:
         a, b, c = (int(n) for n in rng.integers(1, 10, size=3))
@@ -103,19 +103,19 @@ def draw_story(rng: np.random.Generator) -> Story:
 
 
 def story_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """Rows in the shape of GSM8K."""
+    """Return rows in the format of GSM8K."""
     rng = np.random.default_rng(seed)
     stories = [draw_story(rng) for _ in range(count)]
     return [{"question": s.question, "answer": f"#### {s.answer}"} for s in stories]
 
 
 def _read_row(row: Any) -> Problem:
-    """GSM8K's reference, and the question alone: its system message is too long for the policy."""
+    """Return GSM8K's problem without the system message, which is too long for the policy."""
     return replace(TASKS["gsm8k"].read_row(row), prompt=_prompt(row["question"]))
 
 
 STORIES = replace(TASKS["gsm8k"], name="stories", read_row=_read_row)
-"""The task: GSM8K's rewards on stories."""
+"""The task of the stories, with GSM8K's rewards."""
 
 
 def _prompt(question: str) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The recipes of the study: the demo's tool calling, and stories, both on a tiny policy."""
+"""The recipes of the study: the demo's tool calling and stories, both with a tiny policy."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ from gdpo.demo._tools import tool_rows
 from gdpo.recipes.recipe import BatchConfig, DataConfig, Recipe, RewardConfig
 
 PROMPTS = 16
-"""Per step."""
+"""Prompts per step."""
 
 STEPS = 100
 
 OFTEN, RARELY = 0.04, 0.01
-"""Share of the warm-start texts that have the format: the demo's, and a quarter of it."""
+"""Share of the warm-start texts that have the format."""
 
 _ROWS = 4096
 _ROWS_SEED = 2000
@@ -26,13 +26,13 @@ _ROWS_SEED = 2000
 def tools_recipe(
     folder: Path, *, well_formed: float, samples: int = 4, learning_rate: float = 5e-4
 ) -> Recipe:
-    """The demo's training: tool calling, format and correctness.
+    """Return the recipe of the demo: tool calling with format and correctness.
 
     Args:
-        folder: Where its data lies.
-        well_formed: Share of the texts that the policy is warm-started on with the format.
-        samples: Per prompt.
-        learning_rate: Of AdamW.
+        folder: Folder for the data.
+        well_formed: Share of the warm-start texts that have the format, from 0 to 1.
+        samples: Samples per prompt.
+        learning_rate: Learning rate of AdamW.
     """
     settings = PolicySettings(texts=Carelessness(well_formed=well_formed))
     return Recipe(
@@ -46,7 +46,7 @@ def tools_recipe(
 
 
 def maths_recipe(folder: Path, *, samples: int = 8, learning_rate: float = 5e-4) -> Recipe:
-    """Stories: format, correctness and length. Correctness is in the way of nothing, but slow."""
+    """Return the recipe of the stories: correctness, format and length."""
     settings = PolicySettings(texts=Careless(), steps=1200)
     return Recipe(
         task="benchmarks.study._maths:STORIES",

@@ -1,4 +1,4 @@
-"""Results of the study as Markdown."""
+"""Markdown tables of the study's results."""
 
 from math import isnan
 
@@ -7,16 +7,16 @@ from gdpo.experiments.toys import suite, table
 
 
 def kit_tables(seeds, jobs):
-    """What the toys come to, for every estimator that needs no options."""
-    labels = [name for name in ESTIMATORS if name != "constrained_grpo"]
-    done = suite(labels, range(seeds), processes=jobs)
+    """Return the results of the toys for every estimator that needs no options."""
+    estimators = [name for name in ESTIMATORS if name != "constrained_grpo"]
+    done = suite(estimators, range(seeds), processes=jobs)
     return table(done)
 
 
 def outcome_table(comparison):
-    """A line per reward and estimator: its end, what it differs by, and when it was 80 % up."""
+    """Return a line for each reward and estimator: end, difference, and steps to 80 %."""
     lines = [
-        "| reward | estimator | end | difference to the first | p | reached | median steps |",
+        "| reward | estimator | end | difference from the baseline | p | reached | median steps |",
         "|---|---|---|---|---|---|---|",
     ]
     differences = {(d.reward, d.label): d for d in comparison.differences}
@@ -39,4 +39,5 @@ def _interval(interval, form=".2f"):
     if isnan(interval.value):
         return "never"
     low, high = ("?" if isnan(end) else f"{end:{form}}" for end in (interval.low, interval.high))
-    return f"{interval.value:{form}} ({low} to {high})"
+    text = f"{interval.value:{form}} ({low} to {high})"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -4,16 +4,16 @@
 # ---
 
 # %% [markdown]
-# # Compare two estimators honestly
+# # Compare two estimators
 #
-# Two runs with one seed each differ even if the estimator is the same. This tutorial compares GRPO
-# and GDPO with ten seeds each, and shows a difference that is certain and one that is not. It needs
-# no GPU and no torch, and takes 20 seconds.
+# Two runs with different seeds differ even if the estimator is the same. This tutorial compares
+# GRPO and GDPO with ten seeds each. It shows a difference that is certain and one that is not. It
+# needs no GPU and no torch, and takes 20 seconds.
 #
-# ## Problems whose answer is known
+# ## Small problems
 #
-# A [toy](../reference/toys.md) is a policy with a few parameters and two or more rewards. Its
-# gradient can be computed exactly. A run takes milliseconds.
+# A [toy](../reference/toys.md) is a policy with a few parameters and one or more rewards. Its
+# gradient is known exactly, and a run takes well under a second.
 
 # %%
 from gdpo.experiments.toys import TOYS, suite, table
@@ -23,30 +23,43 @@ experiments = suite(["grpo", "gdpo"], range(10), toys=chosen, processes=1)
 print(table(experiments))
 
 # %% [markdown]
-# A cell shows the step at which the reward reached 80 % of its range: the median, then the range
-# over the ten seeds.
+# Each cell shows the step at which a reward reached 80 % of its range: the median and the range over
+# the ten seeds.
 #
-# - `opposed`: two rewards exclude each other. GRPO learns the reward with the larger range in every
-#   seed, GDPO the reward with the larger weight in every seed. The difference is certain.
-# - `ten_rewards`: one reward has a large range, nine have a small one. GDPO reaches the large one
-#   later and the median of each small one earlier. The ranges over the seeds overlap.
-# - `escape`: the ranges are the same. Ten seeds show no difference here.
+# - `opposed`: the two rewards are exact opposites. In every seed GRPO learns the reward with the
+#   larger range and GDPO the reward with the larger weight. This difference is certain.
+# - `ten_rewards`: one reward has a large range, and nine have a small one. GDPO learns the large
+#   reward later. It learns the small rewards earlier in the median, but the ranges over the seeds
+#   overlap.
+# - `escape`: both estimators need about the same number of steps. Ten seeds show no difference.
 #
-# ## What a plan can decide
+# ## Test the difference
 #
-# Ask before you train. `--dry-run` prints the runs of a comparison and what they can show. Here three
-# seeds for each estimator are too few: no result of these runs could be called a difference.
+# `analyse` computes confidence intervals and p-values, and `headline` returns the conclusion.
+
+# %%
+from gdpo.experiments.analysis import analyse
+from gdpo.experiments.comparison import headline
+
+for experiment in experiments.values():
+    print(f"{experiment.name}: {headline(analyse(experiment))}")
+
+# %% [markdown]
+# ## Check the number of seeds before you train
+#
+# `--dry-run` prints the runs of a comparison and what they can show. Three seeds for each estimator
+# are too few here: no p-value can be small enough, whatever the runs look like.
 
 # %% language="bash"
 # gdpo recipes copy gsm8k gsm8k
 # gdpo compare gsm8k --estimators grpo,gdpo --seeds 3 --dry-run
 
 # %% [markdown]
-# Without `--dry-run` the same command trains the runs, resumes after an interruption, and writes a
-# report with every seed, intervals and a conclusion. It says "no difference" where the runs show
-# none.
+# Without `--dry-run` the same command trains the runs and writes a report with a conclusion, every
+# seed and confidence intervals. Rerun it to resume after an interruption.
 #
 # ## What to read next
 #
-# - [Compare estimators](../how-to/compare.md) lists the options and the statistics.
-# - [The study](../study.md) shows for which starts and learning rates the two differ.
+# - [Compare estimators](../how-to/compare.md) describes the command.
+# - [Statistics](../reference/statistics.md) says what is computed.
+# - [The study](../explanation/study.md) shows when the two estimators differ.

@@ -1,6 +1,6 @@
-"""Records what lifelines and rliable say of a few runs, for tests/golden/few_seeds.json.
+"""Records the results of lifelines and rliable on a few runs in tests/golden/few_seeds.json.
 
-Both need an older pandas than gdpo's tested set, so this runs in an environment of its own:
+Both need an older pandas than gdpo's tested set, so run this in a separate environment:
 
     python -m venv V && V/bin/pip install 'lifelines==0.30.3' 'rliable==1.2.0' 'pandas<3'
     V/bin/python tests/oracles/survival_and_robust.py > tests/golden/few_seeds.json
@@ -36,7 +36,7 @@ STRATA = {"runs": 10, "tasks": 4, "seed": 7, "draws": 20_000}
 
 
 def plain(values):
-    """JSON has no infinity and no NaN."""
+    """Return the values with None for infinity and NaN, which JSON does not have."""
     return [float(v) if np.isfinite(v) else None for v in np.ravel(values)]
 
 
@@ -71,7 +71,7 @@ def robust():
 
     rng = np.random.default_rng(STRATA["seed"])
     scores = np.round(rng.beta(3, 2, (STRATA["runs"], STRATA["tasks"])), 3)
-    scores[:, 1] += 2.0  # strata that lie apart: to draw across them would widen the interval
+    scores[:, 1] += 2.0  # strata far apart: resampling across them would widen the interval
     values, limits = library.get_interval_estimates(
         {"label": scores},
         lambda x: np.array([metrics.aggregate_iqm(x)]),
