@@ -584,9 +584,10 @@ def described(grid: Grid, *, jobs: int) -> list[str]:
     labels = list(dict.fromkeys(cell.label for cell in grid.cells))
     seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
     left = len(grid.open())
+    what = "variant" if grid.plan.varied else "estimator"
     return [
         f"{_count(len(grid.cells), 'run')} in {grid.folder}, {left} of them to do, {jobs} at a "
-        f"time: {_count(len(labels), 'estimator')} with {_count(len(seeds), 'seed')} "
+        f"time: {_count(len(labels), what)} with {_count(len(seeds), 'seed')} "
         f"({', '.join(map(str, seeds))})",
         *(_describe(grid, [c for c in grid.cells if c.label == label]) for label in labels),
         *decidable(grid),
@@ -616,12 +617,13 @@ def decidable(grid: Grid) -> list[str]:
         return [f"There is one estimator, so {first} is compared with nothing."]
     apart = unlike(grid.plan.labels, grid.rewards, {cell.label: cell.recipe for cell in grid.cells})
     count, seeds = len(others) * len(grid.rewards) - len(apart), len(grid.plan.seeds)
-    against = others[0] if len(others) == 1 else _count(len(others), "estimator")
+    what = "variant" if grid.plan.varied else "estimator"
+    against = others[0] if len(others) == 1 else _count(len(others), what)
     sentences = [
         f"Compares {against} with {first} in {listed(grid.rewards)}: {_count(count, 'comparison')}."
     ]
     sentences += [
-        f"{name} is not compared in {_count(otherwise, 'estimator')}, because its gate or options "
+        f"{name} is not compared in {_count(otherwise, what)}, because its gate or options "
         f"differ from those in {first}."
         for name in grid.rewards
         if (otherwise := sum(reward == name for _, reward in apart))

@@ -40,9 +40,9 @@ class Label(str):
         made.estimator = estimator
         return made
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        """Return what a copy is made of."""
-        return str(self), self.estimator
+    def __reduce__(self) -> tuple[type["Label"], tuple[str, str]]:
+        """Keep the estimator in copies and pickles."""
+        return Label, (str(self), self.estimator)
 
 
 def estimator_of(label: str) -> str:
