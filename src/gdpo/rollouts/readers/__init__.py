@@ -1,7 +1,7 @@
-"""Readers of the rollouts that any framework leaves behind, as columns of numbers.
+"""Reads rollout files of any framework into columns of numbers.
 
-The format of each file is recognized by its fields, or said; `docs/reference/rollout_formats.md`
-has them all. Nothing is lost silently: every row that was not read is in the report.
+The format of each file is detected from its fields, or given; see
+`docs/reference/rollout_formats.md`. Every row that was not read is counted in the report.
 """
 
 from gdpo.rollouts.readers.columns import Rescored, RolloutText

@@ -1,6 +1,6 @@
-"""Some rollouts of a file as columns of numbers, whether they were records or a table.
+"""Turns some rollouts of a file, records or rows of a table, into columns of numbers.
 
-Groups are told by 64 bits of a hash, which are equal where ids or texts are: no text is kept.
+Group ids and prompts are replaced with 64 bits of a hash, so that no text is kept.
 """
 
 import json
@@ -21,7 +21,7 @@ from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
 from gdpo.rollouts.readers.report import BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
 
 LARGEST = 1e60
-"""A number beyond it is not used: squares of weighted rewards, and their sums, must stay finite."""
+"""Larger numbers are not used, so that sums of squares of weighted rewards stay finite."""
 NO_NUMBER = "not a number, and counts as missing"
 _BOOLEAN = {"true": 1.0, "false": 0.0}
 _MISSING = frozenset(
@@ -29,7 +29,7 @@ _MISSING = frozenset(
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 )
 _LOOKED_AT = 4096
-"""Rows of a CSV file by which its columns of numbers are told."""
+"""Number of first rows of a CSV file that determine which columns are numeric."""
 _CUT = frozenset(
     {"length", "max_tokens", "max_length", "truncated", "context_length", "max_sampled_tokens"}
 )
@@ -38,28 +38,28 @@ Rows: TypeAlias = Int[np.ndarray, " some"] | slice
 Keys = UInt64[np.ndarray, " row"]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 NO_KEY = -(2**63)
-"""Of what has neither a group nor a prompt; no whole number is given it."""
+"""Key of rollouts with neither a group nor a prompt. No other value has this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The values of one field of some rollouts."""
+    """Stores the values of one field of some rollouts."""
 
     values: Values
-    """NaN: there is none that is a number."""
+    """The numbers. NaN: missing, or not a number."""
     missing: Bool[np.ndarray, " rollout"]
-    """Where nothing stands."""
+    """Where the value is missing."""
     wrong: Bool[np.ndarray, " rollout"]
-    """Where something else than a number stands."""
+    """Where the value is not a number."""
     texts: Bool[np.ndarray, " rollout"]
-    """Where a record has the text of a number."""
+    """Where a record holds a number as text."""
 
     def take(self, rows: Rows) -> "Column":
-        """Those of some of the rollouts."""
+        """Return the values of some of the rollouts."""
         return Column(self.values[rows], self.missing[rows], self.wrong[rows], self.texts[rows])
 
     def usable(self, what: str, lines: Int[np.ndarray, " rollout"], file: FileReport) -> Values:
-        """Numbers; what is none, or not between -1e60 and 1e60, is NaN and noted with its line."""
+        """Return the numbers; unusable values become NaN, with a notice at their first line."""
         size = np.abs(self.values)
         good = size <= LARGEST
         if good.all() and not self.texts.any():
@@ -78,7 +78,7 @@ class Column:
 
 
 def column_of(given: Sequence[Any]) -> Column:
-    """The values that records have in one field."""
+    """Return the column for the values of one field of records."""
     kinds = set(map(type, given))
     none = np.zeros(len(given), np.bool_)
     missing = np.array([value is None for value in given]) if type(None) in kinds else none
@@ -95,7 +95,7 @@ def column_of(given: Sequence[Any]) -> Column:
 
 
 def column_in(column: Any) -> Column:
-    """The values of an Arrow array; texts, as of CSV, have words for what is missing."""
+    """Return the column for an Arrow array. Texts, as in CSV, may spell missing values."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     none = np.zeros(len(column), np.bool_)
@@ -115,26 +115,26 @@ def column_in(column: Any) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class RolloutText:
-    """A rollout as its file has it: text, chat messages or tokens; None: it does not say."""
+    """Stores a rollout as its file has it: text, chat messages or tokens. None: unknown."""
 
     prompt: Any
     completion: Any
     truth: Any = None
-    """What it was judged against."""
+    """Reference that the completion was judged against."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other fields of the record."""
     num_tokens: float | None = None
     row: int = -1
-    """Which of the rollouts of its file; -1: not asked for."""
+    """Number of the rollout within its file, from 0. -1: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """The rewards of some rollouts by name, in their order, and what could not be scored."""
+    """Stores recomputed rewards by name, and the problems that occurred."""
 
     rewards: Mapping[str, Sequence[float | None]]
     problems: Mapping[str, Sequence[int]]
-    """What was wrong, and with which of the rollouts."""
+    """Rollouts of each problem, by message."""
 
 
 Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
@@ -142,27 +142,26 @@ Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rollouts that follow each other in a file; which fields are rewards, comes from elsewhere."""
+    """Stores consecutive rollouts of a file. Which fields are rewards is determined elsewhere."""
 
     lines: Int[np.ndarray, " rollout"]
-    """Where each stands: its line, or its row from 0."""
+    """Line of each rollout, or row from 0."""
     columns: Callable[[], Mapping[str, np.ndarray]]
-    """Those of a table, but for its rewards and its file, made when they are needed. The step is -1
-    where it is none."""
+    """Returns the columns of a table except rewards and file. An invalid step is -1."""
     has_group: Bool[np.ndarray, " rollout"]
     has_prompt: Bool[np.ndarray, " rollout"]
     reward: Callable[[str, Rows], Column | None]
-    """The numbers at a path, of some rollouts; None: there is no such path."""
+    """Returns the numbers at a path for some rollouts. None: the path does not exist."""
     weight: Callable[[str, Rows], Values | None]
-    """The weights of the reward of a name; NaN: a rollout has none."""
+    """Returns the weights of a reward for some rollouts. NaN: unknown for this rollout."""
     rows: Sequence[Row] = ()
-    """Of records, as their format understood them."""
+    """The parsed records. Empty for tables."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def grouped_by(self, rows: Rows) -> str:
-        """By what some of them are put into groups: a few may lack it."""
+        """Return how some rollouts are put into groups; a few of them may lack the field."""
         if self.has_group[rows].any():
             return BY_IDS
         return BY_PROMPT if self.has_prompt[rows].any() else BY_NOTHING
@@ -171,13 +170,13 @@ class Batch:
 def batch_of_rows(
     rows: Sequence[Row], lines: Sequence[int], file: FileReport, step: int | None
 ) -> Batch:
-    """Rollouts of records.
+    """Return the batch of parsed records.
 
     Args:
-        rows: The rollouts, whose texts are forgotten.
-        lines: Where each stands.
-        file: Told of values that are none.
-        step: That of the file, where its rollouts have none.
+        rows: The rollouts, without their texts.
+        lines: Line of each rollout, or row from 0.
+        file: Receives notices about unusable values.
+        step: Step of the file, for rollouts without one. None: unknown.
     """
     places = np.array(lines)
 
@@ -221,7 +220,7 @@ def batch_of_rows(
 
 
 def forget_texts(row: Row) -> None:
-    """Keep of the texts only what tells the group, and of other values what is a number."""
+    """Replace the texts of a row with a key for its group, and other values with numbers."""
     row.completion, row.truth, row.extras = None, None, {}
     row.group = None if row.group is None or row.group != row.group else key_of(row.group)
     row.prompt = None if row.prompt is None or row.group is not None else key_of(row.prompt)
@@ -230,19 +229,19 @@ def forget_texts(row: Row) -> None:
 
 
 def text_of_row(row: Row) -> RolloutText:
-    """The texts of a record, before they are forgotten."""
+    """Return the texts of a parsed record."""
     tokens = _count(row.num_tokens)
     return RolloutText(row.prompt, row.completion, row.truth, row.extras, tokens)
 
 
 def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:
-    """The rows of a table.
+    """Return the batch of rows of a table.
 
     Args:
-        batch: Of Arrow.
-        known: What its columns mean.
-        file: Told of values that are none.
-        step: That of the file, where there is no column of steps.
+        batch: An Arrow record batch.
+        known: Meanings of its columns.
+        file: Receives notices about unusable values.
+        step: Step of the file, if there is no column of steps. None: unknown.
     """
     size, lines = batch.num_rows, file.numbered + np.arange(batch.num_rows)
 
@@ -287,7 +286,7 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
 
 
 def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
-    """The texts of the rows of a table, and the columns that mean nothing else."""
+    """Return the texts of the rows of a table, with the columns that have no meaning."""
 
     def values(path: str | None) -> list[Any]:
         column = None if path is None else entered(batch, path)
@@ -303,7 +302,7 @@ def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
 
 
 class TextsOnDemand(Sequence[RolloutText]):
-    """The texts of some rollouts, of which few are asked for: each is made then."""
+    """A sequence of texts of rollouts that builds each text when it is accessed."""
 
     def __init__(self, rows: Sequence[Any], text_of: Callable[[Any], RolloutText]) -> None:
         self._rows, self._text_of = rows, text_of
@@ -316,7 +315,7 @@ class TextsOnDemand(Sequence[RolloutText]):
 
 
 def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
-    """Prompts and completions of a few rows of a table, and none of its other columns."""
+    """Return prompts and completions of the rows of a table, built on access."""
     paths = (known.prompt, known.completion)
     columns = [None if path is None else entered(batch, path) for path in paths]
 
@@ -328,7 +327,7 @@ def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
 
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:
-    """Our own record keeps other fields as JSON in one column."""
+    """Return extra fields; gdpo's record stores some of them as JSON in one column."""
     extra = extras.get("extra")
     try:
         inner = json.loads(extra) if isinstance(extra, str) else None
@@ -343,7 +342,7 @@ def _count(tokens: Any) -> float | None:
 
 
 def cut_of(reason: Any) -> float:
-    """1 for a completion that was cut at its limit, 0 for one that the model ended."""
+    """Return 1 if the completion was truncated, 0 if the model ended it, NaN if unknown."""
     if isinstance(reason, bool):
         return float(reason)
     text = reason.lower() if isinstance(reason, str) else ""
@@ -351,7 +350,7 @@ def cut_of(reason: Any) -> float:
 
 
 def _step(given: Any, of_file: int | None) -> int:
-    """The step of a record; where it has none, that of the file; where none has, 0. -1: none."""
+    """Return the step of a record, else the step of the file, else 0. -1: the step is invalid."""
     if given is None:
         return of_file or 0
     step = nan if isinstance(given, bool) else number(given)
@@ -360,7 +359,7 @@ def _step(given: Any, of_file: int | None) -> int:
 
 
 def _steps(batch: Any, path: str | None, steps: Values, of_file: int | None) -> np.ndarray:
-    """Likewise of a table; truth values are numbers as rewards, and none as steps."""
+    """Return the steps of a table, like `_step`. Booleans are valid rewards, but not steps."""
     if path is None:
         return np.full(batch.num_rows, of_file or 0)
     column = entered(batch, path)
@@ -390,7 +389,7 @@ def _groups(batch: Any, known: Layout, file: FileReport) -> Int64[np.ndarray, " 
 
 
 def _as_whole(column: Any) -> Any:
-    """Ids that were made floating-point, as by a table with gaps, as they were: NaN is none."""
+    """Return floating-point ids as integers, with NaN as null: tables with gaps store floats."""
     is_nan = pc.call_function("is_nan", [column])
     known = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
     try:
@@ -417,7 +416,7 @@ def _trained(batch: Any) -> Bool[np.ndarray, " row"]:
 
 
 def entered(batch: Any, path: str) -> Any:
-    """The column of that name, or where there is none, the one that the dots lead to."""
+    """Return the column of that name, or the one that the dots lead to. None: neither."""
     if path in batch.schema.names:
         return batch.column(path)
     name, dot, rest = path.partition(".")
@@ -437,7 +436,7 @@ def entered(batch: Any, path: str) -> Any:
 
 
 def numeric(batch: Any) -> Any:
-    """The schema of texts, as of a CSV file, with numbers where most of them are."""
+    """Return the schema of a CSV batch, with number types for columns of mostly numbers."""
 
     def kind(column: Any) -> Any:
         if column.null_count == len(column):
@@ -450,17 +449,17 @@ def numeric(batch: Any) -> Any:
 
 
 def holds_numbers(column: Column) -> bool:
-    """Whether most of the texts of a column are numbers."""
+    """Return whether most texts of a column are numbers."""
     return int(np.sum(~np.isnan(column.values))) > int(np.sum(column.wrong))
 
 
 def is_numeric(kind: Any) -> bool:
-    """Whether columns of this type hold numbers or truth values."""
+    """Return whether columns of this Arrow type hold numbers or booleans."""
     return pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
 
 
 def kind_of_type(kind: Any) -> Kind:
-    """What columns of an Arrow type hold."""
+    """Return what columns of an Arrow type hold."""
     if is_numeric(kind):
         return "number"
     if pa.types.is_null(kind):
@@ -472,7 +471,7 @@ def kind_of_type(kind: Any) -> Kind:
 
 
 def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
-    """The columns of a schema, and what they hold; of structs what is in them, by path."""
+    """Return the columns of a schema by path, with their kind. Structs are entered."""
     found: dict[str, Kind] = {}
     for column in schema:
         path = Inner(above + column.name) if above else column.name
@@ -484,7 +483,7 @@ def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
 
 
 def key_of(value: Any) -> int:
-    """64 bits of a hash of a JSON-like value; whole numbers are their own key."""
+    """Return 64 bits of a hash of a JSON-like value. Whole numbers are their own key."""
     if isinstance(value, int) and NO_KEY < value < 2**63:
         return int(value)
     if not isinstance(value, str):
@@ -494,7 +493,7 @@ def key_of(value: Any) -> int:
 
 
 def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
-    """One key per row of an Arrow array of ids: a whole number is its own."""
+    """Return one key per row of an Arrow array of ids. Whole numbers are their own key."""
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()
@@ -507,9 +506,9 @@ def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
 
 
 def keys_of(column: Any) -> Keys:
-    """One key per row of an Arrow array of texts, or of anything made of texts.
+    """Return one key per row of an Arrow array of texts, or of lists and structs of texts.
 
-    Every distinct text is hashed once: a prompt is repeated for each of its samples.
+    Each distinct text is hashed once, because a prompt is repeated for each of its samples.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -558,12 +557,12 @@ def _of_list(column: Any) -> Keys:
 def _text_of(value: Any) -> str:
     try:
         return json.dumps(value, sort_keys=True, default=str)
-    except (RecursionError, TypeError):  # the latter of keys that are no texts, or of two kinds
+    except (RecursionError, TypeError):  # TypeError: keys that are not texts, or of mixed types
         return "".join(_flat(value))
 
 
 def _flat(value: Any) -> Iterator[str]:
-    """What a value holds, however deep: each list and object with its length before it."""
+    """Yield the parts of a value at any depth, each list and object preceded by its length."""
     left = [value]
     while left:
         item = left.pop()
@@ -578,7 +577,7 @@ def _flat(value: Any) -> Iterator[str]:
 
 
 def _mixed(keys: Keys) -> Keys:
-    """Spread every bit over all of them, so that sums of keys are keys as well."""
+    """Return mixed keys: every bit affects all bits, so that sums of keys are keys too."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return keys ^ (keys >> np.uint64(31))

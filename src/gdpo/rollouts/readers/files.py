@@ -1,4 +1,4 @@
-"""Which files of a run hold rollouts: of which run, which step, and whether of an evaluation."""
+"""Finds rollout files, and infers run, step and evaluation from their paths."""
 
 import os
 import re
@@ -17,28 +17,28 @@ _KINDS = {
     ".pkl": "pkl",
 }
 ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt")
-"""Of files that may hold rollouts; `.gz` may follow."""
+"""Endings of files that may hold rollouts. `.gz` may follow."""
 KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet"})
 _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
-"""Compressed in ways that are not read."""
+"""Endings of compressed files that cannot be read."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
 _RECORD = re.compile(r"step_\d{6,}\.parquet")
 _EARLIER = re.compile(r"earlier-\d+")
-"""Folders beside a record, with the records of runs that were there before."""
+"""Folders next to a record that hold the records of earlier runs."""
 _DROPPED = re.compile(r"dropped-\d{4}-\d\d-\d\dT[-\d]+")
-"""Folders of a run of gdpo, with what it had done when it was resumed, and did again."""
+"""Folders in a run of gdpo with steps that were repeated after the run was resumed."""
 _OF_A_RUN = frozenset({"recipe.yaml", "environment.json"})
 _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
-"""TRL's, which holds one step."""
+"""A file of TRL, which holds one step."""
 _SET_ASIDE = "set aside when this run began or was resumed: name the folder to read it"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
     | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
 )
-"""All that the name of a folder of a step or of an evaluation is made of; others name a run."""
+"""Words in names of folders of a step or an evaluation. Other names are names of runs."""
 _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
     | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
@@ -47,24 +47,28 @@ _NO_ROLLOUTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RolloutFile:
-    """A file that may hold rollouts."""
+    """Stores what the path of a file says about its rollouts."""
 
     path: Path
     kind: str
     run: str
     step: int | None
-    """As its name or its folder says."""
+    """Number in the name of the file or its folder. None: there is none."""
     evaluation: bool
 
 
 def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[RolloutFile]:
-    """The files to read, each once: run by run, in the order of the numbers in their names.
+    """Return the files to read, each once, by run and by the numbers in their names.
 
-    Those of evaluations are left out if there are any of training, unless their folder is one of
-    the paths.
+    Files of evaluations are left out if there are files of training, unless their folder is one
+    of the paths.
+
+    Args:
+        paths: Files and folders.
+        left_out: Receives the files that are not read, with the reason.
 
     Raises:
-        DataError: There is no such file or folder.
+        DataError: If a path does not exist.
     """
     if len({path.is_absolute() for path in paths}) > 1:
         paths = [path.absolute() for path in paths]
@@ -77,7 +81,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
             if not path.is_dir() or _is_read(file, left_out):
                 found.setdefault(file.path, file)
     for path in paths:
-        left_out.pop(path, None)  # in one folder it was left out, and it is named itself
+        left_out.pop(path, None)  # a folder left it out, but the user named it
     if any(not file.evaluation for file in found.values()):
         why = "rollouts of an evaluation: name the folder to read them"
         left_out |= {file.path: why for file in found.values() if file.evaluation}
@@ -88,12 +92,13 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
 def without_twins(
     files: Sequence[RolloutFile], recorded: Callable[[Path], bool], left_out: dict[Path, str]
 ) -> list[RolloutFile]:
-    """Without TRL's files of the steps that gdpo's record of the same run has.
+    """Return the files without TRL's files of steps that gdpo recorded too.
 
     Args:
-        files: Of all runs.
-        recorded: Whether a file is a whole one of that record; asked where there is a twin alone.
-        left_out: Told of those that are not read.
+        files: Files of all runs.
+        recorded: Returns whether a file is a complete record of gdpo. Called only for steps that
+            exist twice.
+        left_out: Receives the files that are not read, with the reason.
     """
     records = {_step_of(file): file.path for file in files if _RECORD.fullmatch(file.path.name)}
     for file in files:
@@ -104,12 +109,12 @@ def without_twins(
 
 
 def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
-    """An evaluation that is named to be read is none of training all the same."""
+    """Return run, step, and whether it is an evaluation, even one that the user named."""
     return file.run, file.step, any(map(_of_evaluation, file.path.parts[:-1]))
 
 
 def kind_of(path: Path) -> str:
-    """What the name says that a file is; empty: nothing that may hold rollouts."""
+    """Return the kind of a file by its name. Empty: it cannot hold rollouts."""
     return _KINDS.get(Path(_unpacked(path.name)).suffix.lower(), "")
 
 
@@ -124,7 +129,7 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
     root = path.resolve()
     for folder, folders, names in os.walk(path, onerror=blocked):
         recorded, a_run = any(map(_RECORD.fullmatch, names)), _OF_A_RUN.issubset(names)
-        aside = [  # what is no part of the run of these files any more
+        aside = [  # folders that no longer belong to the run
             name
             for name in folders
             if (recorded and _EARLIER.fullmatch(name)) or (a_run and _DROPPED.fullmatch(name))
@@ -143,7 +148,7 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
 
 def _why_not(file: Path) -> str | None:
-    """Why a file of a folder is not read; empty: it is nothing to be read; None: it is read."""
+    """Return why a file is not read. Empty: it is not a rollout file; None: it is read."""
     if file.suffix.lower() in _PACKED and kind_of(file.with_suffix("")):
         return "compressed, but not with gzip: decompress it first"
     if not kind_of(file):
@@ -157,7 +162,7 @@ def _why_not(file: Path) -> str | None:
 
 
 def _root(paths: Sequence[Path]) -> Path:
-    """The folder that all lie in: what tells their runs apart is below it."""
+    """Return the folder that contains all paths. Runs are named by the folders below it."""
     for path in paths:
         try:
             why = None if path.exists() else ""
@@ -171,7 +176,7 @@ def _root(paths: Sequence[Path]) -> Path:
 
 def _found(file: Path, given: Path, root: Path) -> RolloutFile:
     inner = file.relative_to(given)
-    name = _unpacked(file.name)  # dots before its ending are part of it: qwen2.5-7b_step_3
+    name = _unpacked(file.name)  # a name may contain dots: qwen2.5-7b_step_3
     stem = name.removesuffix(Path(name).suffix) if kind_of(file) else name
     folders = [part for part in file.relative_to(root).parts[:-1] if part not in _PLACES]
     run = [part for part in folders if not _of_steps(part) and not _of_evaluation(part)]
@@ -219,6 +224,6 @@ def _is_read(file: RolloutFile, left_out: dict[Path, str]) -> bool:
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """So that 9 comes before 10."""
+    """Return a sort key with which 9 comes before 10."""
     parts = re.split(r"(\d+)", str(path))
     return [(1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts]

@@ -1,4 +1,4 @@
-"""The formats by name, how a file tells its own, and what was asked of the files."""
+"""Defines the formats and detects the format of a file."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from gdpo.rollouts.readers.sources import LoadPt
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the caller said of the files; None: what they say themselves."""
+    """Stores the options of the caller. None: detect or infer."""
 
     format: str | None = None
     rewards: tuple[str, ...] | None = None
@@ -35,25 +35,25 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way in which a framework writes rollouts."""
+    """Describes one format of rollout files."""
 
     name: str
     kind: str
-    """`parquet`, `jsonl` or `pt`; empty: any that has columns."""
+    """`parquet`, `jsonl` or `pt`. Empty: any file with columns."""
     fields: frozenset[str]
-    """Those that a file must have to be recognized."""
+    """Fields that a file must have to be detected."""
     rows: Callable[[Record], Iterator[Row]] | None = None
-    """The rollouts of a record; None: its columns are read as they are."""
+    """Function from a record to its rollouts. None: the columns are read directly."""
     lists: bool | None = None
-    """Whether `prompt` holds a column of values; None: this is not what tells it."""
+    """Whether `prompt` must hold a list of values. None: it does not matter."""
     numbers: tuple[str, ...] = ()
-    """The columns of a parquet file of records that are read in any case."""
+    """Columns of a parquet file of records that are always read."""
     texts: tuple[str, ...] = ()
-    """Those that are read as well where texts are asked for."""
+    """Columns that are also read if texts are needed."""
     wordless: bool = False
-    """Whether its files hold no texts, so that nothing in them can be scored anew."""
+    """Whether the files contain no texts, so that they cannot be rescored."""
     known: Layout | None = None
-    """What the fields mean of records of no known format; None: the format knows it."""
+    """Meanings of the fields, for records of no known format. None: the format defines them."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -113,17 +113,17 @@ FORMATS = (
     _format("slime", "pt", "rollout_id group_index reward", rows=records.slime),
     Format("columns", "", frozenset()),
 )
-"""In the order in which they are tried."""
+"""The formats, in the order in which they are tried."""
 
 NAMES = tuple(dict.fromkeys(f.name for f in FORMATS))
 WORDLESS = frozenset(f.name for f in FORMATS if f.wordless)
 
 
 def recognized(kind: str, fields: Collection[str], record: Record | None) -> Format | None:
-    """The first format whose fields are there, `columns` apart."""
+    """Return the first format, other than `columns`, whose fields all exist. None: none."""
     lists = isinstance(record.get("prompt"), list) if record else False
     lists = lists and record is not None and isinstance(record.get("completion"), list)
-    # Chat messages are a list, too, but then the steps are none.
+    # Chat messages are a list too, but then the step is not.
     steps = (record or {}).get("step", (record or {}).get("gen_step"))
     lists = lists and isinstance(steps, list)
     for known in FORMATS:
@@ -133,7 +133,7 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
 
 
 def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
-    """The format of that name for this kind of file; None: it is written in other files."""
+    """Return the format of that name for this kind of file. None: it uses another kind."""
     if name not in NAMES:
         raise ConfigError(f"unknown format {name!r}: {did_you_mean(name, NAMES)}")
     fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
@@ -147,18 +147,18 @@ def format_of(
     numbers: Iterable[str],
     record: Record | None = None,
 ) -> tuple[Format, str]:
-    """The format of a file, and how it was told.
+    """Return the format of a file, and a phrase on how it is known.
 
     Args:
-        kind: `parquet`, `jsonl` or another kind of file.
-        asked: What was asked for.
-        fields: The names of its fields.
-        numbers: The paths of its numbers.
-        record: The first of a file of records.
+        kind: Kind of the file, such as `parquet` or `jsonl`.
+        asked: Options of the caller.
+        fields: Names of the fields.
+        numbers: Paths of the numbers.
+        record: First record, for a file of records. Default: None.
 
     Raises:
-        DataError: It has none that is known.
-        ConfigError: There is no format of the name that was asked for.
+        DataError: If the format is unknown.
+        ConfigError: If `asked` names a format that does not exist.
     """
     if asked.format is not None:
         form = named(asked.format, kind, fields)
@@ -182,10 +182,11 @@ def format_of(
 
 
 def format_of_records(kind: str, asked: Asked, record: Record) -> tuple[Format, str]:
-    """The format of a file of records, by its first, and how it was told.
+    """Return the format of a file of records, and a phrase on how it is known.
 
     Raises:
-        DataError: See `format_of`; or its files hold no texts, and they are to be scored anew.
+        DataError: If the format is unknown (see `format_of`), or if its files contain no texts
+            although they are to be rescored.
     """
     fields = kinds_in(record)
     numbers = records.numbers_by_path(record, but=frozenset())
@@ -202,6 +203,6 @@ def format_of_records(kind: str, asked: Asked, record: Record) -> tuple[Format, 
 
 
 def layout_of(form: str, asked: Asked, fields: Mapping[str, Kind]) -> Layout:
-    """What the columns of a file of this format mean."""
+    """Return the meanings of the columns of a file of this format."""
     known = {"gdpo": GDPO, "trl": TRL}.get(form)
     return known or layout(asked.columns, fields)

@@ -1,9 +1,8 @@
-"""What the fields of a file of no known format mean, and which are rewards: every rule of it.
+"""Infers the meaning of fields and the rewards in files of no known format.
 
-A rule looks at names, at whether a field holds numbers, and at the values of the first rollouts.
-Files of lines and files of columns are asked alike: both give the numbers that they hold as arrays,
-by path. What is between the dots or slashes of a path is an object or a struct; a column of a table
-may have them in its name, and means the same.
+The rules use names, whether a field holds numbers, and the values of the first rollouts. They are
+the same for JSONL and for tables: both give their numbers as arrays by path. The parts of a path
+between dots or slashes are objects or structs; a column with dots in its name means the same.
 """
 
 import re
@@ -27,20 +26,20 @@ MEANINGS = (
     *("step", "group", "prompt", "completion", "advantage", "num_tokens", "finish_reason"),
     "total",
 )
-"""What a column may be said to mean."""
+"""The meanings that `columns` can assign to a column."""
 NOT_REWARDS = "; not rewards: "
 """What precedes the numbers that are not read as rewards."""
 
 
 class Inner(str):
-    """The path of what stands in an object or a struct; names at the top may have dots as well."""
+    """The path of a value in an object or struct. Names at the top level may contain dots too."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which column of a file means what; None: none does."""
+    """Stores the column for each meaning. None: no column has this meaning."""
 
     step: str | None = None
     group: str | None = None
@@ -52,7 +51,7 @@ class Layout:
     total: str | None = None
 
     def taken(self) -> frozenset[str]:
-        """The columns that mean something, and so are no parts of a reward."""
+        """Return the columns that have a meaning, and so are not reward components."""
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
 
 
@@ -63,7 +62,7 @@ TRL = Layout("step", None, "prompt", "completion", "advantage")
 
 
 def listed(names: Collection[str]) -> str:
-    """Some names for a message: a file may have thousands, and as hostile as any text."""
+    """Return up to 12 names for a message, shortened and quoted: names may be hostile."""
     shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:12])
     return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
 
@@ -74,13 +73,13 @@ def passed_over(names: Sequence[str]) -> str:
 
 
 LOOKED_AT = 4096
-"""First rollouts of a file by whose values its rewards are inferred."""
+"""Number of first rollouts whose values are used to infer rewards."""
 _COMPARED = 512
-"""Of these, rollouts whose numbers are added up to find a total."""
+"""Number of these rollouts that are used to find a total."""
 _ADDED_UP = 24
-"""Numbers that are tried as the weighted sum of the others; of more, names alone decide."""
+"""With more numbers than this, a total is found by its name only, not by its values."""
 _ROUNDING = 2e-3
-"""Of a total's standard deviation: what is off by less is the sum, written with few digits."""
+"""A sum may differ from the total by this fraction of its std: totals are rounded in files."""
 
 _STEPS = (
     *("step", "global_step", "gen_step", "iteration", "iter", "global_steps", "train_step"),
@@ -120,7 +119,7 @@ _GUESSES = {
     "total": _TOTALS,
 }
 _NUMERIC = frozenset({"step", "advantage", "num_tokens", "total"})
-"""Meanings of numbers."""
+"""Meanings whose fields must hold numbers."""
 
 _PLAINEST = 3
 
@@ -133,24 +132,24 @@ _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running"}
 )
-"""Words beside `reward` in names of what is computed of rewards, and is none."""
+"""Words that, next to `reward`, name a statistic of rewards, which is not a reward."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names"})
 _VALUES = frozenset({"value", "score", "reward"})
-"""Names of the number in an object that describes one reward."""
+"""Names of the value in an object that describes one reward."""
 _NEVER = frozenset(
     {"lr", "kl", "temperature", "seed", "epoch", "epochs", "entropy", "loss", "perplexity", "ppl"}
     | {"logprob", "logprobs", "logp", "grad", "rank", "idx", "index", "id", "ids", "latency"}
     | {"duration", "elapsed", "version", "step", "steps", "advantage", "advantages", "adv"}
     | {"token", "tokens", "timestamp", "truncated", "turns", "weight", "weights"}
 )
-"""Words of names that are no rewards by guess."""
+"""Words in names that are never inferred to be rewards."""
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars"})
 _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "beta", "trained"}
     | {"reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution"}
     | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
 )
-"""Names of other meanings, and of what a completion is judged against."""
+"""Whole names that are never inferred to be rewards: other meanings, and references."""
 _CONTAINERS = (
     re.compile(r"rewards"),
     re.compile(r"reward"),
@@ -158,17 +157,17 @@ _CONTAINERS = (
     re.compile(r"components|.*[_\-]components"),
     re.compile(r"scores?([_\-].*)?|.*[_\-]scores"),
 )
-"""Names of objects whose numbers are rewards, the surest first."""
+"""Names of objects whose numbers are rewards, the most certain first."""
 _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
-"""Of objects that hold rewards where nothing else does, and other numbers as well."""
+"""Names of objects that hold rewards only if nothing else does, besides other numbers."""
 
 
 NEVER = 3
-"""Rank of a name that is a reward only if the user names it."""
+"""Rank of a name that is a reward only if the user names it explicitly."""
 
 
 def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
-    """What the fields of a record hold."""
+    """Return the kind of value of each field of a record."""
 
     def kind(value: Any) -> Kind:
         if value is None:
@@ -183,14 +182,14 @@ def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
 
 
 def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
-    """What was said of the columns, and for the rest what their names say.
+    """Return the given columns, and for other meanings the columns inferred from names.
 
     Raises:
-        ConfigError: A meaning that there is not.
-        DataError: A column that is not in the file.
+        ConfigError: If a meaning is unknown.
+        DataError: If a given column is not in the file.
     """
-    said = columns or {}
-    for meaning, column in said.items():
+    given = columns or {}
+    for meaning, column in given.items():
         if meaning not in MEANINGS:
             raise ConfigError(
                 f"columns: unknown meaning {meaning!r}: {did_you_mean(meaning, MEANINGS)}"
@@ -201,11 +200,11 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
                 f"no column {column!r} for the {meaning}; the fields are {listed(fields)}: correct "
                 "the name (columns)"
             )
-    guessed = {meaning: _first(meaning, fields, said.values()) for meaning in MEANINGS}
-    return Layout(**{**guessed, **said})
+    guessed = {meaning: _first(meaning, fields, given.values()) for meaning in MEANINGS}
+    return Layout(**{**guessed, **given})
 
 
-def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> str | None:
+def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> str | None:
     """Return the first name of that meaning whose field may hold it.
 
     For a meaning that needs numbers, fields that hold numbers come first. A field of another type
@@ -213,7 +212,7 @@ def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> s
     """
     spelt = _spelt(fields)
     free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
-    free = [name for name in free if name not in said]
+    free = [name for name in free if name not in given]
     if meaning not in _NUMERIC:
         return free[0] if free else None
     plainest = [spelt.get(name) for name in _GUESSES[meaning][:_PLAINEST]]
@@ -223,19 +222,20 @@ def _first(meaning: str, fields: Mapping[str, Kind], said: Collection[str]) -> s
 
 
 def _spelt(fields: Iterable[str]) -> dict[str, str]:
-    """The fields by their names in small letters, words joined by `_`: `globalStep`, `Reward`."""
+    """Return the fields by lower-case names with `_` between words, as in `global_step`."""
     fields = list(fields)
     return {"_".join(_words(name)): name for name in fields[::-1]} | {name: name for name in fields}
 
 
 def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
-    """Whether rollouts may be meant: a `reward` or `score`, or a prompt or group and parts of one.
+    """Return whether a file may hold rollouts with rewards.
 
-    Logs of training have numbers of such names as well, and no prompts.
+    It does if it has a `reward` or `score`, or a prompt or group besides reward components.
+    Training logs have numbers with such names too, but no prompts.
 
     Args:
-        fields: The names at the top.
-        numbers: The paths of the numbers.
+        fields: Names at the top level.
+        numbers: Paths of the numbers.
     """
     spelt = _spelt(fields)
     if {"reward", "score"} & set(spelt):
@@ -248,7 +248,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
 
 
 def is_like_rollouts(fields: Collection[str]) -> bool:
-    """Whether a file that is not read for want of rewards may hold rollouts all the same."""
+    """Return whether a file without recognizable rewards may still hold rollouts."""
     spelt = _spelt(fields)
     return any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS)) or any(
         not _REWARD.isdisjoint(_words(name)) for name in fields
@@ -257,24 +257,24 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """Which numbers of a file are its rewards, and why."""
+    """Stores which numbers of a file are its rewards, and why."""
 
     how: str
     """How they were inferred, as a phrase. Empty: no rewards were inferred."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The paths of the rewards, by name."""
+    """Path of each reward, by name."""
     group: Literal["object", "named", "other", "total", "none"] = "none"
     prefix: str = ""
-    """What the paths of the rewards begin with, where an object holds them."""
+    """Prefix of the paths, if an object holds the rewards."""
     left_out: frozenset[str] = frozenset()
-    """Paths that would be rewards by their name alone."""
+    """Paths that are not rewards although their names fit."""
     total: str | None = None
-    """The path of the total."""
+    """Path of the total. None: there is none."""
     why: str = ""
-    """Why none are."""
+    """Why no rewards were inferred. Empty: some were."""
 
     def name_of(self, path: str) -> str | None:
-        """The name of the reward at a path, which a later rollout may be the first to have."""
+        """Return the name of the reward at a path, which may first occur in a later rollout."""
         if path in self.left_out:
             return None
         if self.group == "object":
@@ -285,14 +285,14 @@ class Inferred:
 
 
 def infer(columns: Mapping[str, Values], known: Layout, texts: Sequence[str] = ()) -> Inferred:
-    """The rewards among the numbers of a file.
+    """Return the rewards among the numbers of a file.
 
-    The numbers of the surest object whose name says rewards; else the numbers whose own names do;
-    else those of an object of metrics; else the total and what it is the sum of; else all others.
+    In this order: the numbers in the most certain object of rewards; the numbers named as rewards;
+    the numbers in an object of metrics; the numbers that add up to a total; all other numbers.
 
     Args:
-        columns: The numbers of the first rollouts, by path; NaN: there is none.
-        known: What some of the fields mean.
+        columns: Numbers of the first rollouts, by path. NaN: missing.
+        known: Meanings of the other fields.
         texts: Fields that are named as rewards and hold texts.
     """
     free = [path for path in columns if path not in known.taken()]
@@ -324,7 +324,7 @@ def _of_names(
 
 
 def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout) -> Inferred:
-    """The total and the numbers that it is the sum of; without a total all others."""
+    """Return the numbers that add up to the total, or without a total all other numbers."""
     others = [p for p in free if _may_be_reward(p) and np.isfinite(numbers[p]).any()]
     if known.total is None or not np.isfinite(numbers.get(known.total, np.nan)).any():
         total = _total(others, numbers)
@@ -373,7 +373,7 @@ def _none(why: str) -> Inferred:
 
 
 def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
-    """The paths of rewards that were named: a name in an object of rewards needs no path."""
+    """Return the paths of requested rewards. Inside an object of rewards, the name suffices."""
     paths = list(paths)
     prefix = _container(paths)
     inside = {name: p for p in paths if prefix and (name := _name_in(p, prefix))}
@@ -381,16 +381,16 @@ def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
 
 
 def likely(paths: Sequence[str]) -> list[str]:
-    """The numbers to propose as rewards where none can be inferred: all, if all are unlikely.
+    """Return the numbers to propose as rewards if none can be inferred: all, if all are unlikely.
 
-    A total is none of them if there are others.
+    A total is proposed only if there are no others.
     """
     found = [path for path in paths if not _is_never(path)]
     return [path for path in found if not _is_total(path)] or found or list(paths)
 
 
 def is_named_reward(path: str) -> bool:
-    """Whether the name of a number says that it is one of the rewards, and not what they add up to.
+    """Return whether the name of a number is that of a single reward, not of a total.
 
     `reward_len` does; `reward`, `total_reward`, `reward_std` and `reward_weights` do not.
     """
@@ -405,14 +405,14 @@ def is_named_reward(path: str) -> bool:
 
 
 def unlikelihood(path: str) -> int:
-    """How unlikely the name is that of a reward: 0 for those in an object of rewards, to 3."""
+    """Return how unlikely a path is a reward, from 0 (in an object of rewards) to 3."""
     if _prefix(path) is not None:
         return 0
     return 1 if is_named_reward(path) else 2 if _may_be_reward(path) else NEVER
 
 
 def is_told_of(path: str) -> bool:
-    """Whether the name of a text says that it was meant to be a reward, or all of them."""
+    """Return whether the name of a text field is that of a reward, or of all rewards."""
     prefix = _prefix(path)
     if prefix is not None:
         return _name_in(path, prefix) is not None and not _is_measures(prefix)
@@ -420,19 +420,19 @@ def is_told_of(path: str) -> bool:
 
 
 def is_all_rewards(path: str) -> bool:
-    """Whether a field of that name is meant to hold the rewards or their total by itself."""
+    """Return whether the name is that of a field with all rewards, or with their total."""
     words = set(_words(path))
     return bool(words & _REWARD) and words <= _REWARD | {"components"}
 
 
 def is_container(name: str) -> bool:
-    """Whether an object of that name may hold rewards."""
+    """Return whether an object of that name may hold rewards."""
     return _certainty(name) is not None
 
 
 @lru_cache(maxsize=1024)
 def _certainty(name: str) -> int | None:
-    """How surely an object of that name holds rewards: 0 is the surest; None: it does not."""
+    """Return the rank of an object of rewards: 0 is the most certain. None: not of rewards."""
     rest = set(_words(name)) - _REWARD
     if rest & _WEIGHTS or (rest and rest <= _STATISTICS):
         return None
@@ -445,7 +445,7 @@ def _is_measures(prefix: str) -> bool:
 
 
 def _container(paths: Sequence[str]) -> str:
-    """What the paths in the surest object begin with; empty: no object holds rewards."""
+    """Return the prefix of the paths in the most certain object of rewards. Empty: none."""
     best: tuple[int, str] | None = None
     for path in paths:
         prefix = _prefix(path)
@@ -458,7 +458,7 @@ def _container(paths: Sequence[str]) -> str:
 
 
 def _prefix(path: str) -> str | None:
-    """The start of a path up to the object in it that holds rewards most surely, the outermost."""
+    """Return the start of a path up to its most certain (then outermost) object of rewards."""
     ends = [place for place, letter in enumerate(path) if letter in "./"]
     sure = [(_certainty(_leaf(path[:end])), path[: end + 1]) for end in ends]
     found = [(each, prefix) for each, prefix in sure if each is not None]
@@ -466,7 +466,7 @@ def _prefix(path: str) -> str | None:
 
 
 def _name_in(path: str, prefix: str) -> str | None:
-    """The name of a reward in an object, however deep it stands; None: it is none of it."""
+    """Return the name of a reward in an object, at any depth. None: it is not a reward in it."""
     if not prefix or not path.startswith(prefix) or len(path) == len(prefix):
         return None
     name = path[len(prefix) :]
@@ -477,7 +477,7 @@ def _name_in(path: str, prefix: str) -> str | None:
 
 
 def _described(paths: Sequence[str]) -> list[str]:
-    """The paths without what stands beside the value in an object that describes one reward."""
+    """Return the paths without the other fields of objects that describe one reward each."""
     described = {p.rpartition(".")[0] for p in paths if p.rpartition(".")[2] in _VALUES}
     described = {above for above in described if not is_container(_leaf(above))}
     return [
@@ -492,7 +492,7 @@ def _may_be_reward(path: str) -> bool:
 
 
 def _is_never(path: str) -> bool:
-    """Whether the name is one of what is no reward: a length, a time, a setting, an id."""
+    """Return whether the name excludes a reward: a length, a time, a setting, an id."""
     name = _leaf(path)
     words = _words(name)
     if is_named_reward(path):
@@ -512,7 +512,7 @@ def _is_time(word: str) -> bool:
 
 
 def _is_total(path: str) -> bool:
-    """Whether the name says that a number is the sum of rewards."""
+    """Return whether the name is that of a sum of rewards."""
     words = set(_words(_leaf(path)))
     return bool(words & _TOTAL) and words <= _TOTAL | _REWARD and words != {"final"}
 
@@ -530,16 +530,16 @@ def _words(name: str) -> list[str]:
 
 
 def _constant(paths: Iterable[str], numbers: Mapping[str, Values]) -> bool:
-    """Whether none of several rollouts differs from another in any of these."""
+    """Return whether all these numbers are constant over several rollouts."""
     values = [numbers[path] for path in paths]
     return all(len(v) > 1 and len(np.unique(v[np.isfinite(v)])) < 2 for v in values)
 
 
 def _total(paths: Sequence[str], numbers: Mapping[str, Values]) -> str | None:
-    """The path whose name says that it is the total of the others, or whose values are their sum.
+    """Return the path that is the total of the others, by its name or by its values.
 
-    A sum takes at least two others that vary, each with a weight above 0, and more rollouts that
-    differ than there are others: of few any number is the sum of some.
+    A sum needs at least two others that vary, each with a positive weight, and more distinct
+    rollouts than there are others: with few rollouts, any number is a sum of some others.
     """
     if len(paths) < 2:
         return None
@@ -566,9 +566,9 @@ def _is_sum(path: str, paths: Sequence[str], numbers: Mapping[str, Values]) -> b
 def _summands(
     paths: Sequence[str], total: Values, numbers: Mapping[str, Values]
 ) -> list[str] | None:
-    """The numbers that a total is the sum of; None: it is not the sum of any of them.
+    """Return the numbers that add up to a total. None: no numbers do.
 
-    One that is 0 wherever it was looked at may be one of them.
+    A number that is 0 in all first rollouts may be one of them.
     """
     if len(paths) > _ADDED_UP:
         return None
@@ -582,16 +582,16 @@ def _summands(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Weights with which numbers add up to a total."""
+    """Stores the weights with which numbers add up to a total."""
 
     shares: Float[np.ndarray, " part"]
-    """The weights, each times the largest value of its part over the total's deviation."""
+    """Each weight times the largest value of its part, divided by the std of the total."""
     certain: bool
     """Whether there are so many rollouts that the fit cannot be a coincidence."""
 
 
 def _weights(parts: Sequence[Values], total: Values) -> _Fit | None:
-    """The weights of a total; None: no weights give it. A part that is missing adds nothing."""
+    """Return the weights of a total. None: no weights fit. A missing part counts as 0."""
     rows = np.flatnonzero(np.isfinite(total))[:_COMPARED]
     added = np.nan_to_num(np.stack([part[rows] for part in parts], axis=-1), posinf=0, neginf=0)
     whole = total[rows]

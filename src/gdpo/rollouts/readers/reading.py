@@ -1,4 +1,4 @@
-"""All files of a run as tables of one step each, and the report of what was read."""
+"""Reads the files of runs into tables of one step each, with a report."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,16 +34,16 @@ from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
 from gdpo.rollouts.readers.table import RolloutTable, joined
 
 _REPEATS = frozenset({"trl", "ms-swift"})
-"""Their writers dump what they hold at every log, new or not."""
+"""Formats whose writers write the current rollouts at every log, even if they are not new."""
 _LONGEST = 1000
-"""Characters that are told of a file that cannot be read; a library may say more."""
+"""Characters kept of the error of a library about a file, at most."""
 RESCORED = "rescored"
 """How the rewards of a file are known, after `rescore`."""
 WEIGHTS_DIFFER = "other weights than an earlier rollout of the step: the earlier weights are used"
 
 
 class RolloutReading(Iterator[RolloutTable]):
-    """The tables of a run, one step after the other; its `report` is whole when they end."""
+    """Iterates over the tables of the runs, one step each. At the end, `report` is complete."""
 
     def __init__(self, paths: Sequence[Path], asked: Asked, group_size: int | None) -> None:
         self.report = ReadReport(tuple(paths))
@@ -71,7 +71,7 @@ class RolloutReading(Iterator[RolloutTable]):
             yield replace(table, groups=groups)
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
-        """As the dump has them; else blocks of the size that was said; else by prompt."""
+        """Return group ids of the file, else blocks of the given size, else groups by prompt."""
         groups, size = table.groups, self._group_size
         if table.grouped_by == BY_IDS:
             self.report.size_unused += len(groups) if size is not None else 0
@@ -93,14 +93,14 @@ class RolloutReading(Iterator[RolloutTable]):
             self.report.group_sizes[int(size)] += int(count)
 
     def _repeated(self, table: RolloutTable) -> bool:
-        """Whether it is the step before once more: one generation may serve several."""
+        """Return whether a step repeats the previous one: one generation may serve several."""
         last, self._last = self._last, table
         if last is None or table.format not in _REPEATS or not _same(last, table):
             return False
         for index, path in enumerate(table.files):
             rows = np.flatnonzero(table.file == index)
             what = "the rollouts of the previous step again: skipped"
-            row = int(table.row[rows[0]]) if table.format == "trl" else None  # else no line of it
+            row = int(table.row[rows[0]]) if table.format == "trl" else None
             _file_of(self.report, path).give_back(row, what, rows=len(rows))
         return True
 
@@ -115,32 +115,33 @@ def read_rollout_files(
     load_pt: LoadPt | None = None,
     rescore: Rescore | None = None,
 ) -> RolloutReading:
-    """Read the rollouts that a training run left behind, whichever framework wrote them.
+    """Read the rollout files of one or several training runs of any framework.
 
-    No text is kept: prompts are hashed where they are needed to tell the groups. Memory is that of
-    the numbers of one step.
+    Texts are not kept: prompts are hashed if they are needed to form groups. Memory holds the
+    numbers of one step.
 
     Args:
-        path: A file, or a folder with files of one or several runs, at any depth; or several of
-            these, whose runs are told apart by the folders in which they differ.
-        format: One of `FORMATS`; left out: each file's is recognized by its fields.
-        rewards: The columns that are rewards, by name; a dot enters an object. Left out: those of
-            the format, or every number that has no other meaning.
-        columns: Which column is the `step`, `group`, `prompt`, `completion`, `advantage`,
-            `num_tokens`, `finish_reason` or `total`, for files of no known format.
-        group_size: Rollouts per prompt, which follow each other, where the dump has no ids of
-            groups. Left out: equal prompts of a step are a group.
-        load_pt: Reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which needs torch.
-            Left out: they are not read, and the report says so.
-        rescore: Gives the rewards of rollouts by their texts, instead of those of the files. Texts
-            are read for it, and not kept.
+        path: A file, a folder with files of one or several runs at any depth, or several of
+            these. Runs are named by the folders in which they differ.
+        format: One of `FORMATS`. Default: detected for each file from its fields.
+        rewards: Names of the columns that are rewards. A dot enters an object. Default: the
+            rewards of the format, else inferred.
+        columns: Column of each meaning, for files of no known format: `step`, `group`, `prompt`,
+            `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default: inferred.
+        group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
+            the rollouts of a prompt follow each other. Default: equal prompts form a group.
+        load_pt: Function that reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which
+            needs torch. Default: `.pt` files are reported as not read.
+        rescore: Function that computes the rewards of rollouts from their texts. Default: the
+            rewards in the files.
 
     Returns:
-        An iterator of `RolloutTable`, one per step, with the `report` of what was read.
+        An iterator of `RolloutTable`, one per step, with a `report` of what was read.
 
     Raises:
-        DataError: There is no such path.
-        ConfigError: An unknown format or meaning of a column, a group size below 1, or no path.
+        DataError: If a path does not exist.
+        ConfigError: If the format or a meaning is unknown, `group_size` is below 1, or no path is
+            given.
     """
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
     if not paths:
@@ -153,7 +154,7 @@ def read_rollout_files(
 
 
 def _read_file(found: RolloutFile, asked: Asked, report: ReadReport) -> Iterator[RolloutTable]:
-    """The rollouts of a file in its order; what cannot be read is written into the report."""
+    """Yield the tables of a file. What cannot be read goes into the report."""
     if found.kind not in KINDS_READ:
         report.left_out[found.path] = f"its name ends with none of {', '.join(ENDINGS)}"
         return
@@ -216,7 +217,7 @@ def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[Roll
 
 
 def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
-    """The rollouts of each step."""
+    """Yield the rows of each step."""
     order = np.argsort(steps, kind="stable")
     starts = np.flatnonzero(np.diff(steps[order])) + 1
     if len(starts):
@@ -228,7 +229,7 @@ def _by_step(steps: Int[np.ndarray, " rollout"]) -> Iterator[Rows]:
 def _rescored(
     rescore: Rescore, batch: Batch, texts: Sequence[RolloutText], file: FileReport
 ) -> dict[str, Column]:
-    """The rewards of a batch, given anew by its texts."""
+    """Return the rewards of a batch, recomputed from its texts."""
     found = rescore(texts)
     for what, places in found.problems.items():
         file.note(int(batch.lines[places[0]]), what, count=len(places))
@@ -238,7 +239,7 @@ def _rescored(
 def _weights(
     batch: Batch, names: Iterable[str], rows: Rows, file: FileReport
 ) -> tuple[float, ...] | None:
-    """The weights of a step: for each reward the first that a rollout has. None: none say any."""
+    """Return the weights of a step: the first recorded one of each reward. None: not recorded."""
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
     if not columns or len(given) < len(columns):
@@ -257,7 +258,7 @@ def _weights(
 
 
 def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
-    """Report rollouts of which nothing tells the group, or not what tells it of the others."""
+    """Report rollouts without a group, or that are grouped differently from the others."""
     grouped, prompted = batch.has_group[rows], batch.has_prompt[rows]
     line = int(batch.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
@@ -271,7 +272,7 @@ def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
 
 
 def _is_record(path: Path) -> bool:
-    """Whether it is a file of gdpo's record, with its end."""
+    """Return whether a file is a complete record of gdpo."""
     try:
         form = recognized("parquet", pq.read_schema(path).names, None)
     except UNREADABLE:
@@ -284,7 +285,7 @@ def _file_of(report: ReadReport, path: Path) -> FileReport:
 
 
 def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[RolloutTable]:
-    """Parts of files, each of one step, joined so that each is a step whole."""
+    """Yield whole steps, joined from consecutive parts of files."""
 
     def step(part: RolloutTable) -> tuple[str, str, str, int]:
         return part.run, part.format, part.grouped_by, int(part.steps[0])
@@ -317,20 +318,20 @@ def read_texts(
     columns: Mapping[str, str] | None = None,
     load_pt: LoadPt | None = None,
 ) -> list[RolloutText]:
-    """Prompt and completion of some rollouts of one file.
+    """Return prompt and completion of some rollouts of one file.
 
     Args:
-        file: As a table names it.
-        rows: As the column `row` of a table has them.
-        format: As it was given to `read_rollout_files`.
-        columns: Likewise.
-        load_pt: Likewise.
+        file: One of the `files` of a table.
+        rows: Values of the column `row` of a table.
+        format: The option that was given to `read_rollout_files`.
+        columns: The option that was given to `read_rollout_files`.
+        load_pt: The option that was given to `read_rollout_files`.
 
     Returns:
-        One for each of the rows, in their order.
+        One text for each row, in the order of `rows`.
 
     Raises:
-        DataError: The file cannot be read, or has no such row.
+        DataError: If the file cannot be read, or a row does not exist.
     """
     found = RolloutFile(file, kind_of(file), "", None, evaluation=False)
     asked = Asked(format, columns=columns, load_pt=load_pt)

@@ -1,4 +1,4 @@
-"""What was read and what was not: a reader never loses a row silently."""
+"""Reports what was read and what was not: every row that a reader skips is counted."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,20 +17,20 @@ BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
 
 @dataclass(slots=True)
 class Notice:
-    """Something that a reader could not take as it stood, in one file."""
+    """Stores one kind of problem that a reader found in one file."""
 
     file: Path
     line: int | None
-    """The first place: a line of a text file, from 1, else a row, from 0; None: the whole file."""
+    """First place: a line of a text file (from 1), or a row (from 0). None: the whole file."""
     what: str
     count: int = 0
-    """How often."""
+    """Number of occurrences."""
     rows: int = 0
-    """Rollouts that were lost by it, as far as they could be counted."""
+    """Number of rollouts that were skipped because of it, as far as they could be counted."""
 
     @property
     def place(self) -> str:
-        """The file, and the line where one is known; of a file that has none the row, from 0."""
+        """The file, with the line, or with the row (from 0) if the file has no lines."""
         if self.line is None:
             return str(self.file)
         in_lines = kind_of(self.file) == "jsonl"
@@ -42,73 +42,73 @@ class Notice:
 
 @dataclass(slots=True)
 class FileReport:
-    """One file that is read: what it is, and what became of each of its rows.
+    """Stores the format of a file and counts its rows.
 
-    Only its methods count rows. When the file ends, `rows == read + skipped`.
+    Only the methods change the counts. At the end of the file, `rows == read + skipped`.
     """
 
     path: Path
     report: "ReadReport" = field(repr=False)
-    """Of all files."""
+    """Report on all files, which receives the notices."""
     format: str = ""
     format_from: str = ""
     """How the format is known, as a phrase."""
     rows: int = 0
-    """Rollouts or lines that it holds, good or bad, counted before they are understood."""
+    """Rollouts or lines in the file, valid or not, counted before they are parsed."""
     read: int = 0
     skipped: int = 0
     expected: int = 0
-    """Rollouts that it says it holds; 0: it does not say."""
+    """Number of rollouts according to the file's metadata. 0: unknown."""
     numbered: int = 0
-    """Rollouts that have a number so far, which those of no step and repeated ones have as well."""
+    """Rollouts numbered so far, including those without a step and repeated ones."""
     bytes: int = 0
-    """Of lines that were read so far, decompressed."""
+    """Decompressed bytes of the lines read so far."""
     rewards: tuple[str, ...] = ()
     rewards_from: str = ""
     """How the rewards are known, as a phrase."""
     numbers: tuple[str, ...] = ()
-    """The numbers that it holds, by path, as far as its first rollouts say."""
+    """Paths of the numeric fields, according to the first rollouts."""
     step: str | None = None
-    """The field that is its step, if that was inferred from its name."""
+    """Field of the step, if it was inferred from its name."""
     guessed: bool = False
-    """Whether its rewards are inferred from names and values, and no format says them."""
+    """Whether the rewards were inferred from names and values, not known from the format."""
     refused: str = ""
     """Why no rewards could be inferred."""
 
     def note(self, line: int | None, what: str, *, count: int = 1) -> Notice:
-        """Something is odd, and no row is lost by it."""
+        """Add a notice that costs no row, and return it."""
         notice = self.report.notices.setdefault((self.path, what), Notice(self.path, line, what))
         notice.count += count
         return notice
 
     def count(self, rows: int) -> None:
-        """Rows were met, whatever becomes of them."""
+        """Count rows that were found, valid or not."""
         self.rows += rows
 
     def take(self, rows: int) -> None:
-        """Rows that were counted are in a table."""
+        """Count rows, found before, as read."""
         self.read += rows
 
     def lose(self, line: int | None, what: str, *, rows: int = 1) -> None:
-        """Rows that were counted cannot be read."""
+        """Count rows, found before, as skipped, with a notice."""
         self.note(line, what, count=rows).rows += rows
         self.skipped += rows
 
     def reject(self, line: int | None, what: str) -> None:
-        """A line or row that was not counted yet is no rollout."""
+        """Count a line or row, not counted before, as found and skipped, with a notice."""
         self.rows += 1
         self.lose(line, what)
 
     def give_back(self, line: int | None, what: str, *, rows: int) -> None:
-        """Rows that were read do not count."""
+        """Count rows as skipped that were counted as read, with a notice."""
         self.read -= rows
         self.lose(line, what, rows=rows)
 
     def end(self, why: str) -> None:
-        """The file cannot be read further: all rows that were not read by now are lost.
+        """Count all remaining rows as skipped, because the file cannot be read further.
 
         Args:
-            why: What it broke by.
+            why: Reason for the notice.
         """
         if all(file is not self for file in self.report.files):
             self.report.left_out[self.path] = why
@@ -120,7 +120,7 @@ class FileReport:
         self.lose(done, why, rows=max(self.rows - done, 0))
 
     def end_without_rows(self) -> None:
-        """No row of the file can be read: perhaps there is none."""
+        """Record that no row of the file could be read, or that it has no rows."""
         if self.skipped:
             self.format = "unknown"
             self.report.files.append(self)
@@ -135,46 +135,46 @@ class FileReport:
 
 @dataclass(slots=True)
 class ReadReport:
-    """What became of every file and every row. It grows while the tables are read."""
+    """Stores the result for every file and row. It grows while the tables are read."""
 
     paths: tuple[Path, ...]
     files: list[FileReport] = field(default_factory=list[FileReport])
     left_out: dict[Path, str] = field(default_factory=dict[Path, str])
-    """Files that were not read, and why."""
+    """Files that were not read, with the reason."""
     notices: dict[tuple[Path, str], Notice] = field(default_factory=dict[tuple[Path, str], Notice])
     sought: dict[str, bool] = field(default_factory=dict[str, bool])
-    """Rewards that were looked for by name, and whether any file has them."""
+    """Rewards that were requested by name, and whether any file has them."""
     offered: dict[str, None] = field(default_factory=dict[str, None])
-    """Numbers of the files that lack one of these."""
+    """Numeric fields of the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
-    """Names of fields, of any file and of at most so many as are listed."""
+    """Names of fields of any file, at most as many as a message lists."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
-    """Files that were not read, as none of their fields says rewards, and that may be rollouts."""
+    """Files that may hold rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
-    """How many groups there are of each size."""
+    """Number of groups of each size."""
     grouped_by: Counter[str] = field(default_factory=Counter[str])
-    """How many rollouts were put into groups in which way."""
+    """Number of rollouts that were grouped in each way."""
     size_unused: int = 0
-    """Rollouts for which `group_size` was said, and whose dump has ids of groups."""
+    """Rollouts for which `group_size` was given although their file has group ids."""
     mixed_blocks: int = 0
-    """Groups made by `group_size` that hold more than one prompt."""
+    """Groups formed by `group_size` that contain several prompts."""
     torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
-    """Steps that came in several pieces with others between them, which were not put together."""
+    """Number of separate pieces of each step; steps with several pieces were not joined."""
 
     @property
     def rows(self) -> int:
-        """Rollouts in the files that were read: `read + skipped`."""
+        """Number of rollouts in the files that were read: `read + skipped`."""
         return sum(file.rows for file in self.files)
 
     @property
     def read(self) -> int:
-        """Rollouts in the tables."""
+        """Number of rollouts in the tables."""
         return sum(file.read for file in self.files)
 
     @property
     def skipped(self) -> int:
-        """Rollouts that could not be read."""
+        """Number of rollouts that could not be read."""
         return sum(file.skipped for file in self.files)
 
     @property
@@ -185,27 +185,27 @@ class ReadReport:
 
     @property
     def formats(self) -> dict[str, int]:
-        """How many files have which format."""
+        """Number of files of each format."""
         return dict(Counter(file.format for file in self.files))
 
     @property
     def absent(self) -> list[str]:
-        """Rewards that were looked for by name, and that no file has."""
+        """Rewards that were requested by name and that no file has."""
         return [name for name, found in self.sought.items() if not found]
 
     def seek(self, name: str, numbers: Iterable[str], *, found: bool) -> None:
-        """A reward was looked for in a file, or in a part of it, that holds these numbers."""
+        """Record whether a requested reward was found among the numbers of a file."""
         self.sought[name] = found or self.sought.get(name, False)
         if not found:
             self.offered |= dict.fromkeys(numbers)
 
     @property
     def without_rewards(self) -> list[FileReport]:
-        """The files that hold numbers of which none can be inferred to be a reward."""
+        """Files that contain numbers, of which none could be inferred to be a reward."""
         return [file for file in self.files if file.refused] + self.unrecognized
 
     def group_findings(self) -> list[str]:
-        """What is odd about the groups, as sentences."""
+        """Return a sentence for each problem with the groups."""
         if not self.groups:
             return []
         unknown = self.grouped_by[BY_NOTHING]
@@ -266,11 +266,11 @@ class ReadReport:
         return "\n".join([*lines, *self.oddities()])
 
     def oddities(self) -> list[str]:
-        """What was odd in files, and those that were not read: each kind once, its first place."""
+        """Return each kind of problem with files, and with its first place."""
         return [f"{place}: {what}" for place, what in self.odd_places()]
 
     def odd_places(self) -> list[tuple[str, str]]:
-        """The same with the place apart, which may be long."""
+        """Return the pairs (first place, problem): a place may be long."""
         kinds: dict[str, list[Notice]] = {}
         for notice in self.notices.values():
             kinds.setdefault(notice.what, []).append(notice)
@@ -285,7 +285,7 @@ class ReadReport:
 
 
 def _summary(notices: Sequence[Notice]) -> str:
-    """One kind of them, in one file or in several."""
+    """Return a phrase for notices of one kind, in one file or in several."""
     first, count = notices[0], sum(notice.count for notice in notices)
     files = f", in {len(notices):,} files" if len(notices) > 1 else ""
     more = f" (and {count - 1:,} more{files})" if count > 1 else ""
@@ -293,7 +293,7 @@ def _summary(notices: Sequence[Notice]) -> str:
 
 
 def ready_command(report: ReadReport) -> str:
-    """The command line that names the rewards that were inferred; empty: there are none."""
+    """Return a command line that names the inferred rewards. Empty: none were inferred."""
     guessed = [file for file in report.files if file.guessed and file.rewards]
     if report.scalar_only:
         names = _proposed(guessed)
@@ -309,9 +309,10 @@ def ready_command(report: ReadReport) -> str:
 
 
 def without_rewards(report: ReadReport) -> str:
-    """What is said where no reward could be inferred: the numbers, and a command that names some.
+    """Return an error message for files in which no reward could be inferred.
 
-    Empty: no file holds numbers that might be rewards.
+    It lists the numeric fields and a command that names some of them. Empty: no file contains
+    numbers that may be rewards.
     """
     files = report.without_rewards
     if not files:
@@ -345,12 +346,12 @@ def _can_be_named(name: str) -> bool:
 
 
 def _proposed(files: list[FileReport]) -> list[str]:
-    """Some numbers that may be rewards, where none is inferred."""
+    """Return numbers that may be rewards, for files in which none was inferred."""
     names = dict.fromkeys(name for file in files for name in likely(file.numbers))
     return [name for name in names if _can_be_named(name)][:_NAMED]
 
 
 def _shortened(path: Path) -> str:
-    """The path without its middle, should it be long."""
+    """Return the path; a long path without its middle."""
     text = str(path)
     return text if len(text) <= 60 else f"{text[:20]}…{text[-39:]}"

@@ -1,4 +1,4 @@
-"""A batch of rollouts as columns of numbers, whichever framework wrote them. No texts in here."""
+"""Rollouts of one step as columns of numbers, in the same form for every framework."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,37 +16,37 @@ from gdpo.rollouts.record import RewardArrays
 
 @dataclass(frozen=True, slots=True)
 class RolloutTable:
-    """Rollouts of one step of one run, in the order in which they were written."""
+    """Stores the rollouts of one step of one run, in the order of the files, without texts."""
 
     run: str
-    """The folder of the run, relative to the path that was read; empty: that path itself."""
+    """Folder of the run, relative to the path that was read. Empty: that path itself."""
     format: str
     names: tuple[str, ...]
     """The rewards, in the order of the array."""
     weights: tuple[float, ...] | None
-    """What the framework wrote; None: it does not say."""
+    """Weights in the files. None: not recorded."""
     files: tuple[Path, ...]
     steps: Int[np.ndarray, " rollout"]
     groups: Int[np.ndarray, " rollout"]
-    """Equal for the samples of one group of a step; else without meaning."""
+    """Key of the group: equal for the samples of one group of a step."""
     rewards: Float[np.ndarray, "rollout reward"]
-    """Raw. NaN: does not apply, or what stood there was no finite number."""
+    """Raw rewards. NaN: does not apply, or not a finite number."""
     total: Float[np.ndarray, " rollout"]
-    """The one reward that the framework made of them; NaN: it does not say."""
+    """Scalar reward in the files. NaN: unknown."""
     advantages: Float[np.ndarray, " rollout"]
-    """What was trained with, of several tokens the last; NaN: not known."""
+    """Recorded advantages; of one advantage per token, the last. NaN: unknown."""
     num_tokens: Float[np.ndarray, " rollout"]
-    """Tokens of the completion; NaN: not known."""
+    """Tokens of the completion. NaN: unknown."""
     cut: Float[np.ndarray, " rollout"]
-    """1: ended by the limit of tokens; 0: by the model; NaN: not known."""
+    """1: truncated at the token limit; 0: ended by the model. NaN: unknown."""
     trained: Bool[np.ndarray, " rollout"]
-    """False: generated and scored, and left out of the batch."""
+    """False: generated and scored, but left out of the training batch."""
     file: Int[np.ndarray, " rollout"]
-    """Which of the files."""
+    """Index into `files`."""
     row: Int[np.ndarray, " rollout"]
-    """Which of the rollouts that were read from its file, from 0; see `read_texts`."""
+    """Number of the rollout within its file, from 0, for `read_texts`."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
-    """By the name of the reward its declared range, for rewards whose file has one."""
+    """Declared range by reward name, for rewards whose file declares one."""
     grouped_by: str = BY_IDS
     """How the rollouts are put into groups: `group id`, `equal prompts` or `nothing`."""
 
@@ -54,16 +54,15 @@ class RolloutTable:
         return len(self.steps)
 
     def take(self, rows: Int[np.ndarray, " some"]) -> "RolloutTable":
-        """Some of its rollouts."""
+        """Return a table of some of the rollouts."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         return replace(self, **columns)
 
     def grouped(self) -> RewardArrays:
-        """The rewards and advantages by group; smaller groups are padded with NaN.
+        """Return rewards and advantages by group. Smaller groups are padded with NaN.
 
         Raises:
-            DataError: The largest group is so much larger than the others that padding them would
-                take most of the memory.
+            DataError: If the largest group is so large that most of the array would be padding.
         """
         prompt, sample = places(self.groups)
         shape = (int(prompt.max()) + 1, int(sample.max()) + 1)
@@ -83,7 +82,7 @@ class RolloutTable:
 
 
 _PADDED = 5_000_000
-"""Numbers, there or not, of which several copies are no burden; beyond, half must be there."""
+"""Arrays with more numbers than this must not consist of padding for more than half."""
 
 COLUMNS = (
     *("steps", "groups", "rewards", "total", "advantages", "num_tokens", "cut", "trained"),
@@ -93,7 +92,7 @@ COLUMNS = (
 
 
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
-    """Several tables of one step as one; a reward that one of them lacks is NaN there."""
+    """Return several tables of one step as one. A reward that a table lacks is NaN there."""
     if len(tables) == 1:
         return tables[0]
     first = tables[0]
