@@ -1,11 +1,11 @@
-"""Frameworks' own code with our plugin, each in an environment of its own: how far from gdpo.
+"""Measures how far each framework's advantages are from gdpo, with and without our plugin.
 
     python -m tests.conformance [framework ...] [--own]
 
-Makes `.conformance/<framework>` where it is not yet, runs the framework's script there, and prints
-the table of docs/reference/conformance.md. `--own` adds what frameworks make of the same batches
-without us, where they have GDPO. Exit code 1: a path of ours is further than 1e-5 from gdpo, or
-what was asked for could not be run.
+Creates an environment `.conformance/<framework>` per framework, runs the framework's script there,
+and prints the table of docs/reference/conformance.md. `--own` also runs the frameworks without
+gdpo. Exits with 1 if one of our paths is further than 1e-5 from gdpo, or if a framework that was
+named could not be run.
 """
 
 import argparse
@@ -23,25 +23,25 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENTS = ROOT / ".conformance"
 WITHOUT = "without gdpo"
-"""What the name of a path ends with that is the framework's own."""
+"""Suffix of the name of a path that runs without gdpo."""
 
 CLOSE = 1e-5
 REFUSED = "ConfigError"
-"""Ours: a setting with which the framework would not compute what was asked for."""
+"""Our refusal of a setting with which the framework would compute something else."""
 
 
 @dataclass(frozen=True)
 class Framework:
-    """How its paths are run."""
+    """Describes how to run a framework's paths."""
 
     script: str
-    """With its arguments."""
+    """The script, with its arguments."""
     requirements: str | None = None
-    """None: it runs in the environment of this process."""
+    """Requirements of its environment. None: it runs in this environment."""
     checkout: bool = False
-    """There is no package: `<FRAMEWORK>_SOURCE` names a folder with its source."""
+    """Whether it has no package, so that `<FRAMEWORK>_SOURCE` must name a checkout."""
     without: str = "--own"
-    """The argument, or the variable, that leaves the work to the framework."""
+    """The argument, or the variable, for a run without gdpo."""
 
 
 SLIME = "others/requirements-slime.txt"
@@ -65,25 +65,25 @@ FRAMEWORKS = {
 
 
 class NotRunError(Exception):
-    """A framework's paths could not be run; says why."""
+    """A framework's paths could not be run. The message is the reason."""
 
 
 def lines_of(name, *, own):
-    """What the framework's script tells, a dict for each path and number of rewards."""
+    """Return the lines of the framework's script: a dict per path and number of rewards."""
     framework = FRAMEWORKS[name]
     variables = source_of(name) if framework.checkout else {}
     python, command = interpreter(name, framework), framework.script.split()
-    told = run(python, command, variables)
+    lines = run(python, command, variables)
     if own:
         given, equals, value = framework.without.partition("=")
         switch = {given: value} if equals else {}
         without = run(python, command if equals else [*command, given], variables | switch)
-        told += [{**line, "path": f"{line['path']}, {WITHOUT}"} for line in without]
-    return told
+        lines += [{**line, "path": f"{line['path']}, {WITHOUT}"} for line in without]
+    return lines
 
 
 def interpreter(name, framework):
-    """The python of its environment, made where it is missing or its requirements have changed."""
+    """Return the Python of its environment. Create it if it is missing or outdated."""
     if framework.requirements is None:
         return Path(sys.executable)
     file, folder = HERE / framework.requirements, ENVIRONMENTS / name
@@ -91,25 +91,25 @@ def interpreter(name, framework):
     python = folder / "bin" / "python"
     if stamp.is_file() and stamp.read_text() == digest:
         return python
-    sys.stderr.write(f"{name}: making {folder} (minutes)\n")
+    sys.stderr.write(f"{name}: creating {folder} (takes minutes)\n")
     venv.create(folder, with_pip=True, clear=True)
-    # Whole, these frameworks want GPUs: what their paths need on a CPU is listed, and no more.
+    # Complete installations need GPUs. The requirements list only what the paths need on a CPU.
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     done = subprocess.run(
         [*pip, "-r", file, "-e", ROOT], check=False, capture_output=True, text=True
     )
     if done.returncode:
-        raise NotRunError(f"its environment cannot be made: {last_line(done.stderr)}")
+        raise NotRunError(f"creating its environment failed: {last_line(done.stderr)}")
     stamp.write_text(digest)
     return python
 
 
 def source_of(name):
-    """Where the checkout is that the user names, for its script."""
+    """Return the environment variables that name the user's checkout."""
     variable = f"{name.upper()}_SOURCE"
     folder = os.environ.get(variable, "")
     if not Path(folder, name).is_dir():
-        raise NotRunError(f"{variable} names no checkout that holds {name}/")
+        raise NotRunError(f"set {variable} to a checkout that contains {name}/")
     return {"PYTHONPATH": folder}
 
 
@@ -129,11 +129,11 @@ def run(python, command, variables):
 
 
 def last_line(text):
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
+    return (text.strip().splitlines() or ["no output"])[-1]
 
 
 def rows_of(lines):
-    """One row per path: over the numbers of rewards, the worst."""
+    """Return one row per path: the worst over the numbers of rewards."""
     rows = {}
     for line in lines:
         key = line["framework"], line["version"], line["path"]
@@ -142,26 +142,26 @@ def rows_of(lines):
 
 
 def worst(lines):
-    """The difference, and whether a missing reward and a batch without signal do no harm."""
-    told = [line["difference"] for line in lines]
-    if errors := [each for each in told if isinstance(each, str)]:
+    """Return the largest difference, and the results for missing rewards and no signal."""
+    differences = [line["difference"] for line in lines]
+    if errors := [each for each in differences if isinstance(each, str)]:
         return errors[0].partition(":")[0], "", ""
-    difference = nan if any(map(isnan, told)) else max(told)
+    difference = nan if any(map(isnan, differences)) else max(differences)
     return (
         difference,
-        # A framework's own constants make a difference, with a missing reward and without.
+        # A framework's own constants make a difference even without a missing reward.
         all(number(line["with_missing"]) < max(CLOSE, 2 * difference) for line in lines),
         all(number(line["no_signal"]) == 0 for line in lines),
     )
 
 
 def number(value):
-    """NaN for what a framework raised."""
+    """Return a value as a number; NaN if the framework raised an error."""
     return nan if isinstance(value, str) else value
 
 
 def is_right(row):
-    """Whether we are where the formula is, or refuse."""
+    """Return whether gdpo equals the formula, or refuses the setting."""
     *_, difference, contained, silent = row
     if isinstance(difference, str):
         return difference == REFUSED
@@ -169,7 +169,7 @@ def is_right(row):
 
 
 def table(rows, missing):
-    """Markdown."""
+    """Return the table in Markdown."""
     lines = [
         "| framework | version | path | max difference from gdpo | NaN contained | no signal: 0 |",
         "|---|---|---|---|---|---|",
@@ -186,11 +186,13 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("frameworks", nargs="*", help=", ".join(FRAMEWORKS))
-    parser.add_argument("--own", action="store_true", help="the frameworks' own GDPO, too")
+    parser.add_argument(
+        "frameworks", nargs="*", help=f"frameworks to run: {', '.join(FRAMEWORKS)}. Default: all"
+    )
+    parser.add_argument("--own", action="store_true", help="also run the frameworks without gdpo")
     options = parser.parse_args()
     if unknown := sorted(set(options.frameworks) - set(FRAMEWORKS)):
-        parser.error(f"no such framework: {', '.join(unknown)}; there are: {', '.join(FRAMEWORKS)}")
+        parser.error(f"unknown framework: {', '.join(unknown)}. Allowed: {', '.join(FRAMEWORKS)}")
     rows, missing = [], {}
     for name in options.frameworks or FRAMEWORKS:
         try:

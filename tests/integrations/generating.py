@@ -1,4 +1,4 @@
-"""Small models in float64, and both ways to generate with them."""
+"""Provides small models in float64, and both ways to generate with them."""
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ MODELS = {
 
 
 def model_of(kind, seed=0):
-    """In float64: a token that hangs on rounding is none that these tests are about."""
+    """Return a model in float64, so that rounding does not change tokens."""
     torch.manual_seed(seed)
     model = MODELS[kind]().double().eval()
     model.generation_config.eos_token_id = ENDS
@@ -100,7 +100,7 @@ def by_loop(model, prompts, prompt_of_row, **changed):
 
 
 class FirstToken(LogitsProcessor):
-    """Each row of the batch begins with its own token, so that equal prompts part ways."""
+    """Makes each row start with its own token, so that rows of equal prompts differ."""
 
     def __init__(self, start, number_of_tokens):
         self.start = start
@@ -116,7 +116,7 @@ class FirstToken(LogitsProcessor):
 
 
 class Watcher(LogitsProcessor):
-    """Keeps the scores that each row is sampled from, by its first token, and makes them greedy."""
+    """Records the scores of each row by its first token, and makes sampling greedy."""
 
     def __init__(self, start, seen):
         self.start = start
@@ -131,7 +131,7 @@ class Watcher(LogitsProcessor):
 
 
 def parting(model, *, watch=None):
-    """The model, with rows that part ways at their first token; and watched, if need be."""
+    """Return the model with `FirstToken`, and optionally with a `Watcher`."""
 
     class Parting(type(model)):
         def _get_logits_processor(self, **kwargs):

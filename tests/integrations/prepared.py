@@ -21,12 +21,12 @@ DEAD = ("say hi", "go", "now then")
 END, FIRST_BYTE, VOCABULARY = 0, 4, 260
 
 
-# Every training ends in a full collection; what the imports made is not searched each time.
+# Training ends with a full garbage collection. Freezing the imports makes it faster.
 gc.freeze()
 
 
 def prepared(prompts, trainer):
-    """Completions of 1 to 16 tokens, most of them ended."""
+    """Return completions of 1 to 16 tokens. Most of them have an end token."""
     trainer.calls = getattr(trainer, "calls", 0) + 1
     seed = 100 * trainer.calls + trainer.accelerator.process_index
     generator = torch.Generator().manual_seed(seed)
@@ -43,7 +43,7 @@ def prepared(prompts, trainer):
 
 
 def with_tools(prompts, trainer):
-    """Every third token comes from a tool."""
+    """Return completions in which every third token comes from a tool."""
     rollouts = prepared(prompts, trainer)
     rollouts["env_mask"] = [
         [int(i % 3 != 1) for i in range(len(c))] for c in rollouts["completion_ids"]
@@ -52,7 +52,7 @@ def with_tools(prompts, trainer):
 
 
 def half_dead(completion_ids, prompts, **columns):
-    """The same for the whole group of a dead prompt."""
+    """Return rewards that are constant within the groups of `DEAD` prompts."""
     return [
         0.5 if prompt in DEAD else sum(ids) % 8 / 8
         for ids, prompt in zip(completion_ids, prompts, strict=True)
@@ -60,7 +60,7 @@ def half_dead(completion_ids, prompts, **columns):
 
 
 def alive(completion_ids, **columns):
-    """None of a group is its mean: one lies above 1, the others below 1/8."""
+    """Return rewards that differ from their group's mean: one above 1, the others below 1/8."""
     return [sum(ids) % 8 / 64 + (i % SAMPLES == 0) for i, ids in enumerate(completion_ids)]
 
 
@@ -69,7 +69,7 @@ def constant(completion_ids, **columns):
 
 
 class Run(TrainerCallback):
-    """What a training leaves: gradients by step, micro-batches, parameters, the trainer."""
+    """Stores the results of a training run: gradients, micro-batches, parameters, the trainer."""
 
     def __init__(self):
         self.gradients = []
@@ -89,7 +89,7 @@ class Run(TrainerCallback):
 
 
 class Interruption(TrainerCallback):
-    """Ctrl-C in the midst of the second optimizer step."""
+    """Simulates Ctrl-C during the second optimizer step."""
 
     def __init__(self):
         self.left = 4
@@ -130,7 +130,7 @@ def train(
     rows=48,
     interrupted=False,
 ):
-    """Five steps of SGD."""
+    """Train five steps with SGD."""
     torch.manual_seed(0)
     run = Run()
 
@@ -169,7 +169,7 @@ def ours(policy, folder, *, how=None, **changed):
 
 
 def gap(one, other):
-    """Largest difference of a step's gradient, in its norm; that of parameters, in their way."""
+    """Return the largest relative difference of a step's gradient, and of the parameters."""
     assert len(one.gradients) == len(other.gradients) == 5
     pairs = list(zip(one.gradients, other.gradients, strict=True))
     assert [bool(a.any()) for a, _ in pairs] == [bool(b.any()) for _, b in pairs]

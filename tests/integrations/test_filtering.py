@@ -1,4 +1,4 @@
-"""Dead groups make way for groups of further prompts, and are told by each reward alone."""
+"""Tests `filter_groups`: groups without signal are replaced, judged by each reward."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 class Filtered(GDPOTrainer):
-    """Keeps every batch as it goes into training, before it is shuffled."""
+    """Records every training batch before it is shuffled."""
 
     batches: list
 
@@ -82,7 +82,7 @@ def groups_of(values):
 
 
 def assert_consistent(batch):
-    """Every rollout has the advantage of its own completion among those of its prompt."""
+    """Check that every rollout has the advantage of its own completion."""
     rewards = half_dead(batch["completions"], batch["prompts"])
     parts = (groups_of(part) for part in (rewards, batch["prompts"], batch["advantages"]))
     for values, prompts, advantages in zip(*parts, strict=True):
@@ -143,7 +143,7 @@ def twice_down(completion_ids, **columns):
 def test_a_group_is_judged_by_each_reward_and_not_by_their_sum(
     weights, any_varies, nonzero, tiny_policy, tmp_path
 ):
-    """With weights of 1 and 1/2 the sum is constant, and what is normalized first is not."""
+    """With weights 1 and 1/2 the sum is constant, but the normalized rewards are not."""
     for rule, rounds in (("any_reward_varies", any_varies), ("advantage_nonzero", nonzero)):
         run = filtered(
             tiny_policy,

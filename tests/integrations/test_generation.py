@@ -1,4 +1,4 @@
-"""The decoding loop gives the tokens of `generate`, its distribution, and none of its waste."""
+"""Tests that the decoding loop matches `generate` and computes no padding."""
 
 import collections
 
@@ -24,10 +24,10 @@ from transformers.cache_utils import DynamicLayer
 from gdpo.integrations.trl.generation import COVERED_SETTINGS, RoomyLayer
 
 
-# A draw of its own for each kind, not each draw for each kind.
+# One seed per kind, instead of every seed for every kind.
 @pytest.mark.parametrize(("seed", "kind"), list(zip([0, 1, 2, 0, 1], MODELS, strict=True)))
 def test_greedy_tokens_are_those_of_generate(kind, seed):
-    """Ragged prompts, several ends, rows that end at once and rows that never do."""
+    """Covers several prompt lengths and end tokens, and rows that end at once or never."""
     model, prompts = model_of(kind, seed), ragged(8, seed)
     rows = np.random.default_rng(seed).permutation(np.repeat(np.arange(8), 4)).tolist()
     for watched in (model, parting(model)):
@@ -82,13 +82,13 @@ def test_every_setting_that_counts_as_covered_is_tested():
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_what_is_sampled_from_is_what_generate_samples_from(setting):
-    """Scores after all processors, of every row in every step that the row is open."""
+    """Compares the processed scores of every row in every step before its end."""
     prompts, rows = ragged(4, seed=3), [0, 3, 1, 1, 2, 0, 3, 3, 2, 1, 0, 2]
     expected, found = {}, {}
     a = by_generate(parting(model_of("llama"), watch=expected), prompts, rows, **SETTINGS[setting])
     b = by_loop(parting(model_of("llama"), watch=found), prompts, rows, **SETTINGS[setting])
     torch.testing.assert_close(b, a, rtol=0, atol=0)
-    assert set(found) <= set(expected)  # generate goes on with rows that have ended
+    assert set(found) <= set(expected)  # generate keeps computing rows that have ended
     for place, scores in found.items():
         torch.testing.assert_close(scores, expected[place], rtol=1e-5, atol=1e-5)
     start = max(map(len, prompts))
@@ -112,7 +112,7 @@ SAMPLING = {
 
 @pytest.mark.parametrize("way", SAMPLING)
 def test_sampled_completions_have_the_distribution_of_those_of_generate(way):
-    """Completions of up to 2 of 6 tokens, 5,000 of each of 2 prompts; and another way has not."""
+    """Uses up to 2 tokens from a vocabulary of 6, 5,000 completions of 2 prompts each."""
     setting, other = SAMPLING[way]
     expected = counted(by_generate, 20, setting)
     assert deviation(counted(by_loop, 40, setting), expected) < 3.5
@@ -130,7 +130,7 @@ def counted(generate, seed, setting):
 
 
 def deviation(first, second):
-    """Of the chi-square of two counts from its mean, in its standard deviations."""
+    """Return the deviation of the chi-square of two counts, in standard deviations."""
     often = [key for key in first | second if first[key] + second[key] >= 10]
     cells = np.array([[count[key] for key in often] for count in (first, second)])
     freedom = len(often) - 2
@@ -140,7 +140,7 @@ def deviation(first, second):
 
 
 def test_a_prompt_is_read_once_and_rows_that_have_ended_leave():
-    """Tokens that pass the model: each distinct prompt once, then few rows that have ended."""
+    """Counts the tokens that the model processes."""
     model, prompts = parting(model_of("llama")), ragged(4)
     rows = np.repeat(np.arange(4), 8).tolist()
     passed = []
@@ -165,7 +165,7 @@ def test_a_layer_with_room_holds_what_a_layer_holds_and_no_more_than_it_may():
     filled.update(*prompts)
     rows = torch.tensor([2, 0, 0, 1, 2, 2])
     roomy = RoomyLayer(filled, rows, longest=120)
-    assert filled.keys is None  # or the prompts would be kept twice
+    assert filled.keys is None  # otherwise the prompts would be stored twice
     plain.batch_select_indices(rows)
     for step in range(115):
         if step in (3, 40, 41):

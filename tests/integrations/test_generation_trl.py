@@ -1,4 +1,4 @@
-"""Generation without waste in TRL: completions, training and logs stay, or TRL's own takes over."""
+"""Tests fast generation in TRL: same completions, training and logs, or TRL generates."""
 
 import logging
 import warnings
@@ -31,7 +31,7 @@ from gdpo.rollouts import read_rollouts
 
 
 def trainer_of(model, tiny_policy, folder, *, ours=False, **changed):
-    """TRL's trainer, or ours without its rollout_func."""
+    """Return TRL's trainer, or ours without its rollout_func."""
     trainer_class, config_class = (GDPOTrainer, GDPOConfig) if ours else (GRPOTrainer, GRPOConfig)
     model.train()  # as Trainer.train leaves it while TRL samples
     trainer = trainer_class(
@@ -62,7 +62,7 @@ def test_completions_are_those_of_trl_in_the_order_of_the_prompts(tiny_policy, t
 
 @pytest.mark.parametrize("own", [{"eos_token_id": [5]}, {"eos_token_id": [5], "pad_token_id": 3}])
 def test_completions_are_cut_where_trl_cuts_them(tiny_policy, tmp_path, own):
-    """An end that TRL does not know of leaves TRL's padding behind; here, too."""
+    """An end token that TRL does not know leaves padding in the completion, as with TRL."""
     kwargs = {"generation_kwargs": {"do_sample": False, **own}, "max_completion_length": 20}
     trainer = trainer_of(parting(model_of("llama")), tiny_policy, tmp_path, **kwargs)
     batch = ragged(12)
@@ -86,7 +86,7 @@ CONVERSATION = [{"role": "system", "content": "be short"}, {"role": "user", "con
 
 @pytest.mark.parametrize("prompt", ["hi", CONVERSATION])
 def test_prompts_are_tokenized_by_trl(tiny_policy, tmp_path, prompt):
-    """Texts as they are, conversations with the trainer's template and its arguments."""
+    """Plain texts are used unchanged, conversations with the trainer's template and arguments."""
     trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     trainer.chat_template = "{{ tone }}{{ messages[1]['content'] }}"
     trainer.chat_template_kwargs = {"tone": "softly "}
@@ -100,7 +100,7 @@ def test_prompts_are_tokenized_by_trl(tiny_policy, tmp_path, prompt):
 
 
 def trained(tiny_policy, folder, *, fast, **changed):
-    """Greedy rows that part ways, so that both generations must give the very same training."""
+    """Train with greedy rows that differ, so that both ways must give the same training."""
     model = parting(policy(tiny_policy))
     model.generation_config.eos_token_id = list(range(0, 260, 7))
     changed = {"generation_kwargs": {"do_sample": False}, "learning_rate": 1e-3, **changed}
@@ -151,22 +151,22 @@ def recorded(folder):
 
 
 def test_sampled_training_takes_steps_and_evaluates(tiny_policy, tmp_path):
-    """And nothing is said of an experimental feature."""
-    with warnings.catch_warnings(record=True) as said:
+    """No warning about an experimental feature is given."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = policy(tiny_policy)
         trainer = trainer_of(model, tiny_policy, tmp_path, ours=True, num_generations_eval=2)
         trainer.rollout_func = fast_rollouts(trainer)
         trainer.train()
         metrics = trainer.evaluate()
-    assert not [w for w in said if "rollout_func" in str(w.message)]
+    assert not [w for w in caught if "rollout_func" in str(w.message)]
     assert len([entry for entry in trainer.state.log_history if "loss" in entry]) == 3
     assert 1 <= metrics["eval_completions/mean_length"] <= 12
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(tiny_policy, tmp_path, training):
-    """Its mode as TRL has it, and gradient checkpointing off only while it generates."""
+    """The mode is TRL's, and gradient checkpointing is off only during generation."""
     model = policy(tiny_policy)
     kwargs = {"use_reentrant": True}
     trainer = trainer_of(model, tiny_policy, tmp_path, gradient_checkpointing_kwargs=kwargs)
@@ -184,7 +184,7 @@ def test_the_model_is_left_as_it_was(tiny_policy, tmp_path, training):
     assert model.generation_config.do_sample is not True
 
 
-def said_of(trainer, caplog, wanted=None):
+def warning_of(trainer, caplog, wanted=None):
     with caplog.at_level(logging.WARNING):
         assert fast_rollouts(trainer, wanted=wanted) is None
     (record,) = [r for r in caplog.records if r.name.startswith("gdpo.")]
@@ -192,7 +192,7 @@ def said_of(trainer, caplog, wanted=None):
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "named"),
     [
         ({"num_beams": 2}, "the generation setting num_beams=2"),
         ({"penalty_alpha": 0.6, "do_sample": False}, "the generation setting penalty_alpha=0.6"),
@@ -208,9 +208,9 @@ def said_of(trainer, caplog, wanted=None):
 )
 @pytest.mark.parametrize("place", ["trainer", "model"])
 def test_a_setting_that_is_not_covered_is_left_to_trl(
-    tiny_policy, tmp_path, caplog, setting, said, place
+    tiny_policy, tmp_path, caplog, setting, named, place
 ):
-    """Also one that the model brings, with which `generate` fills what TRL leaves open."""
+    """Includes settings of the model, which `generate` uses as defaults."""
     model = policy(tiny_policy)
     if place == "model":
         for name, value in setting.items():
@@ -219,9 +219,9 @@ def test_a_setting_that_is_not_covered_is_left_to_trl(
     if place == "model" and "do_sample" in setting:
         given = {"generation_kwargs": {"do_sample": False}}
     trainer = trainer_of(model, tiny_policy, tmp_path, **given)
-    message = said_of(trainer, caplog)
+    message = warning_of(trainer, caplog)
     assert message.startswith("fast_generation")
-    assert message.endswith(said)
+    assert message.endswith(named)
 
 
 NEUTRAL = {
@@ -254,15 +254,15 @@ def mamba():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "named"),
     [
         (dropout_gpt2, "transformer.h.0.attn.attn_dropout.p is 0.1"),
         (dropout_llama, "config.attention_dropout is 0.2"),
         (mamba, "LinearAttentionLayer"),
     ],
 )
-def test_a_model_that_is_not_covered_is_left_to_trl(tiny_policy, tmp_path, caplog, make, said):
-    assert said in said_of(trainer_of(make(), tiny_policy, tmp_path), caplog)
+def test_a_model_that_is_not_covered_is_left_to_trl(tiny_policy, tmp_path, caplog, make, named):
+    assert named in warning_of(trainer_of(make(), tiny_policy, tmp_path), caplog)
 
 
 def t5():
@@ -299,7 +299,7 @@ def from_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "named"),
     [
         (t5, "T5ForConditionalGeneration is an encoder-decoder"),
         (llava, "LlavaForConditionalGeneration is multimodal"),
@@ -308,39 +308,41 @@ def from_elsewhere():
         (on_two_devices, "devices"),
     ],
 )
-def test_a_model_that_reads_or_generates_differently_is_not_covered(make, said):
+def test_a_model_that_reads_or_generates_differently_is_not_covered(make, named):
     reason = model_not_covered(make())
     assert reason is not None
-    assert said in reason
+    assert named in reason
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "named"),
     [
         ({"is_deepspeed_enabled": True}, "DeepSpeed and FSDP"),
         ({"is_fsdp_enabled": True}, "DeepSpeed and FSDP"),
         ({"_is_vlm": True}, "images"),
     ],
 )
-def test_a_trainer_that_is_not_covered_is_left_to_trl(tiny_policy, tmp_path, caplog, changed, said):
+def test_a_trainer_that_is_not_covered_is_left_to_trl(
+    tiny_policy, tmp_path, caplog, changed, named
+):
     trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     vars(trainer).update(changed)
-    assert said in said_of(trainer, caplog)
+    assert named in warning_of(trainer, caplog)
 
 
 def test_noise_on_embeddings_is_not_shared_by_the_rows_of_a_prompt(tiny_policy, tmp_path, caplog):
     trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path, neftune_noise_alpha=5.0)
-    assert "neftune_noise_alpha is set" in said_of(trainer, caplog)
+    assert "neftune_noise_alpha is set" in warning_of(trainer, caplog)
 
 
 def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(tiny_policy, tmp_path, caplog):
     trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     trainer.processing_class.model_input_names = ["input_ids", "token_type_ids"]
-    assert "token_type_ids" in said_of(trainer, caplog)
+    assert "token_type_ids" in warning_of(trainer, caplog)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "named"),
     [
         ({"rollout_func": print}, "the trainer has a rollout_func"),
         ({"use_vllm": True}, "use_vllm is set"),
@@ -350,13 +352,13 @@ def test_a_tokenizer_that_makes_more_than_ids_is_not_covered(tiny_policy, tmp_pa
     ],
 )
 def test_another_generator_stays_and_is_named_only_if_this_one_was_asked_for(
-    tiny_policy, tmp_path, caplog, changed, said
+    tiny_policy, tmp_path, caplog, changed, named
 ):
     trainer = trainer_of(policy(tiny_policy), tiny_policy, tmp_path)
     vars(trainer).update(changed)
     assert fast_rollouts(trainer) is None
     assert not caplog.records
-    assert said in said_of(trainer, caplog, wanted=True)
+    assert named in warning_of(trainer, caplog, wanted=True)
 
 
 def test_a_subclass_that_generates_in_a_way_of_its_own_does_so(tiny_policy, tmp_path, caplog):
@@ -368,7 +370,7 @@ def test_a_subclass_that_generates_in_a_way_of_its_own_does_so(tiny_policy, tmp_
     trainer.__class__ = Own
     assert fast_rollouts(trainer) is None
     assert not caplog.records
-    assert "Own overrides _generate_single_turn" in said_of(trainer, caplog, wanted=True)
+    assert "Own overrides _generate_single_turn" in warning_of(trainer, caplog, wanted=True)
 
 
 def test_it_can_be_switched_off(tiny_policy, tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""The head for CPUs gives what TRL's gives, and leaves to TRL what it does not cover."""
+"""Tests that the head for CPUs equals TRL's, and that TRL's is used where it must be."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ ROWS, PROMPT, COMPLETION = 5, 4, 7
 
 
 class WithoutChoice(LlamaForCausalLM):
-    """Its forward says nothing of leaving out positions."""
+    """Has a forward without `logits_to_keep`."""
 
     def forward(self, input_ids=None, attention_mask=None, **kwargs):
         return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
@@ -72,7 +72,7 @@ def recurrent():
 
 
 class TwoHeads(LlamaForCausalLM):
-    """Its logits are made by more than one matrix."""
+    """Computes logits with two matrices."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -92,7 +92,7 @@ def trainer_with(model, policy, folder, **changed):
 
 
 def batch():
-    """Prompts padded on the left, completions on the right, one of them wholly masked."""
+    """Return prompts padded on the left and completions padded on the right, one fully masked."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(4, 260, (ROWS, PROMPT + COMPLETION), generator=generator)
     mask = torch.ones_like(ids)
@@ -104,7 +104,7 @@ def batch():
 
 
 def scores(method, trainer, *, loss="both", **how):
-    """Log-probabilities, entropies, and the gradient of a random sum of them."""
+    """Return log-probabilities, entropies, and the gradient of a random sum of them."""
     trainer.model.zero_grad()
     logps, entropies, _ = method(trainer, trainer.model, *batch(), compute_entropy=True, **how)
     generator = torch.Generator().manual_seed(4)

@@ -1,4 +1,4 @@
-"""Memory of a training on the CPU: what of it may not grow, and when nothing is done about it."""
+"""Tests that the memory of bfloat16 training on a CPU does not grow."""
 
 import json
 import os
@@ -29,14 +29,14 @@ def bounds(trainer):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads glibc's heap")
 def test_in_bfloat16_neither_new_shapes_nor_freed_memory_pile_up(tiny_policy, tmp_path):
     script = "tests.integrations.training_in_bfloat16"
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", script, str(tiny_policy), str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
         check=True,
     )
-    grown = json.loads(told.stdout.splitlines()[-1])
+    grown = json.loads(done.stdout.splitlines()[-1])
     assert grown["in_use_by_shapes"] < 50  # MB; 112 when every shape's kernels are kept
     assert grown["resident_after_a_step"] < 130  # MB; 224 when glibc keeps what a reward freed
 

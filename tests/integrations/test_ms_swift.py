@@ -1,4 +1,4 @@
-"""ms-swift's `orms` and its functions for advantages as recorded."""
+"""Tests the ms-swift integration against recorded interfaces of ms-swift."""
 
 import logging
 import sys
@@ -28,7 +28,7 @@ HERE = f"{__name__}:"
 
 
 class ORM:
-    """The base of ms-swift's rewards."""
+    """Stands in for the base class of ms-swift's rewards."""
 
     def __init__(self, args=None, **kwargs):
         self.args = args
@@ -36,7 +36,7 @@ class ORM:
 
 @pytest.fixture
 def swift(monkeypatch):
-    """ms-swift's modules, with the weighted sum where it computes advantages."""
+    """Install stand-ins for ms-swift's modules, which return the weighted sum as advantages."""
 
     def compute_advantages(*, rewards_per_func, reward_weights, num_generations, **given):
         return "its own", (rewards_per_func * reward_weights).nansum(1)

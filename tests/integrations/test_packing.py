@@ -1,4 +1,4 @@
-"""Packed micro-batches give TRL's gradient, with less to compute."""
+"""Tests that packed micro-batches give TRL's gradient with less computation."""
 
 import logging
 
@@ -79,8 +79,8 @@ def test_every_loss_type_keeps_its_gradient(loss_type, beta, tiny_policy, tmp_pa
     assert tokens(packed) < (0.95 if beta else 0.75) * tokens(trl)
 
 
-# The last kind goes with every loss type above. Of the loss types, one has its normalizer from the
-# generation and one from the micro-batch; all 8 in all 5 windows would be 40.
+# The last window is tested with every loss type above. Here, one loss type has its normalizer from
+# the generation and one from the micro-batch: all 8 in all 5 windows would be 40 tests.
 @pytest.mark.parametrize("windows", list(WINDOWS)[:-1])
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
 def test_every_kind_of_window_keeps_its_gradient(loss_type, windows, tiny_policy, tmp_path):
@@ -88,7 +88,7 @@ def test_every_kind_of_window_keeps_its_gradient(loss_type, windows, tiny_policy
 
 
 def test_the_short_window_at_the_end_of_an_epoch_is_one_of_its_own(tiny_policy, tmp_path):
-    """9 micro-batches an epoch in windows of 5 and 4, generations of 3."""
+    """Uses 9 micro-batches per epoch in windows of 5 and 4, and generations of 3."""
     trl, _ = assert_same(
         tiny_policy,
         tmp_path,
@@ -325,7 +325,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_trl(on_cpu, tiny_policy, tmp_pa
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_logged_means_are_those_of_one_large_micro_batch(level, tiny_policy, tmp_path):
-    """24 rollouts in 6 micro-batches of ours and in one of TRL's; the second step clips."""
+    """Compares 24 rollouts in 6 packed micro-batches with one of TRL's. The second step clips."""
     how = {"how": {"reward": alive}, "max_steps": 2, "num_iterations": 2, "beta": 0.1}
     how |= {"loss_type": "grpo", "importance_sampling_level": level}
     one = theirs(tiny_policy, tmp_path, per_device_train_batch_size=24, **how)

@@ -1,4 +1,4 @@
-"""rLLM's registry and trajectory groups as recorded."""
+"""Tests the rLLM integration against recorded interfaces of rLLM."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ SIZES = [3, 2, 4]
 
 @dataclass
 class Trajectory:
-    """The fields of rLLM's that are read."""
+    """Stands in for rLLM's trajectory, with the fields that are read."""
 
     signals: dict
     steps: list = field(default_factory=list)
@@ -25,7 +25,7 @@ class Trajectory:
 
 @pytest.fixture
 def registry(monkeypatch):
-    """`register_rllm_adv_estimator` of rLLM, which only puts a function under a name."""
+    """Stand in for rLLM's registry, which maps names to functions."""
     found = {}
     module = ModuleType("rllm.trainer.algorithms.advantage")
     module.register_rllm_adv_estimator = lambda name: lambda f: found.setdefault(name, f)

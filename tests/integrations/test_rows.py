@@ -1,4 +1,4 @@
-"""From a framework's rows to groups, through the estimator, and back."""
+"""Tests the conversion of a framework's rows to groups, and of advantages back to rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a configuration may ask for in any framework, and how a mistake is told."""
+"""Tests the settings that all frameworks share, and the errors for invalid ones."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""slime's and miles's hook for rewards, on their arguments and samples as recorded."""
+"""Tests the slime and miles hook with recorded arguments and samples."""
 
 from argparse import Namespace
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ NAMES = ["correct", "format"]
 
 @dataclass
 class Sample:
-    """The fields of slime's that are read."""
+    """Stands in for slime's sample, with the fields that are read."""
 
     group_index: int | None
     index: int
@@ -120,7 +120,7 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "named"),
     [
         ({"normalize_advantages": True}, "--normalize-advantages"),
         ({"advantage_estimator": "ppo"}, "--advantage-estimator ppo .*grpo or gspo or cispo"),
@@ -133,8 +133,8 @@ def test_the_batch_step_counts_the_tokens_that_are_trained_where_asked_to():
         ({"gdpo_reward_keys": ["corect"], "gdpo_reward_weights": None}, "did you mean 'correct'"),
     ],
 )
-def test_wrong_settings_are_refused_by_name(wrong, said):
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_settings_are_refused_by_name(wrong, named):
+    with pytest.raises(ConfigError, match=named):
         post_process(arguments(**wrong), samples(scored()))
 
 

@@ -1,4 +1,4 @@
-"""Our advantages against TRL's own on the same rollouts, and both against the formula."""
+"""Compares our advantages with TRL's on the same rollouts, and both with the formula."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_with_the_batchs_std_the_difference_to_trl_is_its_epsilon(tiny_policy, t
 
 
 def advantages_of_a_rank(policy, folder):
-    """6 rollouts on each rank."""
+    """Train with 6 rollouts on each rank, and return what was recorded."""
     half = {"per_device_train_batch_size": 6}
     rollouts = str(folder / "ours" / "rollouts")
     return {
@@ -73,7 +73,7 @@ def advantages_of_a_rank(policy, folder):
 def test_two_processes_with_a_group_on_both_give_the_advantages_of_one(
     nodes, tiny_policy, tmp_path
 ):
-    """Each rank holds 6 of 12 rollouts, a group has 4: the second group straddles the ranks."""
+    """Each rank holds 6 of 12 rollouts. A group has 4, so the second group spans both ranks."""
     function = "tests.integrations.test_trl_conformance:advantages_of_a_rank"
     ranks_of = launched(function, tiny_policy, tmp_path, nodes=nodes)
     for variant, formula, epsilon in (

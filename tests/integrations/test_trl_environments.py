@@ -1,4 +1,4 @@
-"""Environments that own their reward (TRL's `environment_factory` with `get_reward`)."""
+"""Tests environments with their own reward (`environment_factory` with `get_reward`)."""
 
 import functools
 import random
@@ -26,7 +26,7 @@ def _quiet(monkeypatch):
 
 
 class Counting:
-    """Its reward is what the model added up with its tool."""
+    """Rewards the total that the model added up with its tool."""
 
     def reset(self, **kwargs):
         self.total = 0
@@ -49,14 +49,14 @@ class Counting:
 
 
 class Later(Counting):
-    """Its reward takes an event loop."""
+    """Has an async reward."""
 
     async def get_reward(self) -> float:
         return float(self.total)
 
 
 class Unpaid:
-    """Owns no reward."""
+    """Has no reward."""
 
     def reset(self, **kwargs):
         pass
@@ -72,7 +72,7 @@ class Unpaid:
 
 
 def digits(completion_ids, **columns):
-    """Differs between the samples of a prompt."""
+    """Return a reward that differs between the samples of a prompt."""
     return [float(len(ids) % 2) for ids in completion_ids]
 
 
@@ -94,7 +94,7 @@ def make(trainer_class, policy, config, **arguments):
     trainer = trainer_class(model, args=config, processing_class=tokenizer, **arguments)
 
     def generate(input_ids, **kwargs):
-        """The samples of a prompt call the tool with 1, call it with 3, and stop."""
+        """Return samples that call the tool with 1, call it with 3, and stop."""
         texts = [call_of(1), call_of(3), "no"] if len(input_ids) % SAMPLES == 0 else ["done"]
         written = [tokenizer(text)["input_ids"] for text in texts]
         longest = 1 + max(map(len, written))
@@ -134,7 +134,7 @@ def flat(trainer):
 
 
 def trl_formula(rewards, weights):
-    """TRL's sum-then-normalize, with its ε."""
+    """Return TRL's sum-then-normalize advantages, with its ε."""
     total = (rewards.float() * weights).sum(-1)
     return (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-4)
 
@@ -204,7 +204,7 @@ def test_weights_in_trls_order_leave_it_at_1_or_name_it_last(tiny_policy, tmp_pa
 
 
 class Made:
-    """Counts the environments that a function has made."""
+    """Counts the environments that a function created."""
 
     def __init__(self, environment=Counting):
         self.environment = environment
@@ -302,6 +302,6 @@ def test_a_function_with_the_name_of_an_environment_is_refused(tmp_path):
 
 @pytest.mark.parametrize("how", [{}, {"reward_funcs": []}, {"environment_factory": Unpaid}])
 def test_no_reward_source_is_an_error_in_trls_words(how, tmp_path):
-    with pytest.raises(ConfigError, match="No reward source provided") as told:
+    with pytest.raises(ConfigError, match="No reward source provided") as done:
         missing_everything(tmp_path, train_dataset=rows(), **how)
-    assert isinstance(told.value, ValueError)
+    assert isinstance(done.value, ValueError)

@@ -1,4 +1,4 @@
-"""The rollout record that a trainer of TRL's own writes."""
+"""Tests the rollout record written by TRL's own trainer."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_the_advantages_are_those_that_a_subclass_makes(tiny_policy, tmp_path):
 
 
 def recording(variant, policy, folder, **changed):
-    """A trainer of TRL's or of ours that records into `rollouts`."""
+    """Return TRL's trainer or ours, recording to `rollouts`."""
     into = {"rollouts_dir": str(folder / "rollouts")} if variant == "ours" else {}
     trainer = make(variant, policy, folder / "run", **into, **changed)
     if variant == "theirs":
@@ -156,7 +156,7 @@ def test_the_batches_of_the_first_step_are_of_one_run(tiny_policy, tmp_path):
 
 
 class InTheWay(TrainerCallback):
-    """Where the second step is to be written, a folder."""
+    """Creates a folder at the path of the second step's file."""
 
     def __init__(self, folder):
         self.folder = folder

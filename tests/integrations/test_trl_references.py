@@ -1,4 +1,4 @@
-"""A dataset without what a `gdpo.Reward` judges against is refused before anything is generated."""
+"""Tests that a dataset without references is refused before anything is generated."""
 
 import pytest
 from datasets import Dataset

@@ -1,4 +1,4 @@
-"""What GDPOTrainer adds to TRL's: metrics, records, names, and errors before anything is loaded."""
+"""Tests what GDPOTrainer adds to TRL's trainer: metrics, records, names and early errors."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ def logged(trainer, key):
 
 
 def parity(completions, **columns):
-    """Varies in no group: it depends on the prompt alone."""
+    """Return a reward that depends only on the prompt, so it varies in no group."""
     return [float(len(prompt) % 2) for prompt in columns["prompts"]]
 
 
@@ -47,7 +47,7 @@ def test_metrics_per_reward_tell_which_one_is_dead(tiny_policy, tmp_path):
 
 
 def test_frac_reward_zero_std_counts_the_groups_that_train_nothing(tiny_policy, tmp_path):
-    """TRL's own reads 0 here: it looks at the spread of the whole batch."""
+    """TRL's own value is 0 here, because it uses the std of the whole batch."""
     ours = make("ours", tiny_policy, tmp_path, rewards=[parity], reward_weights=[1.0])
     ours.train()
     assert logged(ours, "frac_reward_zero_std") == [1.0] * 3
@@ -407,9 +407,9 @@ def test_a_warning_that_lasts_is_told_once(tiny_policy, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="gdpo.integrations.trl._trainer"):
         trainer.train()
     assert min(logged(trainer, "diagnostics/warnings")) >= 1
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == len(set(told))
-    assert any("bytes_written" in text and "fewer_bytes" in text for text in told)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == len(set(messages))
+    assert any("bytes_written" in text and "fewer_bytes" in text for text in messages)
 
 
 def on_top_of(constant):
@@ -427,7 +427,7 @@ def on_top_of(constant):
 def test_a_reward_keeps_its_signal_on_top_of_a_large_constant(
     advantage, constant, later, tiny_policy, tmp_path
 ):
-    """In float32, TRL's precision, 1e9 and 1e9 + 1 are one number."""
+    """In float32, TRL's precision, 1e9 and 1e9 + 1 are equal."""
     records = []
     for reward in (digits, on_top_of(constant)[later]):
         folder = tmp_path / reward.__name__

@@ -1,4 +1,4 @@
-"""tunix's registries and reward manager as recorded."""
+"""Tests the tunix integration against recorded interfaces of tunix."""
 
 import sys
 from types import ModuleType
@@ -14,7 +14,7 @@ NAMES = ["correct", "format"]
 
 
 class SequenceLevel:
-    """tunix's reward manager: the sum of the rewards, and each of them in what it logs."""
+    """Stands in for tunix's reward manager: returns the sum, and logs each reward."""
 
     def __init__(self, reward_fns, algo_config):
         self.reward_fns, self.algo_config = reward_fns, algo_config

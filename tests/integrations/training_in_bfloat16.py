@@ -1,8 +1,8 @@
-"""Trains one step in bfloat16 on the CPU and prints, as JSON, what memory it holds afterwards.
+"""Trains one step in bfloat16 on a CPU, and prints as JSON how much memory it uses afterwards.
 
     python -m tests.integrations.training_in_bfloat16 POLICY FOLDER
 
-For `test_memory.py`: the libraries read the sizes of their caches once in a process.
+`test_memory.py` runs it as a process, because the libraries read their cache sizes only once.
 """
 
 import json
@@ -20,7 +20,7 @@ kept = []
 
 
 def wasteful(completions, **columns):
-    """Frees 200 MB in blocks that glibc takes from its heap, below one that stays."""
+    """Free 200 MB in blocks from glibc's heap, below a block that stays allocated."""
     blocks = [torch.ones(BLOCK_KB * 256) for _ in range(BLOCKS)]
     kept.append(blocks[-1])
     return [float(len(text)) for text in completions]

@@ -1,12 +1,11 @@
-"""Run a function of a test on two gloo processes: `launched` starts them, `main` is what they run.
+"""Runs a test's function on two gloo processes. `launched` starts them, and they run `main`.
 
-On one node, or on two: then each process has a launcher of its own, and they meet at an address, as
-machines do.
+The processes are on one node, or on two. On two nodes, each process has its own launcher, and they
+connect by an address, as machines do.
 
     launched("tests.integrations.packed_two_ranks:results", policy, folder)
 
-The function is called with the policy and the folder on each rank, and returns what that rank says
-as JSON.
+Each rank calls the function with the policy and the folder. The function returns a JSON value.
 """
 
 import importlib
@@ -19,7 +18,7 @@ from pathlib import Path
 
 
 def launched(function, policy, folder, *, nodes=1):
-    """What the function returned on rank 0 and on rank 1."""
+    """Return the function's results on rank 0 and on rank 1."""
     module = ["-m", "tests.integrations.two_ranks", function, str(policy), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
     launchers = [
@@ -33,8 +32,8 @@ def launched(function, policy, folder, *, nodes=1):
         for where in (_one_node() if nodes == 1 else _two_nodes())
     ]
     for launcher in launchers:
-        _, told = launcher.communicate()
-        assert launcher.returncode == 0, told[-3000:]
+        _, output = launcher.communicate()
+        assert launcher.returncode == 0, output[-3000:]
     return [json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -56,9 +55,9 @@ def main(function, policy, folder):
 
     torch.set_num_threads(1)
     module, _, name = function.partition(":")
-    said = getattr(importlib.import_module(module), name)(policy, Path(folder))
-    (Path(folder) / f"rank_{dist.get_rank()}.json").write_text(json.dumps(said))
-    # Threads of the group that still run at the end of the interpreter abort it now and then.
+    result = getattr(importlib.import_module(module), name)(policy, Path(folder))
+    (Path(folder) / f"rank_{dist.get_rank()}.json").write_text(json.dumps(result))
+    # Threads of the process group that still run when the interpreter ends sometimes abort it.
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""The same short training with our trainer and with TRL's own, recorded for comparison."""
+"""Trains the same short run with our trainer and with TRL's, and records both."""
 
 import torch
 from datasets import Dataset
@@ -13,12 +13,12 @@ WEIGHTS = [1.0, 0.5, 0.25]
 
 
 def bytes_written(completions, **columns):
-    """Wide and in its own unit."""
+    """Return a reward with a large range."""
     return [float(sum(map(ord, text)) % 97) for text in completions]
 
 
 def digits(completions, **columns):
-    """Binary."""
+    """Return a reward of 0 or 1."""
     return [float(any(c.isdigit() for c in text)) for text in completions]
 
 
@@ -33,13 +33,13 @@ def sometimes_vowels(completions, **columns):
 
 
 def scored_again(completion):
-    """Its rewards in the variants of GDPO, by name, as their functions return them."""
+    """Return the rewards of a completion by name, as the reward functions return them."""
     functions = [bytes_written, digits, sometimes_vowels]
     return {function.__name__: function([completion])[0] for function in functions}
 
 
 class _Recording:
-    """Keeps the gathered rewards and the local advantages of every generation batch."""
+    """Records the gathered rewards and the local advantages of every generation batch."""
 
     def _calculate_rewards(self, *args):
         self.seen_rewards = super()._calculate_rewards(*args)
@@ -58,15 +58,15 @@ class _Recording:
 
 
 class Ours(_Recording, GDPOTrainer):
-    """Records what GDPOTrainer makes."""
+    """Records GDPOTrainer's batches."""
 
 
 class Theirs(_Recording, GRPOTrainer):
-    """Records what TRL makes."""
+    """Records TRL's batches."""
 
 
 def dataset(rows=24):
-    """Prompts in a fixed order."""
+    """Return prompts in a fixed order."""
     return Dataset.from_dict({"prompt": [PROMPTS[i % len(PROMPTS)] for i in range(rows)]})
 
 
@@ -93,7 +93,7 @@ def settings(folder, **changed):
 
 
 SAMPLED_BY_TRL = {"fast_generation": False}
-"""Ours samples other tokens from the same seed."""
+"""Our generation samples other tokens for the same seed."""
 
 VARIANTS = {
     "ours": (Ours, GDPOConfig, {"advantage": "gdpo", **SAMPLED_BY_TRL}),
@@ -112,7 +112,7 @@ VARIANTS = {
 
 
 def make(variant, policy, folder, *, rewards=None, **changed):
-    """A trainer of this variant, ready to train."""
+    """Return a trainer of this variant."""
     trainer_class, config_class, own = VARIANTS[variant]
     torch.manual_seed(0)
     default = [bytes_written, digits, vowels if "grpo" in variant else sometimes_vowels]

@@ -1,9 +1,9 @@
-"""NeMo-RL's own configuration and environments, with what a user would write.
+"""Runs NeMo-RL's own configuration and environments with typical user settings.
 
     NEMO_RL_SOURCE=... python tests/conformance/nemo_rl/configuration.py
 
-Prints one line of JSON: what each configuration came to, and what our environment gave, called by
-NeMo-RL's `calculate_rewards` in a Ray actor that its `create_env` made.
+Prints one line of JSON: the result of each configuration, and the rewards of our environment.
+NeMo-RL's `calculate_rewards` calls it in a Ray actor that `create_env` created.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import ray
-from source import configured, said
+from source import configured, result_of
 
 from gdpo.integrations.nemo_rl import install
 from gdpo.tasks import resolve_task
@@ -32,7 +32,7 @@ ESTIMATORS = {
 
 
 def made(adv_estimator):
-    """The class of estimator that NeMo-RL's own function makes."""
+    """Return the class of the estimator that NeMo-RL's own function creates."""
     from nemo_rl.algorithms import grpo
 
     return type(grpo._create_advantage_estimator(configured(**adv_estimator))).__name__
@@ -47,7 +47,7 @@ def recipe():
 
 
 def rewarded(env):
-    """What NeMo-RL makes of the task's own answer and of a bare one."""
+    """Return NeMo-RL's rewards of the reference answer and of a plain number."""
     from nemo_rl.environments.utils import create_env
     from nemo_rl.experience.rollouts import calculate_rewards
 
@@ -69,8 +69,8 @@ def main():
     out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints
     install()
     install()
-    results = {name: said(made, config) for name, config in ESTIMATORS.items()}
-    results["theirs"] = said(made, {"name": "grpo"})
+    results = {name: result_of(made, config) for name, config in ESTIMATORS.items()}
+    results["theirs"] = result_of(made, {"name": "grpo"})
     config = recipe()
     results["recipe"] = config.grpo.adv_estimator.model_extra
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)

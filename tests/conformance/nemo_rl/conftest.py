@@ -1,4 +1,4 @@
-"""Some of these files are scripts for an environment that has NeMo-RL."""
+"""Excludes the scripts, which need an environment with NeMo-RL."""
 
 collect_ignore = [
     "configuration.py",
@@ -8,5 +8,5 @@ collect_ignore = [
     "speed.py",
     "story_rewards.py",
     "table.py",
-    "told.py",
+    "listed_rewards.py",
 ]

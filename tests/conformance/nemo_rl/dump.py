@@ -1,11 +1,11 @@
-"""NeMo-RL's own log of steps that `grpo_train` makes of rollouts with texts.
+"""Writes NeMo-RL's own log files with steps of `grpo_train` on recorded texts.
 
     NEMO_RL_SOURCE=... python tests/conformance/nemo_rl/dump.py RECORDED FOLDER
 
-RECORDED holds rollouts that gdpo recorded, one parquet file a step. `grpo_train` runs from their
-prompts to the end of each step, and its `Logger` writes `FOLDER/train_data_step<n>.jsonl`.
-Stand-ins: a generator that answers with the recorded texts, and a policy that learns nothing.
-Prints one line of JSON.
+RECORDED contains rollouts that gdpo recorded, one parquet file per step. `grpo_train` runs from
+their prompts to the end of each step, and its `Logger` writes `FOLDER/train_data_step<n>.jsonl`.
+Two parts are stand-ins: a generator that returns the recorded texts, and a policy that does not
+train. Prints one line of JSON.
 """
 
 import json
@@ -33,7 +33,7 @@ def text(messages):
 
 
 def prompts(rollouts):
-    """What a dataloader gives for a step."""
+    """Return a dataloader's batch for a step."""
     ids = [torch.tensor(list(map(ord, text(each["prompt"])))) for each in rollouts]
     return BatchedDataDict(
         message_log=[
@@ -49,7 +49,7 @@ def prompts(rollouts):
 
 
 def generator(steps):
-    """Answers each step with the texts of that step."""
+    """Return a stand-in for the generator, which responds with the texts of each step."""
     answers = iter(
         [paths.generated([text(each["completion"]) for each in step]).generate for step in steps]
     )
@@ -59,7 +59,7 @@ def generator(steps):
 
 
 def policy():
-    """Learns nothing, and says what a policy says of a step."""
+    """Return a stand-in for the policy, which does not train."""
     learner = paths.policy()
     of_step = {"loss": torch.zeros(1), "grad_norm": torch.zeros(1), "all_mb_metrics": {}}
     of_step["all_mb_metrics"] = {
@@ -90,7 +90,7 @@ def config(folder, steps):
 
 def train(steps, folder):
     rewards = [{"name": f"story_rewards:{name}"} for name in NAMES]
-    told = config(folder, steps)
+    master_config = config(folder, steps)
     grpo.grpo_train(
         policy(),
         generator(steps),
@@ -100,10 +100,10 @@ def train(steps, folder):
         MagicMock(),
         {"stories": create_env("gdpo", {"rewards": rewards})},
         None,
-        Logger(told.logger),
+        Logger(master_config.logger),
         MagicMock(),
         grpo._initial_grpo_save_state(),
-        told,
+        master_config,
     )
 
 
@@ -114,8 +114,8 @@ def main(recorded, folder):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     out, sys.stdout = sys.stdout, sys.stderr  # NeMo-RL prints
     train(steps, folder)
-    said = {"steps": len(steps), "rows": sum(map(len, steps))}
-    out.write(json.dumps({"version": paths.nemo_rl.__version__, **said}) + "\n")
+    printed = {"steps": len(steps), "rows": sum(map(len, steps))}
+    out.write(json.dumps({"version": paths.nemo_rl.__version__, **printed}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""NeMo-RL's own code paths on recorded batches, with gdpo installed in it or without.
+"""Runs NeMo-RL's own code paths on recorded batches, with and without gdpo.
 
     NEMO_RL_SOURCE=... python tests/conformance/nemo_rl/paths.py
 
-Prints one line of JSON per path and number of rewards. `NEMO_RL_WITHOUT_GDPO=1` shows NeMo-RL
-without us. No GPU: generation and policy are stand-ins; Ray runs here, on this machine's CPUs.
+Prints one line of JSON per path and number of rewards. `NEMO_RL_WITHOUT_GDPO=1` runs NeMo-RL
+without gdpo. It needs no GPU: generator and policy are stand-ins, and Ray runs on this machine's
+CPUs.
 """
 
 import json
@@ -15,7 +16,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import torch
-from source import configured, said
+from source import configured, result_of
 
 from gdpo import gdpo
 from gdpo.integrations.nemo_rl import _install, install
@@ -33,7 +34,7 @@ PROMPTS, LONGEST = 12, 9
 
 
 class Batch:
-    """Rollouts of ragged groups and lengths, and what the formula makes of them."""
+    """Stores rollouts with groups and lengths of different sizes, and the formula's advantages."""
 
     def __init__(self, count, *, sizes=(1, 5), missing=False, silent=False):
         rng = np.random.default_rng(0)
@@ -53,18 +54,18 @@ class Batch:
         self.prompt = np.repeat(np.arange(PROMPTS), self.sizes)
 
     def expected(self):
-        """Of each row, in the order of the rows."""
+        """Return the expected advantage of each row."""
         grid = np.full((PROMPTS, self.sizes.max(), len(self.names)), np.nan)
         sample = np.concatenate([np.arange(size) for size in self.sizes])
         grid[self.prompt, sample] = self.values
         return gdpo(grid, self.weights)[self.prompt, sample]
 
     def prompt_ids(self):
-        """Prompts of 1 to 12 tokens, padded with 0."""
+        """Return prompts of 1 to 12 tokens, padded with 0."""
         return torch.tensor([[9] * (1 + p) + [0] * (PROMPTS - p) for p in self.prompt])
 
     def rewards(self):
-        """As they lie in NeMo-RL's batch, in a shuffled order."""
+        """Return the rewards as in NeMo-RL's batch, shuffled."""
         values = torch.tensor(self.values[self.order], dtype=torch.float32)
         columns = {f"reward/{name}": values[:, k] for k, name in enumerate(self.names)}
         return {"total_reward": values.sum(-1), **columns}
@@ -76,7 +77,7 @@ class Batch:
 
 
 def called(batch, module, repeated_batch, **more):
-    """As the trainer of this module makes an estimator and calls it."""
+    """Create and call an estimator as the trainer of this module does."""
     estimator = module._create_advantage_estimator(batch.config(**more))
     mask = batch.mask[batch.order]
     advantages = estimator.compute_advantage(
@@ -95,7 +96,7 @@ def created(batch, **more):
 
 
 def created_sync(batch, **more):
-    """With what the trainer on TransferQueue keeps of a batch."""
+    """Create and call an estimator as the trainer with TransferQueue does."""
     rewards = batch.rewards()
     zeros = torch.zeros_like(rewards["total_reward"])
     kept = BatchedDataDict({**rewards, "baseline": zeros, "std": zeros})
@@ -103,7 +104,7 @@ def created_sync(batch, **more):
 
 
 class Tokenizer:
-    """A token for each character; 0 fills up."""
+    """Encodes one token per character; 0 is padding."""
 
     pad_token_id = 0
 
@@ -115,7 +116,7 @@ class Tokenizer:
 
 
 def generated(texts):
-    """What a generator returns that answers with these texts."""
+    """Return a generator's output with these texts."""
 
     def generate(data, **_):
         ids = [list(map(ord, text)) for text in texts]
@@ -137,7 +138,7 @@ def generated(texts):
 
 
 class Trained(Exception):
-    """Ends the loop where training would begin."""
+    """Raised to end the loop before the policy trains."""
 
 
 def policy():
@@ -156,13 +157,13 @@ def policy():
 
 @cache
 def environment(count):
-    """Ours, which reads the rewards from the completion."""
-    reward = [{"name": "told:reward", "options": {"k": k}} for k in range(count)]
+    """Return our environment, which reads the rewards from the completion."""
+    reward = [{"name": "listed_rewards:reward", "options": {"k": k}} for k in range(count)]
     return create_env("gdpo", {"rewards": reward})
 
 
 def whole_step(batch, **more):
-    """`grpo_train` from the prompts to the data that the policy would be trained on."""
+    """Run `grpo_train` from the prompts to the data that the policy would train on."""
     texts = [
         json.dumps([None if np.isnan(v) else float(v) for v in row])
         for row in batch.values[batch.order]
@@ -176,7 +177,7 @@ def whole_step(batch, **more):
         message_log=[[{"role": "user", "content": "", "token_ids": ids}] for ids in prompts],
         length=torch.tensor([len(ids) for ids in prompts]),
         loss_multiplier=torch.ones(rows),
-        task_name=["told"] * rows,
+        task_name=["listed"] * rows,
         extra_env_info=[{"ground_truth": {}}] * rows,
         idx=list(range(rows)),
     )
@@ -188,7 +189,7 @@ def whole_step(batch, **more):
             None,
             Tokenizer(),
             MagicMock(),
-            {"told": environment(len(batch.names))},
+            {"listed": environment(len(batch.names))},
             None,
             MagicMock(),
             MagicMock(),
@@ -204,7 +205,7 @@ PATHS = {"grpo": created, "grpo_sync": created_sync, "grpo_train, a whole step":
 
 
 def worst_difference(batch, path, **more):
-    """From the formula, over all tokens that are trained."""
+    """Return the largest difference from the formula, over all trained tokens."""
     advantages, mask, order = path(batch, **more)
     wanted = torch.tensor(batch.expected()[order])
     return float(((advantages - wanted[:, None]) * mask).abs().max())
@@ -223,15 +224,15 @@ def report():
                 "version": nemo_rl.__version__,
                 "path": name,
                 "rewards": count,
-                "difference": said(worst_difference, Batch(count), path),
-                "with_missing": said(worst_difference, Batch(count, missing=True), path),
-                "no_signal": said(largest, Batch(count, silent=True), path),
+                "difference": result_of(worst_difference, Batch(count), path),
+                "with_missing": result_of(worst_difference, Batch(count, missing=True), path),
+                "no_signal": result_of(largest, Batch(count, silent=True), path),
                 "metrics": gdpo_metrics(),
             }
 
 
 def gdpo_metrics():
-    """What the latest batch adds to the numbers that every trainer logs."""
+    """Return the metrics that the latest batch adds to the trainer's metrics."""
     metrics, ones = {}, torch.ones(2)
     grpo._log_mixed_rewards_and_advantages_information(
         logger=MagicMock(), total_steps=0, metrics=metrics, baseline=ones, advantages=ones

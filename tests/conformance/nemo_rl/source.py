@@ -1,7 +1,7 @@
-"""Where NeMo-RL is: `NEMO_RL_SOURCE` names a checkout. Import this before anything of it.
+"""Puts the checkout of `NEMO_RL_SOURCE` on the path. Import this before any module of NeMo-RL.
 
-NeMo-RL is on no package index under its own name, and asks for Python 3.13. On an older Python its
-typed dictionaries are taken from typing_extensions, as pydantic asks for; nothing else is changed.
+NeMo-RL is not on a package index under its own name, and requires Python 3.13. On an older Python,
+its typed dictionaries come from typing_extensions, as pydantic requires. Nothing else is changed.
 """
 
 import os
@@ -21,7 +21,7 @@ if sys.version_info < (3, 12):
 
 
 def configured(**changes):
-    """NeMo-RL's configuration of its GDPO example, with fields of `grpo.adv_estimator` changed."""
+    """Return the configuration of NeMo-RL's GDPO example, with changed fields."""
     from nemo_rl.algorithms.grpo import MasterConfig
     from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
     from omegaconf import OmegaConf
@@ -33,7 +33,7 @@ def configured(**changes):
     return MasterConfig(**config)
 
 
-def said(function, *args):
+def result_of(function, *args):
     try:
         return function(*args)
     except Exception as error:  # noqa: BLE001  what a framework raises is what is reported

@@ -1,4 +1,4 @@
-"""How long NeMo-RL's own GDPO and ours take for one batch, called as its trainer calls them.
+"""Times NeMo-RL's own GDPO and ours for one batch, called as its trainer calls them.
 
     NEMO_RL_SOURCE=... python tests/conformance/nemo_rl/speed.py
 
@@ -47,7 +47,7 @@ def main():
             estimator.compute_advantage(**batch)
             seconds[name].append(perf_counter() - start)
         start = perf_counter()
-        assert estimators["gdpo"].last_metrics  # computed when it is asked for
+        assert estimators["gdpo"].last_metrics  # computed on access
         seconds["gdpo, its metrics"].append(perf_counter() - start)
     result = {name: round(median(times), 4) for name, times in seconds.items()}
     result |= {"times faster": round(median(seconds["NeMo-RL"]) / median(seconds["gdpo"]), 1)}

@@ -1,4 +1,4 @@
-"""Two rewards of little stories, which judge the text alone."""
+"""Defines two rewards for short stories that read only the text."""
 
 import re
 
@@ -16,9 +16,9 @@ def _short(text, reference):
 
 
 whole_format = Reward("whole_format", _whole, low=0.0, high=1.0)
-"""1 for a thought and an answer in their tags, else 0."""
+"""1 if reasoning and answer are in their tags, else 0."""
 
 brevity = Reward("brevity", _short, low=-1.0, high=1.0)
-"""1 for an empty text, -1 from 80 characters on."""
+"""1 for an empty text, falling to -1 at 80 characters."""
 
 rewards = [whole_format, brevity]

@@ -1,8 +1,8 @@
-"""How far NeMo-RL's own GDPO is from the formula, case by case, as a table in Markdown.
+"""Prints how far NeMo-RL's own GDPO is from the formula, as a Markdown table of cases.
 
     NEMO_RL_SOURCE=... python tests/conformance/nemo_rl/table.py
 
-Both called as its trainer calls them: 12 prompts, 3 rewards, seed 0, from `paths.py`.
+Both are called as its trainer calls them: 12 prompts, 3 rewards, seed 0, from `paths.py`.
 """
 
 import sys
@@ -22,7 +22,7 @@ CASES = {
 
 
 def advantages(batch, create, masked=None, **adv_estimator):
-    """Of the tokens that are trained; 0 elsewhere."""
+    """Return the advantages of trained tokens; 0 elsewhere."""
     mask = batch.mask.clone()
     if masked is not None:
         mask[masked] = 0

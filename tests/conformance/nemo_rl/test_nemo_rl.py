@@ -1,6 +1,6 @@
-"""NeMo-RL's own code paths, with gdpo installed in it, where its source is.
+"""Tests NeMo-RL's own code paths with gdpo, if NeMo-RL's source is available.
 
-`paths.py` beside this file says what it needs; each test reads what one process of it printed.
+Each test reads the output of one process of `paths.py`, which describes what it needs.
 """
 
 import json
@@ -27,7 +27,7 @@ PATHS = ["grpo", "grpo_sync", "grpo_train, a whole step"]
 
 
 @lru_cache
-def said(script, *arguments):
+def printed_by(script, *arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NEMO_RL_WITHOUT_GDPO": ""}
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -36,7 +36,7 @@ def said(script, *arguments):
 
 
 def lines(path):
-    found = [line for line in said("paths.py") if line["path"] == path]
+    found = [line for line in printed_by("paths.py") if line["path"] == path]
     assert [line["rewards"] for line in found] == [2, 3, 5]
     return found
 
@@ -67,7 +67,7 @@ def test_what_the_trainers_log_holds_numbers_of_each_reward(path):
 
 def test_its_log_of_whole_steps_is_read_as_it_was_trained(tmp_path):
     record(tmp_path / "recorded")
-    (line,) = said("dump.py", str(tmp_path / "recorded"), str(tmp_path / "logs"))
+    (line,) = printed_by("dump.py", str(tmp_path / "recorded"), str(tmp_path / "logs"))
     assert line["rows"] == 24
     reading = read_rollout_files(tmp_path / "logs")
     for place, table in enumerate(reading):
@@ -83,7 +83,7 @@ def test_its_log_of_whole_steps_is_read_as_it_was_trained(tmp_path):
 
 
 def test_nemo_rls_own_configuration_takes_our_fields_and_refuses_what_is_wrong():
-    (line,) = said("configuration.py")
+    (line,) = printed_by("configuration.py")
     accepted = ["plain", "another", "own", "weights by name", "options"]
     assert [line[name] for name in accepted] == ["AdvantageEstimator"] * len(accepted)
     assert line["theirs"] == "GRPOAdvantageEstimator"
@@ -93,7 +93,7 @@ def test_nemo_rls_own_configuration_takes_our_fields_and_refuses_what_is_wrong()
 
 
 def test_nemo_rl_reads_the_recipe_and_its_environment_scores_with_it():
-    (line,) = said("configuration.py")
+    (line,) = printed_by("configuration.py")
     assert line["recipe"]["gdpo_reward_keys"] == ["correctness", "integer", "format"]
     assert line["rewarded"] == {
         "rewards": {

@@ -1,4 +1,4 @@
-"""Recorded batches for the code paths of any framework, and the lines that are told of them."""
+"""Provides batches for the code paths of every framework, and prints the results."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ SCALES = np.array([1.0, 0.1, 30.0, 7.0, 1e-3])
 
 
 class Batch:
-    """Rollouts of groups, and what the formula makes of them."""
+    """Stores groups of rollouts, and the formula's advantages."""
 
     def __init__(self, count, *, sizes=(1, 5), missing=False, silent=False):
         rng = np.random.default_rng(0)
@@ -33,14 +33,14 @@ class Batch:
         self.weights = [1.0, 0.5, 2.0, 1.5, 0.25][:count]
 
     def expected(self):
-        """Of each row."""
+        """Return the expected advantage of each row."""
         grid = np.full((PROMPTS, self.sizes.max(), len(self.names)), np.nan)
         places = np.concatenate([np.arange(size) for size in self.sizes])
         grid[self.prompts, places] = self.values
         return gdpo(grid, self.weights)[self.prompts, places]
 
     def rewards(self):
-        """Of each row by name; None where one is missing."""
+        """Return the rewards of each row by name; None for a missing one."""
         return [
             {n: None if np.isnan(v) else float(v) for n, v in zip(self.names, row, strict=True)}
             for row in self.values
@@ -48,26 +48,26 @@ class Batch:
 
 
 def difference(batch, path):
-    """The largest, of any row, from the formula."""
+    """Return the largest difference from the formula."""
     return float(np.abs(np.asarray(path(batch), dtype=np.float64) - batch.expected()).max())
 
 
-def said(function, *args):
+def result_of(function, *args):
     try:
         return function(*args)
     except Exception as error:  # noqa: BLE001  what a framework raises is what is reported
         return f"{type(error).__name__}: {str(error)[:160]}"
 
 
-def tell(framework, paths, *, package=None, distribution=None, sizes=(1, 5)):
-    """One line of JSON per path and number of rewards.
+def print_lines(framework, paths, *, package=None, distribution=None, sizes=(1, 5)):
+    """Print one line of JSON per path and number of rewards.
 
     Args:
-        framework: Its name.
-        paths: By name, `Batch -> advantage of each row`.
-        package: Whose version is told; the commit, where it is a checkout.
-        distribution: What package registries call it.
-        sizes: Of the groups, where a framework has them all alike.
+        framework: The framework's name.
+        paths: Functions `Batch -> advantage of each row`, by name.
+        package: The package whose version (or commit, for a checkout) is printed.
+        distribution: The package's name in package registries.
+        sizes: Minimum and maximum size of the groups.
     """
     for name, path in paths.items():
         for count in (2, 3, 5):
@@ -77,9 +77,11 @@ def tell(framework, paths, *, package=None, distribution=None, sizes=(1, 5)):
                 "version": version_of(package or framework, distribution or framework),
                 "path": name,
                 "rewards": count,
-                "difference": said(difference, Batch(count, sizes=sizes), path),
-                "with_missing": said(difference, Batch(count, sizes=sizes, missing=True), path),
-                "no_signal": said(lambda p=path, b=silent: float(np.abs(p(b)).max())),
+                "difference": result_of(difference, Batch(count, sizes=sizes), path),
+                "with_missing": result_of(
+                    difference, Batch(count, sizes=sizes, missing=True), path
+                ),
+                "no_signal": result_of(lambda p=path, b=silent: float(np.abs(p(b)).max())),
             }
             sys.stdout.write(json.dumps(line) + "\n")
 

@@ -1,4 +1,4 @@
-"""All files here but `test_others.py` are scripts for environments that have a framework."""
+"""Excludes the scripts, which need environments with a framework."""
 
 from pathlib import Path
 

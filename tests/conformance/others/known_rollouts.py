@@ -1,4 +1,4 @@
-"""Two steps of three groups of four rollouts with two rewards, and every number of them."""
+"""Defines two steps of three groups of four rollouts with two rewards, with all numbers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ WEIGHTS = {"correct": 1.0, "brief": 0.5}
 
 @dataclass(frozen=True)
 class Known:
-    """One rollout. Its numbers are exact in single precision."""
+    """Stores one rollout. Its numbers are exact in single precision."""
 
     step: int
     group: int
@@ -50,12 +50,12 @@ class Known:
 
 
 def known(step):
-    """The rollouts of a step, group after group."""
+    """Return the rollouts of a step, grouped."""
     return [Known(step, group, sample) for group in range(GROUPS) for sample in range(SAMPLES)]
 
 
 def record(folder: Path):
-    """All of them as gdpo records them."""
+    """Write all of them as gdpo's rollout record."""
     from gdpo.rollouts import Rollout, rollout_file, write_rollouts
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""ms-swift's own trainer method from rewards to advantages, with our estimator in its place.
+"""Runs ms-swift's own trainer method from rewards to advantages, with our estimator.
 
     python tests/conformance/others/ms_swift_paths.py
 
@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from types import SimpleNamespace
 
 import torch
-from batches import tell
+from batches import print_lines
 from swift.rlhf_trainers.grpo_trainer import GRPOTrainer
 
 from gdpo.integrations.ms_swift import use_estimator
@@ -21,7 +21,7 @@ SAMPLES = 6
 
 
 class Trainer:
-    """What `GRPOTrainer._compute_advantages` reads of a trainer."""
+    """Stands in for a trainer, with what `GRPOTrainer._compute_advantages` reads."""
 
     kl_in_reward, beta, scale_rewards = False, 0.04, "gdpo"
     model = SimpleNamespace(training=True)
@@ -38,7 +38,7 @@ class Trainer:
 
 
 def advantages(batch, *, dynamic=False, estimator="grpo"):
-    """Dynamic: every third rollout is several samples of one request."""
+    """Return the advantages. Dynamic: every third rollout is several samples of one request."""
     trainer = Trainer(batch, dynamic=dynamic, estimator=estimator)
     rows = [i for i in range(len(batch.values)) for _ in range(1 + (dynamic and i % 3 == 0))]
     samples = [SimpleNamespace(prompt_id=f"p{batch.prompts[i]}", request_id=f"r{i}") for i in rows]
@@ -65,4 +65,4 @@ if __name__ == "__main__":
         "request-aware": several_turns,
         "reinforce_plus_plus": reinforce,
     }
-    tell("ms-swift", paths, package="swift", sizes=(SAMPLES, SAMPLES))
+    print_lines("ms-swift", paths, package="swift", sizes=(SAMPLES, SAMPLES))

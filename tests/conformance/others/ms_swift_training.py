@@ -1,11 +1,11 @@
-"""A whole GRPO run of ms-swift on this machine's CPU, with two rewards of ours by a plugin.
+"""Makes a whole GRPO run of ms-swift on this machine's CPU, with two rewards from a plugin.
 
     python tests/conformance/others/ms_swift_training.py FOLDER [--own]
 
-Makes a random Qwen2 of two layers, its data and the plugin in FOLDER, and runs `swift rlhf` there;
-`--own` leaves `--scale_rewards gdpo` to ms-swift; NPROC_PER_NODE=2 in the environment makes it two
-processes. Prints, each as one line of JSON, the command, what was logged, and for each step how far
-the advantages in `output/completions.jsonl` are from the formula.
+Creates a random Qwen2 with two layers, its data and the plugin in FOLDER, and runs `swift rlhf`
+there. `--own` leaves `--scale_rewards gdpo` to ms-swift. NPROC_PER_NODE=2 in the environment starts
+two processes. Prints, each as one line of JSON: the command, the logged metrics, and for each step
+how far the advantages in `output/completions.jsonl` are from the formula.
 """
 
 import json
@@ -69,7 +69,7 @@ OPTIONS = {
 }
 
 TWO_PROCESSES = {"use_cpu": "true", "ddp_backend": "gloo"}
-"""Without them each process trains a model of its own; with one process they are an error."""
+"""Required for two processes (else each trains its own model), an error for one process."""
 
 
 def make_model(folder):

@@ -1,4 +1,4 @@
-"""Whether a dump of the known rollouts is read with the numbers that were put into it."""
+"""Checks that files with the known rollouts are read with the numbers that were written."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from gdpo.rollouts.readers import read_rollout_files, read_texts
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a framework's writer tells of a rollout beside its step and its group."""
+class WriterFields:
+    """Describes which fields a framework's writer stores, besides step and group."""
 
     format: str
     rewards: tuple[str, ...] = tuple(WEIGHTS)
-    """Their names; one that is no reward of the rollouts is their total."""
+    """Names of the rewards. A name that is not a reward is their total."""
     weights: bool = False
     total: bool = True
     advantage: bool = False
@@ -26,28 +26,30 @@ class Told:
 
 
 TOLD = {
-    "verl": Told("verl"),
-    "tinker": Told("tinker", tokens=True, cut=True, texts=False),
-    "art": Told("art"),
-    "slime": Told("slime", total=False, tokens=True, cut=True),
-    "open-instruct": Told(
+    "verl": WriterFields("verl"),
+    "tinker": WriterFields("tinker", tokens=True, cut=True, texts=False),
+    "art": WriterFields("art"),
+    "slime": WriterFields("slime", total=False, tokens=True, cut=True),
+    "open-instruct": WriterFields(
         "open-instruct", ("reward",), advantage=True, tokens=True, cut=True, texts=False
     ),
-    "skyrl": Told("skyrl", ("score",), cut=True),
-    "prime-rl": Told("verifiers", weights=True, advantage=True, tokens=True, cut=True),
-    "prime-rl platform": Told("prime-rl", weights=True, advantage=True, tokens=True, cut=True),
+    "skyrl": WriterFields("skyrl", ("score",), cut=True),
+    "prime-rl": WriterFields("verifiers", weights=True, advantage=True, tokens=True, cut=True),
+    "prime-rl platform": WriterFields(
+        "prime-rl", weights=True, advantage=True, tokens=True, cut=True
+    ),
 }
 
 
-def differences(folder, told):
-    """What was read otherwise than it was put in, by name."""
+def differences(folder, fields):
+    """Return the names of fields that were read with other values than were written."""
     reading = read_rollout_files(folder, load_pt=load_dump)
     tables = list(reading)
     report = reading.report
     wrong = [
         name
         for name, read, wanted in (
-            ("format", {file.format for file in report.files}, {told.format}),
+            ("format", {file.format for file in report.files}, {fields.format}),
             ("skipped", report.skipped, 0),
             ("notices", list(map(str, report.notices.values())), []),
             ("steps", [table.steps[0] for table in tables], list(STEPS)),
@@ -55,31 +57,31 @@ def differences(folder, told):
         if read != wanted
     ]
     for step, table in zip(STEPS, tables, strict=False):
-        wrong += [f"{name} of step {step}" for name in _otherwise(table, known(step), told)]
+        wrong += [f"{name} of step {step}" for name in _otherwise(table, known(step), fields)]
     return wrong
 
 
-def _otherwise(table, rollouts, told):
-    if len(table) != len(rollouts) or table.names != told.rewards:
+def _otherwise(table, rollouts, fields):
+    if len(table) != len(rollouts) or table.names != fields.rewards:
         yield f"{len(table)} rollouts with {table.names}"
         return
-    if table.weights != (tuple(WEIGHTS.values()) if told.weights else None):
+    if table.weights != (tuple(WEIGHTS.values()) if fields.weights else None):
         yield f"weights {table.weights}"
     groups = np.array([rollout.group for rollout in rollouts])
     same = table.groups[:, None] == table.groups
     if not np.array_equal(same, groups[:, None] == groups):
         yield "groups"
     numbers = {
-        "rewards": [[r.rewards.get(name, r.total) for name in told.rewards] for r in rollouts],
-        "total": [r.total if told.total else np.nan for r in rollouts],
-        "advantages": [r.advantage if told.advantage else np.nan for r in rollouts],
-        "num_tokens": [len(r.tokens) if told.tokens else np.nan for r in rollouts],
-        "cut": [r.cut if told.cut else np.nan for r in rollouts],
+        "rewards": [[r.rewards.get(name, r.total) for name in fields.rewards] for r in rollouts],
+        "total": [r.total if fields.total else np.nan for r in rollouts],
+        "advantages": [r.advantage if fields.advantage else np.nan for r in rollouts],
+        "num_tokens": [len(r.tokens) if fields.tokens else np.nan for r in rollouts],
+        "cut": [r.cut if fields.cut else np.nan for r in rollouts],
     }
     for name, wanted in numbers.items():
         if not np.array_equal(getattr(table, name), np.array(wanted, float), equal_nan=True):
             yield name
-    if told.texts and _texts(table) != [(r.prompt, r.completion) for r in rollouts]:
+    if fields.texts and _texts(table) != [(r.prompt, r.completion) for r in rollouts]:
         yield "texts"
 
 

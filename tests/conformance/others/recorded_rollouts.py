@@ -1,4 +1,4 @@
-"""Rollouts of a run that gdpo recorded, as the frameworks' writers are given them."""
+"""Provides rollouts of a run that gdpo recorded, for the frameworks' writers."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 @dataclass(frozen=True)
 class Recorded:
-    """One rollout, with the names of `Known`. Its tokens are numbers of no vocabulary."""
+    """Stores one rollout, with the fields of `Known`. Its token ids are arbitrary."""
 
     row: dict
 
@@ -63,7 +63,7 @@ def _text(messages):
 
 
 def recorded(folder):
-    """The rollouts of each step."""
+    """Return the rollouts of each step."""
     files = sorted(Path(folder).glob("step_*.parquet"))
     steps = [[Recorded(row) for row in pq.read_table(file).to_pylist()] for file in files]
     return {rollouts[0].row["step"]: rollouts for rollouts in steps}

@@ -1,4 +1,4 @@
-"""rLLM's own way from trajectory groups to the advantage of each step, with our estimator.
+"""Runs rLLM's own code from trajectory groups to the advantage of each step, with our estimator.
 
     PYTHONPATH=<checkout of rLLM> python tests/conformance/others/rllm_paths.py
 
@@ -9,7 +9,7 @@ over the sum of the rewards.
 import sys
 
 import numpy as np
-from batches import tell
+from batches import print_lines
 from omegaconf import OmegaConf
 from rllm.trainer.algorithms import AlgorithmConfig
 from rllm.trainer.algorithms.advantage import collect_reward_and_advantage_from_trajectory_groups
@@ -51,10 +51,10 @@ def by_map(batch):
 
 
 def by_file(batch):
-    """A configuration file that says `adv_estimator: gdpo`, which rLLM looks up as "other"."""
+    """Use a configuration file with `adv_estimator: gdpo`, which rLLM looks up as "other"."""
     section = OmegaConf.create({"adv_estimator": "grpo" if OWN else "gdpo"})
     return collected(batch, "other", AlgorithmConfig.from_config(section))
 
 
 if __name__ == "__main__":
-    tell("rllm", {"traj_group_adv_estimator_map": by_map, "adv_estimator: gdpo": by_file})
+    print_lines("rllm", {"traj_group_adv_estimator_map": by_map, "adv_estimator: gdpo": by_file})

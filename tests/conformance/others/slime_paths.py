@@ -1,4 +1,4 @@
-"""slime's own conversion of samples to training data, or that of miles, with our `post_process`.
+"""Runs slime's or miles's own conversion of samples to training data, with our `post_process`.
 
     PYTHONPATH=<checkout> python tests/conformance/others/slime_paths.py slime|miles
 
@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import yaml
-from batches import tell
+from batches import print_lines
 from stand_ins import empty
 
 FRAMEWORK = sys.argv[1]
@@ -28,7 +28,7 @@ Sample = import_module(f"{FRAMEWORK}.utils.types").Sample
 
 
 def arguments(batch):
-    """As the command line and the file of `--custom-config-path` leave them."""
+    """Return the arguments of the command line and of the `--custom-config-path` file."""
     args = Namespace(
         advantage_estimator="grpo",
         normalize_advantages=False,
@@ -47,7 +47,7 @@ def arguments(batch):
 
 
 def samples(batch, outputs=1):
-    """Each rollout as one sample, or as several of one `rollout_id`."""
+    """Return each rollout as one sample, or as several samples of one `rollout_id`."""
     return [
         Sample(
             group_index=int(prompt),
@@ -93,4 +93,4 @@ def several(batch):
 
 
 if __name__ == "__main__":
-    tell(FRAMEWORK, {"samples": converted, "several samples of one rollout": several})
+    print_lines(FRAMEWORK, {"samples": converted, "several samples of one rollout": several})

@@ -1,4 +1,4 @@
-"""Empty modules in the place of packages that are not installed."""
+"""Replaces packages that are not installed by empty modules."""
 
 import sys
 from importlib.abc import Loader, MetaPathFinder
@@ -7,11 +7,11 @@ from importlib.util import find_spec
 from unittest.mock import MagicMock
 
 NOT_HERE = 77
-"""How a script exits whose framework is not here."""
+"""Exit code of a script whose framework is not installed."""
 
 
 class Empty(MetaPathFinder, Loader):
-    """Modules that have every name."""
+    """Imports modules in which every name exists."""
 
     def __init__(self, absent):
         self.absent = absent
@@ -32,7 +32,7 @@ class Empty(MetaPathFinder, Loader):
 
 
 def empty(packages):
-    """Replaces those of these packages that are not installed; returns those that are imported."""
+    """Replace the missing packages, and return the packages that get imported."""
     finder = Empty({name for name in packages if find_spec(name) is None})
     sys.meta_path.append(finder)
     return finder.used

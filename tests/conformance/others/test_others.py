@@ -1,7 +1,7 @@
-"""Frameworks' own code paths with our estimators, where a framework is installed.
+"""Tests frameworks' own code paths with our estimators, for the frameworks that are installed.
 
-Each test reads what one process of a script beside this file printed. `requirements-<name>.txt`
-says what an environment needs.
+Each test reads the output of one process of a script in this folder. `requirements-<name>.txt`
+lists what its environment needs.
 """
 
 import json
@@ -35,7 +35,7 @@ PATHS = [
 
 
 @lru_cache
-def said(framework, *options):
+def printed_by(framework, *options):
     package, (script, *arguments) = SCRIPTS[framework]
     if find_spec(package) is None:
         pytest.skip(f"not installed: {package}")
@@ -48,7 +48,7 @@ def said(framework, *options):
 
 
 def lines(framework, path, *options):
-    found = [line for line in said(framework, *options) if line["path"] == path]
+    found = [line for line in printed_by(framework, *options) if line["path"] == path]
     assert [line["rewards"] for line in found] == [2, 3, 5]
     return found
 
@@ -84,8 +84,8 @@ def test_a_whole_run_of_ms_swift_trains_on_the_advantages_of_the_formula(tmp_pat
     command = [sys.executable, str(script), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    _, logged, differences = told
+    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    _, logged, differences = printed
     assert [step["rewards/letters/mean"] > 0 for step in logged["logged"][:6]] == [True] * 6
     assert len(differences["differences"]) >= 6
     assert max(differences["differences"]) < 1e-5

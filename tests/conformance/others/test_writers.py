@@ -1,4 +1,4 @@
-"""Dumps by frameworks' own writers, where a framework is, are read with the numbers put in."""
+"""Tests that files of frameworks' own writers are read with the numbers that were written."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tests.conformance.others.reading_back import TOLD, differences
 from tests.conformance.others.stand_ins import NOT_HERE
 
 NAMES = [name for name in TOLD if name != "verl"]
-"""verl's is in tests/conformance/verl: it takes Ray."""
+"""verl's writer is tested in tests/conformance/verl, because it needs Ray."""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,10 +1,10 @@
-"""TRL's own trainer with our estimator, and without, on recorded batches.
+"""Runs TRL's own trainer on recorded batches, with our estimator and without.
 
     python tests/conformance/others/trl_paths.py [--own]
 
 `--own` leaves the advantages to TRL. Prints one line of JSON per path and number of rewards. A
-random policy writes a few tokens, which nobody reads: the rewards are those of the batch. Needs the
-extra `train`.
+random policy generates a few tokens, which are ignored: the rewards are those of the batch. Needs
+the extra `train`.
 """
 
 import logging
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import warnings
 
-from batches import tell
+from batches import print_lines
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -21,7 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 from gdpo.integrations.trl import GDPOConfig, GDPOTrainer
 
 SAMPLES = 4
-"""TRL has groups of one size."""
+"""TRL needs groups of equal size."""
 
 VOCABULARY = {f"w{i}": i for i in range(32)}
 TINY = LlamaConfig(
@@ -46,7 +46,7 @@ def tokenizer():
 
 
 def reward_functions(batch):
-    """One for each reward, which knows what every rollout gets."""
+    """Return one function per reward, which looks up each rollout's value."""
     rows = batch.rewards()
 
     def named(name):
@@ -61,7 +61,7 @@ def reward_functions(batch):
 
 
 def with_trainer(trainer_class, config_class, **options):
-    """A path: one generation batch through the trainer's own code."""
+    """Return a path: one generation batch through the trainer's own code."""
 
     def path(batch):
         prompts = [f"w{prompt + 2}" for prompt in batch.prompts[::SAMPLES]]
@@ -102,4 +102,4 @@ OWN = {
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    tell("trl", OWN if "--own" in sys.argv else OURS, sizes=(SAMPLES, SAMPLES))
+    print_lines("trl", OWN if "--own" in sys.argv else OURS, sizes=(SAMPLES, SAMPLES))

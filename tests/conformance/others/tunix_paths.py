@@ -1,4 +1,4 @@
-"""tunix's own GRPO learner from completions to advantages, with our reward manager and estimator.
+"""Runs tunix's own GRPO learner from completions to advantages, with our estimator.
 
     python tests/conformance/others/tunix_paths.py
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
-from batches import tell
+from batches import print_lines
 from tunix.rl import function_registry
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 
@@ -34,7 +34,7 @@ def reward_functions(batch):
 
 
 class Cluster:
-    """Generates the numbers of the rows."""
+    """Stands in for the cluster: generates the row numbers."""
 
     def __init__(self, rows):
         self.rows, self.global_steps = rows, 0
@@ -77,4 +77,4 @@ def grpo_learner(batch):
 
 if __name__ == "__main__":
     paths = {"GRPOLearner": grpo_learner}
-    tell("tunix", paths, distribution="google-tunix", sizes=(SAMPLES, SAMPLES))
+    print_lines("tunix", paths, distribution="google-tunix", sizes=(SAMPLES, SAMPLES))

@@ -1,12 +1,11 @@
-"""Dumps that frameworks' own writers write of rollouts whose numbers are known.
+"""Writes rollouts with known numbers by the frameworks' own writers.
 
     python tests/conformance/others/writers.py NAME FOLDER [RECORDED]
 
 The rollouts are those of `known_rollouts`, or those that gdpo recorded in the folder RECORDED.
-Needs an environment of requirements-writers.txt. Prints one line of JSON: the framework's version,
-and the packages that its modules import, that are not installed, and in whose place are empty
-modules; what writes uses none of them. Exit code 77 with the reason where the framework is not
-here.
+Needs an environment with requirements-writers.txt. Prints one line of JSON: the framework's
+version, and the missing packages that are replaced by empty modules, which the writer does not use.
+Exits with 77 and the reason if the framework is not installed.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ def groups(rollouts):
 
 
 def tinker(folder, steps):
-    """By `serialize_rollout_summaries` and `TrainingRunStore.write_rollouts`."""
+    """Write with `serialize_rollout_summaries` and `TrainingRunStore.write_rollouts`."""
     logging = import_module("tinker_cookbook.rl.rollout_logging")
     types = import_module("tinker_cookbook.rl.types")
     store = import_module("tinker_cookbook.stores.training_store")
@@ -68,8 +67,8 @@ def tinker(folder, steps):
 
 
 def art(folder, steps):
-    """By `write_trajectory_groups_parquet`."""
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network
+    """Write with `write_trajectory_groups_parquet`."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it accesses the network
     write = import_module("art.utils.trajectory_logging").write_trajectory_groups_parquet
     trajectories = import_module("art.trajectories")
     choice = import_module("openai.types.chat.chat_completion").Choice
@@ -96,7 +95,7 @@ def art(folder, steps):
 
 
 def slime(folder, steps):
-    """By `save_debug_rollout_data`."""
+    """Write with `save_debug_rollout_data`."""
     sample = import_module("slime.utils.types").Sample
     write = import_module("slime.observability.rollout_data_utils").save_debug_rollout_data
     for step, rollouts in steps.items():
@@ -118,7 +117,7 @@ def slime(folder, steps):
 
 
 def open_instruct(folder, steps):
-    """By `_save_rollouts`, which `save_rollouts_to_disk` hands to a thread."""
+    """Write with `_save_rollouts`, which `save_rollouts_to_disk` calls in a thread."""
     write = import_module("open_instruct.rl_utils")._save_rollouts
     types = import_module("open_instruct.data_types")
     batch = import_module("open_instruct.model_utils").Batch
@@ -133,14 +132,14 @@ def open_instruct(folder, steps):
             indices=None,
             scores=[rollout.total for rollout in rollouts],
         )
-        said = types.RequestInfo(
+        request = types.RequestInfo(
             [0] * size, [0] * size, [""] * size, [""] * size, [0.0] * size, [False] * size
         )
         results = types.GenerationResult(
             responses=[rollout.tokens for rollout in rollouts],
             finish_reasons=["length" if rollout.cut else "stop" for rollout in rollouts],
             masks=[[1] * len(rollout.tokens) for rollout in rollouts],
-            request_info=said,
+            request_info=request,
             index=None,
             prompt_id=None,
         )
@@ -149,7 +148,7 @@ def open_instruct(folder, steps):
 
 
 def skyrl(folder, steps):
-    """By `dump_per_dataset_eval_results`, the scores of every other step one per token."""
+    """Write with `dump_per_dataset_eval_results`. Every other step has a score per token."""
     write = import_module("skyrl.train.utils.trainer_utils").dump_per_dataset_eval_results
     decoder = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)))
     for place, (step, rollouts) in enumerate(steps.items()):
@@ -168,7 +167,7 @@ def skyrl(folder, steps):
 
 
 def episodes(step, rollouts):
-    """Of verifiers."""
+    """Return the rollouts as episodes of verifiers."""
     v1 = import_module("verifiers.v1.episode")
     agent = import_module("verifiers.v1.configs.agent").WireAgentConfig
     node = import_module("verifiers.v1.graph").MessageNode
@@ -229,7 +228,7 @@ def episodes(step, rollouts):
 
 
 def prime_rl(folder, steps):
-    """By `FileMonitor.log_episodes`."""
+    """Write with `FileMonitor.log_episodes`."""
     monitor = import_module("prime_rl.monitors.file").FileMonitor
     config = import_module("prime_rl.configs.monitors").FileMonitorConfig
 
@@ -244,7 +243,7 @@ def prime_rl(folder, steps):
 
 
 def prime_rl_platform(folder, steps):
-    """By `episodes_to_parquet_bytes`, which its monitor uploads."""
+    """Write with `episodes_to_parquet_bytes`, which prime-rl's monitor uploads."""
     write = import_module("prime_rl.monitors.prime").episodes_to_parquet_bytes
     for step, rollouts in steps.items():
         written = write(episodes(step, rollouts), "r", step)
@@ -253,17 +252,17 @@ def prime_rl_platform(folder, steps):
 
 @dataclass(frozen=True)
 class Writer:
-    """Where a framework's writer is."""
+    """Describes where a framework's writer is."""
 
     write: object
     package: str
     distribution: str = ""
     folders: tuple[str, ...] = ("",)
-    """Of a checkout, for its packages."""
+    """Folders of a checkout with its packages."""
     source: str | None = None
-    """The variable that names the checkout; None: it is installed."""
+    """The variable that names the checkout. None: the framework is installed."""
     unused: tuple[str, ...] = ()
-    """Packages that its modules import, and its writer does not use."""
+    """Packages that its modules import but its writer does not use."""
 
 
 OF_TRAINERS = ("ray", "wandb", "vllm", "deepspeed", "olmo_core", "torchdata", "sglang")
@@ -296,7 +295,7 @@ WRITERS = {
 
 
 def lacking(writer):
-    """Puts its checkout on the path. What is not here; None: nothing."""
+    """Put its checkout on the path, and return what is missing; None: nothing."""
     if writer.source is not None:
         source = os.environ.get(writer.source)
         if not source:
@@ -310,7 +309,7 @@ def main(name, folder, source=None):
     if why := lacking(writer):
         sys.stderr.write(why + "\n")
         sys.exit(NOT_HERE)
-    if sys.version_info < (3, 12):  # pydantic takes no other there
+    if sys.version_info < (3, 12):  # pydantic accepts no other type there
         typing.TypedDict = typing_extensions.TypedDict
     replaced = empty(writer.unused)
     folder = Path(folder)

@@ -1,8 +1,8 @@
-"""verl's own configuration and reward loading, with command lines that a user would write.
+"""Runs verl's own configuration and reward loading with typical command lines.
 
     python tests/conformance/verl/configuration.py
 
-Prints one line of JSON: what each command line came to, and what verl's reward manager returned.
+Prints one line of JSON: the result of each command line, and of verl's reward manager.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import verl
 from hydra import compose, initialize_config_dir
-from paths import said
+from paths import result_of
 from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.reward import load_reward_manager
@@ -49,7 +49,7 @@ def configured(*lines):
 
 
 class Tokenizer:
-    """Has one text."""
+    """Decodes everything to one text."""
 
     def __init__(self, text):
         self.text = text
@@ -59,7 +59,7 @@ class Tokenizer:
 
 
 async def rewarded():
-    """What verl's reward manager makes of the task's own answer."""
+    """Return the result of verl's reward manager for the reference answer."""
     task = resolve_task("gsm8k")
     reference = task.read_row({"question": "40 + 2?", "answer": "#### 42"}).reference
     gold = task.gold_completion(reference)
@@ -83,7 +83,9 @@ async def rewarded():
 
 
 def main():
-    results = {name: said(lambda *o: need_critic(configured(*o)), *o) for name, o in LINES.items()}
+    results = {
+        name: result_of(lambda *o: need_critic(configured(*o)), *o) for name, o in LINES.items()
+    }
     results["rewarded"] = asyncio.run(rewarded())
     sys.stdout.write(json.dumps(results) + "\n")
 

@@ -1,4 +1,4 @@
-"""Some of these files are scripts for an environment that has verl."""
+"""Excludes the scripts, which need an environment with verl."""
 
 collect_ignore = [
     "paths.py",

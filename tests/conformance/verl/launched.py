@@ -1,9 +1,9 @@
-"""verl's own checks and dataset on what `gdpo launch verl` writes for every recipe.
+"""Runs verl's own checks and dataset on the files that `gdpo launch verl` writes for each recipe.
 
     python tests/conformance/verl/launched.py FOLDER
 
-Prints a line of JSON per recipe: which of verl's configuration classes the file makes, and whether
-its dataset gives the reward function the references.
+Prints one line of JSON per recipe: which of verl's configuration classes the file creates, and
+whether verl's dataset passes the references to the reward function.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from paths import said
+from paths import result_of
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -30,7 +30,7 @@ ONE_GPU = Machines(1, 1)
 
 
 def composed(recipe, folder):
-    """As verl's `main_ppo` would, with the command's own arguments."""
+    """Compose the configuration as verl's `main_ppo` does, with the command's arguments."""
     launch = plan_verl(recipe, ONE_GPU)
     Path(folder, "config.yaml").write_text(launch.config_text)
     GlobalHydra.instance().clear()
@@ -39,14 +39,18 @@ def composed(recipe, folder):
 
 
 def checked(recipe, folder):
-    """What of verl's classes the configuration becomes, after verl's own checks."""
+    """Return verl's configuration classes that the file creates, after verl's own checks."""
     config = composed(recipe, folder)
     reference = need_reference_policy(config)
     validate_config(config, use_reference_policy=reference, use_critic=need_critic(config))
-    # verl reads `algorithm` as it is; its class would refuse the one field that is ours alone.
+    # verl reads `algorithm` as a plain mapping. Its class would refuse gdpo_options.
     theirs = {key: value for key, value in config.algorithm.items() if key != "gdpo_options"}
     trained = config.actor_rollout_ref
-    parts = (theirs, trained.actor, trained.rollout)  # that of `reward` fails on its own defaults
+    parts = (
+        theirs,
+        trained.actor,
+        trained.rollout,
+    )  # the class of `reward` fails on its own defaults
     return {
         "classes": [type(omega_conf_to_dataclass(part)).__name__ for part in parts],
         "reference": reference,
@@ -56,7 +60,7 @@ def checked(recipe, folder):
 
 
 def rows(config, folder):
-    """What verl's dataset gives the reward function of two rows of ours."""
+    """Return what verl's dataset passes to the reward function for two rows."""
     file = Path(folder, "rows.parquet")
     references = [{"answer": "1", "tests": ["a", "b"]}, {"answer": "2", "tests": []}]
     message = {"role": "user", "content": "how many"}
@@ -74,8 +78,8 @@ def rows(config, folder):
 
 def main(folder):
     for name, path in shipped_recipes().items():
-        told = said(checked, load_recipe(path), folder)
-        sys.stdout.write(json.dumps({"recipe": name, "told": told}) + "\n")
+        result = result_of(checked, load_recipe(path), folder)
+        sys.stdout.write(json.dumps({"recipe": name, "result": result}) + "\n")
 
 
 if __name__ == "__main__":

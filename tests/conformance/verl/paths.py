@@ -1,9 +1,9 @@
-"""verl's own code paths on recorded batches, with whatever plugins this process loads.
+"""Runs verl's own code paths on recorded batches, with the plugins that this process loads.
 
     python tests/conformance/verl/paths.py
 
-Prints one line of JSON per path and number of rewards. `VERL_USE_EXTERNAL_PLUGINS=none` shows verl
-without us. Needs an environment in which verl and TransferQueue import; no GPU, no Ray cluster.
+Prints one line of JSON per path and number of rewards. `VERL_USE_EXTERNAL_PLUGINS=none` runs verl
+without gdpo. Needs verl and TransferQueue, but no GPU and no Ray cluster.
 """
 
 import json
@@ -27,7 +27,7 @@ PROMPTS, LONGEST = 12, 9
 
 
 def configured(**algorithm):
-    """What verl's trainers ask of their configuration here."""
+    """Return the configuration fields that verl's trainers read here."""
     algorithm = {
         "adv_estimator": "gdpo",
         "gamma": 1.0,
@@ -48,7 +48,7 @@ def configured(**algorithm):
 
 
 class Batch:
-    """Rollouts of ragged groups and lengths, and what the formula makes of them."""
+    """Stores rollouts with groups and lengths of different sizes, and the formula's advantages."""
 
     def __init__(self, count, *, sizes=(1, 5), lengths=(1, LONGEST), missing=False, silent=False):
         rng = np.random.default_rng(0)
@@ -76,7 +76,7 @@ class Batch:
         return grid
 
     def expected(self):
-        """Of each row, in the order of the rows."""
+        """Return the expected advantage of each row."""
         advantages = gdpo(self.grid(), self.weights)
         return np.concatenate([a[:size] for a, size in zip(advantages, self.sizes, strict=True)])
 
@@ -101,7 +101,7 @@ class Batch:
         return (torch.arange(LONGEST) < torch.tensor(self.lengths)[:, None]).long()
 
     def proto(self):
-        """As the legacy trainers have it, in a shuffled order."""
+        """Return the batch of the legacy trainers, shuffled."""
         prompts = torch.ones(len(self.uids), 3, dtype=torch.long)
         scores = torch.zeros(self.mask().shape)
         scores[range(len(scores)), self.lengths - 1] = torch.tensor(
@@ -147,7 +147,7 @@ def separation(batch, **more):
 
 
 class Queue:
-    """TransferQueue's `kv_batch_get` and `kv_batch_put`, in this process."""
+    """Stands in for TransferQueue's `kv_batch_get` and `kv_batch_put`."""
 
     def __init__(self, keys, rows):
         self.rows = dict(zip(keys, rows, strict=True))
@@ -168,7 +168,7 @@ class Queue:
 
 
 def v1_rows(batch, turns, padding):
-    """`(key, row, tag, of)`: several outputs of some rollouts, and rows that fill the batch up."""
+    """Yield `(key, row, tag, of)`: some rollouts with several outputs, and padding rows."""
     rows, seen = [], {}
     for i, (uid, info, length) in enumerate(
         zip(batch.uids, batch.infos(), batch.lengths, strict=True)
@@ -210,7 +210,7 @@ PATHS = {"legacy": legacy, "separation": separation, "V1": v1, "V1, turns and pa
 
 
 def worst_difference(batch, path, **more):
-    """From the formula, over all tokens; tokens that are not trained must have 0."""
+    """Return the largest difference from the formula. Untrained tokens must have 0."""
     advantages, mask, of, count = path(batch, **more)
     expected = torch.tensor([batch.expected()[i] for i in of[:count]])
     wanted = torch.zeros(len(mask), dtype=torch.float64)
@@ -218,7 +218,7 @@ def worst_difference(batch, path, **more):
     return float((advantages - wanted[:, None] * mask).abs().max())
 
 
-def said(function, *args):
+def result_of(function, *args):
     try:
         return function(*args)
     except Exception as error:  # noqa: BLE001  what a framework raises is what is reported
@@ -228,22 +228,24 @@ def said(function, *args):
 def report():
     for name, path in PATHS.items():
         for count in (2, 3, 5):
-            silent = said(lambda b, p=path: float(p(b)[0].abs().max()), Batch(count, silent=True))
-            metrics = said(gdpo_metrics)
+            silent = result_of(
+                lambda b, p=path: float(p(b)[0].abs().max()), Batch(count, silent=True)
+            )
+            metrics = result_of(gdpo_metrics)
             yield {
                 "framework": "verl",
                 "version": __version__,
                 "path": name,
                 "rewards": count,
-                "difference": said(worst_difference, Batch(count), path),
-                "with_missing": said(worst_difference, Batch(count, missing=True), path),
+                "difference": result_of(worst_difference, Batch(count), path),
+                "with_missing": result_of(worst_difference, Batch(count, missing=True), path),
                 "no_signal": silent,
                 "metrics": metrics,
             }
 
 
 def gdpo_metrics():
-    """What the latest batch adds to the numbers that every trainer logs."""
+    """Return the metrics that the latest batch adds to the trainer's metrics."""
     data = Batch(2).proto()
     data.batch["token_level_scores"] = data.batch["token_level_rewards"]
     data.batch["advantages"] = data.batch["returns"] = data.batch["token_level_rewards"]

@@ -1,10 +1,10 @@
-"""What verl's default trainer dumps of rollouts with texts, on a real TransferQueue.
+"""Writes rollout files with verl's default trainer, on a real TransferQueue.
 
     python tests/conformance/verl/real_dump.py RECORDED FOLDER
 
-RECORDED holds rollouts that gdpo recorded, one parquet file a step. Those of each step go into
-verl's queue as its agent loop puts them, verl computes advantages (`algorithm.adv_estimator=gdpo`)
-and writes `FOLDER/<step>.jsonl`. Prints one line of JSON.
+RECORDED contains rollouts that gdpo recorded, one parquet file per step. The script puts the
+rollouts of each step into verl's queue, as its agent loop does. verl computes advantages
+(`algorithm.adv_estimator=gdpo`) and writes `FOLDER/<step>.jsonl`. Prints one line of JSON.
 """
 
 import json
@@ -20,7 +20,7 @@ import transfer_queue as tq
 
 
 class Tokenizer:
-    """A token for each character; 0 fills up."""
+    """Encodes one token per character; 0 is padding."""
 
     pad_token_id = 0
 
@@ -33,7 +33,7 @@ def tokens(messages):
 
 
 def row(rollout):
-    """With the fields that verl's agent loop gives it; what it is judged against is in `extra`."""
+    """Return a row with the fields of verl's agent loop. Its reference is in `extra`."""
     prompt, response = tokens(rollout["prompt"]), tokens(rollout["completion"])
     mask = torch.ones(len(response), dtype=torch.long)
     score = sum(rollout["weights"][name] * value for name, value in rollout["rewards"].items())
@@ -78,8 +78,13 @@ def main(recorded, folder):
         trainer._shutdown_dump_executor()
         tq.kv_clear(keys=meta.keys, partition_id="train")
         dumped += len(rollouts)
-    said = {"path": "V1, dump", "version": paths.__version__, "steps": len(files), "rows": dumped}
-    sys.stdout.write(json.dumps(said) + "\n")
+    printed = {
+        "path": "V1, dump",
+        "version": paths.__version__,
+        "steps": len(files),
+        "rows": dumped,
+    }
+    sys.stdout.write(json.dumps(printed) + "\n")
     tq.close()
     ray.shutdown()
 

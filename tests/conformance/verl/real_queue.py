@@ -1,10 +1,10 @@
-"""verl's default trainer on a real TransferQueue: Ray runs here, on this machine's CPUs.
+"""Runs parts of verl's default trainer on a real TransferQueue, with Ray on this machine's CPUs.
 
     python tests/conformance/verl/real_queue.py FOLDER
 
-Rows go into the queue as verl's agent loop puts them, verl fills the batch up, computes advantages,
-puts them back and writes its rollout dump into the folder; our record goes into FOLDER-records.
-Prints one line of JSON.
+The script puts rows into the queue, as verl's agent loop does. verl pads the batch, computes
+advantages, puts them back and writes its rollout files into FOLDER. Our record is written to
+FOLDER-records. Prints one line of JSON.
 """
 
 import json
@@ -27,7 +27,7 @@ MULTIPLE = 16
 
 
 class Tokenizer:
-    """Writes a text as its length."""
+    """Decodes a response to its length."""
 
     pad_token_id = 0
 
@@ -46,7 +46,7 @@ def start():
 
 
 def put(rows):
-    """Rows in the queue, with the fields that verl's agent loop gives them."""
+    """Put rows into the queue, with the fields of verl's agent loop."""
     keys, fields, _, _ = zip(*rows, strict=True)
     for row in fields:
         length = len(row["response_mask"])
@@ -63,7 +63,7 @@ def put(rows):
 
 
 def recorded(batch, rows, file):
-    """Whether our record has every rollout of the batch, with its rewards and its advantage."""
+    """Return whether our record has every rollout of the batch, with rewards and advantage."""
     last = {key.rpartition("_")[0]: i for key, _, _, i in rows}
     found = {r.extra["uid"].rpartition("_")[0]: r for r in read_rollouts(file)}
     return set(found) == set(last) and all(
@@ -96,7 +96,7 @@ def main(folder):
     for line in Path(folder, "1.jsonl").read_text().splitlines():
         entry = json.loads(line)
         dumped[entry["uid"]] = [entry[name] for name in batch.names]
-    said = {
+    printed = {
         "path": "V1, real TransferQueue",
         "rollouts": len(batch.uids),
         "rows": len(rows),
@@ -107,7 +107,7 @@ def main(folder):
         ),
         "recorded": recorded(batch, rows, records / "step_000001.parquet"),
     }
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(printed) + "\n")
     tq.close()
     ray.shutdown()
 

@@ -1,4 +1,4 @@
-"""How long verl's own GDPO and ours take for one batch, called as verl calls them.
+"""Times verl's own GDPO and ours for one batch, called as verl calls them.
 
     python tests/conformance/verl/speed.py
 

@@ -1,8 +1,8 @@
-"""How far verl's own GDPO is from the formula, case by case, as a table in Markdown.
+"""Prints how far verl's own GDPO is from the formula, as a Markdown table of cases.
 
     python tests/conformance/verl/table.py
 
-Both on verl's legacy path, where its own runs: 12 prompts, 3 rewards, seed 0, from `paths.py`.
+Both run on verl's legacy path: 12 prompts, 3 rewards, seed 0, from `paths.py`.
 """
 
 import sys

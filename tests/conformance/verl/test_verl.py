@@ -1,6 +1,6 @@
-"""verl's own code paths with our plugin, where verl is installed.
+"""Tests verl's own code paths with our plugin, if verl is installed.
 
-`paths.py` beside this file says what it needs; each test reads what one process of it printed.
+Each test reads the output of one process of `paths.py`, which describes what it needs.
 """
 
 import json
@@ -25,9 +25,9 @@ PATHS = ["legacy", "separation", "V1", "V1, turns and padding"]
 
 
 @lru_cache
-def said(script="paths.py", *arguments, home=None):
+def printed_by(script="paths.py", *arguments, home=None):
     environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "auto", "OMP_NUM_THREADS": "1"}
-    environment["HOME"] = home or os.environ.get("HOME", "")  # where Ray leaves files
+    environment["HOME"] = home or os.environ.get("HOME", "")  # where Ray writes files
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -35,7 +35,7 @@ def said(script="paths.py", *arguments, home=None):
 
 
 def lines(path):
-    found = [line for line in said() if line["path"] == path]
+    found = [line for line in printed_by() if line["path"] == path]
     assert [line["rewards"] for line in found] == [2, 3, 5]
     return found
 
@@ -65,7 +65,7 @@ def test_what_every_trainer_logs_holds_numbers_of_each_reward(path):
 
 
 def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_rewards(tmp_path):
-    (line,) = said("real_queue.py", str(tmp_path / "dump"), home=str(tmp_path))
+    (line,) = printed_by("real_queue.py", str(tmp_path / "dump"), home=str(tmp_path))
     assert line["padding"] > 0
     assert line["difference"] < 1e-5
     assert line["dumped"]
@@ -81,13 +81,13 @@ def test_a_real_queue_gives_the_advantages_of_the_formula_and_the_dump_has_the_r
 def test_verls_own_dump_is_read_as_it_was_put_into_its_queue(tmp_path):
     record(tmp_path / "recorded")
     folders = str(tmp_path / "recorded"), str(tmp_path / "dump")
-    (line,) = said("real_dump.py", *folders, home=str(tmp_path))
+    (line,) = printed_by("real_dump.py", *folders, home=str(tmp_path))
     assert line["rows"] == 24
     assert differences(tmp_path / "dump", TOLD["verl"]) == []
 
 
 def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():
-    (line,) = said("configuration.py")
+    (line,) = printed_by("configuration.py")
     accepted = ["plain", "another", "own", "weights by name", "options", "reward function"]
     assert [line[name] for name in accepted] == [False] * len(accepted)  # no critic is needed
     assert line["no keys"].startswith("ConfigError: algorithm.gdpo_reward_keys=None")
@@ -96,17 +96,17 @@ def test_verls_own_command_line_takes_our_fields_and_refuses_what_is_wrong():
 
 
 def test_verls_own_reward_manager_runs_our_task():
-    (line,) = said("configuration.py")
+    (line,) = printed_by("configuration.py")
     scores = line["rewarded"]["reward_extra_info"]
     assert line["rewarded"]["reward_score"] == scores["score"] == sum(scores.values()) / 2 > 0
     assert {"correctness", "format"} < set(scores)
 
 
 def test_what_is_launched_passes_verls_own_checks_for_every_recipe(tmp_path):
-    found = said("launched.py", str(tmp_path))
+    found = printed_by("launched.py", str(tmp_path))
     assert {line["recipe"] for line in found} == set(shipped_recipes())
     for line in found:
-        told = line["told"]
-        assert told["classes"] == ["AlgoConfig", "FSDPActorConfig", "RolloutConfig"]
-        assert told["names"]
-        assert told["rows"]
+        result = line["result"]
+        assert result["classes"] == ["AlgoConfig", "FSDPActorConfig", "RolloutConfig"]
+        assert result["names"]
+        assert result["rows"]

@@ -1,6 +1,6 @@
-"""NeMo-RL as far as it is read and changed: names and defaults of its commit 7ea279abf.
+"""Stands in for the parts of NeMo-RL that gdpo reads and changes (names of commit 7ea279abf).
 
-The real one is asked in `tests/conformance/nemo_rl`.
+`tests/conformance/nemo_rl` runs the real NeMo-RL.
 """
 
 from pathlib import Path
@@ -140,7 +140,7 @@ class PY_EXECUTABLES:
 
 
 def write_package(folder: Path) -> None:
-    """A package `nemo_rl` in this folder."""
+    """Write a package `nemo_rl` into this folder."""
     for name, text in PACKAGE.items():
         file = folder / "nemo_rl" / name
         file.parent.mkdir(parents=True, exist_ok=True)

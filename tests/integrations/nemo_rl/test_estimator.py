@@ -1,4 +1,4 @@
-"""What NeMo-RL's trainers call, with batches as they pass them."""
+"""Tests the estimator with batches as NeMo-RL's trainers pass them."""
 
 import logging
 
@@ -33,7 +33,7 @@ def by_formula(values, sizes=SIZES, formula=gdpo):
 
 
 def prompts(sizes=SIZES):
-    """Prompts of 2 to 5 tokens that differ in one of them, padded with 0."""
+    """Return prompts of 2 to 5 tokens that differ in one token, padded with 0."""
     ids = torch.zeros(len(sizes), 6, dtype=torch.long)
     for prompt in range(len(sizes)):
         ids[prompt, : 2 + prompt] = 7

@@ -25,7 +25,7 @@ BATCH = {
 
 @pytest.fixture
 def nemo_rl(tmp_path, monkeypatch):
-    """Imports a module of a NeMo-RL that nobody has imported, with the given files changed."""
+    """Return a function that imports modules of a fresh stand-in for NeMo-RL."""
     before = {name: m for name, m in sys.modules.items() if name.partition(".")[0] == "nemo_rl"}
 
     def forget():
@@ -133,7 +133,7 @@ def test_an_environment_of_that_name_is_not_replaced(nemo_rl):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "named"),
     [
         ("def _create_advantage_estimator", "def create", "no attribute '_create_advantage"),
         ("(master_config)", "(config)", "arguments of _create_advantage_estimator"),
@@ -146,13 +146,15 @@ def test_an_environment_of_that_name_is_not_replaced(nemo_rl):
         ("class GRPOConfig(Grpo):", "class GRPOConfig(BaseModel):", "fields of GRPOConfig"),
     ],
 )
-def test_an_unsupported_nemo_rl_gives_a_warning_and_is_not_changed(nemo_rl, caplog, old, new, said):
+def test_an_unsupported_nemo_rl_gives_a_warning_and_is_not_changed(
+    nemo_rl, caplog, old, new, named
+):
     module = nemo_rl(change=(old, new))
     with caplog.at_level(logging.WARNING):
         assert install() is False
     (record,) = caplog.records
     assert "NeMo-RL" in record.getMessage()
-    assert said in record.getMessage()
+    assert named in record.getMessage()
     assert "gdpo" not in module("environments.utils").ENV_REGISTRY
     assert not module("distributed.ray_actor_environment_registry").ACTOR_ENVIRONMENT_REGISTRY
 

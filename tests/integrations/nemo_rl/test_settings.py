@@ -1,4 +1,4 @@
-"""What NeMo-RL's configuration may ask for, and what is refused before anything starts."""
+"""Tests the settings read from NeMo-RL's configuration, and what is refused before a start."""
 
 import logging
 import re
@@ -138,18 +138,18 @@ def test_a_reward_of_the_length_needs_a_tokenizer():
 
 
 @pytest.mark.parametrize(
-    ("grpo", "environments", "said"),
+    ("grpo", "environments", "named"),
     [
         ({"use_dynamic_sampling": True}, ["math"], "use_dynamic_sampling drops groups"),
         ({}, ["math", "code"], "writes 0.0 for a reward.*all of correct, format"),
         ({}, ["nemo_gym"], "writes 0.0 for a reward"),
     ],
 )
-def test_what_nemo_rl_does_to_the_rewards_before_is_told(caplog, grpo, environments, said):
+def test_what_nemo_rl_does_to_the_rewards_before_is_told(caplog, grpo, environments, named):
     with caplog.at_level(logging.WARNING):
         check_run(master(**grpo), environments)
     (record,) = caplog.records
-    assert re.search(said, record.getMessage())
+    assert re.search(named, record.getMessage())
 
 
 def test_nothing_is_told_of_a_plain_run(caplog):

@@ -1,7 +1,7 @@
-"""Stand-in for a configuration of verl's."""
+"""Stands in for verl's configuration."""
 
 
 class Config(dict):
-    """As OmegaConf has it: a mapping with attributes."""
+    """A mapping with attributes, like OmegaConf's."""
 
     __getattr__ = dict.__getitem__

@@ -1,4 +1,4 @@
-"""Our rewards, tasks and gates as verl's reward function."""
+"""Tests gdpo's rewards, tasks and gates as verl's reward function."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def bounded(limit):
 
 
 def of(*names, text="yes", truth=None, tokens=None, **more):
-    """As verl calls it."""
+    """Call `compute_score` as verl does."""
     info = {"index": 3} if tokens is None else {"num_tokens": tokens}
     return compute_score(
         data_source="mine",
@@ -124,14 +124,14 @@ def test_wrong_arguments_are_errors_with_a_remedy():
 
 
 class Batch(SimpleNamespace):
-    """One row of verl's DataProto."""
+    """Stands in for one row of verl's DataProto."""
 
     def __getitem__(self, rows):
         return self
 
 
 class Naive:
-    """verl's manager, as far as it is extended."""
+    """Stands in for verl's reward manager."""
 
     async def run_single(self, data):
         return data.non_tensor_batch["extra_info"][0]

@@ -1,4 +1,4 @@
-"""What verl's trainers call, with stand-ins for verl's trainers and its queue."""
+"""Tests the estimator with stand-ins for verl's trainers and its queue."""
 
 import logging
 from types import SimpleNamespace
@@ -123,7 +123,7 @@ def test_keys_that_our_reward_function_does_not_give_are_refused_before_the_run(
 
 
 def verls_compute_advantage(data, adv_estimator, config):
-    """Passes the components to an estimator called gdpo only, as verl does."""
+    """Pass the separate rewards only to an estimator named gdpo, as verl does."""
     if adv_estimator == "grpo":
         return "verl's own"
     more = {"non_tensor_batch": data.non_tensor_batch} if adv_estimator == "gdpo" else {}
@@ -146,7 +146,7 @@ def test_other_estimators_are_left_to_verl():
 
 
 class Queue:
-    """Leaves out fields that it does not have, as TransferQueue does."""
+    """Ignores fields that it does not have, as TransferQueue does."""
 
     def __init__(self, **fields):
         self.fields = fields
@@ -156,7 +156,7 @@ class Queue:
 
 
 class Trainer:
-    """verl's, as far as it is wrapped."""
+    """Stands in for verl's trainer, with the methods that are wrapped."""
 
     def __init__(self):
         self.config = config()

@@ -1,4 +1,4 @@
-"""The entry point, and how modules are changed when they are imported."""
+"""Tests the entry point, and the changes to modules when they are imported."""
 
 import importlib
 import logging
@@ -16,7 +16,7 @@ from gdpo.integrations.verl.settings import KNOWN
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """The name of a module that nobody has imported."""
+    """Return the name of a module that has not been imported."""
     name = f"late_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text("value = 1\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""Our rollout record of verl's default trainer, with stand-ins for the trainer and its queue."""
+"""Tests the rollout record of verl's default trainer, with stand-ins for trainer and queue."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ SETTINGS = {"gdpo_reward_keys": ["correct", "format"], "gdpo_reward_weights": [1
 
 
 class Queue:
-    """TransferQueue: rows by their keys."""
+    """Stands in for TransferQueue: rows by their keys."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -53,7 +53,7 @@ def queue_of(**more):
 
 
 class Trainer:
-    """verl's, as far as it is wrapped."""
+    """Stands in for verl's trainer, with the methods that are wrapped."""
 
     tokenizer = Tokenizer()
 

@@ -1,4 +1,4 @@
-"""verl's names of rows."""
+"""Tests the parsing of verl's row names."""
 
 from gdpo.integrations.verl._estimator import last_outputs
 

@@ -1,4 +1,4 @@
-"""What `algorithm` may ask for, and what is refused before anything starts."""
+"""Tests the settings read from `algorithm`, and what is refused before a start."""
 
 import pytest
 from tests.integrations.verl.configs import Config

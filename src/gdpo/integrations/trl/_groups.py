@@ -66,8 +66,8 @@ def which_vary(groups: Groups, weights: Sequence[float]) -> list[bool]:
     """Return, for each group, whether any reward with a nonzero weight varies beyond rounding."""
     return [
         any(
-            weight != 0 and dead == 0
-            for weight, dead in zip(
+            weight != 0 and constant == 0
+            for weight, constant in zip(
                 weights, zero_variance_groups(group[None]).tolist(), strict=True
             )
         )
@@ -98,21 +98,21 @@ def replace_without_signal(
     """
     generated = [first]
     size = len(first.places) // ranks.count
-    dead = [place for place, alive in enumerate(have_signal(first)) if not alive]
-    while dead and len(generated) <= rounds:
+    to_replace = [place for place, has_signal in enumerate(have_signal(first)) if not has_signal]
+    while to_replace and len(generated) <= rounds:
         of_rank = [
-            [place for place in dead if place // size == rank] for rank in range(ranks.count)
+            [place for place in to_replace if place // size == rank] for rank in range(ranks.count)
         ]
         count = max(len(places) for places in of_rank)
         new = more(count)
         new.places = [None] * len(new.places)
-        alive = have_signal(new)
+        usable = have_signal(new)
         for rank, places in enumerate(of_rank):
-            able = (group for group in range(rank * count, (rank + 1) * count) if alive[group])
+            able = (group for group in range(rank * count, (rank + 1) * count) if usable[group])
             for place, group in zip(places, able, strict=False):
                 first.places[place], new.places[group] = None, place
         generated.append(new)
-        dead = [place for place in dead if first.places[place] is not None]
+        to_replace = [place for place in to_replace if first.places[place] is not None]
     return generated
 
 
