@@ -67,7 +67,7 @@ def test_an_example_with_another_score_is_found():
 def test_not_applying_is_not_the_same_as_zero(score):
     other = None if score == 0.0 else 0.0
     reward = Reward("none", lambda *_: other, 0, 1, (Example("", {}, score),))
-    with pytest.raises(RewardError, match="its example says"):
+    with pytest.raises(RewardError, match=r"'none'.*example"):
         check_reward(reward)
 
 
@@ -136,7 +136,7 @@ def test_a_reward_that_changes_its_reference_is_found(check):
         return tagged(completion, reference)
 
     reward = replace(GOOD, function=careless, examples=(Example("4", dict(REFERENCE), 0.0),))
-    with pytest.raises(RewardError, match="changes its reference"):
+    with pytest.raises(RewardError, match="reference"):
         check(reward)
 
 
@@ -191,7 +191,7 @@ def test_a_reward_that_does_not_end_on_a_text_of_hypothesis_is_given_up_at_once(
     assert not ENDED
 
 
-def test_in_another_thread_a_reward_that_does_not_end_is_left_behind():
+def test_in_another_thread_a_reward_that_does_not_end_continues_in_the_background():
     ended = threading.Event()
     reward = with_function(lambda *_: ended.wait(60) and 0)
     with ThreadPoolExecutor(1) as thread:
@@ -213,7 +213,7 @@ def test_somebody_elses_alarm_still_rings():
     assert rung
 
 
-def test_two_answers_are_shown_as_they_are():
+def test_two_different_values_are_both_shown():
     asked = []
 
     def fickle(completion, reference):
@@ -222,7 +222,7 @@ def test_two_answers_are_shown_as_they_are():
 
     with pytest.raises(RewardError) as caught:
         check_reward(with_function(fickle))
-    assert "gives 1.0, and out of range: returned 2.0; allowed" in str(caught.value)
+    assert all(word in str(caught.value) for word in ("1.0", "out of range", "2.0"))
 
 
 def test_what_a_reward_raised_is_the_cause():

@@ -21,7 +21,7 @@ def checked(rewards, weights):
 
 
 def with_epsilon(rewards, weights):
-    """As TRL has it: rounding noise over ε."""
+    """Divide rounding noise by ε, as TRL does."""
     r, w = checked(rewards, weights)
     with np.errstate(all="ignore"):
         mean = np.nanmean(r, axis=1, keepdims=True)
@@ -32,12 +32,12 @@ def with_epsilon(rewards, weights):
 
 
 def spreads_nan(rewards, weights):
-    """As verl and NeMo-RL: one missing reward makes the batch NaN."""
+    """Return NaN for the batch if one reward is missing, as verl and NeMo-RL do."""
     return gdpo(rewards, weights) * (np.nan if np.isnan(rewards).any() else 1)
 
 
 def missing_is_zero(rewards, weights):
-    """As the published TRL fork: what does not apply counts as 0."""
+    """Count a missing reward as 0, as the published TRL fork does."""
     return gdpo(np.where(np.isnan(rewards), 0, rewards), weights)
 
 
@@ -50,7 +50,7 @@ def counts_padding(rewards, weights):
     return gdpo(rewards, weights) * rewards.shape[1]
 
 
-def hears_absent_rewards(rewards, weights):
+def counts_absent_rewards(rewards, weights):
     return gdpo(rewards, [w + 1e-3 for w in weights])
 
 
@@ -74,15 +74,15 @@ def takes_everything(rewards, weights):
     ("broken", "claims", "message"),
     [
         (with_epsilon, Claims(), "a batch without signal|rounding noise"),
-        (spreads_nan, Claims(), "beside a gap"),
-        (missing_is_zero, Claims(), "beside a gap|missing reward counts as average"),
+        (spreads_nan, Claims(), "missing value"),
+        (missing_is_zero, Claims(), "missing value|missing reward"),
         (keeps_to_positions, Claims(), "order of rollouts"),
         (counts_padding, Claims(), "padding"),
-        (hears_absent_rewards, Claims(), "without a reward|weight 0"),
-        (looks_at_other_groups, Claims(local=True), "another group's rewards matter"),
-        (changes_its_weights, Claims(), "changes the arrays that it is given"),
-        (takes_everything, Claims(), "a reward of inf must raise a DataError"),
-        (gdpo, Claims(local=True), "another group's rewards matter"),
+        (counts_absent_rewards, Claims(), "without a reward|weight 0"),
+        (looks_at_other_groups, Claims(local=True), "another group"),
+        (changes_its_weights, Claims(), "changes its arguments"),
+        (takes_everything, Claims(), "a reward of inf.*DataError"),
+        (gdpo, Claims(local=True), "another group"),
         (grpo_no_std, Claims(unit="each"), "rewards of size|rewards times"),
         (grpo_no_std, Claims(unit="all"), "rewards of size|rewards times"),
         (gdpo, Claims(unit="kept"), "rewards of size|rewards times"),
@@ -93,12 +93,12 @@ def test_a_broken_estimator_is_caught_and_the_message_says_where(broken, claims,
         check_estimator(broken, claims=claims, libraries=("numpy",))
 
 
-def test_an_oracle_that_disagrees_is_told():
+def test_an_oracle_that_disagrees_is_reported():
     with pytest.raises(AssertionError, match="oracle"):
         check_estimator(gdpo, oracle=lambda r, w: mo_grpo(np.array(r), w), libraries=("numpy",))
 
 
-def test_an_estimator_that_only_numpy_understands_is_told():
+def test_an_estimator_that_supports_only_numpy_is_reported():
     def numpy_only(rewards, weights):
         return np.asarray(gdpo(rewards, weights))
 
@@ -116,7 +116,7 @@ def test_without_hypothesis_the_batches_are_drawn_here(monkeypatch):
         check_estimator(keeps_to_positions, libraries=("numpy",))
 
 
-def test_what_there_is_not_is_refused():
+def test_an_unknown_library_or_claim_is_refused():
     with pytest.raises(ConfigError, match="'nunpy': did you mean 'numpy'"):
         check_estimator(gdpo, libraries=("nunpy",))
     with pytest.raises(ConfigError, match="unit 'eahc'"):

@@ -1,6 +1,6 @@
-"""Train a language model on several rewards at once, so that none of them drowns.
+"""Trains a language model on several rewards at once, so that no reward is ignored.
 
-The names here need no torch. The TRL trainer is `gdpo.integrations.trl.GDPOTrainer`.
+The names in this module need no torch. The TRL trainer is `gdpo.integrations.trl.GDPOTrainer`.
 """
 
 from importlib import import_module
@@ -37,7 +37,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is first used: the command line answers a Ctrl-C before NumPy is there."""
+    """Import a name when it is first used, so that the command line handles Ctrl-C at once."""
     for module, names in _MODULES.items():
         if name in names:
             found = globals()[name] = getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""Makes `python -m gdpo` work, which is what `accelerate launch -m gdpo` starts."""
+"""Runs the command line for `python -m gdpo` and `accelerate launch -m gdpo`."""
 
 from gdpo.cli import main
 

@@ -1,4 +1,4 @@
-"""Writing what others read: files that are never half there, JSON that every reader takes."""
+"""Writes files atomically, writes strict JSON, and keeps a cache folder."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never half of it."""
+    """Write a text file atomically: a reader sees the old file or the new one, never a part."""
     with written_whole(path, f".{path.name[:100]}.{os.getpid()}.partial") as partial:
         partial.write_text(
             text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"
@@ -27,7 +27,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def written_whole(path: Path, name: str) -> Generator[Path]:
-    """Give a file to write to, of this name, which takes the path's place when all is written."""
+    """Yield a temporary file of this name in the same folder; it replaces `path` at the end."""
     partial = path.with_name(name)
     with errors_name(path):
         try:
@@ -39,7 +39,7 @@ def written_whole(path: Path, name: str) -> Generator[Path]:
 
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
-    """Have an error of the disk name this file: a failed write names none, or a temporary one."""
+    """Make an OSError name this file, because a failed write names no file or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def errors_name(path: Path) -> Generator[None]:
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep what a file, or a folder's list of names, holds now."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -57,14 +57,14 @@ def sync(path: Path) -> None:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON that every reader takes: what is not finite becomes null."""
+    """Return strict JSON, in which numbers that are not finite become null."""
     return json.dumps(
         _finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str
     )
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, or what caused it, says that a disk is full."""
+    """Return whether an error or one of its causes means that a disk is full."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
@@ -86,16 +86,18 @@ def _finite(value: Any) -> Any:
 
 
 def cache_folder() -> Path:
-    """Where gdpo keeps what it made once for this user."""
+    """Return gdpo's cache folder of this user."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdpo"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of this name in the cache, made first if it is not there: whole, or not at all.
+    """Return the folder of this name in the cache, and create it first if it does not exist.
+
+    The folder is created atomically: it is complete, or it does not exist.
 
     Args:
-        name: Should change when what is made changes.
-        make: Fills an empty folder.
+        name: Name of the folder. Change it when its contents change.
+        make: Function that fills an empty folder.
     """
     target = cache_folder() / name
     if target.is_dir():
@@ -107,9 +109,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
         partial.chmod(0o755)
         partial.rename(target)
     except OSError:
-        if (
-            not target.is_dir()
-        ):  # otherwise another process made it meanwhile, and it is as good as ours
+        if not target.is_dir():  # otherwise another process has created the same folder
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Finding things by name: the nearest valid name, and objects given as `module:attribute`."""
+"""Resolves names: suggests the nearest valid name, and imports objects from `module:attribute`."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,23 +13,23 @@ from gdpo.errors import ConfigError
 Named = TypeVar("Named")
 
 _SHOWN = 100
-"""Names that are listed."""
+"""Largest number of names that a message lists."""
 
 _searched: list[str] = []
-"""Folders that `find` looks in, after all others."""
+"""Folders that `find` searches after Python's path."""
 
 
 def search_also(folder: Path) -> None:
-    """Let `find` look for modules in this folder, after all others.
+    """Let `find` search for modules in this folder, after Python's path.
 
-    The folder comes onto Python's path when a module is first asked for, and not before: libraries
-    look for plugins on that path, and a command that only shows a folder must run nothing in it.
+    The folder is added to Python's path only when a module is first needed. Libraries search that
+    path for plugins, and a command that only shows a folder must not run code in it.
     """
     _searched[:] = [str(folder)]
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The name that is probably meant, if one is near.
+    """Return the allowed name that is probably meant. None: no allowed name is similar.
 
     >>> nearest("gpdo", ["grpo", "gdpo"])
     'gdpo'
@@ -40,7 +40,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    r"""The end of a message about an unknown name: the nearest valid one, or all of them.
+    r"""Return the end of a message about an unknown name: the nearest name and all allowed names.
 
     >>> did_you_mean("gpdo", ["grpo", "gdpo"])
     "did you mean 'gdpo'? Allowed: gdpo, grpo"
@@ -49,7 +49,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     near = nearest(name, names)
-    # A file names its rewards as it likes.
+    # The names of rewards can come from a file, so they may contain control characters.
     shown = [other if other.isprintable() else ascii(other) for other in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     everything = f"Allowed: {', '.join(shown)}{more}"
@@ -57,29 +57,32 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 
 def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
-    """The object of this name among the known ones, or the one at `module:attribute`.
+    """Return the known object with this name, or import it from `module:attribute`.
 
     Args:
         name: A key of `known`, or `module:attribute` (attributes may be dotted).
-        known: What goes by a short name.
-        what: The kind of thing, for messages: "estimator", "task".
+        known: Objects with a short name.
+        what: The kind of object, for messages: "estimator", "task".
 
     Raises:
-        ConfigError: There is no such name, module or attribute.
+        ConfigError: If there is no such name, module or attribute.
     """
     if name in known:
         return known[name]
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise ConfigError(
-            f"unknown {what} {name!r}: {did_you_mean(name, known)}, or your own as module:attribute"
+            f"unknown {what} {name!r}: {did_you_mean(name, known)}, or module:attribute for your "
+            "own"
         )
     if not module_name or module_name.startswith("."):
-        raise ConfigError(f"{what} {name!r}: module:attribute needs the full name of a module")
+        raise ConfigError(
+            f"{what} {name!r} has no full module name: write it as package.module:attribute"
+        )
     sys.path += [folder for folder in _searched if folder not in sys.path]
     try:
         found: Any = import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module: whatever it raises is its mistake
+    except (Exception, SystemExit) as error:  # a user's module can raise anything
         raise ConfigError(f"{what} {name!r}: {_not_imported(module_name, error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -95,18 +98,18 @@ def _not_imported(module: str, error: BaseException) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{module}.".startswith(f"{missing}."):
         return (
-            f"module {module!r} cannot be imported ({error}). It must lie on the Python path; the "
-            "command line adds the folder that it is started in"
+            f"module {module!r} cannot be imported ({error}). Install it, or put its folder on "
+            "PYTHONPATH. The command line also searches the current folder"
         )
-    remedy = ": install it or correct it" if isinstance(error, ImportError) else ""
+    remedy = "Install the package" if isinstance(error, ImportError) else "Fix the module"
     return (
-        f"module {module!r} failed when it was imported, with {type(error).__name__}: {error} "
-        f"({_last_line(error)}){remedy}"
+        f"module {module!r} failed when it was imported: {type(error).__name__}: {error} "
+        f"({_last_line(error)}). {remedy}"
     )
 
 
 def _last_line(error: BaseException) -> str:
-    """Where it was raised: file and line."""
+    """Return the file and line where the error was raised."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frame = extract_tb(error.__traceback__)[-1]

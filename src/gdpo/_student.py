@@ -1,4 +1,4 @@
-"""The interval of a mean difference over pairs: seeds of two estimators, problems of two models."""
+"""Confidence interval of a mean difference over pairs (seeds or problems)."""
 
 from math import cos, nan, pi, sin, sqrt, tan
 from statistics import fmean, stdev
@@ -10,20 +10,22 @@ from jaxtyping import Float
 def paired_interval(
     ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"], *, level: float = 0.95
 ) -> tuple[float, float, float, int]:
-    r"""Return the mean difference of pairs, the ends of its Student interval, and how many count.
+    r"""Return the mean difference of pairs, both ends of its Student interval, and the pair count.
 
     With $d_i$ the differences of $n$ pairs and $s_d$ their standard deviation,
 
     $$ \bar d \pm t_{1-\alpha/2,\,n-1}\, s_d / \sqrt n. $$
 
     Args:
-        ours: A figure of each pair, in any unit.
-        theirs: The other figure, in the same order and unit. A pair with a NaN is left out.
-        level: Share of experiments whose interval should hold the true difference.
+        ours: One number per pair, in any unit.
+        theirs: The other number of each pair, in the same order and unit. A pair with a NaN is left
+            out.
+        level: Confidence level, above 0 and below 1.
 
     Returns:
-        In the unit of the figures; NaN without a pair, and no interval where there are fewer than 2
-        or where all differ alike but for rounding.
+        Mean, lower end and upper end in the unit of the numbers, and the number of pairs. The mean
+        is NaN if there is no pair. The ends are NaN if there are fewer than two pairs, or if all
+        differences are equal up to rounding.
 
     References:
         Student 1908, "The probable error of a mean".
@@ -47,15 +49,15 @@ def paired_interval(
 
 
 def student_quantile(p: float, freedom: int) -> float:
-    """Return the value that Student's t is below with probability p.
+    """Return the p-quantile of Student's t distribution.
 
     Args:
-        p: From 0.5 up to, not including, 1.
+        p: Probability, at least 0.5 and below 1.
         freedom: Degrees of freedom, at least 1.
 
     References:
-        Abramowitz and Stegun 1964, 26.7.3 and 26.7.4: the distribution in closed form, which is
-        solved for the angle atan2(t, √freedom) by halving.
+        Abramowitz and Stegun 1964, 26.7.3 and 26.7.4: the distribution in closed form, solved for
+        the angle atan2(t, √freedom) by bisection.
     """
     low, high = 0.0, pi / 2
     for _ in range(60):
@@ -65,7 +67,7 @@ def student_quantile(p: float, freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """The probability that |t| is below √freedom · tan(angle)."""
+    """Return the probability that |t| is below √freedom · tan(angle)."""
     odd = freedom % 2
     term, total = (cos(angle) if odd else 1.0), 0.0
     for k in range(2 + odd, freedom + 1, 2):

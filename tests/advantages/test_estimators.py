@@ -147,9 +147,9 @@ def test_a_reward_of_weight_zero_lends_no_rounding_error():
 
 
 def test_rewards_or_advantages_out_of_range_are_an_error():
-    with pytest.raises(DataError, match=r"leave the range of torch\.float16"):
+    with pytest.raises(DataError, match=r"range of torch\.float16"):
         grpo_no_std(torch.tensor([[[6e4], [-6e4]]], dtype=torch.float16), [2])
-    with pytest.raises(DataError, match="too large for statistics"):
+    with pytest.raises(DataError, match="too large"):
         gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32).repeat(9000, 1, 1), [1])
     assert gdpo(torch.tensor([[[3e38], [-3e38]]], dtype=torch.float32), [1])[0, 0] > 0
 
@@ -439,23 +439,23 @@ def test_a_spread_below_the_floor_is_divided_by_the_floor():
     ("call", "message"),
     [
         (lambda r: gdpo(r, WEIGHTS, noise_floor=[1.0]), "noise_floor"),
-        (lambda r: gdpo(r, WEIGHTS, noise_floor=[-1.0, 0.0]), "must not be negative"),
+        (lambda r: gdpo(r, WEIGHTS, noise_floor=[-1.0, 0.0]), "noise_floor .*-1"),
         (lambda r: gdpo(r, WEIGHTS, noise_floor=[np.inf, 0.0]), "finite"),
         (lambda r: gdpo(r, WEIGHTS, max_advantage=0), "max_advantage"),
-        (lambda r: gdpo(r, WEIGHTS, token_counts=-np.ones((3, 5))), "counts, 0 or more"),
+        (lambda r: gdpo(r, WEIGHTS, token_counts=-np.ones((3, 5))), "token_counts"),
         (lambda r: gdpo_decorrelated(r, WEIGHTS, power=2), "power"),
         (lambda r: gdpo_decorrelated(r, WEIGHTS, shrinkage=0), "shrinkage"),
         (lambda r: corr_grpo(r, WEIGHTS, epsilon=0), "epsilon"),
         (lambda r: gd2po_hard(r, WEIGHTS, threshold=-1), "threshold"),
         (lambda r: gd2po_snr(r, WEIGHTS, threshold=2), "threshold"),
         (lambda r: rvpo(r, WEIGHTS, sharpness=0), "sharpness"),
-        (lambda r: rvpo(r, [1, -1]), "no negative weight"),
+        (lambda r: rvpo(r, [1, -1]), "negative"),
         (lambda r: dara_symmetric(r, WEIGHTS, max_boost=0.5), "max_boost"),
-        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, np.nan], high=[1, 1]), "low .* reward 1"),
-        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 1], high=[1, 1]), "high must be above low"),
+        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, np.nan], high=[1, 1]), "low .*reward 1"),
+        (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 1], high=[1, 1]), "high .*low"),
         (lambda r: sa_mrpo(r, WEIGHTS, low=[0, 0], high=[1, 1], gamma=-1), "gamma"),
-        (lambda r: saw(r, WEIGHTS, low=None), "low .* reward 0"),
-        (lambda r: constrained_grpo(r, WEIGHTS, multipliers=[-1, np.nan]), "0 or more, or NaN"),
+        (lambda r: saw(r, WEIGHTS, low=None), "low .*reward 0"),
+        (lambda r: constrained_grpo(r, WEIGHTS, multipliers=[-1, np.nan]), "multipliers .*-1"),
     ],
 )
 def test_an_option_out_of_range_is_an_error_that_names_it(call, message):

@@ -21,7 +21,7 @@ REWARDS = torch.zeros(3, 4, 2)
         (None, "returned a NoneType"),
     ],
 )
-def test_what_is_no_advantage_is_an_error_that_names_the_estimator(returned, message):
+def test_an_invalid_return_value_is_an_error_that_names_the_estimator(returned, message):
     with pytest.raises(ConfigError, match=f"'mine:f' {message}|'mine:f' returned.*{message}"):
         check_advantages(returned, REWARDS, "mine:f")
 
@@ -47,5 +47,5 @@ def test_a_users_module_that_fails_is_named_with_its_line(source, message, tmp_p
 
 @pytest.mark.parametrize("name", [":f", ".near:f"])
 def test_a_module_needs_its_full_name(name):
-    with pytest.raises(ConfigError, match="full name of a module"):
+    with pytest.raises(ConfigError, match=f"{name}.*module:attribute"):
         resolve_estimator(name)

@@ -57,7 +57,7 @@ def test_none_stands_for_nothing_given_whatever_the_array_library():
 
 
 def test_a_rule_that_wants_token_counts_does_not_do_without():
-    with pytest.raises(ConfigError, match="give the counts"):
+    with pytest.raises(ConfigError, match="token_counts"):
         AdvantageRule("gdpo", NAMES, {"token_counts": True})(REWARDS, WEIGHTS)
 
 
@@ -114,7 +114,7 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
         ("sa_mrpo", {"low": [0, 0, 0], "high": [1, 1]}, "low"),
         ("constrained_grpo", {"targets": 0.9}, "targets"),
         ("constrained_grpo", {"targets": {"format": float("inf")}}, "targets"),
-        ("builtins:max", {}, "cannot be an estimator"),
+        ("builtins:max", {}, "builtin.* max|max"),
         ("gdpo", {"max_advantage": -1}, "max_advantage"),
         ("gdpo", {"token_counts": [1]}, "token_counts"),
         ("gdpo_decorrelated", {"power": 3}, "power"),
@@ -123,7 +123,7 @@ def test_an_estimator_of_ones_own_takes_its_own_options():
             {},
             "'low' .* format, correct",
         ),
-        ("sa_mrpo", {"low": {"format": 0}, "high": [1, 1]}, "'low' .* of correct"),
+        ("sa_mrpo", {"low": {"format": 0}, "high": [1, 1]}, "'low' .*correct"),
         ("constrained_grpo", {}, "targets"),
         ("constrained_grpo", {"target": {}}, "'target': did you mean 'targets'"),
         ("constrained_grpo", {"targets": {"formt": 1}}, "targets .*'formt'"),

@@ -1,10 +1,15 @@
-"""Arrays in, arrays out: how a batch of several rewards becomes one advantage per rollout.
+"""Estimators: functions that compute one advantage per rollout from a batch of several rewards.
 
-Every estimator holds to the same contract. NaN means that a reward does not apply to a rollout: it
-is left out of every statistic and never spreads; a rollout without any reward gets 0. A reward that
-does not vary in a group contributes exactly 0 there, and a batch without any signal gives exactly 0
-everywhere. An infinite reward is a `DataError`. Groups of unequal size are padded with NaN; a group
-of one contributes 0. `gdpo.testing.check_estimator` tests all of it, for your own too.
+All estimators share a contract:
+
+- NaN means that a reward does not apply to a rollout. It is left out of every statistic. A rollout
+  without any reward gets 0.
+- A reward that does not vary in a group contributes exactly 0 there. A batch without signal gives
+  exactly 0 everywhere.
+- An infinite reward is a `DataError`.
+- Groups of unequal size are padded with NaN. A group of one contributes 0.
+
+`gdpo.testing.check_estimator` tests this contract, also for an estimator of your own.
 """
 
 from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_decorrelated

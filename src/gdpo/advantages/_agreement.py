@@ -1,8 +1,8 @@
-"""Estimators that look at whether the rewards of a rollout agree: drop, discount, decorrelate.
+"""Estimators that use the agreement of the rewards: they drop, shrink or decorrelate.
 
-All of them take `noise_floor`, the resolution of each reward: a spread below it is divided by the
-floor instead of itself, so that noise is not blown up to unit size; and `max_advantage`, a cap on
-the size of an advantage.
+All of them take `noise_floor` and `max_advantage`. If the standard deviation of a reward is below
+its noise floor, the reward is divided by the floor instead, so that noise is not scaled up to the
+size of a signal. `max_advantage` limits the size of an advantage.
 """
 
 from typing import Any
@@ -46,42 +46,44 @@ def corr_grpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""CorrGRPO: the centred sum, divided by how much the rewards of the group move together.
+    r"""Divide the centered sum by how much the rewards of the group move together (CorrGRPO).
 
     $$ A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sqrt{\sum_{k,l} \hat\rho_{kl} + \epsilon}}, $$
 
-    with $\hat\rho$ the correlation of the weighted rewards in the group; rewards without spread are
-    left out of it. The double sum is the variance of $\sum_k \mathrm{sign}(w_k) z_k$, which is how
-    it is computed. With one reward, or with the same one repeated, this is `grpo_no_std`, divided
-    by the number of repeats. Each group's advantages are GRPO's times one number, in the unit of
-    the rewards.
+    with $\hat\rho$ the correlation of the weighted rewards in the group, without the constant ones.
+    The double sum is the variance of $\sum_k \mathrm{sign}(w_k) z_k$ and is computed that way. With
+    one reward this is `grpo_no_std`. With a reward that is repeated, it is `grpo_no_std` divided by
+    the number of repeats. Each group's advantages are GRPO's times one number, in the unit of the
+    rewards.
 
-    Rewards that oppose each other make the denominator vanish: where their weights or spreads
-    differ, advantages of hundreds, up to $\epsilon^{-1/2}$ times the centred sum. Set
-    `max_advantage`. The ε stays because the published numbers depend on it; it stands inside the
-    root, as in the published code (the paper has it outside).
+    If the rewards of a group oppose each other, the denominator vanishes. If their weights or
+    standard deviations also differ, advantages reach hundreds, up to $\epsilon^{-1/2}$ times the
+    centered sum. Set `max_advantage`.
+
+    Differs from the paper: ε is inside the root, as in the published code. It is kept because the
+    published numbers depend on it.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward.
-        epsilon: What keeps the denominator from 0; dimensionless, above 0.
-        noise_floor: Resolution of each reward, in its unit; one with a smaller spread counts for
-            less in the correlation.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
+        epsilon: Keeps the denominator away from 0. Dimensionless, above 0.
+        noise_floor: Standard deviation below which a reward counts for less in the correlation, in
+            the unit of the reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, in the unit of the weighted rewards, zero mean in each group; 0 where no
-        reward applies.
+        Advantages, `[prompt, sample]`, in the unit of the weighted rewards, with mean 0 in each
+        group, and 0 where no reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         "CorrGRPO" 2026, https://arxiv.org/abs/2609.36820, and its published code.
 
     Examples:
-        Two independent rewards: divided by √2.
+        The sum of two independent rewards is divided by √2.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
@@ -106,37 +108,40 @@ def gd2po_hard(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""GD²PO, hard filter: GDPO without the rollouts whose rewards pull in opposite directions.
+    r"""Compute GDPO without the rollouts whose rewards pull in opposite directions (GD²PO, hard).
 
     A rollout is dropped if one of its $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another below
-    $-\delta$. With $\delta = 0$ the sign of mere noise counts as well, whatever its noise floor.
-    The sums of the others are multiplied with the share of their group that is kept, and
-    standardized over the batch:
+    $-\delta$. With $\delta = 0$ the sign of noise counts too, even below a noise floor. The sums of
+    the kept rollouts are multiplied by the share of their group that is kept, and standardized over
+    the batch:
 
     $$ A = \mathrm{standardize}_{\text{kept}} \Bigl(\rho_g \sum_k w_k z_k\Bigr), \qquad
        A = 0 \text{ for what is dropped.} $$
 
-    Two rewards of 0 and 1 that have nothing to do with each other conflict in half of all rollouts
-    at a rate of 1/2. What is kept need not sum to 0 in its group, and the batch step then moves
-    groups without signal away from 0.
+    Two unrelated rewards of 0 and 1, each earned by half of the rollouts, conflict in half of all
+    rollouts. The kept rollouts of a group need not sum to 0, so batch normalization moves groups
+    without signal away from 0.
 
-    Differs from the published code: any number of rewards, with weights; the batch step counts
-    rollouts, not tokens; no ε.
+    Differs from the published code: any number of rewards, with weights; batch normalization
+    counts rollouts, not tokens; no ε.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit. The sign counts for the direction.
-        threshold: $\delta$, in standard deviations; 0 or more.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance. A negative weight turns
+            the direction around.
+        threshold: $\delta$, in standard deviations, 0 or more.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean over the rollouts that are kept; 0 for the
-        others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 over the kept rollouts, and 0 for
+        the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code.
@@ -163,31 +168,34 @@ def gd2po_snr(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""GD²PO, signal-to-noise filter: `gd2po_hard` that drops only where the pulls nearly cancel.
+    r"""Compute GDPO without the rollouts whose rewards nearly cancel (GD²PO, signal to noise).
 
     A rollout is dropped if its rewards pull in opposite directions and
 
     $$ \frac{\bigl|\sum_k w_k z_k\bigr|}{\sum_k |w_k z_k|} < \tau. $$
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit. The sign counts for the direction.
-        threshold: $\tau$, from 0 (GDPO) to 1 (`gd2po_hard`). The published code has 0.2 as its
-            default and 0.8 in its scripts.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance. A negative weight turns
+            the direction around.
+        threshold: $\tau$, from 0 (GDPO) to 1 (`gd2po_hard`). The default of the published code is
+            0.2; its scripts use 0.8.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean over the rollouts that are kept; 0 for the
-        others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 over the kept rollouts, and 0 for
+        the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
-        "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code. What differs from
-        it: `gd2po_hard`.
+        "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code. The differences from
+        it are those of `gd2po_hard`.
 
     Examples:
         >>> import numpy as np
@@ -215,41 +223,45 @@ def gdpo_decorrelated(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""GDPO in which rewards that move together are not counted twice.
+    r"""Compute GDPO with weights that are corrected for the correlation of the rewards.
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w'_k z_k\Bigr), \qquad
        w' = \bigl((1 - \lambda) C + \lambda I\bigr)^{-\alpha} w, $$
 
-    with $C$ the correlation of the normalized rewards within groups, over the whole batch. The
-    covariance of $\sum_k w_k z_k$ with $z_k$ is $(C w)_k$ and not $w_k$: two rewards that agree
-    support each other. $\alpha = 1$ gives every reward the influence that its weight asks for,
-    $\alpha = 0$ is GDPO, and $\alpha = 1/2$ whitens (ZCA), which is halfway. Not in a paper in this
-    form; whitening in front of the sum is part of RDPO.
+    with $C$ the correlation of the normalized rewards within groups, over the batch. The covariance
+    of $\sum_k w_k z_k$ with $z_k$ is $(C w)_k$ and not $w_k$, so two rewards that agree count twice
+    under GDPO. $\alpha = 1$ gives every reward the influence that its weight asks for, $\alpha = 0$
+    is GDPO, and $\alpha = 1/2$ whitens the rewards (ZCA).
 
-    Directions in which rewards hardly differ are scaled up, by at most $\lambda^{-\alpha}$: with
-    strongly negative correlation that is noise.
+    Directions in which the rewards hardly differ are scaled up by at most $\lambda^{-\alpha}$. If
+    rewards are strongly opposed, such a direction is noise.
+
+    Differs from RDPO, which also whitens before the sum, but replaces the z-score by a quantile. No
+    paper has this form.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance.
         power: $\alpha$, from 0 to 1.
-        shrinkage: $\lambda$, above 0 and at most 1; 1 is GDPO.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        shrinkage: $\lambda$, from 1e-6 to 1. 1 is GDPO.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
+        over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         "RDPO" 2026, https://arxiv.org/abs/2605.13641.
 
     Examples:
-        The same reward twice, and another one: with α = 1 both count alike.
+        One reward is listed twice, another one once. With α = 1 both have the same influence.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
@@ -265,15 +277,15 @@ def gdpo_decorrelated(
 
 
 def _opposed(z: Rounded, weights: Any, threshold: Number) -> Any:
-    """Rollouts with one reward that pulls up by more than the threshold and one that pulls down."""
+    """Return where one reward pulls up and another pulls down by more than the threshold."""
     xp = z.xp
     pull = xp.sign(weights) * xp.where(xp.isnan(z.values), 0.0, z.values)
-    enough = threshold + z.error  # what is no larger than its rounding error has no sign
+    enough = threshold + z.error  # a value within its rounding error has no sign
     return xp.any(pull > enough, axis=-1) & xp.any(pull < -enough, axis=-1)
 
 
 def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
-    """Over what is kept, after each group was multiplied with its share of it."""
+    """Return the kept sums times the kept share of their group, standardized over the batch."""
     xp = total.xp
     kept = Rounded(xp.where(keep, total.values, xp.nan), xp.where(keep, total.error, 0.0))
     present = xp.where(xp.isnan(total.values), xp.nan, xp.astype(keep, total.values.dtype))
@@ -282,7 +294,7 @@ def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
 
 
 def _decorrelated(z: Rounded, weights: Any, *, power: Number, shrinkage: Number) -> Any:
-    """A reward of weight 0 is absent: it neither gets a weight nor takes from the others."""
+    """Return the corrected weights. A reward of weight 0 is left out of the correction."""
     xp = namespace(weights)
     used = weights != 0
     known = Rounded(xp.where(used, z.values, 0.0), z.error)

@@ -1,8 +1,8 @@
-"""Estimators that normalize each reward by itself and then add up: GDPO and its variants.
+"""Estimators that normalize each reward separately and then add: GDPO and its variants.
 
-All of them take `noise_floor`, the resolution of each reward: a spread below it is divided by the
-floor instead of itself, so that noise is not blown up to unit size; and `max_advantage`, a cap on
-the size of an advantage.
+All of them take `noise_floor` and `max_advantage`. If the standard deviation of a reward is below
+its noise floor, the reward is divided by the floor instead, so that noise is not scaled up to the
+size of a signal. `max_advantage` limits the size of an advantage.
 """
 
 from typing import Any
@@ -43,46 +43,49 @@ def gdpo(
     max_advantage: Number | None = None,
     token_counts: Real[Any, "prompt sample"] | None = None,
 ) -> Advantages:
-    r"""Advantage of each sample when every reward is normalized in its group before the sum.
+    r"""Normalize each reward in its group, add with weights, normalize over the batch (GDPO).
 
     With $z_k$ the reward $r_k$ standardized over the samples of its prompt,
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k z_k\Bigr). $$
 
-    The batch step keeps the size of the advantages independent of the number of rewards. With a
-    single group in the batch it undoes the difference that it should preserve between groups.
+    Batch normalization keeps the size of the advantages independent of the number of rewards. With
+    a single group in the batch it removes the differences in size between groups.
 
-    With `token_counts`, mean and standard deviation of the batch step count each rollout as often
-    as it has tokens, as verl does (token-weighted whitening). Their mean over rollouts is then not
-    0, and rollouts of groups without signal get an advantage other than 0.
+    With `token_counts`, the mean and standard deviation over the batch count each rollout once per
+    token, as verl does. The mean over rollouts is then not 0, and rollouts of groups without signal
+    get advantages other than 0.
 
     Differs from the paper and from TRL's `normalize_then_sum`: no ε (TRL adds 1e-4 to both standard
-    deviations); a reward without spread gives exactly 0 where rounding noise is divided by ε. From
-    verl: a group of one gets 0 there only if its reward is 0, and one missing reward makes the
-    batch NaN. From NeMo-RL: no leave-one-out baseline (`gdpo_leave_one_out`).
+    deviations), so a constant reward gives exactly 0 and not a rounding error divided by ε. In
+    verl, a group of one keeps its raw reward, and one missing reward makes the batch NaN. NeMo-RL
+    uses a leave-one-out baseline by default (`gdpo_leave_one_out`).
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, multiplied with the normalized reward: importance, not unit.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
-        token_counts: Tokens of each completion, `[prompt, sample]`, to weight the batch step with;
-            left out: each rollout counts once, as in the paper.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward, multiplied with the normalized reward. Dimensionless: it
+            means importance.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        token_counts: Number of tokens of each response, `[prompt, sample]`, 0 or more. None: each
+            rollout counts once, as in the paper.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
+        over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
-        Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 4 to 7; token weights: verl
+        Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 4 to 7. Token weights: verl
         0.9.1, `verl/trainer/ppo/core_algos.py`.
 
     Examples:
-        The same rewards as in `grpo`: two rewards count more than one.
+        The rewards of the example of `grpo`: earning both rewards counts twice as much as one.
 
         >>> import numpy as np
         >>> gdpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)
@@ -105,32 +108,35 @@ def gdpo_leave_one_out(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""GDPO with the mean and standard deviation of the *other* samples of the group (NeMo-RL).
+    r"""Compute GDPO with the mean and standard deviation of the *other* samples of the group.
 
     $$ z_{ik} = \frac{r_{ik} - \mathrm{mean}_{j \ne i}(r_{jk})}{\mathrm{std}_{j \ne i}(r_{jk})},
        \qquad A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k z_k\Bigr). $$
 
-    This is what NeMo-RL's `gdpo` computes by default. A sample that differs from others that are
-    all alike has no standard deviation to be divided by and keeps its difference in the unit of the
-    reward, as there; just short of that, the quotient has no bound. The scores of a group need not
-    sum to 0.
+    NeMo-RL's `gdpo` computes this by default. If all other samples are equal, there is no standard
+    deviation to divide by, and the sample keeps its difference in the unit of the reward, as in
+    NeMo-RL. If the others are nearly equal, the quotient has no bound. The scores of a group need
+    not sum to 0.
 
-    Differs from NeMo-RL: no ε of 1e-6, no rounding noise in the standard deviation (computed there
-    as a difference of squares), a missing reward is left out instead of making the batch NaN.
+    Differs from NeMo-RL: no ε of 1e-6; no rounding errors in the standard deviation, which NeMo-RL
+    computes as a difference of squares; a missing reward is left out and does not make the batch
+    NaN.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, multiplied with the normalized reward.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward, multiplied with the normalized reward.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless but for the case above, zero mean and unit sample standard
-        deviation over the rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless except in the case above, with mean 0 and
+        sample standard deviation 1 over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         NeMo-RL, `nemo_rl/algorithms/advantage_estimator.py` (commit 7ea279a).
@@ -160,30 +166,38 @@ def per_reward_batch_std(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Advantage of each sample: every reward centred in its group, divided by its *batch* spread.
+    r"""Center each reward in its group, divide by its *batch* standard deviation, add with weights.
 
     $$ A = \sum_k w_k \frac{c_k}{\mathrm{std}_{\text{batch}}(c_k)}, \qquad c_k = r_k - \bar r_k. $$
 
-    Every reward gets the same spread over the batch, however rarely it varies: a reward that varies
-    in a share $\pi$ of the groups is scaled up by $1/\sqrt\pi$ against GDPO. A group with a tiny
-    spread is not blown up, as it is where each group is divided by its own. No batch step is
-    needed. Not in any paper that we know of.
+    Every reward gets the same standard deviation over the batch, even if it rarely varies: a reward
+    that varies in a share $\pi$ of the groups is $1/\sqrt\pi$ times as large as under GDPO. A group
+    that hardly varies is not scaled up, unlike in estimators that divide each group by its own
+    standard deviation. Batch normalization is not needed. We know of no paper that has it.
+
+    Differs from TRL's `scale_rewards="batch"`, which divides the sum of the rewards by one batch
+    standard deviation (`grpo_batch_std`).
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, multiplied with the normalized reward: importance, not unit.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward, multiplied with the normalized reward. Dimensionless: it
+            means importance.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
+        reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     Examples:
-        The first reward varies in one group only, and counts for as much as the second.
+        The first reward varies in only one group, and has the same standard deviation over the
+        batch as the second.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])

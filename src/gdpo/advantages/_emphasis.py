@@ -1,8 +1,8 @@
-"""Estimators that weight normalized rewards by what the batch shows: spread, saturation, rarity.
+"""Estimators that weight normalized rewards by their mean or standard deviation over the batch.
 
-All of them take `noise_floor`, the resolution of each reward: a spread below it is divided by the
-floor instead of itself, so that noise is not blown up to unit size; and `max_advantage`, a cap on
-the size of an advantage.
+All of them take `noise_floor` and `max_advantage`. If the standard deviation of a reward is below
+its noise floor, the reward is divided by the floor instead, so that noise is not scaled up to the
+size of a signal. `max_advantage` limits the size of an advantage.
 """
 
 from typing import Any
@@ -44,33 +44,35 @@ def sa_mrpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""SA-MRPO: GDPO in which a reward loses weight as it nears the top of its range.
+    r"""Compute GDPO in which a reward loses weight near the top of its range (SA-MRPO).
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k (1 - s_k)^\gamma z_k\Bigr), \qquad
        s_k = \frac{\mathrm{mean}_{\text{batch}}(r_k) - \mathrm{low}_k}
                   {\mathrm{high}_k - \mathrm{low}_k}. $$
 
-    $\gamma = 0$ is GDPO. Needs bounds that the rewards can reach. Nothing holds a saturated reward
-    where it is: with its weight near 0 it may decay.
+    $\gamma = 0$ is GDPO. The ranges must be ones that the rewards can reach. A learned reward has a
+    weight near 0, so it may decay.
 
-    Differs from the paper: no ε; $s_k$ is held to $[0, 1]$.
+    Differs from the paper: no ε, and $s_k$ is clipped to $[0, 1]$.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance.
         low: The lowest value of each reward, in its unit.
         high: The highest value of each reward, in its unit.
-        gamma: $\gamma$, 0 or more.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        gamma: $\gamma$, 0 or more. A larger value takes weight away earlier.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
+        over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights, bounds or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights, bounds or options do not fit the rewards.
 
     References:
         "SA-MRPO" 2026, https://arxiv.org/abs/2608.16072.
@@ -102,33 +104,36 @@ def saw(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""SAW: GDPO in which a reward counts by its coefficient of variation over the batch.
+    r"""Compute GDPO with weights times the coefficient of variation of each reward (SAW).
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k \omega_k z_k\Bigr), \qquad
        \omega_k = K \frac{\mathrm{CV}_k}{\sum_l \mathrm{CV}_l}, \qquad
        \mathrm{CV}_k = \frac{\mathrm{std}_{\text{batch}}(r_k)}
                             {\mathrm{mean}_{\text{batch}}(r_k) - \mathrm{low}_k}. $$
 
-    A reward that is rarely earned counts for more, one that is nearly always earned for less; the
-    numbers depend on where a reward's range begins.
+    A rarely earned reward gets more weight, and a reward that is nearly always earned gets less.
+    The weights depend on `low`, the lowest value of each reward.
 
-    Differs from the published code: any number of rewards, with weights; the batch step counts
-    rollouts, not tokens; no ε of 1e-8; a reward that does not vary has $\mathrm{CV} = 0$.
+    Differs from the published code: any number of rewards, with weights; batch normalization
+    counts rollouts, not tokens; no ε of 1e-8; a constant reward has $\mathrm{CV} = 0$.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance.
         low: The lowest value of each reward, in its unit.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
+        over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes; a mean below `low`.
-        ConfigError: Weights, bounds or options that do not fit the rewards.
+        DataError: If a reward is infinite or has a mean below its `low`, or the rewards do not have
+            three axes.
+        ConfigError: If weights, bounds or options do not fit the rewards.
 
     References:
         "SAW" 2026, https://arxiv.org/abs/2606.07705, and its published code (`gdpo-h`).
@@ -161,8 +166,8 @@ def _declared(values: PerReward, beside: Rewards, name: str) -> Any:
     array = per_reward(values, beside, name=name)
     if bool(xp.any(xp.isnan(array))):
         raise ConfigError(
-            f"this estimator needs the range of every reward, but {name} is not given for reward "
-            f"{int(xp.nonzero(xp.isnan(array))[0][0])}"
+            f"{name} is missing for reward {int(xp.nonzero(xp.isnan(array))[0][0])}: this "
+            "estimator needs the range of every reward. Give one number per reward"
         )
     return array
 
@@ -171,12 +176,15 @@ def _declared_range(low: PerReward, high: PerReward, beside: Rewards) -> tuple[A
     xp = namespace(beside)
     bottom, top = _declared(low, beside, "low"), _declared(high, beside, "high")
     if not bool(xp.all(top > bottom)):
-        raise ConfigError("high must be above low for every reward")
+        raise ConfigError(
+            f"high must be above low for every reward, got low {[float(v) for v in bottom]} and "
+            f"high {[float(v) for v in top]}: correct one of them"
+        )
     return bottom, top - bottom
 
 
 def _above(means: Any, low: Any, weights: Any, error: Any) -> Any:
-    """How far each reward's mean lies above its lowest value; rounding does not take it below."""
+    """Return how far each reward's mean is above its lowest value, 0 if only by rounding."""
     xp = namespace(means)
     above = means - low
     size = xp.abs(means) + xp.abs(low)
@@ -185,6 +193,7 @@ def _above(means: Any, low: Any, weights: Any, error: Any) -> Any:
     if bool(xp.any(below)):
         k = int(xp.nonzero(below)[0][0])
         raise DataError(
-            f"reward {k} has a mean below its declared lowest value {float(low[k])}: correct `low`"
+            f"reward {k} has a mean below its declared lowest value {float(low[k])}: correct "
+            "`low`, or fix the reward function"
         )
     return xp.where(above > rounding, above, 0.0)

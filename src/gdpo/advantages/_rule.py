@@ -1,7 +1,7 @@
-"""An estimator with its options: what a configuration names becomes something to call.
+"""Binds an estimator to the options of a configuration.
 
-Options of a configuration are plain data, and go by the names of the rewards. Here they become what
-the estimator takes, and are tried out once, before anything expensive starts.
+A configuration has options as plain data, by reward name. They are converted to what the estimator
+takes and tested once, before a model is loaded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,35 +19,35 @@ from gdpo.advantages.registry import ESTIMATORS, check_advantages, resolve_estim
 from gdpo.errors import ConfigError, GdpoError
 
 Options = Mapping[str, Any]
-"""Keyword options of an estimator as a configuration holds them: numbers, lists in the order of the
-rewards, or mappings by reward name."""
+"""Keyword options of an estimator in a configuration: numbers, lists in the order of the rewards,
+or mappings by reward name."""
 
 _BY_BATCH = "token_counts"
-"""The option whose value comes with each batch; a configuration turns it on with true."""
+"""The option whose value comes with each batch. A configuration turns it on with true."""
 
 _DUALS = "multipliers"
-"""The option that `DualAscent` provides; a configuration gives what that needs."""
+"""The option whose value `DualAscent` provides. A configuration has the options of `DualAscent`."""
 
 _DUAL_OPTIONS = ("targets", "step_size", "start", "maximum")
 
 
 class AdvantageRule:
-    """An estimator with its options bound, and its state if it has one.
+    """Stores an estimator with its options, and its state if it has one.
 
     Args:
         name: A key of `ESTIMATORS`, or `module:attribute`.
-        names: The rewards, in the order of the reward array.
-        options: Of the estimator. A number per reward may be given as a mapping by name; rewards
-            that it does not name are left to the estimator's default. `token_counts: true` asks for
-            the batch step to be weighted by tokens. `constrained_grpo` takes `targets` (by name),
-            `step_size`, `start` and `maximum` of `DualAscent`.
-        low: The declared lowest value of each reward, NaN where there is none; used by estimators
-            that need one.
-        high: The same for the highest value.
+        names: Names of the rewards, in the order of the reward array.
+        options: Options of the estimator. An option with one number per reward can be a mapping by
+            name; rewards that are not in it have the estimator's default. `token_counts: true`
+            weights batch normalization by tokens. `constrained_grpo` takes the options of
+            `DualAscent`: `targets` (by name), `step_size`, `start` and `maximum`.
+        low: Declared lowest value of each reward, in its unit, for estimators that need it. NaN:
+            not declared.
+        high: Declared highest value of each reward, in its unit. NaN: not declared.
 
     Raises:
-        ConfigError: An unknown estimator, option or reward name; an option that is missing, or that
-            the estimator refuses.
+        ConfigError: If the estimator, an option or a reward name is unknown, or an option is
+            missing or refused by the estimator.
 
     Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
@@ -85,17 +85,24 @@ class AdvantageRule:
         *,
         token_counts: Real[Any, "prompt sample"] | None = None,
     ) -> Advantages:
-        """Advantages of one batch; `token_counts` is used where the rule wants it.
+        """Return the advantages of one batch, `[prompt, sample]`.
+
+        Args:
+            rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+            weights: One weight per reward.
+            token_counts: Tokens of each response. Used only if the options have
+                `token_counts: true`.
 
         Raises:
-            DataError: An infinite reward.
-            ConfigError: The estimator, one of the user's own, returned something else.
+            DataError: If a reward is infinite.
+            ConfigError: If token counts are missing, or the estimator did not return advantages.
         """
         options = dict(self._options)
         if self.wants_token_counts:
             if token_counts is None:
                 raise ConfigError(
-                    f"estimator {self.name!r} is to weight by tokens: give the counts"
+                    f"estimator {self.name!r} has token_counts: true, but this batch has no token "
+                    "counts: pass token_counts=, or remove the option"
                 )
             options[_BY_BATCH] = token_counts
         if self.duals is not None:
@@ -105,31 +112,31 @@ class AdvantageRule:
         return advantages
 
     def update(self, rewards: Rewards) -> None:
-        """Let a rule with state learn from a batch that was trained on; others keep none."""
+        """Update the state with a batch that was trained on. Most estimators have no state."""
         if self.duals is not None:
             self.duals.update(rewards)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on, in JSON's types; empty for a rule without state."""
+        """Return the state as JSON types, for `restore`. Empty: the estimator has no state."""
         return {} if self.duals is None else self.duals.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved `state`.
+        """Load a state that `state` returned.
 
         Raises:
-            ConfigError: It belongs to other constraints.
+            ConfigError: If the state belongs to other constraints.
         """
         if self.duals is not None and state:
             self.duals.restore(state)
 
     def weights_in_force(self, weights: Sequence[float]) -> list[float]:
-        r"""Return the weights that count now: those of constraints times their $\lambda$."""
+        r"""Return the current weights: weights of constraints are multiplied by their $\lambda$."""
         multipliers = [nan] * len(weights) if self.duals is None else self.duals.multipliers
         pairs = zip(weights, multipliers, strict=True)
         return [weight if isnan(m) else weight * m for weight, m in pairs]
 
     def metrics(self, names: Sequence[str]) -> dict[str, float]:
-        """The state as numbers for a log, by reward name."""
+        """Return the state as numbers for a logger, `rewards/<name>/multiplier`."""
         if self.duals is None:
             return {}
         pairs = zip(names, self.duals.multipliers, strict=True)
@@ -142,8 +149,8 @@ class AdvantageRule:
             lacking = _without(self._options.get(key), names)
             if lacking:
                 raise ConfigError(
-                    f"estimator {self.name!r} needs {key!r} of every reward, and it is not known "
-                    f"of {', '.join(lacking)}: declare the range (gdpo.Reward has low and high), "
+                    f"estimator {self.name!r} needs {key!r} for every reward, and it is unknown "
+                    f"for {', '.join(lacking)}: declare the range (low and high of gdpo.Reward), "
                     f"or give the option {key!r} by reward name"
                 )
 
@@ -161,7 +168,9 @@ def _keywords(estimator: Callable[..., Any]) -> dict[str, Parameter]:
     try:
         parameters = signature(estimator).parameters.values()
     except ValueError as error:  # a builtin without a signature
-        raise ConfigError(f"{estimator!r} cannot be an estimator: {error}") from error
+        raise ConfigError(
+            f"{estimator!r} cannot be an estimator: {error}. Wrap it in a Python function"
+        ) from error
     return {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
 
 
@@ -175,7 +184,11 @@ def _refuse_unknown(
         if key not in allowed:
             raise ConfigError(
                 f"estimator {name!r} has no option {key!r}: "
-                + (did_you_mean(key, allowed) if allowed else "it has none at all")
+                + (
+                    did_you_mean(key, allowed)
+                    if allowed
+                    else "it has no options, so remove this one"
+                )
             )
 
 
@@ -183,8 +196,8 @@ def _switch(name: str, given: dict[str, Any]) -> bool:
     value = given.pop(_BY_BATCH, False)
     if not isinstance(value, bool):
         raise ConfigError(
-            f"options of estimator {name!r}: {_BY_BATCH} is true or false here: the counts come "
-            f"with each batch, got {value!r}"
+            f"options of estimator {name!r}: {_BY_BATCH} must be true or false, got {value!r}. The "
+            "counts themselves come with each batch"
         )
     return value
 
@@ -193,13 +206,15 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
     options = {key: given.pop(key) for key in _DUAL_OPTIONS if key in given}
     targets = _by_name("targets", options.pop("targets", {}), names)
     if not isinstance(targets, list) or len(cast("list[Any]", targets)) != len(names):
-        raise ConfigError(f"targets needs one number per reward: {', '.join(names)}")
+        raise ConfigError(
+            f"targets needs one number per reward ({', '.join(names)}): give a mapping by name"
+        )
     checked = [number("targets", target) for target in cast("list[Any]", targets)]
     return DualAscent(checked, **options)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
-    """A mapping by reward name as a list in the order of the rewards, NaN where none is given."""
+    """Return a mapping by reward name as a list in the order of the rewards. NaN: not given."""
     if isinstance(value, list):
         return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
@@ -208,23 +223,23 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
     for name in cast("Mapping[str, Any]", value):
         if name not in names:
             raise ConfigError(
-                f"{key} names {name!r}, which is no reward: {did_you_mean(str(name), names)}"
+                f"{key} names {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
             )
     return [values.get(name, nan) for name in names]
 
 
 def _completed(given: Any, declared: Sequence[Number]) -> Any:
-    """The numbers given, and the declared ones for rewards that none is given for."""
+    """Return the given numbers, with the declared number where none is given."""
     if given is None:
         return list(declared)
     if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):
-        return given  # the estimator says what is wrong with it
+        return given  # the estimator reports what is wrong with it
     pairs = zip(cast("list[Any]", given), declared, strict=True)
     return [known if value != value else value for value, known in pairs]
 
 
 def _without(values: Any, names: Sequence[str]) -> list[str]:
-    """The rewards that an option gives no number for."""
+    """Return the rewards for which an option has no number."""
     if values is None:
         return list(names)
     if not isinstance(values, list):

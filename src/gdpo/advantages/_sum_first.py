@@ -1,8 +1,8 @@
-"""Estimators that add the rewards up and then normalize the sum: GRPO and its relatives.
+"""Estimators that add the rewards and then normalize the sum: GRPO and its relatives.
 
-The reward with the largest spread decides, and different rewards with the same sum share one
-advantage. Each reward is centred before the sum; without missing values that is the same number,
-and with them a missing reward counts as average.
+The reward with the largest standard deviation dominates, and different rewards with the same sum
+get the same advantage. Each reward is centered before the sum. Without missing values that changes
+nothing; with them, a missing reward counts as average.
 """
 
 from gdpo.advantages.arrays import Advantages, Rewards, Weights, finish, prepare
@@ -22,38 +22,39 @@ from gdpo.advantages.stages import (
 
 
 def grpo(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Advantage of each sample when the sum of the rewards is normalized in its group.
+    r"""Add the rewards with weights and normalize the sum in its group (GRPO).
 
-    With $s = \sum_k w_k r_k$ and mean and sample standard deviation over the samples of one prompt,
+    With $s = \sum_k w_k r_k$, and mean and sample standard deviation over the samples of a prompt,
 
     $$ A = \frac{s - \bar s}{\mathrm{std}(s)}. $$
 
-    Samples with different rewards but the same sum share one advantage, and the reward with the
-    largest spread decides. Each reward is centred before the sum; without missing values that is
-    the same number, and with them a missing reward counts as average.
+    Samples with different rewards but the same sum get the same advantage, and the reward with the
+    largest standard deviation dominates. A missing reward counts as average.
 
-    Differs from TRL and verl: no ε in the denominator (TRL 1e-4, verl 1e-6); a group without spread
-    gives exactly 0 where they amplify rounding; a missing reward is left out where TRL adds it as
-    0. From NeMo-RL: its `grpo` takes mean and standard deviation of the other samples by default.
+    Differs from TRL and verl: no ε in the denominator (TRL 1e-4, verl 1e-6), so a zero-variance
+    group gives exactly 0 and not amplified rounding errors. TRL also adds a missing reward as 0.
+    NeMo-RL's `grpo` uses the mean and standard deviation of the other samples by default.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
+        reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If the weights do not fit the rewards.
 
     References:
         Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300; several rewards: Liu et
         al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 1, 2 and 7.
 
     Examples:
-        Two samples, two rewards; one sample gets both rewards or only one of them: the advantage is
-        the same.
+        In each group one sample earns something: one reward in the first group, both rewards in the
+        second. GRPO gives the same advantages.
 
         >>> import numpy as np
         >>> grpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)
@@ -66,30 +67,30 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Advantage of each sample when only the group's mean is subtracted (Dr. GRPO).
+    r"""Add the rewards with weights and subtract the group's mean (Dr. GRPO).
 
     $$ A = s - \bar s, \qquad s = \sum_k w_k r_k. $$
 
-    It keeps the unit of the rewards: rewards ten times larger give advantages ten times larger, as
-    with `rloo` and `corr_grpo`. Each reward is centred before the sum, so that a missing reward
-    counts as average.
+    The advantages keep the unit of the rewards: rewards ten times as large give advantages ten
+    times as large, as with `rloo` and `corr_grpo`. A missing reward counts as average.
+
+    Differs from TRL's `scale_rewards="none"`: a missing reward is left out instead of added as 0.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
 
     Returns:
-        `[prompt, sample]`, in the unit of the weighted rewards, zero mean in each group; 0 where no
-        reward applies.
+        Advantages, `[prompt, sample]`, in the unit of the weighted rewards, with mean 0 in each
+        group, and 0 where no reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If the weights do not fit the rewards.
 
     References:
-        Liu et al. 2025, "Understanding R1-Zero-Like Training", https://arxiv.org/abs/2503.20783; in
-        the multi-reward
-        setting: "GRPO w/o std" of https://arxiv.org/abs/2601.05242, section 3.1.
+        Liu et al. 2025, "Understanding R1-Zero-Like Training", https://arxiv.org/abs/2503.20783;
+        with several rewards: "GRPO w/o std" of https://arxiv.org/abs/2601.05242, section 3.1.
 
     Examples:
         >>> import numpy as np
@@ -102,28 +103,27 @@ def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def rloo(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Advantage of each sample over the mean of the *other* samples of its group.
+    r"""Subtract from each sample's sum the mean of the *other* samples of its group (RLOO).
 
     $$ A_i = s_i - \frac{1}{n-1} \sum_{j \ne i} s_j = \frac{n}{n-1} (s_i - \bar s),
        \qquad s = \sum_k w_k r_k, $$
 
-    with $n$ the samples of the group that have a reward. An unbiased baseline: it does not contain
-    the sample that it judges. Otherwise `grpo_no_std`, larger by $n/(n-1)$.
+    with $n$ the number of samples of the group that have a reward. The baseline is unbiased because
+    it does not contain the sample itself. The result is `grpo_no_std` times $n/(n-1)$.
 
-    Differs from TRL, where it is a trainer of its own (`RLOOTrainer`): a missing reward is left out
-    instead of added as 0.
+    Differs from TRL's `RLOOTrainer`: a missing reward is left out instead of added as 0.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
 
     Returns:
-        `[prompt, sample]`, in the unit of the weighted rewards, zero mean in each group; 0 where no
-        reward applies.
+        Advantages, `[prompt, sample]`, in the unit of the weighted rewards, with mean 0 in each
+        group, and 0 where no reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If the weights do not fit the rewards.
 
     References:
         Ahmadian et al. 2024, "Back to Basics", https://arxiv.org/abs/2402.14740; Kool et al. 2019.
@@ -141,27 +141,28 @@ def rloo(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Advantage of each sample: group mean subtracted, batch standard deviation divided by.
+    r"""Subtract the group's mean from the sum and divide by the batch's standard deviation.
 
     $$ A = \frac{s - \bar s}{\mathrm{std}_{\text{batch}}(s)}, \qquad s = \sum_k w_k r_k. $$
 
-    Groups keep their relative size, so that a group with little spread is not blown up. The
-    standard deviation is that of the sums themselves, differences between groups included, as in
-    TRL's `scale_rewards="batch"` and Lite-PPO. REINFORCE++ with a baseline divides by that of the
-    centred sums instead: one number for the whole batch, which scales all advantages alike.
+    Groups keep their relative size, so a group that hardly varies is not scaled up. The standard
+    deviation is that of the sums and includes differences between groups, as in TRL's
+    `scale_rewards="batch"` and in Lite-PPO. REINFORCE++ with a baseline divides by the standard
+    deviation of the centered sums instead, which scales all advantages by another common factor.
 
-    Differs from TRL: no ε, a missing reward is left out instead of added as 0.
+    Differs from TRL: no ε, and a missing reward is left out instead of added as 0.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
+        reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If the weights do not fit the rewards.
 
     References:
         Liu et al. 2025, "Part I: Tricks or Traps?", https://arxiv.org/abs/2508.08221 (Lite-PPO); Hu
@@ -180,29 +181,30 @@ def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_batch_norm(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""GRPO, followed by GDPO's batch step: the control that tells the two parts of GDPO apart.
+    r"""Compute GRPO, then apply GDPO's batch normalization. A control for experiments.
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\frac{s - \bar s}{\mathrm{std}(s)}\Bigr),
        \qquad s = \sum_k w_k r_k. $$
 
-    What GDPO gains over this comes from normalizing each reward; what this gains over `grpo` comes
-    from the batch step, which only rescales the batch. No paper reports it.
+    The difference between `gdpo` and this estimator comes from normalizing each reward. The
+    difference between this estimator and `grpo` comes from batch normalization, which multiplies
+    the batch by one number. No paper reports it.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, unit sample standard deviation over the rollouts that
-        have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with sample standard deviation 1 over the
+        rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If the weights do not fit the rewards.
 
     References:
-        The batch step: https://arxiv.org/abs/2601.05242, Eq. 6. The published code of GDPO holds an
-        estimator of this kind that it does not use.
+        Batch normalization: https://arxiv.org/abs/2601.05242, Eq. 6. The published code of GDPO
+        contains an unused estimator of this kind.
 
     Examples:
         >>> import numpy as np

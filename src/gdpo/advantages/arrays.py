@@ -1,6 +1,6 @@
-"""The edge of the estimators: a caller's array becomes `Rounded`, and the result goes back.
+"""Converts a caller's array to `Rounded`, and a result back to the caller's array library.
 
-The array library is the caller's (NumPy, torch, JAX, anything that array-api-compat knows).
+The caller's library can be NumPy, torch, JAX or any other that array-api-compat supports.
 """
 
 from collections.abc import Sequence
@@ -15,33 +15,37 @@ from gdpo.advantages.stages import SAMPLES, Number, Rounded, mean, namespace, ro
 from gdpo.errors import ConfigError, DataError
 
 Rewards: TypeAlias = Real[Any, "prompt sample reward"]
-"""Raw rewards, each in its own unit. NaN: the reward does not apply to this rollout, or there is no
-such rollout."""
+"""Raw rewards, each in its own unit. NaN: the reward does not apply to this rollout, or the rollout
+is padding."""
 
 Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
-"""Importance of each reward. Dimensionless; 0 leaves a reward out."""
+"""Importance of each reward. Dimensionless. 0 leaves a reward out."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
-"""An option with one number per reward, each in the unit of its reward. NaN: not given; None:
-none is."""
+"""An option with one number per reward, each in the unit of its reward. NaN: not given for this
+reward. None: not given for any reward."""
 
 Advantages: TypeAlias = Float[Any, "prompt sample"]
-"""What the policy gradient of each rollout is multiplied with."""
+"""Factor of the policy gradient of each rollout."""
 
 
 _SMALL = 8192
-"""Numbers up to which a tensor is computed faster by NumPy, in float64, than by torch."""
+"""Largest number of elements for which NumPy in float64 is faster than torch."""
 
 
 def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " reward"]]:
-    """Check an estimator's input and bring it into the dtype of the statistics.
+    """Check an estimator's input and convert it to the dtype of the statistics.
+
+    Args:
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        weights: One weight per reward.
 
     Returns:
-        The rewards with their own rounding error, and the weights as an array beside them.
+        The rewards with their rounding error, and the weights as an array of the same library.
 
     Raises:
-        DataError: Not three axes, or an infinite reward.
-        ConfigError: A weight too many or too few, or one that is not finite.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If the number of weights does not fit, or a weight is not finite.
     """
     r = rounded(rewards)
     xp = r.xp
@@ -53,26 +57,26 @@ def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " r
 
 
 def rounded(rewards: Rewards) -> Rounded:
-    """The rewards in the dtype of the statistics, with the rounding error that they carry.
+    """Return the rewards in the dtype of the statistics, with their rounding error.
 
-    NumPy computes in float64, whatever comes in. Other libraries compute in the dtype of the
-    rewards, in float32 at least (not every device has float64), and for whole numbers in their own
-    default. A small tensor in the machine's memory becomes a NumPy array: torch takes longer to
-    call than such a batch takes to compute.
+    NumPy arrays are computed in float64. Other libraries compute in the dtype of the rewards, but
+    at least float32 (not every device has float64), and in their default dtype for integers. A
+    small tensor in CPU memory becomes a NumPy array, because calling torch takes longer than
+    computing such a batch.
 
     Raises:
-        DataError: Not three axes, an empty one, or an infinite reward.
+        DataError: If a reward is infinite, an axis is empty, or there are not three axes.
     """
     xp = namespace(rewards)
     if rewards.ndim != 3:
         raise DataError(
-            f"rewards must have the axes [prompt, sample, reward], got the shape "
-            f"{tuple(rewards.shape)}"
+            f"rewards have the shape {tuple(rewards.shape)}: give an array with the three axes "
+            "[prompt, sample, reward]"
         )
     if 0 in rewards.shape:
         raise DataError(
-            f"rewards have the shape {tuple(rewards.shape)} [prompt, sample, reward]: there is "
-            "nothing to compare"
+            f"rewards have the shape {tuple(rewards.shape)} [prompt, sample, reward], so there is "
+            "nothing to compute: give at least one rollout and one reward"
         )
     dtype, eps = _precision(xp, rewards.dtype)
     values = _rewards_apart(_in_its_precision(rewards, dtype))
@@ -89,7 +93,7 @@ def rounded(rewards: Rewards) -> Rounded:
 
 
 def _in_its_precision(rewards: Any, dtype: Any) -> Any:
-    """The rewards in the dtype of the statistics; a small tensor as NumPy's float64."""
+    """Return the rewards in the dtype of the statistics; a small tensor becomes a NumPy array."""
     if not is_torch_array(rewards):
         return namespace(rewards).astype(rewards, dtype, copy=False)
     if rewards.device.type == "cpu" and prod(rewards.shape) <= _SMALL:
@@ -98,7 +102,7 @@ def _in_its_precision(rewards: Any, dtype: Any) -> Any:
 
 
 def _rewards_apart(rewards: Any) -> Any:
-    """The same array, with the samples of one prompt and reward side by side in memory."""
+    """Return the array with the samples of a prompt and reward next to each other in memory."""
     xp = namespace(rewards)
     prompts, samples, count = rewards.shape
     turned = xp.reshape(xp.permute_dims(rewards, (2, 0, 1)), (-1,))
@@ -108,16 +112,16 @@ def _rewards_apart(rewards: Any) -> Any:
 def finish(
     advantages: Rounded, rewards: Rewards, *, max_advantage: Number | None = None
 ) -> Advantages:
-    """The values in the caller's library, device and dtype; 0 where no reward applies.
+    """Return the advantages in the caller's library, device and dtype; 0 where no reward applies.
 
     Args:
-        advantages: `[prompt, sample]`.
-        rewards: What the estimator was given.
-        max_advantage: Larger ones, of either sign, are cut down to it.
+        advantages: The computed advantages, `[prompt, sample]`.
+        rewards: The rewards that the estimator was called with.
+        max_advantage: Advantages are clipped to this size, above 0. None: no limit.
 
     Raises:
-        ConfigError: A `max_advantage` that is not positive.
-        DataError: The advantages leave the range of the caller's dtype.
+        ConfigError: If `max_advantage` is not a finite number above 0.
+        DataError: If an advantage is outside the range of the caller's dtype.
     """
     values = advantages.values
     xp = namespace(values)
@@ -127,15 +131,23 @@ def finish(
         positive("max_advantage", max_advantage)
         values = xp.clip(values, -max_advantage, max_advantage)
     dtype, largest = _result_dtype(namespace(rewards), rewards.dtype)
-    if not float(xp.max(xp.abs(values))) <= largest:  # neither infinity nor NaN is
+    if not float(xp.max(xp.abs(values))) <= largest:  # also refuses infinity and NaN
         raise DataError(
-            f"the advantages leave the range of {dtype}: use smaller rewards or weights"
+            f"the advantages are outside the range of {dtype}: use smaller rewards or weights"
         )
     return namespace(rewards).asarray(values, dtype=dtype)
 
 
 def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
-    """Raise a DataError that names the first infinite reward and its place. NaN is allowed."""
+    """Check that no reward is infinite. NaN is allowed.
+
+    Args:
+        rewards: `[prompt, sample, reward]`.
+        names: Names of the rewards for the message. None: their positions.
+
+    Raises:
+        DataError: If a reward is infinite. The message names the reward and the rollout.
+    """
     xp = namespace(rewards)
     infinite = xp.isinf(rewards)
     if not bool(xp.any(infinite)):
@@ -144,15 +156,15 @@ def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
     name = f"reward {reward}" if names is None else f"reward {names[reward]!r}"
     raise DataError(
         f"{name} is {float(rewards[prompt, sample, reward])} at prompt {prompt}, sample {sample}. "
-        f"Rewards must be finite, or NaN where a reward does not apply: bound the reward function"
+        f"Return a finite number, or NaN where the reward does not apply"
     )
 
 
 def per_reward(values: PerReward, beside: Rewards, *, name: str) -> Float[Any, " reward"]:
-    """An option with one number per reward, as an array beside the rewards; None: all NaN.
+    """Return an option with one number per reward as an array. None becomes all NaN.
 
     Raises:
-        ConfigError: A number too many or too few, or an infinite one.
+        ConfigError: If the number of values does not fit, or a value is infinite.
     """
     xp = namespace(beside)
     count = beside.shape[-1]
@@ -165,36 +177,37 @@ def per_reward(values: PerReward, beside: Rewards, *, name: str) -> Float[Any, "
     )
     if array.shape != (count,):
         raise ConfigError(
-            f"{name} needs one number per reward: {count} rewards, but {name} of shape "
-            f"{tuple(array.shape)}"
+            f"{name} has the shape {tuple(array.shape)}, but there are {count} rewards: give one "
+            "number per reward"
         )
     if bool(xp.any(xp.isinf(array))):
-        raise ConfigError(f"{name} must hold finite numbers, got {[float(v) for v in array]}")
+        raise ConfigError(f"{name} must be finite numbers, got {[float(v) for v in array]}")
     return array
 
 
 def floors(noise_floor: PerReward, beside: Rewards) -> Float[Any, " reward"] | None:
-    """The noise floor of each reward, 0 where none is given; None if there is none at all.
+    """Return the noise floor of each reward, 0 where none is given. None: no floor at all.
 
     Raises:
-        ConfigError: A number too many or too few, a negative or an infinite one.
+        ConfigError: If the number of values does not fit, or a value is negative or infinite.
     """
     if noise_floor is None:
         return None
     xp = namespace(beside)
     array = per_reward(noise_floor, beside, name="noise_floor")
     if bool(xp.any(array < 0)):
-        raise ConfigError(f"noise_floor must not be negative, got {[float(v) for v in array]}")
+        raise ConfigError(f"noise_floor must be 0 or more, got {[float(v) for v in array]}")
     return xp.where(xp.isnan(array), 0.0, array)
 
 
 def per_rollout(
     counts: Real[Any, "prompt sample"], beside: Rewards, *, name: str
 ) -> Float[Any, "prompt sample"]:
-    """An option with one count per rollout, as an array beside the rewards.
+    """Return an option with one count per rollout as an array.
 
     Raises:
-        ConfigError: It has another shape than the rollouts, or a value below 0, infinite or NaN.
+        ConfigError: If its shape is not that of the rollouts, or a value is negative, infinite or
+            NaN.
     """
     xp = namespace(beside)
     array = xp.asarray(counts, dtype=beside.dtype, device=device(beside))
@@ -204,25 +217,25 @@ def per_rollout(
             f"{name} must have the shape {shape} [prompt, sample], got {tuple(array.shape)}"
         )
     if not bool(xp.all(xp.isfinite(array) & (array >= 0))):
-        raise ConfigError(f"{name} must be counts, 0 or more, without NaN")
+        raise ConfigError(f"{name} must be finite numbers, 0 or more, without NaN")
     return array
 
 
 def number(name: str, value: Any) -> Number:
-    """This option as it is; a ConfigError unless it is a number (true and false are none)."""
+    """Return this option. Raise a ConfigError if it is not a number (a bool is not a number)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} must be a number, got {value!r}")
     return value
 
 
 def positive(name: str, value: Number) -> None:
-    """Raise a ConfigError unless this option is a finite number above 0."""
+    """Raise a ConfigError if this option is not a finite number above 0."""
     if not 0 < number(name, value) < inf:
         raise ConfigError(f"{name} must be a finite number above 0, got {value}")
 
 
 def in_range(name: str, value: Number, low: Number, high: Number) -> None:
-    """Raise a ConfigError unless this option is in `[low, high]`."""
+    """Raise a ConfigError if this option is not in `[low, high]`."""
     if not low <= number(name, value) <= high:
         raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
 
@@ -231,8 +244,8 @@ def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
     xp = namespace(weights)
     if weights.shape != (count,):
         raise ConfigError(
-            f"one weight per reward is needed: {count} rewards, but weights of shape "
-            f"{tuple(weights.shape)}"
+            f"weights have the shape {tuple(weights.shape)}, but there are {count} rewards: give "
+            "one weight per reward"
         )
     if not isfinite(float(xp.sum(xp.abs(weights)))):
         raise ConfigError(f"weights must be finite numbers, got {[float(w) for w in weights]}")
@@ -240,7 +253,7 @@ def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
 
 @cache
 def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """The dtype of the advantages of rewards of this dtype, and its largest number."""
+    """Return the dtype of the advantages for rewards of this dtype, and its largest number."""
     if not xp.isdtype(dtype, "real floating"):
         dtype, _ = _precision(xp, dtype)
     return dtype, float(xp.finfo(dtype).max)
@@ -248,11 +261,11 @@ def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
 
 @cache
 def _precision(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """The dtype to compute in, and the relative rounding error that the input carries.
+    """Return the dtype to compute in, and the relative rounding error of the input.
 
-    A float32 array keeps its own rounding error in float64. Half precision does not count as an
-    error: rewards are rarely the result of arithmetic in it, and 0.9 and 1.0 are eight of its units
-    apart.
+    A float32 array keeps its rounding error in float64. Half precision counts as float32, because
+    rewards are rarely computed in half precision, and its bound would be too coarse: in bfloat16 it
+    would hide the difference between 0.9 and 1.0.
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64

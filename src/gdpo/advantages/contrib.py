@@ -1,7 +1,7 @@
-"""Estimators whose formula is known here from secondary sources only, each of which says so.
+"""Estimators whose formulas are taken from secondary sources or published code, not from the paper.
 
-They keep the contract of the others and run under the same battery of tests. Before you quote a
-result as that of the paper, compare the formula with the paper's text.
+They have the same contract and pass the same tests as the other estimators. Before you report a
+result as the paper's, compare the formula with the paper's text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,28 +57,32 @@ def mo_grpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Advantage of each sample: the weighted sum of its rewards, each normalized in its group.
+    r"""Normalize each reward in its group and add with weights (MO-GRPO).
 
     $$ A = \sum_k w_k z_k, \qquad z_k = \frac{r_k - \bar r_k}{\mathrm{std}(r_k)}. $$
 
-    GDPO without its batch step: the size of the advantages grows with the number of rewards, and
-    the batch has no say in it.
+    This is GDPO without batch normalization: the size of the advantages grows with the number of
+    rewards and does not depend on other groups.
 
-    Differs from the paper: it has no weights (here 1 by default), and does not say what a group
-    without spread gives (here exactly 0). The formula is taken from secondary sources.
+    Differs from the paper, which has no weights and leaves zero-variance groups open (here they
+    give exactly 0). The formula is taken from secondary sources.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, multiplied with the normalized reward: importance, not unit.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward, multiplied with the normalized reward. Dimensionless: it
+            means importance.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
+        reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         Ichihara et al. 2025, "MO-GRPO", https://arxiv.org/abs/2509.22047.
@@ -101,32 +105,34 @@ def dvao(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""DVAO: normalized rewards, each weighted with its share of the group's spread.
+    r"""Weight each normalized reward by its share of the group's std (DVAO).
 
     $$ A = \sum_k \tilde w_k z_k, \qquad
        \tilde w_k = \frac{w_k \sigma_k}{\sum_l |w_l| \sigma_l},
        \qquad\text{so that}\quad A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sum_l |w_l| \sigma_l}, $$
 
-    with $\sigma_k$ the sample standard deviation of $r_k$ in the group. The numerator is GRPO's,
-    the denominator the largest standard deviation that the sum could have: the direction is GRPO's,
-    only the size differs, and it is never larger.
+    with $\sigma_k$ the sample standard deviation of $r_k$ in the group. The numerator is GRPO's.
+    Its divisor is the largest standard deviation that the sum could have. The direction is
+    therefore GRPO's, and an advantage is never larger than GRPO's.
 
-    Differs from the paper: sample instead of population standard deviation, no ε of 1e-8; a
-    negative weight enters the denominator with its size. The formula is taken from secondary
+    Differs from the paper: sample instead of population standard deviation; no ε of 1e-8; the
+    denominator uses the absolute value of a negative weight. The formula is taken from secondary
     sources.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw; NaN: does not apply.
-        weights: One per reward, multiplied with the raw reward in effect.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        weights: One weight per reward, in effect multiplied with the raw reward.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
+        reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         Jiang et al. 2026, "DVAO", https://arxiv.org/abs/2605.25604.
@@ -155,38 +161,40 @@ def dara_symmetric(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""DARA, symmetric: GDPO in which a reward that varies in few groups is scaled up.
+    r"""Compute GDPO with more weight for rewards that vary in few groups (DARA, symmetric).
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k b_k z_k\Bigr), \qquad
        b_k = \min\Bigl(b_{\max}, \sqrt{\max_l \pi_l / \pi_k}\Bigr), $$
 
-    with $\pi_k$ the share of groups in which reward $k$ varies. Normalized rewards have an energy
-    proportional to $\pi_k$ in the batch; the boost makes them equal. It amplifies a rare reward
-    that is noise as well.
+    with $\pi_k$ the share of groups in which reward $k$ varies. The sum of the squared z-scores of
+    a reward over the batch is proportional to $\pi_k$, and the boost makes these sums equal. It
+    also amplifies a rare reward that is noise.
 
-    Differs from the published code: any number of rewards, with weights; the batch step counts
-    rollouts; no ε. The paper's text is known to us through its code's description only.
+    Differs from the published code: any number of rewards, with weights; batch normalization
+    counts rollouts; no ε. We know the paper's text only through its code.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit.
-        max_boost: $b_{\max}$, 1 or more; 1 is GDPO.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance.
+        max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
+        over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code.
 
     Examples:
-        The first reward varies in one of two groups: there it counts √2 times.
+        The first reward varies in one of two groups, so it counts √2 times as much there.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])
@@ -211,32 +219,34 @@ def dara_asymmetric(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""DARA, asymmetric: the boost of `dara_symmetric` for samples better than their group only.
+    r"""Apply the boost of `dara_symmetric` only to samples that are better than their group.
 
     $$ A = \mathrm{standardize}_{\text{batch}}
        \Bigl(\sum_k w_k \bigl[z_k + (b_k - 1) \max(z_k, 0)\bigr]\Bigr). $$
 
-    For a negative weight, better means below the mean. The sum is not 0 in each group, and the
-    batch step then moves groups without signal away from 0.
+    For a negative weight, better means below the mean. The sum is not 0 in each group, so batch
+    normalization moves groups without signal away from 0.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit.
-        max_boost: $b_{\max}$, 1 or more; 1 is GDPO.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance.
+        max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
+        over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
-        "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code. What differs from it:
-        `dara_symmetric`.
+        "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code. The differences from
+        it are those of `dara_symmetric`.
 
     Examples:
         >>> import numpy as np
@@ -264,42 +274,44 @@ def rvpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""RVPO: the soft minimum of the normalized rewards instead of their sum.
+    r"""Take the soft minimum of the normalized rewards instead of their sum (RVPO).
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(
        -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa z_k}}{\sum_k w_k} \Bigr)
        \approx \mathrm{standardize}_{\text{batch}} \Bigl(
        \bar z - \frac{\kappa}{2} \mathrm{var}_w(z_k) \Bigr). $$
 
-    A sample counts by its worst rewards, so that a good one cannot make up for a bad one; a reward
-    that never varies counts as 0 for everyone, and so draws the soft minimum towards it.
-    $\kappa \to 0$ is GDPO with weights that sum to 1. The soft minimum is not 0 on average, and the
-    batch step then moves groups without signal away from 0. Rare failures have the lowest $z$ and
-    decide: priority goes by difficulty, not by importance.
+    A sample counts by its worst rewards: a good reward cannot make up for a bad one. A constant
+    reward counts as 0 for every sample and pulls the soft minimum towards 0. $\kappa \to 0$ is GDPO
+    with weights that sum to 1. The soft minimum is not 0 on average, so batch normalization moves
+    groups without signal away from 0. Rare failures have the lowest $z$ and dominate, so difficulty
+    sets the priority and not importance.
 
-    Differs from the paper: it has no weights; its $\kappa$ rises from 0.5 to 2 in training, here it
-    is fixed. The formula is taken from secondary sources.
+    Differs from the paper, which has no weights and raises $\kappa$ from 0.5 to 2 in training. Here
+    $\kappa$ is fixed. The formula is taken from secondary sources.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward, 0 or more: its share of the soft minimum.
-        sharpness: $\kappa$, from 0.01 to 1000.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward, 0 or more: its share of the soft minimum.
+        sharpness: $\kappa$, from 0.01 to 1000. A larger value is closer to the minimum.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean and unit sample standard deviation over the
-        rollouts that have a reward; 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
+        over the rollouts that have a reward, and 0 for the others.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards; a negative weight.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards, or a weight is negative.
 
     References:
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
 
     Examples:
-        One of two rewards is nearer to none than to both.
+        A sample with one of two rewards is closer to a sample with none than to one with both.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
@@ -311,7 +323,8 @@ def rvpo(
     xp = r.xp
     if bool(xp.any(w < 0)):
         raise ConfigError(
-            "rvpo takes no negative weight: turn the reward around, so that more is better"
+            "rvpo does not take negative weights: negate the reward, so that a larger value is "
+            "better, and give it a positive weight"
         )
     z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     a = standardize(soft_minimum(z, w, sharpness=sharpness), over=BATCH)
@@ -326,33 +339,35 @@ def constrained_grpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Constrained GRPO: normalized rewards, of which the constrained ones are weighted by need.
+    r"""Add normalized rewards, constrained ones times a multiplier (Constrained GRPO).
 
     $$ A = \sum_{k \text{ objective}} w_k z_k + \sum_{k \text{ constraint}} \lambda_k w_k z_k, $$
 
     with $z_k$ the reward normalized in its group. `DualAscent` moves the multipliers $\lambda_k$
     from batch to batch: up while a constraint is violated, down to 0 while it is met. A constraint
-    is a reward that should reach a level here; the paper's costs are its negatives.
+    is a reward whose mean should reach a level. A rare violation has a large $z$ in its group, as
+    in every estimator that divides by the group's standard deviation.
 
-    A violation that is rare has a large $z$ in its group, as in every estimator of this kind.
-
-    Differs from the paper: constraints are rewards, not indicator costs (the same thing for
-    rewards of 0 and 1); a group without spread gives exactly 0. The formula is taken from
-    secondary sources.
+    Differs from the paper: constraints are rewards, not indicator costs (the same for rewards of 0
+    and 1), and a zero-variance group gives exactly 0. The formula is taken from secondary sources.
 
     Args:
-        rewards: `[prompt, sample, reward]`, raw, each in its own unit; NaN: does not apply.
-        weights: One per reward: importance, not unit. Leave those of constraints at 1.
-        multipliers: $\lambda$ of each constraint, 0 or more; NaN for an objective.
-        noise_floor: Resolution of each reward, in its unit; a smaller spread is divided by it.
-        max_advantage: Cap on the size of an advantage.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
+            not apply.
+        weights: One weight per reward. Dimensionless: it means importance. Leave the weights of
+            constraints at 1.
+        multipliers: $\lambda$ of each constraint, 0 or more. NaN: the reward is an objective.
+        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
+            reward, 0 or more. None: no floor.
+        max_advantage: Largest size of an advantage, above 0. None: no limit.
 
     Returns:
-        `[prompt, sample]`, dimensionless, zero mean in each group; 0 where no reward applies.
+        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
+        reward applies.
 
     Raises:
-        DataError: An infinite reward, or not three axes.
-        ConfigError: Weights or options that do not fit the rewards.
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+        ConfigError: If weights or options do not fit the rewards.
 
     References:
         Girgis et al. 2026, "Constrained GRPO", https://arxiv.org/abs/2602.05863.
@@ -367,7 +382,10 @@ def constrained_grpo(
     xp = r.xp
     duals = per_reward(multipliers, r.values, name="multipliers")
     if bool(xp.any(duals < 0)):
-        raise ConfigError("multipliers must be 0 or more, or NaN for a reward without constraint")
+        raise ConfigError(
+            f"multipliers must be 0 or more, or NaN for a reward without constraint, got "
+            f"{[float(m) for m in duals]}: correct the negative ones"
+        )
     z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(times(z, xp.where(xp.isnan(duals), 1.0, duals)), w)
     return finish(total, rewards, max_advantage=max_advantage)
@@ -375,24 +393,25 @@ def constrained_grpo(
 
 @dataclass(slots=True)
 class DualAscent:
-    r"""The multipliers of `constrained_grpo`, and how they follow the violations.
+    r"""Holds the multipliers of `constrained_grpo` and updates them after each batch.
 
     After each batch, for each reward with a target,
 
     $$ \lambda_k \leftarrow \min\bigl(\lambda_{\max}, \max(0,
        \lambda_k + \eta\, (\mathrm{target}_k - \mathrm{mean}_{\text{batch}}(r_k)))\bigr). $$
 
-    A reward that applies nowhere in the batch leaves its multiplier as it is. `state` and `restore`
-    carry it over an interruption.
+    If a reward applies nowhere in the batch, its multiplier does not change. `state` and `restore`
+    save and load the multipliers.
 
     Args:
-        targets: The mean that each reward should reach, in its unit; NaN: no constraint.
-        step_size: $\eta$, per unit of the reward and batch.
-        start: The multipliers at the start, 0 or more.
-        maximum: $\lambda_{\max}$.
+        targets: The mean that each reward should reach, in the unit of the reward. NaN: no
+            constraint.
+        step_size: $\eta$, the change per batch and unit of the reward, above 0.
+        start: The multipliers at the start, from 0 to `maximum`.
+        maximum: $\lambda_{\max}$, above 0.
 
     Raises:
-        ConfigError: No target at all, or a number out of range.
+        ConfigError: If no reward has a target, or a number is out of range.
 
     Examples:
         >>> import numpy as np
@@ -413,10 +432,12 @@ class DualAscent:
         positive("maximum", self.maximum)
         in_range("start", self.start, 0, self.maximum)
         if any(isinf(target) for target in self.targets):
-            raise ConfigError(f"targets must be finite, or NaN for no constraint: {self.targets}")
+            raise ConfigError(
+                f"targets must be finite numbers, or NaN for no constraint, got {self.targets}"
+            )
         if all(isnan(target) for target in self.targets):
             raise ConfigError(
-                "targets names no reward: give the mean that a reward should reach, as in "
+                "targets has no number: give the mean that at least one reward should reach, as in "
                 "targets={'format': 0.95}"
             )
         self.multipliers = self.multipliers or [t if isnan(t) else self.start for t in self.targets]
@@ -425,10 +446,13 @@ class DualAscent:
         """Move the multipliers by one batch of rewards, `[prompt, sample, reward]`.
 
         Raises:
-            DataError: Another number of rewards than targets.
+            DataError: If the number of rewards is not the number of targets.
         """
         if rewards.shape[-1] != len(self.targets):
-            raise DataError(f"{rewards.shape[-1]} rewards, but {len(self.targets)} targets")
+            raise DataError(
+                f"the batch has {rewards.shape[-1]} rewards, but there are {len(self.targets)} "
+                "targets: give one target per reward"
+            )
         r = rounded(rewards)
         means = r.xp.reshape(mean(r.values, over=BATCH), (-1,))
         for k, target in enumerate(self.targets):
@@ -438,19 +462,19 @@ class DualAscent:
                 self.multipliers[k] = min(self.maximum, max(0.0, moved))
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs, in JSON's types."""
+        """Return the multipliers as JSON types, for `restore`."""
         return {"multipliers": [None if isnan(m) else m for m in self.multipliers]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the multipliers of another `DualAscent`.
+        """Load the multipliers that `state` returned.
 
         Raises:
-            ConfigError: They belong to other constraints than these.
+            ConfigError: If they belong to other constraints.
         """
         saved = [nan if m is None else float(m) for m in state["multipliers"]]
         if [isnan(m) for m in saved] != [isnan(t) for t in self.targets]:
             raise ConfigError(
-                "the saved multipliers belong to other constraints: give the same targets as before"
+                "the saved multipliers belong to other constraints: resume with the same targets"
             )
         self.multipliers = saved
 

@@ -1,4 +1,4 @@
-"""Estimators by name."""
+"""The estimators by name, and checks of what they take and return."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -26,24 +26,24 @@ Estimator: TypeAlias = Callable[..., Any]
 ESTIMATORS: dict[str, Estimator] = {
     estimator.__name__: estimator
     for estimator in (
-        # sum first
+        # sum-then-normalize
         grpo,
         grpo_no_std,
         rloo,
         grpo_batch_std,
         grpo_batch_norm,
-        # each reward by itself
+        # normalize-then-sum
         mo_grpo,
         gdpo,
         gdpo_leave_one_out,
         per_reward_batch_std,
-        # emphasis by what the batch shows
+        # weights that depend on the batch
         dvao,
         sa_mrpo,
         saw,
         dara_symmetric,
         dara_asymmetric,
-        # agreement among the rewards
+        # agreement of the rewards
         corr_grpo,
         gd2po_hard,
         gd2po_snr,
@@ -56,62 +56,66 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def resolve_estimator(name: str) -> Estimator:
-    """The estimator of this name.
+    """Return the estimator with this name.
 
     Args:
-        name: A key of `ESTIMATORS`, or `module:attribute` for your own.
+        name: A key of `ESTIMATORS`, or `module:attribute` for an estimator of your own.
 
     Raises:
-        ConfigError: There is no such estimator, or it cannot be called.
+        ConfigError: If there is no such estimator, or it is not callable.
     """
     estimator = find(name, ESTIMATORS, "estimator")
     if not callable(estimator):
         raise ConfigError(
-            f"estimator {name!r} is a {type(estimator).__name__}; it must be a function "
+            f"estimator {name!r} is a {type(estimator).__name__}: name a function "
             f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
         )
     return estimator
 
 
 def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
-    """Raise a ConfigError unless an estimator returned what an estimator must.
+    """Check the type, shape and values of what an estimator returned.
 
     Args:
-        advantages: What it returned.
-        rewards: What it was given, `[prompt, sample, reward]`.
-        name: What the user calls it.
+        advantages: The returned object.
+        rewards: The rewards that the estimator was called with, `[prompt, sample, reward]`.
+        name: Name of the estimator for the message.
+
+    Raises:
+        ConfigError: If the advantages are not a finite array `[prompt, sample]` of the same kind as
+            the rewards.
     """
-    wanted = f"an array [prompt, sample] of shape {tuple(rewards.shape[:2])}"
+    expected = f"an array [prompt, sample] of shape {tuple(rewards.shape[:2])}"
     if type(advantages) is not type(rewards):
         raise ConfigError(
-            f"estimator {name!r} returned a {type(advantages).__name__}; it must return {wanted}, "
-            f"of the kind that it was given ({type(rewards).__name__})"
+            f"estimator {name!r} returned a {type(advantages).__name__}: return {expected}, "
+            f"of the type of the rewards ({type(rewards).__name__})"
         )
     if tuple(advantages.shape) != tuple(rewards.shape[:2]):
         raise ConfigError(
-            f"estimator {name!r} returned an array of shape {tuple(advantages.shape)}; it must "
-            f"return {wanted}"
+            f"estimator {name!r} returned an array of shape {tuple(advantages.shape)}: return "
+            f"{expected}"
         )
     xp = array_namespace(advantages)
     if not bool(xp.all(xp.isfinite(advantages))):
         raise ConfigError(
-            f"estimator {name!r} returned advantages that are not finite; where no reward applies "
-            f"(all NaN) an advantage must be 0"
+            f"estimator {name!r} returned advantages that are not finite: return finite numbers, "
+            f"and 0 where no reward applies (all NaN)"
         )
 
 
 def weights_by_name(
     names: Sequence[str], weights: dict[str, float] | Sequence[float] | None
 ) -> list[float]:
-    """One weight per reward, in the order of the names.
+    """Return one weight per reward, in the order of the names.
 
     Args:
-        names: The rewards, in the order of the reward array.
-        weights: By name (a reward that is not named weighs 1), or in the same order, or None: all
-            1.
+        names: Names of the rewards, in the order of the reward array.
+        weights: A dict by name, in which missing rewards have weight 1, or a list in the order of
+            the names. None: all weights are 1.
 
     Raises:
-        ConfigError: A name that is no reward's, or a number of weights that does not fit.
+        ConfigError: If a name is not a reward, or the number of weights does not fit.
     """
     if weights is None:
         return [1.0] * len(names)
@@ -119,13 +123,13 @@ def weights_by_name(
         if len(weights) != len(names):
             raise ConfigError(
                 f"reward_weights has {len(weights)} entries for {len(names)} rewards "
-                f"({', '.join(names)}): give one each, in this order, or a dict by name"
+                f"({', '.join(names)}): give one number per reward in this order, or a dict by name"
             )
         return [float(weight) for weight in weights]
     for name in weights:
         if name not in names:
             raise ConfigError(
-                f"reward_weights names {name!r}, which is no reward of this run: "
+                f"reward_weights names {name!r}, which is not a reward of this run: "
                 f"{did_you_mean(name, names)}"
             )
     return [float(weights.get(name, 1.0)) for name in names]

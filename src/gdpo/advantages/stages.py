@@ -1,12 +1,10 @@
-"""The stages that every estimator is made of: centre, scale, standardize, times, weighted sum.
+"""The building blocks of every estimator: centre, scale, standardize, times, weighted sum.
 
-A stage takes and returns `Rounded`: values together with a bound on the rounding error beneath
-them. What is not larger than that error is exactly zero, so that a group without signal gives
-exactly 0 instead of amplified noise. NaN marks a missing value: a stage leaves it out of every
-statistic and keeps it missing.
+A stage takes and returns `Rounded`: values with a bound on their rounding error. A value within
+that bound is exactly zero, so a group without signal gives exactly 0 and not amplified noise. NaN
+marks a missing value: a stage leaves it out of every statistic and keeps it missing.
 
-How a caller's array becomes `Rounded`, and a result becomes the caller's array again, is in
-`arrays`.
+`arrays` converts between a caller's array and `Rounded`.
 """
 
 from collections.abc import Callable
@@ -23,33 +21,33 @@ Axis = int | tuple[int, ...]
 Number = float | int
 
 Counts = Any
-"""How often each value counts in a statistic, in the shape of the values; None: each once."""
+"""How often each value counts in a statistic, in the shape of the values. None: each once."""
 
 SAMPLES = 1
-"""The axis of the samples of one prompt: statistics over it are a group's."""
+"""The axis of the samples of a prompt. Statistics over it are per group."""
 
 BATCH = (0, 1)
-"""The axes of prompts and samples: statistics over them are the whole batch's."""
+"""The axes of prompts and samples. Statistics over them are over the batch."""
 
 _SAFETY = 8
-"""How often its first-order rounding error a value must exceed to count as different from zero.
+"""Multiple of the first-order rounding error that a value must exceed to be different from zero.
 
-A few operations lie between a user's numbers and the comparison, and each adds half a unit in the
-last place."""
+Several operations separate a user's numbers from the comparison, and each of them adds half a unit
+in the last place."""
 
 
 _MARGIN = 4
-"""How often its noise the spread of a group must exceed to count.
+"""Multiple of its noise that the spread of a group must exceed to count.
 
-A spread just above its noise would give scores that are all error; the sum of the rewards would
-inherit it, and the batch step take the other rewards for noise as well."""
+A spread just above its noise would give scores that are mostly error. The sum of the rewards would
+inherit that error, and batch normalization would treat the other rewards as noise too."""
 
 
 _namespaces: dict[type, Any] = {}
 
 
 def namespace(array: Any) -> Any:
-    """The library that an array belongs to, as array-api-compat sees it, remembered by type."""
+    """Return the array-api-compat namespace of an array. The result is cached by type."""
     found = _namespaces.get(type(array))
     if found is None:
         found = _namespaces[type(array)] = array_namespace(array)
@@ -58,32 +56,33 @@ def namespace(array: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """An array, and a bound on the rounding error of its values."""
+    """Stores an array and a bound on the rounding error of its values."""
 
     values: Any
-    """NaN: missing."""
+    """The values. NaN: missing."""
     error: Any
-    """Same unit as `values`, in a shape that fits; 0 where the values are exact. An error of a
-    whole group stands for its missing values too, and no stage counts it there."""
+    """Bound on the rounding error, in the unit of `values`, with a shape that broadcasts. 0: the
+    values are exact. If one number stands for a whole group, stages ignore it at missing values.
+    """
     complete: bool = False
-    """It is known that no value is missing: nothing has to be left out."""
+    """True: no value is missing. False: some may be."""
 
     @property
     def xp(self) -> Any:
-        """The library that the values belong to."""
+        """Return the array library of the values."""
         return namespace(self.values)
 
 
 def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
-    r"""Subtract the mean: $x_i - \bar x$, over the values that are there.
+    r"""Subtract the mean of the available values: $x_i - \bar x$.
 
-    Exactly 0 where nothing varies. One of the values is subtracted first, so that equal values
-    give exactly 0 and a common shift costs no digits.
+    The result is exactly 0 where nothing varies. One of the values is subtracted first, so that
+    equal values give exactly 0 and a common shift costs no digits.
 
     Args:
-        x: What to centre.
-        over: The axes of the mean.
-        counts: How often each value counts in the mean; left out: once.
+        x: Values to center.
+        over: Axes of the mean.
+        counts: How often each value counts in the mean. None: once.
     """
     xp = x.xp
     centred, divisor = _centred(x, over, counts)
@@ -91,16 +90,16 @@ def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
 
 
 def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
-    """Divide values that are centred already by their `spread`, or by `floor` if that is larger.
+    """Divide centered values by their `spread`, or by `floor` if that is larger.
 
-    No spread: exactly 0. One value alone has no spread.
+    Without a spread the result is exactly 0. A single value has no spread.
 
     Args:
-        x: Centred values.
-        over: The axes of the spread.
-        counts: How often each value counts in the spread; left out: once.
-        floor: A spread that is noise or too small to matter, in the unit of `x`: what varies less
-            is divided by it, and so not blown up to unit size.
+        x: Centered values.
+        over: Axes of the spread.
+        counts: How often each value counts in the spread. None: once.
+        floor: Smallest divisor, in the unit of `x`, so that noise is not scaled up to unit size.
+            None: no floor.
     """
     xp = x.xp
     std = spread(x, over=over, counts=counts)
@@ -108,11 +107,11 @@ def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -
 
 
 def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."]:
-    r"""Sample standard deviation $\sqrt{\sum_i x_i^2 / (n - 1)}$ of centred values.
+    r"""Return the sample standard deviation $\sqrt{\sum_i x_i^2 / (n - 1)}$ of centered values.
 
     Returns:
-        In the unit of `x`, with the axes `over` kept at length 1; exactly 0 for fewer than two
-        values, and where it is no larger than the rounding error beneath it.
+        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. Exactly 0
+        for fewer than two values, and where it does not exceed the rounding error.
     """
     xp = x.xp
     present = _present(x, xp)
@@ -124,10 +123,10 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
 
 
 def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
-    """Sample standard deviation of values that are not centred; 0 where `standardize` gives 0.
+    """Return the sample standard deviation of raw values; 0 where `standardize` gives 0.
 
-    `spread` of what `centre` gives is the same, but for a bar that is twice as high: centring adds
-    an error as large as the values' own.
+    `spread` of the result of `centre` is the same, except that its bound is twice as high, because
+    centering adds an error as large as that of the values.
     """
     xp = x.xp
     _, divisor = _centred(x, over, None)
@@ -135,25 +134,25 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 
 
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
-    r"""Mean 0 and spread 1: $z_i = (x_i - \bar x) / s$; exactly 0 where nothing varies."""
+    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$; exactly 0 where nothing varies."""
     centred, divisor = _centred(x, over, counts)
     return _over(centred, divisor, floor)
 
 
 def times(x: Rounded, factor: Any) -> Rounded:
-    """Multiply with an exact factor of a shape that fits."""
+    """Multiply by an exact factor whose shape broadcasts."""
     xp = x.xp
     return Rounded(x.values * factor, x.error * xp.abs(factor), x.complete)
 
 
 def divide(x: Rounded, divisor: Any) -> Rounded:
-    """Divide by an exact spread of a shape that fits; a spread of 0 gives exactly 0."""
+    """Divide by an exact spread whose shape broadcasts. A spread of 0 gives exactly 0."""
     xp = x.xp
     return _over(x, xp.where(divisor > 0, divisor, xp.inf))
 
 
 def below(values: Any, bound: Any, *, size: Any) -> Any:
-    """Where a sum is below the bound by more than rounding, for terms of this total size."""
+    """Return where a sum of terms of this total size is below the bound by more than rounding."""
     xp = namespace(values)
     return values + _SAFETY * rounding_of(size, _eps(xp, values.dtype)) < bound
 
@@ -177,22 +176,22 @@ def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
 
 
 def rounding_of(size: Any, eps: float) -> Any:
-    """What a few operations leave as rounding error on values of this size, in their unit.
+    """Return the rounding error of a few operations on values of this size, in their unit.
 
     Args:
-        size: Of the values.
+        size: Size of the values.
         eps: Relative rounding error of one operation.
     """
     return _SAFETY * eps * size
 
 
 def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Number) -> Rounded:
-    r"""Smooth minimum over the rewards that apply.
+    r"""Return the smooth minimum over the rewards that apply.
 
     $$ -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa x_k}}{\sum_k w_k} $$
 
-    The weighted mean as $\kappa \to 0$, the minimum as $\kappa \to \infty$; exactly 0 where all are
-    0. The weights must not be negative.
+    It is the weighted mean for $\kappa \to 0$, the minimum for $\kappa \to \infty$, and exactly 0
+    where all values are 0. The weights must not be negative.
     """
     xp = x.xp
     applies = ~xp.isnan(x.values) & (weights != 0)
@@ -212,13 +211,13 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
 
 
 def present_in(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
-    """Number of values that are there, at least 1, with the axes `over` kept at length 1."""
+    """Return the number of available values, at least 1, with the axes `over` kept at length 1."""
     xp = x.xp
     return _count(x.values, ~xp.isnan(x.values), over, None)
 
 
 def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
-    """Mean of the values that are there, with the axes `over` kept at length 1; NaN if none is."""
+    """Return the mean of the available values, or NaN; the axes `over` are kept at length 1."""
     xp = namespace(x)
     present = ~xp.isnan(x)
     total = xp.sum(xp.where(present, x, 0.0), axis=over, keepdims=True)
@@ -228,13 +227,15 @@ def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
 
 
 def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward reward"]:
-    r"""Correlation of standardized rewards over the batch: $\sum z_k z_l / (|z_k| |z_l|)$.
+    r"""Return the correlation of standardized rewards, $\sum z_k z_l / (|z_k| |z_l|)$.
 
-    A missing value counts as average. A reward without spread correlates with nothing but itself.
+    The sum is over the batch. A missing value counts as average. A constant reward is correlated
+    only with itself.
 
     Args:
-        z: Standardized in each group.
-        shrinkage: $\lambda$ of $(1 - \lambda) C + \lambda I$, which has no eigenvalue below it.
+        z: Rewards standardized in each group.
+        shrinkage: $\lambda$ of $(1 - \lambda) C + \lambda I$, from 0 to 1. It bounds the
+            eigenvalues from below.
     """
     xp = z.xp
     columns = xp.reshape(xp.where(xp.isnan(z.values), 0.0, z.values), (-1, z.values.shape[-1]))
@@ -247,7 +248,7 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
 def decorrelated(
     weights: Float[Any, " reward"], correlations: Float[Any, "reward reward"], *, power: Number
 ) -> Float[Any, " reward"]:
-    r"""Weights that undo correlation: $w' = C^{-\alpha} w$, for a positive definite $C$."""
+    r"""Return $w' = C^{-\alpha} w$, for a positive definite $C$."""
     xp = namespace(correlations)
     values, vectors = xp.linalg.eigh(correlations)
     rotated = xp.matmul(weights, vectors)
@@ -255,20 +256,20 @@ def decorrelated(
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
-    """For each centred sample, the `spread` of the others of its group; 0 for fewer than two."""
+    """Return for each centered sample the `spread` of the others of its group."""
     xp = x.xp
     error = xp.max(x.error, axis=SAMPLES, keepdims=True)
-    each = [  # one reward at a time: the moments take ten times its memory and more
+    each = [  # one reward at a time, because the moments need more than ten times its memory
         _spread_of_others(x.values[:, :, k], error[:, :, k]) for k in range(x.values.shape[-1])
     ]
     return xp.permute_dims(xp.stack(each), (1, 2, 0))
 
 
 def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
-    """Those before and those after a sample are merged.
+    """Return the spread of the other samples of the group, for one reward.
 
-    Nothing is taken away from a sum over the whole group: of a sample that outweighs the others,
-    that would leave rounding noise.
+    The moments before and after each sample are merged. Subtracting the sample from a sum over the
+    group would leave rounding errors where one sample is much larger than the others.
     """
     xp = namespace(x)
     present = ~xp.isnan(x)
@@ -284,15 +285,15 @@ def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """What the spread of some values is made of; all 0 of no values."""
+    """Stores count, mean and sum of squares of some values, all 0 if there are no values."""
 
     count: Any
     mean: Any
     squares: Any
-    """Of the distances from the mean, summed."""
+    """Sum of the squared distances from the mean."""
 
     def with_others(self, others: "_Moments") -> "_Moments":
-        """Of both together (Chan et al. 1979); exact where all the values are equal."""
+        """Return the moments of both together (Chan et al. 1979), exact if all values are equal."""
         xp = namespace(self.mean)
         count = self.count + others.count
         share = others.count / xp.where(count > 0, count, 1.0)
@@ -301,19 +302,19 @@ class _Moments:
         return _Moments(count, self.mean + share * apart, self.squares + others.squares + between)
 
     def later(self, steps: int) -> "_Moments":
-        """Each sample's at the place that many samples later; none at the first places."""
+        """Return the moments shifted by this many samples, with zeros at the first positions."""
         xp = namespace(self.mean)
         return self.changed(
             lambda part: xp.concat([xp.zeros_like(part[:, :steps]), part[:, :-steps]], axis=SAMPLES)
         )
 
     def changed(self, change: Callable[[Any], Any]) -> "_Moments":
-        """All three arrays, changed alike."""
+        """Return the moments with the same change applied to all three arrays."""
         return _Moments(change(self.count), change(self.mean), change(self.squares))
 
 
 def _before(each: _Moments) -> _Moments:
-    """For each sample, all before it of its group: at every step twice as many."""
+    """Return for each sample the moments of all samples before it. Each step doubles the number."""
     found, steps = each.later(1), 1
     while steps < each.mean.shape[SAMPLES]:
         found = found.later(steps).with_others(found)
@@ -322,7 +323,7 @@ def _before(each: _Moments) -> _Moments:
 
 
 def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
-    """The values without their mean, and their spread."""
+    """Return the centered values and the divisor: their spread, or infinity if it is noise."""
     xp = x.xp
     present = _present(x, xp)
     count = _count(x.values, present, over, counts)
@@ -342,24 +343,24 @@ def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
 
 
 def _over(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
-    """An infinite divisor stands for no spread: it gives exactly 0."""
+    """Return the quotient. An infinite divisor means no spread and gives exactly 0."""
     if floor is not None:
         divisor = namespace(divisor).maximum(divisor, floor)
     return Rounded(x.values / divisor, x.error / divisor, x.complete)
 
 
 def _present(x: Rounded, xp: Any) -> Any:
-    """Mask of the values that are there; None: all of them."""
+    """Return a mask of the available values. None: all of them."""
     return None if x.complete else ~xp.isnan(x.values)
 
 
 def _filled(values: Any, present: Any, xp: Any, gap: Number = 0.0) -> Any:
-    """The values, with `gap` where one is missing."""
+    """Return the values, with `gap` in place of missing ones."""
     return values if present is None else xp.where(present, values, gap)
 
 
 def _one_of(values: Any, present: Any, over: Axis, xp: Any) -> Any:
-    """One of the values that are there: the first of all, or the largest if that is missing."""
+    """Return one available value: the first, or the largest if the first is missing."""
     axes = (over,) if isinstance(over, int) else over
     start = tuple(slice(0, 1) if i in axes else slice(None) for i in range(values.ndim))
     if present is None:
@@ -371,19 +372,19 @@ def _one_of(values: Any, present: Any, over: Axis, xp: Any) -> Any:
 def _root_mean_square(
     values: Any, size: Any, degrees: Any, over: Axis, counts: Counts, xp: Any
 ) -> Any:
-    """Of ratios to their mean size: squares of tiny or huge numbers would leave the range."""
+    """Return the root mean square, computed on ratios to the mean size to avoid overflow."""
     unit = size + _tiniest(xp, size.dtype)
     ratios = values / unit
     return unit * xp.sqrt(_total(ratios * ratios, over, counts, xp) / degrees)
 
 
 def _bar(noise: Any, over: Axis) -> Any:
-    """What a spread must exceed; nothing is normalized any more after the batch."""
+    """Return the bound of a spread. Over the batch it has no margin, as no other step follows."""
     return noise if over == BATCH else _MARGIN * noise
 
 
 def _typical(error: Any, over: Axis, xp: Any) -> Any:
-    """At least the root mean square: that of the mean and the largest, without any square."""
+    """Return at least the root mean square of the errors, without squaring (mean times largest)."""
     axes = (over,) if isinstance(over, int) else over
     if all(error.shape[axis] == 1 for axis in axes):
         return error
@@ -396,7 +397,7 @@ def _total(values: Any, over: Axis, counts: Counts, xp: Any) -> Any:
 
 
 def _count(values: Any, present: Any, over: Axis, counts: Counts, *, less: int = 0) -> Any:
-    """Number of values that are there, less some, but at least 1: a divisor."""
+    """Return the number of available values minus `less`, at least 1, as a divisor."""
     axes = (over,) if isinstance(over, int) else over
     if present is None and counts is None:
         return max(1, prod(values.shape[axis] for axis in axes) - less)

@@ -1,4 +1,4 @@
-"""What a finding is: something in a batch that a person should know, with the numbers behind it."""
+"""The rules that turn the numbers of a diagnosis into findings."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,76 +21,75 @@ from gdpo.diagnostics.influence import Influence
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """All thresholds of the findings.
+    """Holds all thresholds of the findings.
 
-    They are meant to be silent on a healthy batch, not to find every flaw: docs/reference/
-    diagnostics.md says how often they cry wolf.
+    The defaults avoid false alarms on healthy batches rather than find every flaw. The page
+    docs/reference/diagnostics.md has the measured false-alarm rates.
     """
 
     zero_variance: float = 0.9
-    """Share of zero-variance groups from which a reward counts as constant: it then varies in at
-    most one of ten groups."""
+    """Share of zero-variance groups from which a reward counts as constant."""
     few_groups: int = 7
-    """With fewer groups, what is said about a share of them is a note and no warning. A reward that
-    varies in half of all groups is dead in 6 of 6 by chance in 1.6 %, in 7 of 7 in 0.8 %."""
+    """With fewer groups, a finding about a share of groups is a note, not a warning. A reward that
+    varies in half of all groups is constant in 6 of 6 groups by chance in 1.6 % of the batches, and
+    in 7 of 7 in 0.8 %."""
     below_resolution: float = 0.1
-    """Share of groups that differ by no more than rounding from which a loss of signal is named:
-    less costs little, and a reward that is computed may well do so in a few."""
+    """Share of groups whose values differ only by rounding, from which the lost signal is reported.
+    A smaller share costs little, and a computed reward may have a few such groups."""
     top: float = 0.95
-    """A constant reward whose mean is above this part of its declared range is at the top of it. It
-    is not 1, because the few groups that still vary lower the mean of a learned reward."""
+    """Fraction of the declared range above which the mean of a constant reward counts as the top.
+    It is below 1 because the few groups that still vary lower the mean of a learned reward."""
     bottom: float = 0.05
-    """A constant reward whose mean is below this part of its declared range is at the bottom."""
+    """Fraction of the declared range below which the mean of a constant reward counts as the
+    bottom."""
     missing: float = 0.9
-    """Share of missing values from which a reward is said to be mostly missing: one of ten rollouts
-    at most decides it."""
+    """Share of missing values from which a reward counts as mostly missing."""
     window: int = 256
-    """Groups over which influence is added up in a training: shares of a few groups are noise. The
-    standard error of a share is about 2 % with 256 groups of 8."""
+    """Number of groups over which a training run sums the influence. Shares over a few groups are
+    noise: with 256 groups of 8 the standard error of a share is about 2 %."""
     least_groups: int = 64
-    """Groups from which it is said that a reward is ignored or reversed."""
+    """Fewest groups with which a reward can be reported as ignored or reversed."""
     least_varying: int = 16
-    """Of these, the groups in which the reward has to vary."""
+    """Fewest groups among these in which the reward must vary."""
     ignored: float = 0.25
-    """Part of the correlation with the advantage that the weights ask for, below which a reward is
-    ignored. Under GRPO a reward whose standard deviation is a fifth of the others' has it."""
+    """Fraction of the correlation with the advantage that the weights ask for, below which a reward
+    is ignored. Under GRPO, a reward with a fifth of the others' standard deviation is about
+    there."""
     reversed: float = 0.05
-    """Influence share from which a wrong sign counts: less moves hardly anything."""
+    """Smallest influence share against the weight that counts as reversed."""
     opposed: float = 0.5
-    """Negative correlation from which two rewards are opposed. At equal weights each then loses
-    half of its influence to the other."""
+    """Size of a negative correlation from which two rewards are opposed. At equal weights each then
+    loses half of its influence to the other."""
     redundant: float = 0.95
-    """Correlation from which two rewards say the same: 90 % of the variance of one is the other's.
-    """
+    """Correlation from which two rewards are redundant: they share 90 % of their variance."""
     agreement: float = 0.5
-    """Rollouts without conflict, as a part of what unrelated rewards would give, below which a
-    batch is in conflict. Half of all rollouts are in conflict if two rewards of 0 and 1 at a rate
-    of one half are unrelated: their share alone says nothing."""
+    """Share of rollouts without conflict, relative to unrelated rewards, below which a batch is in
+    conflict. Two unrelated rewards of 0 and 1, each earned by half of the rollouts, already
+    conflict in half of all rollouts, so the share alone shows nothing."""
     zero_advantage: float = 0.9
-    """Share of zero-advantage groups from which a batch has no signal: nine of ten rollouts then
-    train nothing."""
+    """Share of zero-advantage groups from which a batch counts as having no signal."""
     signal_rms: float = 3.0
-    """Size of the advantages in the groups that have signal, from which the gain is too high. It is
-    1 where all groups have signal, and 1 / √share where few do: 3 is reached at a ninth."""
+    """Root mean square of the advantages in the groups with signal, from which batch normalization
+    amplifies too much. It is 1 / √share if a share of the groups has signal, so a ninth gives 3."""
     tiny_std: float = 0.01
-    """Typical spread in a group, as a part of the declared range, below which it may be noise."""
+    """Typical standard deviation within a group, as a fraction of the declared range, below which
+    it may be noise."""
     extreme: float = 10.0
-    """Size of an advantage that is extreme, in root mean squares of the groups that have signal, so
-    that estimators which do not normalize are measured alike. One failure among 16 samples gives
-    3.8 and one among 64 gives 7.9, which are in the nature of the formula."""
+    """Size of an extreme advantage, in root mean squares of the groups with signal, so that it also
+    suits estimators that do not normalize. One failure among 16 samples gives 3.8 and one among 64
+    gives 7.9: the formula produces these without an outlier."""
     same: float = 0.999
-    """Correlation with GRPO's advantages from which they are the same: 0.2 % of the variance
-    differs."""
+    """Correlation from which advantages count as equal to GRPO's: 0.2 % of the variance differs."""
     merged: float = 0.5
-    """Different advantages of GRPO in a group, as a part of those of the estimator, up to which
-    GRPO is said to merge: half of the distinctions is lost."""
+    """Number of different advantages per group under GRPO, relative to the estimator, up to which
+    GRPO counts as merging rollouts."""
     standard_errors: float = 3.0
-    """How many standard errors a correlation or an influence must be away from what would be
-    harmless. At 3, a batch with nothing in it shows a given one by chance in 0.3 %."""
+    """How many standard errors a correlation, conflict or influence must be away from a harmless
+    value. At 3, a given value exceeds it by chance in 0.3 % of the batches."""
 
 
 def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Those about each reward by itself."""
+    """Yield the findings about single rewards."""
     for reward in diagnosis.rewards:
         if reward.weight == 0:
             continue
@@ -107,7 +106,7 @@ def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fi
 
 
 def severity_of_share(groups: int, thresholds: Thresholds) -> Severity:
-    """A share of a handful of groups is no more than a note."""
+    """Return the severity of a finding about a share of so many groups."""
     return Severity.NOTE if groups < thresholds.few_groups else Severity.WARNING
 
 
@@ -200,7 +199,7 @@ def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findi
     if reward.low is None or reward.high is None or not reward.varying_std:
         return
     part = reward.varying_std / (reward.high - reward.low)
-    # With a noise floor, or beside larger rewards that are summed first, it has no say.
+    # With a noise floor, or summed with larger rewards, a small variation has no influence.
     counts = (reward.influence_share or 0) >= (reward.weight_share or 0) / 2
     if part < thresholds.tiny_std and counts:
         yield Finding(
@@ -221,11 +220,11 @@ def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findi
 
 
 _RATIO = 2.0
-"""Ratio of standard deviations that is named as the cause."""
+"""Smallest ratio of standard deviations that a message gives as the cause."""
 
 
 class _Reward(NamedTuple):
-    """What the sums say about one reward. Correlations and shares have the sign of its weight."""
+    """Holds the sums of one reward. Correlations and shares are multiplied by the weight's sign."""
 
     name: str
     weight_share: float
@@ -234,26 +233,26 @@ class _Reward(NamedTuple):
     correlation: float
     asked: float
     error: float
-    """Standard error of the correlation, if the advantage had nothing to do with the reward."""
+    """Standard error of the correlation if advantage and reward were unrelated."""
     live: float
     std: float
     """Mean standard deviation over the groups in which it varies."""
     push: float
-    """Influence: its sign is the direction in which the reward is pushed."""
+    """Influence. Positive: the update raises the reward."""
 
 
 def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator[Finding]:
-    r"""Yield the rewards that are ignored and those that are pushed against their weight.
+    r"""Yield a finding for each reward that is ignored or pushed against its weight.
 
-    With $\rho_k$ the correlation of the advantage with the z-scores of reward k over the groups in
-    which it varies, $\rho^*_k$ the one that the weights ask for, and $d$ the degrees of freedom,
-    a reward is ignored if $\rho^*_k > 0$, $\rho_k + 3/\sqrt d < \rho^*_k / 4$, and the interval of
-    its influence share ends below half of its weight share. It is reversed if $\rho_k < -3/\sqrt
-    d$ and its influence share is -5 % or less.
+    $\rho_k$ is the correlation of the advantage with the z-scores of reward k over the groups in
+    which it varies, $\rho^*_k$ the correlation that the weights ask for, and $d$ the degrees of
+    freedom. The reward is ignored if $\rho^*_k > 0$, $\rho_k + 3/\sqrt d < \rho^*_k / 4$, and the
+    interval of its influence share ends below half of its weight share. It is reversed if
+    $\rho_k < -3/\sqrt d$ and its influence share is -5 % or less.
 
     Args:
-        influence: Sums over one batch, or over the last steps of a run.
-        thresholds: With fewer groups than they ask for, nothing is found.
+        influence: Sums over one batch or over several steps.
+        thresholds: Limits of the findings. With fewer groups than `least_groups` nothing is found.
     """
     if influence.groups < thresholds.least_groups:
         return
@@ -265,7 +264,7 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
         if reward.correlation < -margin and -reward.share >= thresholds.reversed:
             yield _reversed(reward, influence.groups)
             continue
-        # Where a few groups have all of the advantages, a correlation over all groups is small.
+        # If a few groups have all of the advantages, a correlation over all groups is small.
         little = reward.share + reward.margin < reward.weight_share / 2
         hardly = reward.correlation + margin < thresholds.ignored * reward.asked
         if little and hardly and reward.asked > 0:
@@ -320,7 +319,7 @@ def _reversed(reward: _Reward, groups: int) -> Finding:
 
 
 def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
-    """`dominating` is the other reward that has the most influence for its weight."""
+    """Return the finding. `dominating` is the other reward with the most influence per weight."""
     cause, evidence = "", _evidence(reward, groups)
     remedy = f"increase the size of the weight of `{reward.name}`"
     if dominating is not None and dominating.share > 0:
@@ -355,11 +354,12 @@ def _evidence(reward: _Reward, groups: int) -> dict[str, float]:
 
 
 _UNIT = 1e-3
-"""How near to 1 the standard deviation of advantages is that were divided by it, in float32 too."""
+"""Largest distance from 1 of the standard deviation of advantages that were divided by their own
+standard deviation, in float32 as well."""
 
 
 def batch_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Those about the batch as a whole."""
+    """Yield the findings about the whole batch."""
     for find in (_no_signal, _conflict, _gain, _extreme, _one_group, _same_as_grpo, _merged):
         yield from find(diagnosis, thresholds)
 
@@ -403,7 +403,7 @@ def _conflict(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _gain(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    # Where most groups live, large advantages are the unit of the rewards.
+    # If most groups have signal, large advantages come from the unit of the rewards.
     if (
         d.signal_rms is None
         or d.signal_rms < thresholds.signal_rms
@@ -444,7 +444,7 @@ def _one_group(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         return
     std = d.signal_rms * sqrt(d.rollouts / (d.rollouts - 1))
     divided = abs(std - 1) < _UNIT
-    # Equal to GRPO, it divides by what GRPO divides by, and no difference between groups is lost.
+    # If the advantages equal GRPO's, each group is divided by its own std anyway: nothing is lost.
     if divided and (d.same_as_grpo or 0.0) < thresholds.same:
         yield Finding(
             Kind.ONE_GROUP,
@@ -500,7 +500,7 @@ def _merged(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def pair_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Those about each pair of rewards."""
+    """Yield the findings about pairs of rewards."""
     for k, m in combinations(range(len(diagnosis.rewards)), 2):
         names = diagnosis.rewards[k].name, diagnosis.rewards[m].name
         asked, degrees = asked_correlation(diagnosis, k, m), diagnosis.degrees[k][m]
@@ -514,7 +514,7 @@ def pair_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Find
 
 
 def asked_correlation(diagnosis: Diagnosis, k: int, m: int) -> float:
-    """Correlation of what two rewards ask for; 0 where it is not known, or one has no weight.
+    """Return the correlation of what two rewards ask for; 0 if it is unknown or a weight is 0.
 
     With weights of opposite sign, rewards that rise together are opposed.
     """
@@ -559,14 +559,14 @@ def _correlated(asked: float, evidence: Mapping[str, float]) -> str:
 
 
 def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:
-    """Return what the numbers of a diagnosis say, by severity and then by kind.
+    """Return the findings of a diagnosis, ordered by severity and then by kind.
 
-    Opposed pairs explain a conflict, which is not given beside them. Rewards of weight 0 are only
-    watched and give no findings.
+    An opposed pair explains a conflict, so the conflict is left out if there is such a pair.
+    Rewards of weight 0 give no findings.
 
     Args:
-        diagnosis: Of one batch.
-        thresholds: From where on a number is worth a finding.
+        diagnosis: The diagnosis of one batch.
+        thresholds: The values from which a number becomes a finding.
     """
     found = [
         *reward_findings(diagnosis, thresholds),

@@ -1,6 +1,6 @@
-"""The numbers of a diagnosis, from rewards, z-scores and advantages: each a formula on arrays.
+"""Computes the numbers of a diagnosis: formulas on rewards, z-scores and advantages.
 
-What an estimator is made of is in `gdpo.advantages.stages` and used from there.
+The statistics that estimators use come from `gdpo.advantages.stages`.
 """
 
 from typing import Any
@@ -26,66 +26,85 @@ PerGroup = Float[np.ndarray, "prompt reward"]
 Square = Float[np.ndarray, "reward reward"]
 
 _SAME = 1e-5
-"""Advantages closer than this part of the largest one are the same: computed in float32 they carry
-that much rounding."""
+"""Advantages that differ by less than this fraction of the largest one count as equal: float32
+rounding errors are of that size."""
 
 
 Spreads = Float[Any, "prompt reward"]
-"""Spread of each reward in each group, in its unit; NaN where the reward does not apply."""
+"""Standard deviation of each reward in each group, in the unit of the reward. NaN: the reward does
+not apply."""
 
 
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
-    """Sample standard deviation of each reward within a group, averaged over groups.
+    """Return the sample standard deviation of each reward within a group, averaged over groups.
 
     Groups that a reward does not apply to are left out of its average.
 
     Args:
-        rewards: `[prompt, sample, reward]`; NaN: does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
 
     Returns:
-        One number per reward, in its unit; NaN for a reward that applies nowhere.
+        One number per reward, in the unit of the reward. NaN: the reward applies nowhere.
+
+    Examples:
+        >>> import numpy as np
+        >>> group_std(np.array([[[0.0], [1.0]], [[1.0], [1.0]]])).round(3)
+        array([0.354])
     """
     return mean_std(_spreads(rewards))
 
 
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
-    """Share of groups in which a reward does not vary, among the groups that it applies to.
+    """Return the share of groups in which a reward does not vary.
 
-    Such a group teaches nothing about this reward: every sample did equally well or equally badly.
+    Only groups that the reward applies to are counted. Such a group gives no signal for this
+    reward, because all samples have the same value.
 
     Args:
-        rewards: `[prompt, sample, reward]`; NaN: does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
 
     Returns:
-        One share in [0, 1] per reward; NaN for a reward that applies nowhere.
+        One share from 0 to 1 per reward. NaN: the reward applies nowhere.
+
+    Examples:
+        >>> import numpy as np
+        >>> zero_variance_groups(np.array([[[0.0], [1.0]], [[1.0], [1.0]]]))
+        array([0.5])
     """
     return zero_variance_share(_spreads(rewards))
 
 
 def zero_advantage_groups(advantages: Advantages) -> float:
-    """Share of groups in which every advantage is exactly 0: they train nothing.
+    """Return the share of groups in which every advantage is exactly 0.
+
+    Such a group does not train the policy.
 
     Args:
-        advantages: `[prompt, sample]`.
+        advantages: Advantages, `[prompt, sample]`.
 
     Returns:
-        A share in [0, 1].
+        A share from 0 to 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> zero_advantage_groups(np.array([[0.0, 0.0], [-1.0, 1.0]]))
+        0.5
     """
     xp = array_namespace(advantages)
-    silent = xp.all(advantages == 0, axis=1)
-    return float(xp.mean(xp.astype(silent, advantages.dtype)))
+    zero = xp.all(advantages == 0, axis=1)
+    return float(xp.mean(xp.astype(zero, advantages.dtype)))
 
 
 def mean_std(spreads: Spreads) -> Float[Any, " reward"]:
-    """Mean spread of each reward over the groups that it applies to."""
+    """Return the mean standard deviation of each reward over the groups that it applies to."""
     return mean(spreads, over=0)[0, :]
 
 
 def zero_variance_share(spreads: Spreads) -> Float[Any, " reward"]:
-    """Share of the groups that each reward applies to in which its spread is 0."""
+    """Return the share of its groups in which the standard deviation of each reward is 0."""
     xp = array_namespace(spreads)
-    dead = xp.where(xp.isnan(spreads), spreads, xp.astype(spreads == 0, spreads.dtype))
-    return mean(dead, over=0)[0, :]
+    constant = xp.where(xp.isnan(spreads), spreads, xp.astype(spreads == 0, spreads.dtype))
+    return mean(constant, over=0)[0, :]
 
 
 def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"]:
@@ -99,7 +118,7 @@ def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"
 
 
 def where_it_applies(spreads: Spreads, rewards: Rewards) -> Spreads:
-    """The spreads, with NaN instead of 0 where a group has no value of the reward."""
+    """Return the spreads, with NaN instead of 0 where a group has no value of the reward."""
     xp = array_namespace(spreads)
     return xp.where(xp.any(~xp.isnan(rewards), axis=SAMPLES), spreads, xp.nan)
 
@@ -110,21 +129,22 @@ def _spreads(rewards: Rewards) -> Spreads:
 
 
 def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
-    r"""Correlation of each pair of rewards over the groups in which both vary, and its evidence.
+    r"""Return the correlation of each pair of rewards, and its degrees of freedom.
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
-    `stages.correlation` sums over the whole batch instead: there a group in which one of the two is
-    dead counts as unrelated, which is right for influence and hides how the two get along.
+    The sums are over the groups in which both rewards vary. `stages.correlation` sums over the
+    whole batch instead, so a group in which one of the two is constant counts as uncorrelated. That
+    suits influence, but it hides the relation of the two rewards.
 
     Args:
-        z: Standardized in each group.
-        std: Spread of each reward in each group.
+        z: Rewards standardized in each group.
+        std: Standard deviation of each reward in each group.
 
     Returns:
-        The correlation, NaN where the rewards never vary together, and the root in its
-        denominator. That is the number of degrees of freedom: z has unit variance in each group,
-        and the squares of a group sum to its number of samples less one.
+        The correlation (NaN: the rewards never vary together), and the root in its denominator.
+        The root is the number of degrees of freedom, because z has variance 1 in each group, so the
+        squares of a group sum to its number of samples minus one.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])
@@ -136,12 +156,12 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
 
 def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | None, float | None]:
-    r"""Share of rollouts with one $w_k z_k$ above 0 and another below, and what chance would give.
+    r"""Return the share of rollouts with one $w_k z_k$ above 0 and another below, and by chance.
 
-    By chance: if the rewards of each group were shuffled over its samples, each reward by itself.
-    With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$ pulls up and down, a
-    sample escapes conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1
-    - p^+_k - p^-_k)$.
+    The second number is the expected share if each reward were shuffled over the samples of its
+    group. With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$ pulls up and
+    down, a sample has no conflict with probability
+    $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
     """
     pull = np.sign(weights) * z
     absent = np.all(np.isnan(z), axis=-1)
@@ -158,7 +178,7 @@ def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | 
 
 
 def signal_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
-    """Root mean square of the advantages in the groups that have any other than 0."""
+    """Return the root mean square of the advantages in the groups with signal. None: no signal."""
     live = applies & np.any(advantages != 0, axis=SAMPLES, keepdims=True)
     largest = np.max(np.abs(advantages), where=live, initial=0.0)
     if largest == 0:
@@ -172,7 +192,7 @@ def distinct(
     applies: Bool[np.ndarray, "prompt sample"],
     live: Bool[np.ndarray, " prompt"],
 ) -> float | None:
-    """Number of different advantages in a group, mean over the live groups."""
+    """Return the number of different advantages in a group, mean over the groups with signal."""
     if not np.any(live):
         return None
     ordered = np.sort(np.where(applies, advantages, np.nan), axis=SAMPLES)
@@ -183,7 +203,7 @@ def distinct(
 def similarity(
     advantages: Scores, others: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> float | None:
-    """Correlation of two estimators' advantages over the rollouts that have a reward."""
+    """Return the correlation of two estimators' advantages over the rollouts with a reward."""
     pair = np.moveaxis(np.where(applies, np.stack([advantages, others]), np.nan), 0, -1)
     z = standardize(Rounded(pair, np.zeros_like(pair)), over=BATCH)
     if not np.all(np.any(z.values != 0, axis=BATCH, where=applies[..., None])):

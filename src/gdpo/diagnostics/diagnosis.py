@@ -1,4 +1,4 @@
-"""The result of `diagnose`: what each reward does in a batch, and what the batch does with them."""
+"""The result of `diagnose`: numbers and findings of one batch, and how they are printed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,16 +11,16 @@ from gdpo.diagnostics.influence import Influence
 
 
 class Severity(StrEnum):
-    """How much it matters, worst first."""
+    """How serious a finding is, worst first."""
 
     WARNING = "warning"
     """Training does not do what the weights ask for."""
     NOTE = "note"
-    """Good to know; nothing is wrong."""
+    """Information. Nothing is wrong."""
 
 
 class Kind(StrEnum):
-    """What was found, worst first."""
+    """What a finding is about, worst first."""
 
     NO_SIGNAL = "no_signal"
     """Nearly all groups have advantages of exactly 0."""
@@ -31,63 +31,63 @@ class Kind(StrEnum):
     OUT_OF_REACH = "out_of_reach"
     """A reward does not vary, at the bottom of its range."""
     IGNORED = "ignored"
-    """The advantage hardly follows a reward, though its weight asks for that."""
+    """The advantage hardly follows a reward, although its weight asks for it."""
     OPPOSED = "opposed"
-    """Two rewards ask for opposite things."""
+    """Two rewards pull in opposite directions."""
     CONFLICT = "conflict"
-    """Most rollouts are pulled both ways, and not by one pair of rewards alone."""
+    """Most rollouts are pulled in opposite directions, which no single pair of rewards explains."""
     BELOW_RESOLUTION = "below_resolution"
-    """A reward differs in its groups by less than its floating-point type tells from rounding."""
+    """A reward differs within its groups only by the rounding error of its floating-point type."""
     CONSTANT = "constant"
     """A reward does not vary."""
     TINY_STD = "tiny_std"
-    """A reward varies by a tiny part of its range, and counts in full."""
+    """A reward varies by a tiny part of its range, but has much influence."""
     REDUNDANT = "redundant"
-    """Two rewards say the same: it counts twice."""
+    """Two rewards measure nearly the same, which then counts twice."""
     GAIN = "gain"
-    """Few groups have signal, and their advantages are scaled up for it."""
+    """Few groups have signal, so batch normalization scales their advantages up."""
     EXTREME = "extreme"
     """One rollout has a huge advantage."""
     ONE_GROUP = "one_group"
-    """The batch step has a single group to look at."""
+    """Batch normalization sees a single group."""
     MOSTLY_MISSING = "mostly_missing"
     """A reward is missing on nearly every rollout."""
     SATURATED = "saturated"
     """A reward does not vary, at the top of its range."""
     SAME_AS_GRPO = "same_as_grpo"
-    """The estimator gives what GRPO gives, up to size."""
+    """The advantages equal GRPO's up to a scale factor."""
     MERGED = "merged"
-    """GRPO would give one advantage to rollouts that the estimator tells apart."""
+    """GRPO would give the same advantage to rollouts that the estimator separates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found in a batch, and what to do about it."""
+    """Stores one problem or fact that was found in a batch, and what to do about it."""
 
     kind: Kind
     severity: Severity
     rewards: tuple[str, ...]
-    """The rewards that it is about; empty: the batch as a whole. With the kind, they say which
-    finding it is: on another step the numbers differ, and who dominates an ignored reward."""
+    """The rewards that the finding is about. Empty: the whole batch. `kind` and `rewards` identify
+    a finding over several steps, in which its numbers change."""
     message: str
-    """What was found, as a sentence with its numbers."""
+    """What was found, as one or two sentences with numbers, without a full stop at the end."""
     remedy: str
-    """What to do."""
+    """What to do about it."""
     evidence: Mapping[str, float]
     """The numbers of the message, unrounded."""
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Places of its severity and of its kind, worst first."""
+        """Return the positions of its severity and of its kind; 0 is the worst."""
         return list(Severity).index(self.severity), list(Kind).index(self.kind)
 
 
 _SMALL, _EXACT = 0.02, 5e-4
-"""Shares that are given as an upper bound, and margins that are left out."""
+"""Shares below the first are printed as upper bounds, and margins below the second are omitted."""
 
 
 def percent(share: float) -> str:
-    """A share in percent; what is neither nothing nor everything is not rounded to it.
+    """Return a share in percent. Only exactly 0 and 1 are printed as 0 % and 100 %.
 
     >>> percent(0.5), percent(0.004), percent(0.00029), percent(0.0), percent(0.9996), percent(1.0)
     ('50 %', '0.4 %', '0.029 %', '0 %', '99.9 %', '100 %')
@@ -101,7 +101,7 @@ def percent(share: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio for a sentence.
+    """Return a ratio as words for a sentence.
 
     >>> times(8.3), times(1.62), times(1234.0), times(123456.0)
     ('8 times', '1.6 times', '1234 times', '1.2e+05 times')
@@ -111,12 +111,12 @@ def times(ratio: float) -> str:
 
 
 def interval(share: float, margin: float) -> str:
-    """Return a share with the half-width of its interval; what is nearly 0 is an upper bound.
+    """Return a share with the half-width of its interval. A share near 0 becomes an upper bound.
 
     >>> interval(0.4812, 0.031), interval(-0.12, 0.03), interval(0.0025, 0.02), interval(1.0, 0.0)
     ('48 % ± 3', '−12 % ± 3', 'under 2 %', '100 %')
 
-    Without a margin (NaN) there is nothing to compute it from.
+    A margin of NaN means that there was nothing to compute it from.
 
     >>> interval(0.4812, float("nan")), interval(0.005, 0.08), interval(float("nan"), 0.1)
     ('48 %', 'under 8 %', '–')
@@ -133,7 +133,7 @@ def interval(share: float, margin: float) -> str:
 
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
-"""Rows of one number per reward."""
+"""One row and one column per reward."""
 
 _LOGGED_OF_REWARDS = (
     "mean",
@@ -158,7 +158,7 @@ _LOGGED_OF_BATCH = (
 
 @dataclass(frozen=True, slots=True)
 class RewardDiagnosis:
-    """One reward in a batch. `None`: there is nothing to compute it from."""
+    """Stores the numbers of one reward in a batch. `None`: nothing to compute the number from."""
 
     name: str
     weight: float
@@ -167,81 +167,83 @@ class RewardDiagnosis:
     high: float | None
     """Declared highest value."""
     mean: float | None
-    """Over the rollouts that it applies to."""
+    """Mean over the rollouts that the reward applies to."""
     missing: float
-    """Share of the batch's values that are missing."""
+    """Share of missing values in the batch."""
     groups: int
-    """Groups that it applies to."""
+    """Number of groups that the reward applies to."""
     zero_variance_groups: float | None
-    """Share of them in which it does not vary."""
+    """Share of these groups in which the reward does not vary."""
     group_std: float | None
-    """Sample standard deviation in a group, mean over the groups that it applies to."""
+    """Sample standard deviation within a group, mean over the groups that the reward applies to."""
     varying_std: float | None
-    """The same, median over the groups in which it varies: the typical spread."""
+    """Sample standard deviation within a group, median over the groups in which it varies."""
     saturation: float | None
-    """Where the mean lies in the declared range: 0 at the bottom, 1 at the top."""
+    """Position of the mean in the declared range: 0 at the bottom, 1 at the top."""
     weight_share: float | None
-    """|w_k| / Σ|w|; over several steps the mean over their groups."""
+    """|w_k| / Σ|w|. Over several steps: the mean over their groups."""
     influence: float | None
     """Mean of A z_k over the rollouts of the batch: how fast the update raises the reward, in units
-    of its standard deviation in a group. Its sign is the direction in which it is pushed."""
+    of its standard deviation within a group. Negative: the update lowers the reward."""
     influence_share: float | None
-    """Influence / Σ|influence| over the rewards that have a weight; negative: against the weight.
-    None: no reward has any influence."""
+    """Influence / Σ|influence| over the rewards with a weight, times the sign of the weight.
+    Negative: the reward is pushed against its weight. None: no reward has any influence."""
     influence_margin: float | None
-    """Half of the 95 % interval of `influence_share`; None: fewer than two groups."""
+    """Half of the 95 % confidence interval of `influence_share`. None: fewer than two groups."""
     below_resolution: float | None
-    """Share of the groups that it applies to whose values differ, but by no more than rounding in
-    the type that they came in: they count as equal."""
+    """Share of its groups whose values differ, but by no more than the rounding error of the type
+    of the rewards. These values count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A batch of rewards, and what an estimator made of it. `None`: nothing to compute it from."""
+    """Stores the numbers and findings of one batch. `None`: nothing to compute the number from."""
 
     estimator: str | None
-    """Name of what made the advantages; None: unknown."""
+    """Name of the estimator that computed the advantages. None: unknown."""
     prompts: int
     samples: int
-    """Per prompt, with padding."""
+    """Samples per prompt, including padding."""
     rollouts: int
-    """Those that have a reward."""
+    """Number of rollouts that have at least one reward."""
     rewards: tuple[RewardDiagnosis, ...]
     correlation: Matrix
-    """Of z-scores, over the groups in which both rewards vary; NaN where there is none."""
+    """Correlation of the z-scores of each pair of rewards, over the groups in which both vary. NaN:
+    there is no such group."""
     degrees: Matrix
-    """Degrees of freedom of each correlation: samples less one, summed over these groups."""
+    """Degrees of freedom of each correlation: samples minus one, summed over these groups."""
     conflict: float | None
     """Share of rollouts in which one w_k z_k is above 0 and another below."""
     chance_conflict: float | None
-    """The share to expect if the rewards of a group had nothing to do with each other."""
+    """Expected share if the rewards of each group were unrelated."""
     zero_advantage_groups: float
     """Share of groups whose advantages are all exactly 0."""
     batch_gain: float | None
-    """1 / standard deviation of Σ w_k z_k over the batch: what GDPO's batch step multiplies with.
-    """
+    """1 / standard deviation of Σ w_k z_k over the batch: the factor of GDPO's batch
+    normalization."""
     signal_rms: float | None
-    """Root mean square of the advantages in the groups that are not zero-advantage groups."""
+    """Root mean square of the advantages in the groups with signal (not zero-advantage groups)."""
     largest: float
-    """Largest size of an advantage."""
+    """Largest absolute advantage."""
     distinct: float | None
-    """Different advantages in a group, mean over the groups that are not zero-advantage groups."""
+    """Number of different advantages in a group, mean over the groups with signal."""
     distinct_grpo: float | None
-    """The same under GRPO, in the same groups."""
+    """Number of different advantages that GRPO gives in the same groups."""
     same_as_grpo: float | None
-    """Correlation of the advantages with GRPO's, over the rollouts that have a reward."""
+    """Correlation of the advantages with GRPO's advantages, over the rollouts with a reward."""
     influence: Influence = field(compare=False, repr=False)
-    """The sums behind the influence shares, to be added up over steps."""
+    """The sums behind the influence shares, which can be pooled over steps."""
     precision: str = "float64"
-    """Floating-point type that the rewards came in."""
+    """Floating-point type of the rewards."""
     findings: tuple[Finding, ...] = ()
-    """Worst first."""
+    """The findings, worst first."""
 
     def metrics(self) -> dict[str, float]:
-        """Flat, for loggers: `diagnostics/<reward>/<number>` and `diagnostics/<number>`.
+        """Return a flat dict for loggers.
 
-        `diagnostics/findings` counts all findings, `diagnostics/warnings` those that matter. What
-        is not known is left out.
+        The keys are `diagnostics/<reward>/<number>` and `diagnostics/<number>`.
+        `diagnostics/findings` counts all findings and `diagnostics/warnings` the warnings. Unknown
+        numbers are left out.
         """
         of_rewards = {
             f"diagnostics/{reward.name}/{field}": getattr(reward, field)
@@ -258,14 +260,14 @@ class Diagnosis:
         return {key: float(value) for key, value in every.items() if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as dicts, lists, numbers and text, ready for JSON; NaN becomes None."""
+        """Return everything as dicts, lists, numbers and strings for JSON. NaN becomes None."""
         return _plain({k: v for k, v in asdict(self).items() if k != "influence"})
 
     def summary(self) -> str:
-        """The rewards as a table, the batch in two lines, and the findings, for a terminal.
+        """Return a table of the rewards, two lines on the batch and the findings, for a terminal.
 
-        The worst findings come first. Those that do not fit into about 20 lines are counted; the
-        first two are always shown.
+        The worst findings come first. Findings that do not fit into about 20 lines are only
+        counted. The first two are always shown.
         """
         headings = ("reward", "weight", "mean", "std", "zero-variance", "weight share")
         head = [
@@ -291,13 +293,13 @@ def _plain(value: Any) -> Any:
 
 
 _LINES, _WIDTH = 20, 100
-"""What fits on a screen beside something else, and characters of a line."""
+"""Number of lines that a summary aims at, and characters per line."""
 
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other: names to the left, numbers to the right."""
+    """Return the rows as aligned lines: names left-aligned, numbers right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

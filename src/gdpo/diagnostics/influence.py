@@ -1,10 +1,10 @@
-r"""How much each reward moves the policy: sums over groups, which add up over steps.
+r"""Computes how much each reward moves the policy, as sums over groups that add up over steps.
 
-With $A$ the advantage of a sample and $z_k$ its reward $k$ standardized in its group (0 where the
-reward does not vary), $u_k = \sum_i A_i z_{ik}$ is what one group adds to the influence of the
-reward, and $U_k = \sum_g u_{gk}$ its influence: how fast this update raises the reward, in units of
-its standard deviation in a group, to first order. Everything here is a sum over groups, so that
-the same groups give the same numbers however they are cut into steps.
+$A$ is the advantage of a sample and $z_k$ its reward $k$ standardized in its group (0 where the
+reward does not vary). One group adds $u_k = \sum_i A_i z_{ik}$ to the influence of the reward,
+$U_k = \sum_g u_{gk}$: how fast this update raises the reward, in units of its standard deviation
+within a group, to first order. All numbers are sums over groups, so the same groups give the same
+numbers, however they are divided into steps.
 """
 
 from collections import deque
@@ -21,56 +21,57 @@ Vector = Float[np.ndarray, " reward"]
 Square = Float[np.ndarray, "reward reward"]
 
 _NORMAL_95 = 1.959964
-"""Standard errors from a share to the end of its 95 % interval."""
+"""Half-width of a 95 % confidence interval in standard errors."""
 
 
 class Sums(NamedTuple):
-    """One number per reward for each sum over the groups. "Live": the reward varies there."""
+    """Stores one number per reward for each sum over groups. The reward varies in "live" groups."""
 
     influence: Vector
     """U: sum of A z."""
     weight: Vector
-    """w / Σ|w|, once for each group: it has the sign of the weight."""
+    """Sum over groups of w / Σ|w|, with the sign of the weight."""
     live: Vector
-    """Live groups."""
+    """Number of live groups."""
     std: Vector
-    """Standard deviation in the live groups."""
+    """Sum of the standard deviations in the live groups."""
     degrees: Vector
-    """Degrees of freedom: samples less one, of the live groups."""
+    """Degrees of freedom of the live groups: sum of samples minus one."""
     squares: Vector
-    """A², in the live groups, with A centred over the samples that the reward applies to."""
+    """Sum of A² in the live groups, with A centered over the samples that the reward applies to."""
     z_squares: Vector
-    """z², in the live groups."""
+    """Sum of z² in the live groups."""
     asked: Vector
-    """A* z in the live groups, with A* = Σ_l w_l z_l / Σ|w|: what the weights ask for."""
+    """Sum of A* z in the live groups, with A* = Σ_l w_l z_l / Σ|w|, which the weights ask for."""
     asked_squares: Vector
-    """A*², in the live groups, centred like A."""
+    """Sum of A*² in the live groups, centered like A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Influence:
-    """The influence of the rewards on one step, or on several that were pooled."""
+    """Stores the sums behind the influence of each reward, for one step or several pooled steps."""
 
     names: tuple[str, ...]
     groups: int
     table: Float[np.ndarray, "sum reward"]
-    """The rows of `sums`."""
+    """The rows of `sums`, one column per reward."""
     products: Square
     """n / (n - 1) Σ (u - ū)(u - ū)ᵀ over the n groups of a step, which estimates the covariance
-    of U; added up over the steps."""
+    of U. Summed over the steps."""
     sampled: int
-    """Groups that `products` is of. The first of a row of steps of one group each is not in it."""
+    """Number of groups behind `products`. The first of several one-group steps is not counted."""
     alone: Vector | None = None
-    """u, where the step has one group alone: neighbouring ones show the variance."""
+    """u of a step with a single group: the variance is estimated from neighboring steps. None: the
+    step has several groups."""
 
     @property
     def sums(self) -> Sums:
-        """Return the sums by name."""
+        """Return the rows of the table by name."""
         return Sums(*self.table)
 
     @property
     def weight_shares(self) -> Vector:
-        """Return |w_k| / Σ|w|, mean over the groups; 0 where no reward has a weight."""
+        """Return |w_k| / Σ|w|, mean over the groups; 0 if all weights are 0."""
         return np.abs(self.sums.weight) / self.groups
 
     @property
@@ -84,10 +85,10 @@ class Influence:
 
     @property
     def margins(self) -> Vector:
-        r"""Return half of the 95 % interval of each share; NaN: too few groups, or no influence.
+        r"""Return half of the 95 % confidence interval of each share. NaN: too few groups.
 
-        The delta method: with $V$ the covariance of $U$ and $D = \sum_l |U_l|$ the covariance of
-        the shares is $J V J^\top$, $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) / D$.
+        By the delta method, with $V$ the covariance of $U$ and $D = \sum_l |U_l|$, the shares have
+        the covariance $J V J^\top$, $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) / D$.
         """
         if not self.sampled:
             return np.full(len(self.names), np.nan)
@@ -103,21 +104,21 @@ class Influence:
     def correlations(self) -> Vector:
         r"""Return $\rho_k = \sum A z_k / \sqrt{\sum A^2 \sum z_k^2}$ where k varies.
 
-        It is multiplied with the sign of the weight: negative means against the weight. NaN: the
-        reward varies nowhere.
+        It is multiplied by the sign of the weight, so a negative number means against the weight.
+        NaN: the reward varies nowhere.
         """
         return self._signs * _correlation(self.sums.influence, self.sums.squares, self.sums)
 
     @property
     def asked_correlations(self) -> Vector:
-        """Return this correlation for the advantages that the weights define, Σ_l w_l z_l."""
+        """Return the same correlation for the advantages that the weights ask for, Σ_l w_l z_l."""
         return self._signs * _correlation(self.sums.asked, self.sums.asked_squares, self.sums)
 
     def after(self, previous: "Influence | None") -> "Influence":
-        """Return this step as it counts after another one.
+        """Return this step with its variance, given the step before it.
 
-        A step of one group has no variance of its own: half of the squared difference from its
-        neighbour stands for it.
+        A step with one group has no variance of its own. Half of the squared difference from the
+        previous step is used instead.
         """
         if self.alone is None or previous is None or previous.alone is None:
             return self
@@ -142,11 +143,10 @@ class Influence:
 
 
 class Window:
-    """The last steps, as few as hold so many groups, added up.
+    """Holds the last steps, as few as contain a number of groups, and sums them.
 
     Args:
-        groups: How many groups the window holds, if there are so many; the step that completes
-            them is in it as a whole.
+        groups: Fewest groups in the window, once there are that many. Steps are kept whole.
     """
 
     def __init__(self, groups: int) -> None:
@@ -155,15 +155,15 @@ class Window:
         self._groups = 0
 
     def __len__(self) -> int:
-        """Return how many steps it holds."""
+        """Return the number of steps in the window."""
         return len(self._steps)
 
     def __iter__(self) -> Iterator[Influence]:
-        """Go through the steps that it holds."""
+        """Iterate over the steps in the window."""
         return iter(self._steps)
 
     def add(self, step: Influence) -> Influence:
-        """Take in the next step, let go of old ones, and return the sums over the window."""
+        """Add the next step, drop old steps, and return the sums over the window."""
         self._steps.append(step)
         self._groups += step.groups
         while self._groups - self._steps[0].groups >= self._least:
@@ -181,11 +181,11 @@ def influence_of(
     """Return the sums of one step.
 
     Args:
-        advantages: Those that are trained with.
-        z: Rewards standardized in their group; NaN where a reward does not apply.
+        advantages: Advantages of the training step, `[prompt, sample]`.
+        z: Rewards standardized in their group. NaN: the reward does not apply.
         std: Standard deviation of each reward in each group; 0 or NaN where it does not vary.
-        weights: One per reward.
-        names: One per reward.
+        weights: One weight per reward.
+        names: One name per reward.
     """
     sums = group_sums(advantages, z, std, weights)
     prompts = sums.shape[1]
@@ -207,7 +207,7 @@ def influence_of(
 def group_sums(
     advantages: Scores, z: Values, std: PerGroup, weights: Vector
 ) -> Float[np.ndarray, "sum prompt reward"]:
-    """Return the rows of `Sums` for each group; the arguments are those of `influence_of`."""
+    """Return the rows of `Sums` for each group. The arguments are those of `influence_of`."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
     count = np.sum(applies, axis=1)
@@ -230,9 +230,9 @@ def group_sums(
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
-    """Return the sums over several steps; a reward that a step does not have counts 0 there."""
+    """Return the sums over several steps. A reward that a step does not have counts as 0 there."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
-    fitted = [step if step.names == names else _spread_out(step, names) for step in steps]
+    fitted = [step if step.names == names else _with_rewards(step, names) for step in steps]
     with np.errstate(all="ignore"):
         table = np.sum([step.table for step in fitted], axis=0)
         products = np.sum([step.products for step in fitted], axis=0)
@@ -240,8 +240,8 @@ def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
     return Influence(names, groups, table, products, sampled)
 
 
-def _spread_out(step: Influence, names: Sequence[str]) -> Influence:
-    """Return a step with places for rewards that it does not have."""
+def _with_rewards(step: Influence, names: Sequence[str]) -> Influence:
+    """Return a step with zeros for rewards that it does not have."""
     places = [names.index(name) for name in step.names]
     table = np.zeros((len(step.table), len(names)))
     table[:, places] = step.table
@@ -251,7 +251,7 @@ def _spread_out(step: Influence, names: Sequence[str]) -> Influence:
 
 
 def _unit(weights: Vector) -> Vector:
-    """Return w / Σ|w|, for weights of any size."""
+    """Return w / Σ|w| without overflow."""
     largest = np.max(np.abs(weights), initial=0.0)
     if largest == 0:
         return np.zeros_like(weights)
@@ -264,7 +264,7 @@ def _centred(
     applies: Bool[np.ndarray, "prompt sample reward"],
     count: Int[np.ndarray, "prompt reward"],
 ) -> Values:
-    """Return values less their mean over the samples that each reward applies to; 0 elsewhere."""
+    """Return values minus their mean over the samples that each reward applies to; 0 elsewhere."""
     means = np.sum(values * applies, axis=1, keepdims=True) / np.maximum(count, 1)[:, None]
     return (values - means) * applies
 

@@ -1,4 +1,4 @@
-"""From a reward array to a `Diagnosis`: the edge, and the measures put together."""
+"""Computes the `Diagnosis` of a reward array."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from gdpo.diagnostics.influence import Influence, influence_of
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
-"""One bound per reward, by name or in their order; None or NaN: not known."""
+"""One bound per reward, by name or in the order of the rewards. None or NaN: unknown."""
 
 Vector = Float[np.ndarray, " reward"]
 
@@ -47,32 +47,38 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
     high: Bounds = None,
     thresholds: Thresholds | None = None,
 ) -> Diagnosis:
-    r"""What each reward does in a batch, what the estimator makes of it, and what is wrong.
+    r"""Measure the influence of each reward in a batch and report what is wrong.
 
-    A reward's influence is the covariance of the advantage with its z-score: how fast the update
-    raises the reward, in units of its standard deviation in a group, to first order. Under GDPO it
-    is $(C w)_k$ up to a factor, with $C$ the correlation of the rewards; under GRPO it goes with
-    the standard deviation of the reward as well. Its share among the rewards is put beside the
-    share that the reward has of the weights.
+    The influence of a reward is the mean of its z-score times the advantage,
+
+    $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k), $$
+
+    which is how fast the update raises the reward, in units of its standard deviation within a
+    group, to first order. Under GDPO it is $(C w)_k$ up to a factor, with $C$ the correlation of
+    the rewards. Under GRPO the standard deviations of the rewards count too. The diagnosis compares
+    the influence share of each reward with its weight share.
 
     Args:
-        rewards: `[prompt, sample, reward]` of any array library, raw, each in its own unit. NaN:
-            does not apply.
-        weights: One per reward in the order of the names, or a dict by name, or None: all 1.
-        names: One per reward.
-        estimator: What makes advantages of the rewards: a name, or a function, which is called
-            with NumPy arrays. With `advantages` it is only named; None: it is not known.
-        advantages: `[prompt, sample]`, those that were used; left out: the estimator's.
-        low: Declared lowest value of each reward, in its unit, in order or by name.
-        high: Declared highest value of each reward.
-        thresholds: What is worth a finding; left out: `Thresholds()`.
+        rewards: Raw rewards, `[prompt, sample, reward]`, of any array library, each in its own
+            unit. NaN: the reward does not apply.
+        weights: One weight per reward in the order of the names, or a dict by name. None: all 1.
+        names: One name per reward.
+        estimator: The estimator that computes the advantages: a name, or a function of NumPy
+            arrays. With `advantages` it is only the name that is printed, and None means unknown.
+        advantages: The advantages that were used, `[prompt, sample]`. None: the estimator computes
+            them.
+        low: Declared lowest value of each reward, in its unit, in order or by name. None: unknown.
+        high: Declared highest value of each reward, in its unit, in order or by name. None:
+            unknown.
+        thresholds: Values from which a number becomes a finding. None: `Thresholds()`.
 
     Returns:
-        A frozen `Diagnosis`; print it, or log its `metrics()`.
+        A frozen `Diagnosis`. Print it, or log its `metrics()`.
 
     Raises:
-        DataError: An infinite reward, not three axes, or advantages that do not fit.
-        ConfigError: Names, weights, bounds or an estimator that do not fit the rewards.
+        DataError: If a reward is infinite, the rewards do not have three axes, or the advantages do
+            not fit.
+        ConfigError: If names, weights, bounds or the estimator do not fit the rewards.
 
     Examples:
         >>> import numpy as np
@@ -122,12 +128,12 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What several numbers of a diagnosis are computed from, each made once."""
+    """Stores intermediate arrays that several numbers of a diagnosis use."""
 
     values: measures.Values
     weights: Vector
     std: measures.PerGroup
-    """NaN: does not apply to the group."""
+    """Standard deviation of each reward in each group. NaN: does not apply to the group."""
     z: measures.Values
     total: Any
     """Σ w_k z_k."""
@@ -185,7 +191,7 @@ def _reward_diagnoses(
 
 
 def _varying_std(std: measures.PerGroup) -> Vector:
-    """Median over the groups in which each reward varies; NaN: it does in none."""
+    """Return the median over the groups in which each reward varies. NaN: it varies in none."""
     live = np.sort(np.where(std > 0, std, np.nan), axis=0)
     count = np.sum(std > 0, axis=0)
     middle = np.stack([(count - 1) // 2, count // 2])
@@ -204,17 +210,17 @@ def _advantages(
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> measures.Scores:
-    """Those that were used, checked, or else the estimator's."""
+    """Return the given advantages after a check, or those of the estimator."""
     if given is not None:
         a = _numpy(given)
         if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
             raise DataError(
                 f"advantages must be finite numbers [prompt, sample] of shape {rewards.shape[:2]}, "
-                f"as the rewards have it; got the shape {a.shape}"
+                f"like the rewards; got the shape {a.shape}"
             )
         return np.asarray(a, dtype=np.float64)
     if estimator is None:
-        raise ConfigError("diagnose needs an estimator, or the advantages that were used")
+        raise ConfigError("diagnose needs estimator= or advantages=: pass one of them")
     if estimator == "grpo":
         return batch.grpo
     if isinstance(estimator, str):
@@ -233,7 +239,7 @@ def _name(estimator: str | Estimator | None) -> str | None:
 
 
 def _floats(weights: Any) -> Any:
-    """Weights of any kind of array or list, as plain numbers; by name if they are by name."""
+    """Return the weights as Python numbers, by name if they are given by name."""
     if isinstance(weights, Mapping):
         return {name: float(weight) for name, weight in weights.items()}
     return None if weights is None else [float(weight) for weight in weights]
@@ -244,7 +250,7 @@ def _bounds(values: Bounds, what: str, names: Sequence[str], rewards: Any) -> Ve
         for name in values:
             if name not in names:
                 raise ConfigError(
-                    f"{what} names {name!r}, which is no reward here: {did_you_mean(name, names)}"
+                    f"{what} names {name!r}, which is not a reward: {did_you_mean(name, names)}"
                 )
         values = [values.get(name) for name in names]
     if values is not None:
@@ -256,27 +262,28 @@ def _check_range(low: Vector, high: Vector, names: Sequence[str]) -> None:
     for bottom, top, name in zip(low.tolist(), high.tolist(), names, strict=True):
         if bottom >= top:
             raise ConfigError(
-                f"reward {name!r}: its range must have low < high, got [{bottom:g}, {top:g}]"
+                f"reward {name!r}: the range must have low < high, got [{bottom:g}, {top:g}]: "
+                "correct one of them"
             )
 
 
 def _check_names(names: Sequence[str], rewards: Any) -> None:
     if rewards.ndim != 3:
-        return  # whoever computes says what is wrong with it
+        return  # the estimator reports what is wrong with it
     if len(names) != rewards.shape[-1]:
         raise ConfigError(
-            f"one name per reward is needed: {rewards.shape[-1]} rewards, but {len(names)} names "
-            f"({', '.join(names)})"
+            f"the array has {rewards.shape[-1]} rewards, but {len(names)} names "
+            f"({', '.join(names)}): give one name per reward"
         )
     if len(set(names)) < len(names):
-        raise ConfigError(f"the names of rewards must differ, got {', '.join(names)}")
+        raise ConfigError(f"the names of rewards must differ, got {', '.join(names)}: rename one")
     check_finite(rewards, names)
 
 
 def _numpy(array: Any) -> Any:
-    """On the CPU, and in the precision that it has: its rounding belongs to it.
+    """Return the array as a NumPy array of the same precision, because rounding depends on it.
 
-    Half precision becomes single, which does not change a value.
+    Half precision becomes single precision, which changes no value.
     """
     xp = array_namespace(array)
     if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:

@@ -1,8 +1,8 @@
-"""Findings over the steps of a run: which of them hold, and for how long.
+"""Follows findings over the steps of a run: which of them hold, and for how long.
 
-One rule for the alarms of a training, for files that are analyzed and for reports. What the
-advantage follows is looked at over the last 256 groups, so that it holds as soon as it is found.
-Other findings are of one batch each: one may be unlucky, several in a row are not.
+Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
+the last 256 groups, so they hold as soon as they are found. The other findings concern a single
+batch. One batch can be bad luck, several in a row are not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,10 @@ from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis
 from gdpo.diagnostics.influence import Influence, Window, pooled
 
 LASTING = 5
-"""Steps in a row for which a finding of single batches has to hold."""
+"""Number of steps in a row for which a finding of single batches must hold."""
 
 OVER_WINDOW = (Kind.IGNORED, Kind.REVERSED)
-"""Findings that are made from the last groups together."""
+"""Findings that are computed over the last groups together."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
@@ -30,34 +30,34 @@ Span: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class HeldFinding:
-    """A finding, and for how long it held."""
+    """Stores a finding and the steps in which it held."""
 
     finding: Finding
-    """As it was when it held last."""
+    """The finding as of the last step in which it held."""
     spans: tuple[Span, ...]
-    """From which step to which, counted from 1: their places, not their numbers. A finding of the
-    last groups holds from the first of them on."""
+    """First and last step of each period, as positions counted from 1, not step numbers. A finding
+    over the last groups holds from the first of these groups on."""
     of: int
-    """Steps in all."""
+    """Number of steps of the run."""
 
     @property
     def steps(self) -> int:
-        """In how many steps it held."""
+        """Return the number of steps in which it held."""
         return sum(last - first + 1 for first, last in self.spans)
 
     @property
     def in_a_row(self) -> int:
-        """The longest time without a break, in steps."""
+        """Return the longest period in which it held, in steps."""
         return max(last - first + 1 for first, last in self.spans)
 
     @property
     def certain(self) -> bool:
-        """Whether it is more than bad luck, whatever comes: see `LASTING`."""
+        """Return whether it is more than bad luck, even in a run that continues (see `LASTING`)."""
         return self.finding.kind in OVER_WINDOW or self.in_a_row >= LASTING
 
     @property
     def lasting(self) -> bool:
-        """Whether it is more than bad luck in a run that is over: a short one has it throughout."""
+        """Return whether it is more than bad luck in a finished run (a short run: in all steps)."""
         return self.certain or self.in_a_row == self.of
 
 
@@ -73,10 +73,10 @@ class _Held:
 
 
 class FindingHistory:
-    """Takes in the steps of a run in their order, and keeps which findings held.
+    """Records which findings held over the steps of a run.
 
     Args:
-        thresholds: Of the findings; left out: `Thresholds()`.
+        thresholds: Values from which a number becomes a finding. None: `Thresholds()`.
     """
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
@@ -90,14 +90,14 @@ class FindingHistory:
     def add(
         self, influence: Influence, findings: Iterable[Finding]
     ) -> tuple[Influence, tuple[Finding, ...]]:
-        """Take in the next step.
+        """Add the next step.
 
         Args:
-            influence: Sums of the step.
-            findings: Of the step alone; what they say about influence is left aside.
+            influence: The sums of the step.
+            findings: The findings of the step. Its `ignored` and `reversed` are not used.
 
         Returns:
-            The sums over the last groups, and what is found now.
+            The sums over the last groups, and the current findings.
         """
         self.steps += 1
         step = influence.after(self._last)
@@ -115,10 +115,10 @@ class FindingHistory:
         return window, in_order([*of_batch, *over_window])
 
     def held(self) -> list[HeldFinding]:
-        """Return what was found: the worst first, and of these what held longest.
+        """Return all findings, ordered by severity and by the number of steps.
 
-        What the last groups are too few to show, all groups of the run together may: that a reward
-        with a small weight is ignored.
+        Rewards that are ignored over all groups of the run are included, even if the last groups
+        are too few to show it. This concerns rewards with a small weight.
         """
         every = () if self._all is None else influence_findings(self._all, self._thresholds)
         over_all = {_key(finding): _Held(finding, [(1, self.steps)]) for finding in every}
@@ -131,7 +131,7 @@ class FindingHistory:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return all of it as lists, numbers and text, for a checkpoint."""
+        """Return the state as lists, numbers and strings, for a checkpoint."""
         return {
             "steps": self.steps,
             "window": [_plain(step) for step in self._window],
@@ -144,7 +144,7 @@ class FindingHistory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Load a state that `state` returned."""
         self.steps = state["steps"]
         self._window = Window(self._thresholds.window)
         for step in state["window"]:
@@ -173,10 +173,13 @@ class FindingHistory:
 
 
 class Watch:
-    """Reports each warning of a training once.
+    """Reports each warning of a training run once.
 
-    A reward that is ignored or reversed over the last groups is due when it is found, any other
-    warning after five steps in a row.
+    `ignored` and `reversed` are due as soon as they are found over the last groups. Any other
+    warning is due after five steps in a row.
+
+    Args:
+        thresholds: Values from which a number becomes a finding. None: `Thresholds()`.
 
     Examples:
         >>> import numpy as np
@@ -192,26 +195,28 @@ class Watch:
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.due: list[Finding] = []
-        """Warnings that the last step made due."""
+        """Warnings that became due in the last step."""
         self._history = FindingHistory(thresholds)
         self._reported: set[Key] = set()
 
     def state(self) -> dict[str, Any]:
-        """Return all of it as lists, numbers and text, for a checkpoint."""
+        """Return the state as lists, numbers and strings, for a checkpoint."""
         reported = [[kind.value, list(rewards)] for kind, rewards in sorted(self._reported)]
-        return {"history": self._history.state(), "told": reported}
+        return {"history": self._history.state(), "reported": reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; an empty one changes nothing."""
+        """Load a state that `state` returned. An empty state changes nothing."""
         if state:
             self._history.restore(state["history"])
-            self._reported = {(Kind(kind), tuple(rewards)) for kind, rewards in state["told"]}
+            # Checkpoints that were written before the key was renamed have "told".
+            reported = state.get("reported", state.get("told", ()))
+            self._reported = {(Kind(kind), tuple(rewards)) for kind, rewards in reported}
 
     def update(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Take in the diagnosis of the next step.
+        """Add the diagnosis of the next step.
 
         Returns:
-            The same, with influence shares and findings over the last groups.
+            The diagnosis with influence shares and findings over the last groups.
         """
         window, findings = self._history.add(diagnosis.influence, diagnosis.findings)
         lasting = {
@@ -225,7 +230,7 @@ class Watch:
 
 
 def _key(finding: Finding) -> Key:
-    """Return what makes it the same finding on another step."""
+    """Return what identifies the finding over several steps."""
     return finding.kind, finding.rewards
 
 
@@ -253,7 +258,7 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
 
 
 def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
-    """Return the rewards of a step with the shares over the last groups."""
+    """Return the rewards of a step, with shares over the last groups."""
     columns = (window.weight_shares, window.shares, window.margins)
     by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
 

@@ -1,6 +1,6 @@
-"""Checks of the contracts, for the built-in parts and for your own.
+"""Checks that a reward or an estimator of your own keeps its contract.
 
-In a test of your own, each is one line; it says nothing where the contract is kept:
+Each check is one line in a test. It raises an error if the contract is broken:
 
     >>> from gdpo import Example, Reward, gdpo
     >>> my_reward = Reward(

@@ -1,4 +1,4 @@
-"""Checks an estimator against the contract that every estimator of gdpo keeps."""
+"""Checks an estimator against the contract of `gdpo.advantages`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,28 +13,28 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 
 Unit = Literal["each", "all", "kept", "mixed"]
-"""What a change of the rewards' units does to the advantages."""
+"""How a change of the rewards' units affects the advantages."""
 
 Options: TypeAlias = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
-"""Keyword options of the estimator, or a function that makes them from the NumPy rewards."""
+"""Keyword options of the estimator, or a function that returns them for the NumPy rewards."""
 
 Oracle: TypeAlias = Callable[..., Any]
-"""An estimator once more, as plain as can be: `(rewards, weights, **options)`, nested lists."""
+"""A second, simpler implementation of an estimator: `(rewards, weights, **options)`, on lists."""
 
 ToArray = Callable[[Any], Any]
-"""Makes a library's array of a NumPy one, of the same dtype."""
+"""Converts a NumPy array to an array of a library, with the same dtype."""
 
 LIBRARIES = ("numpy", "torch", "array_api_strict", "jax")
-"""The array libraries that are tried, each if it is installed."""
+"""The array libraries that are tested, each if it is installed."""
 
 _EXACT = 1e-9
-"""Tolerance where the same numbers are computed in another order."""
+"""Tolerance if the same numbers are computed in another order."""
 
 _SHIFTED = 1e-5
-"""Tolerance in single precision, or where a shift or an inexact factor costs digits."""
+"""Tolerance in single precision, or if a shift or an inexact factor costs digits."""
 
 _AT_ONCE = 40
-"""Batches that are tried before hypothesis searches."""
+"""Number of random batches before the search by hypothesis."""
 
 _WEIGHTS = (1.0, 0.5, 2.0, 0.0, -1.0)
 _PRECISIONS = (np.float32, np.float64)
@@ -42,17 +42,17 @@ _PRECISIONS = (np.float32, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What an estimator promises beyond the contract that all of them keep.
+    """Stores what an estimator promises in addition to the common contract.
 
     Args:
-        unit: What a change of the rewards' units does. `each`: nothing, even of one reward alone;
-            `all`: nothing, if all change together; `kept`: the advantages change with them;
-            `mixed`: no claim.
+        unit: Effect of a change of units. `each`: none, even if only one reward changes. `all`:
+            none, if all rewards change by the same factor. `kept`: the advantages change by the
+            same factor. `mixed`: no claim.
         shift: Adding a constant to a reward changes nothing.
         zero_variance_groups: A group in which no reward varies gets exactly 0 in any batch.
-        constant_rewards: A reward that never varies changes nothing.
-        local: A group's advantages depend on no other group.
-        signed: Takes negative weights.
+        constant_rewards: Adding a reward that never varies changes nothing.
+        local: The advantages of a group do not depend on other groups.
+        signed: Negative weights are allowed.
     """
 
     unit: Unit = "mixed"
@@ -76,28 +76,33 @@ def check_estimator(
     examples: int = 200,
     libraries: tuple[str, ...] = LIBRARIES,
 ) -> None:
-    """Raise an AssertionError if an estimator breaks the contract of `gdpo.advantages`.
+    """Check that an estimator keeps the contract of `gdpo.advantages`.
 
-    Checked on fixed batches, and on random ones with gaps, ties, zero-variance groups and groups
-    of one, from hypothesis if it is installed: the oracle; NaN stays where it is; no signal and
-    rounding noise give exactly 0; a group of one, padding, an absent group; the order of prompts,
-    samples and rewards, and so how a batch is gathered from several ranks; rewards of weight 0; a
-    constant reward, however large; shift and scale as claimed; rewards from 1e-30 to 1e30; float32
-    against float64; whole numbers; every array library that is installed; and that infinite
-    rewards, empty arrays and wrong weights are refused.
+    The check uses fixed batches and random batches with missing values, ties, zero-variance groups
+    and groups of one (drawn by hypothesis if it is installed). It tests:
+
+    - agreement with the oracle;
+    - missing values: they change no other advantage; padding and absent groups get 0;
+    - exactly 0 for batches without signal, for rounding noise and for a group of one;
+    - no effect of the order of prompts, samples and rewards, of rewards of weight 0, and of a
+      constant reward of any size;
+    - shift and scale as claimed, rewards from 1e-30 to 1e30, float32 against float64, integers;
+    - every array library that is installed;
+    - errors for infinite rewards, empty arrays and wrong weights.
 
     Args:
-        estimator: `(rewards[prompt, sample, reward], weights[reward], **options)` to advantages.
-        options: Its keyword options, or a function of the rewards (as a NumPy array) that gives
-            them: for options whose shape follows the rewards.
-        oracle: The same formula written in another, plainer way, on nested lists.
-        claims: What the estimator promises beyond that; left out: the defaults of `Claims`.
-        examples: How many random batches to draw.
-        libraries: Names of the array libraries to try; NumPy arrays are used in any case.
+        estimator: A function `(rewards[prompt, sample, reward], weights[reward], **options)` that
+            returns advantages `[prompt, sample]`.
+        options: Its keyword options, or a function of the NumPy rewards that returns them, for
+            options whose shape depends on the rewards.
+        oracle: A simpler implementation of the same formula, on nested lists. None: not compared.
+        claims: What the estimator promises in addition. None: the defaults of `Claims`.
+        examples: Number of random batches.
+        libraries: Names of the array libraries to test. NumPy arrays are always used.
 
     Raises:
-        AssertionError: The contract is broken; the message says which part, and on what.
-        ConfigError: A library or a claim that there is not.
+        AssertionError: If the contract is broken. The message names the part and shows the rewards.
+        ConfigError: If a library or a claim is unknown.
 
     Examples:
         >>> from gdpo import gdpo
@@ -106,10 +111,10 @@ def check_estimator(
     subject = _Subject(estimator, options or {}, claims or Claims())
     for library in libraries:
         _check_fixed(subject, library)
-    # A few batches tell of most mistakes within a second; hypothesis looks for the shortest one.
+    # A few batches find most mistakes within a second. Hypothesis looks for the shortest example.
     for case in _drawn(subject, min(examples, _AT_ONCE)):
         _check(subject, oracle, *case)
-    if find_spec("hypothesis"):  # it is a convenience here
+    if find_spec("hypothesis"):  # optional here
         _search(subject, oracle, examples)
     else:
         for case in _drawn(subject, examples):
@@ -117,7 +122,7 @@ def check_estimator(
 
 
 def _check_fixed(subject: "_Subject", library: str) -> None:
-    """Run the checks on fixed batches with a library's arrays, where it is installed."""
+    """Run the checks on fixed batches with a library's arrays, if it is installed."""
     if library not in LIBRARIES:
         raise ConfigError(f"unknown library {library!r}: {did_you_mean(library, LIBRARIES)}")
     if find_spec(library) is None:
@@ -134,7 +139,7 @@ def _check_fixed(subject: "_Subject", library: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """An estimator with its options and its claims, and the arrays that it is given."""
+    """Stores an estimator with its options, its claims and the type of array it is called with."""
 
     estimator: Callable[..., Any]
     options: Options
@@ -142,16 +147,16 @@ class _Subject:
     to_array: ToArray = np.asarray
 
     def __call__(self, rewards: Any, weights: Any, *, like: Any = None) -> Any:
-        """Advantages of NumPy rewards, with options made from `like`, or else from them.
+        """Return the advantages of NumPy rewards, with options for `like`. None: for the rewards.
 
-        What it is given is looked at again afterwards: an estimator changes none of it.
+        Checks afterwards that the estimator did not change its arguments.
         """
         given = self.to_array(rewards), weights
         before = [np.asarray(each).copy() for each in given]
         advantages = self.estimator(*given, **self.options_for(rewards if like is None else like))
         for each, copy in zip(given, before, strict=True):
             same = np.array_equal(np.asarray(each), copy, equal_nan=copy.dtype.kind == "f")
-            assert same, "the estimator changes the arrays that it is given"
+            assert same, "the estimator changes its arguments: copy the arrays first"
         return advantages
 
     def in_numpy(self, rewards: Any, weights: Any) -> Any:
@@ -162,7 +167,7 @@ class _Subject:
 
 
 def _same(got: Any, wanted: Any, *, of: Any, what: str, atol: float = _EXACT) -> None:
-    """Raise an AssertionError unless two sets of advantages agree, relative to the largest."""
+    """Raise an AssertionError if two sets of advantages differ, relative to the largest."""
     got, wanted = np.asarray(got, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
     size = max(1.0, float(np.abs(wanted).max(initial=0.0)))
     assert got.shape == wanted.shape, f"{what}: shape {got.shape} instead of {wanted.shape}"
@@ -174,17 +179,17 @@ def _same(got: Any, wanted: Any, *, of: Any, what: str, atol: float = _EXACT) ->
 
 
 def _zero(got: Any, *, of: Any, what: str) -> None:
-    """Raise an AssertionError unless every advantage is exactly 0."""
+    """Raise an AssertionError if an advantage is not exactly 0."""
     values = np.asarray(got)
     assert np.count_nonzero(values) == 0, (
-        f"{what}: exactly 0 is wanted, got\n{values}\nfor the rewards\n{np.asarray(of)!r}"
+        f"{what}: expected exactly 0, got\n{values}\nfor the rewards\n{np.asarray(of)!r}"
     )
 
 
 def _drawn(subject: _Subject, count: int) -> Iterator[tuple[Any, Any, int]]:
-    """Rewards with gaps, weights, and a seed of the order, the scale and the shift.
+    """Yield rewards with missing values, weights, and a seed for order, scale and shift.
 
-    Eighths are exact in binary: a sum or a power of two costs no digits.
+    All values are eighths, which are exact in binary, so sums cost no digits.
     """
     for seed in range(count):
         rng = np.random.default_rng(seed)
@@ -201,7 +206,7 @@ def _allowed_weights(subject: _Subject) -> tuple[float, ...]:
 
 
 def _search(subject: _Subject, oracle: Oracle | None, examples: int) -> None:
-    """As `_drawn`, by hypothesis."""
+    """Check batches like those of `_drawn`, drawn by hypothesis."""
     from hypothesis import strategies as st
     from hypothesis.extra.numpy import arrays
 
@@ -222,7 +227,7 @@ def _search(subject: _Subject, oracle: Oracle | None, examples: int) -> None:
 
 
 def search(check: Callable[..., None], *strategies: Any, examples: int) -> None:
-    """Have hypothesis call a check on what it draws, and look for the shortest that fails."""
+    """Let hypothesis call a check on drawn values and search for the shortest failing example."""
     from hypothesis import HealthCheck, given, settings
 
     quietly = settings(
@@ -237,7 +242,7 @@ def search(check: Callable[..., None], *strategies: Any, examples: int) -> None:
 
 
 def _check(subject: _Subject, oracle: Oracle | None, r: Any, w: Any, seed: int) -> None:
-    """Raise an AssertionError if the estimator breaks its contract on this random batch."""
+    """Raise an AssertionError if the estimator breaks its contract on this batch."""
     a = np.asarray(subject(r, w))
     if oracle is not None:
         options = {
@@ -272,24 +277,24 @@ def _order(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
 def _padding(subject: _Subject, r: Any, w: Any, a: Any, _rng: Any) -> None:
     padded = np.pad(r, ((0, 1), (0, 2), (0, 0)), constant_values=np.nan)
     got = np.asarray(subject(padded, w))
-    _same(got[:-1, :-2], a, of=r, what="padding with rollouts that are not there")
-    _zero(got[-1], of=padded, what="a group that is not there")
-    _zero(got[:, -2:], of=padded, what="rollouts that are not there")
+    _same(got[:-1, :-2], a, of=r, what="padding with missing rollouts")
+    _zero(got[-1], of=padded, what="a missing group")
+    _zero(got[:, -2:], of=padded, what="missing rollouts")
 
 
 def _weight_zero(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
     other = 1e6 * rng.random((*r.shape[:2], 1))
     got = subject(np.concatenate([r, other], axis=-1), np.append(w, 0.0))
-    _same(got, a, of=r, what="a reward of weight 0 is as good as absent")
+    _same(got, a, of=r, what="a reward of weight 0 must change nothing")
 
 
 def _constant_reward(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
-    """Only where it adds no rollout to those that have a reward."""
+    """Check that a constant reward changes nothing, if every rollout already has a reward."""
     if not subject.claims.constant_rewards or np.any(np.all(np.isnan(r) | (w == 0), axis=-1)):
         return
     constant = np.full((*r.shape[:2], 1), rng.choice([1.0, 1e9, 1e16]))
     got = subject(np.concatenate([r, constant], axis=-1), np.append(w, 1.0))
-    _same(got, a, of=r, what="a constant reward, however large, changes nothing")
+    _same(got, a, of=r, what="a constant reward must change nothing")
 
 
 def _units(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
@@ -309,7 +314,7 @@ def _other_groups(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
     changed = r.copy()
     changed[0] = np.where(rng.random(r[0].shape) < 0.5, np.nan, 7.0 * rng.random(r[0].shape))
     got = np.asarray(subject(changed, w))
-    assert np.array_equal(got[1:], a[1:]), f"another group's rewards matter, for\n{r!r}"
+    assert np.array_equal(got[1:], a[1:]), f"a group depends on another group's rewards, for\n{r!r}"
 
 
 def _batch(shape: tuple[int, ...] = (4, 6, 2), seed: int = 0) -> Any:
@@ -317,19 +322,19 @@ def _batch(shape: tuple[int, ...] = (4, 6, 2), seed: int = 0) -> Any:
 
 
 def _without_signal() -> Iterator[tuple[str, Any]]:
-    """Batches of which every advantage is exactly 0."""
+    """Yield batches for which every advantage must be exactly 0."""
     for dtype in _PRECISIONS:
         for size, unit in product((2, 3, 5, 6, 7, 8, 10, 12, 16), (1e-3, 1.0, 100.0, 1e4)):
             r = np.repeat((unit * _batch((8, 1, 2))).astype(dtype), size, axis=1)
             yield f"a batch without signal, {size} samples, {np.dtype(dtype)}", r
-        # Sums of the same numbers in another order differ in the last digit, and mean nothing.
+        # Sums of the same numbers in another order differ in the last digit.
         r = np.full((4, 6, 2), 0.3, dtype=dtype)
         r[:, ::2] = np.nextafter(dtype(0.3), dtype(1))
         yield "rounding noise", r.copy()
         r[1, 3, 0] = np.nan
-        yield "rounding noise beside a gap", r
+        yield "rounding noise next to a missing value", r
     yield "groups of one", _batch((3, 1, 2))
-    # Everyone got 1 where it applies: whom it does not apply to is no worse.
+    # All samples got 1 where the reward applies, so the sample without it is not worse.
     r = np.array([[[1.0, np.nan], [1, 1], [1, 1], [1, 1]]])
     yield "a missing reward counts as average, not as 0", r
 
@@ -339,13 +344,13 @@ def _no_signal(subject: _Subject) -> None:
         _zero(subject(r, [1.0, 0.5]), of=r, what=what)
 
 
-def _dead_group(subject: _Subject) -> None:
+def _zero_variance_group(subject: _Subject) -> None:
     if not subject.claims.zero_variance_groups:
         return
     r = _batch((6, 7, 2))
     r[2] = [0.1, 0.7]
     a = np.asarray(subject(r, [1.0, 0.5]))
-    _zero(a[2], of=r, what="a group without signal beside others")
+    _zero(a[2], of=r, what="a zero-variance group in a batch with signal")
     assert np.all(np.any(a[[0, 1, 3, 4, 5]] != 0, axis=1)), "a group with signal gets only 0"
 
 
@@ -353,8 +358,8 @@ def _small_spread(subject: _Subject) -> None:
     r = np.zeros((2, 4, 1))
     r[0, 0], r[1, 1] = 1e-9, 1e-30
     a = np.asarray(subject(r, [1.0]))
-    assert a[0, 0] > a[0, 1], f"a spread of 1e-9 counts, got {a}"
-    assert a[1, 1] > a[1, 0], f"a spread of 1e-30 counts, got {a}"
+    assert a[0, 0] > a[0, 1], f"a difference of 1e-9 must count, got {a}"
+    assert a[1, 1] > a[1, 0], f"a difference of 1e-30 must count, got {a}"
 
 
 def _magnitudes(subject: _Subject) -> None:
@@ -364,7 +369,7 @@ def _magnitudes(subject: _Subject) -> None:
         try:
             a = np.asarray(subject(r, [1.0, 0.5]), dtype=np.float64)
         except DataError:
-            continue  # refused, not silently wrong
+            continue  # an error is allowed, a wrong result is not
         what = f"rewards of size {size:g} in {np.dtype(dtype)}"
         assert np.all(np.isfinite(a)), f"{what}: advantages are not finite: {a}"
         if subject.claims.unit != "mixed":
@@ -376,7 +381,7 @@ def _whole_numbers(subject: _Subject) -> None:
     r = np.array([[[0, 1], [1, 1]], [[2, 0], [1, 3]]])
     wanted = subject.in_numpy(r * 1.0, [1, 1])
     got = subject(r, [1, 1], like=r * 1.0)
-    _same(got, wanted, of=r, what="whole numbers are rewards", atol=1e-6)
+    _same(got, wanted, of=r, what="integers must be accepted", atol=1e-6)
 
 
 def _kind_of_array(subject: _Subject) -> None:
@@ -391,7 +396,7 @@ def _kind_of_array(subject: _Subject) -> None:
 
 
 def _single_precision(subject: _Subject) -> None:
-    """Eighths, and their sum with a thousand, are exact in float32."""
+    """Compare float32 with float64 on values that are exact in float32 (eighths, plus 1,000)."""
     for seed in range(20):
         r = np.round(_batch((4, 6, 3), seed) * 64) / 8 + (1000 if subject.claims.shift else 0)
         single = subject(r.astype(np.float32), [1.0, 0.5, 0.25], like=r)
@@ -415,12 +420,12 @@ def _refused(subject: _Subject, r: Any, weights: Any, error: type[Exception], wh
         subject(r, weights, like=np.where(np.isinf(r), 0.0, r))
     except error:
         return
-    raise AssertionError(f"{what} must raise a {error.__name__}, and was accepted")
+    raise AssertionError(f"{what} must raise a {error.__name__}, but was accepted")
 
 
 _ON_FIXED_BATCHES = (
     _no_signal,
-    _dead_group,
+    _zero_variance_group,
     _small_spread,
     _magnitudes,
     _whole_numbers,

@@ -1,4 +1,4 @@
-"""Checks a reward against its contract: the known scores, and texts that nobody would think of."""
+"""Checks a reward against its contract, on its examples and on hostile texts."""
 
 import random
 import re
@@ -22,17 +22,20 @@ T = TypeVar("T")
 
 
 class TooLate(BaseException):
-    """A call took too long. No `Exception`: the code that is ended shall not catch it."""
+    """A call took too long. Not an `Exception`, so that the interrupted code cannot catch it."""
 
 
 def at_most(seconds: float, call: Callable[[], T]) -> T:
-    """What a call returns, which raises nothing of its own; `TooLate` if it takes longer.
+    """Return the result of a call that raises nothing itself.
 
-    In the main thread an alarm ends it, also within a regular expression. In another one it is left
-    behind: it cannot be ended there.
+    In the main thread an alarm interrupts the call, even within a regular expression. In another
+    thread the call cannot be interrupted and continues in the background.
+
+    Raises:
+        TooLate: If the call takes longer than `seconds`.
     """
     if threading.current_thread() is not threading.main_thread():
-        return _left_behind(seconds, call)
+        return _in_background(seconds, call)
     start = monotonic()
     handler = signal.signal(signal.SIGALRM, _ring)
     others, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -41,9 +44,9 @@ def at_most(seconds: float, call: Callable[[], T]) -> T:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if others:  # somebody else's alarm, which goes on
+        if others:  # restore an alarm that somebody else had set
             signal.setitimer(signal.ITIMER_REAL, max(0.001, others - (monotonic() - start)))
-    if monotonic() - start > seconds:  # it caught the alarm, or has one of its own
+    if monotonic() - start > seconds:  # the call caught the alarm, or set one itself
         raise TooLate
     return result
 
@@ -52,7 +55,7 @@ def _ring(_number: int, _frame: FrameType | None) -> None:
     raise TooLate
 
 
-def _left_behind(seconds: float, call: Callable[[], T]) -> T:
+def _in_background(seconds: float, call: Callable[[], T]) -> T:
     results: SimpleQueue[T] = SimpleQueue()
     threading.Thread(target=lambda: results.put(call()), daemon=True).start()
     try:
@@ -62,20 +65,20 @@ def _left_behind(seconds: float, call: Callable[[], T]) -> T:
 
 
 _SHOWN = 300
-"""Characters of an offending text that a message shows."""
+"""Number of characters of a text that a message shows."""
 
 _PIECE = re.compile(r"</?\w+>|\w+|\s+|.", re.DOTALL)
 
 _COUNTS = (0, 1, 2, 10**3, 10**4, 10**6, 2**31, 2**63)
-"""Numbers of tokens, for rewards that judge them."""
+"""Numbers of tokens, for rewards that score the length in tokens."""
 
 _ODD = (
     "\x00\x01\x07\x1b[31m",
-    "\ud800",  # a lone surrogate: what a cut byte sequence decodes to
+    "\ud800",  # a lone surrogate, from a truncated byte sequence
     "\u202e\u0301\u200b",
     "٣²Ⅷ",
     "\r\n\x0b\x1c\x85\u2028",
-    "9" * 5000,  # beyond Python's limit for reading integers
+    "9" * 5000,  # beyond Python's limit for parsing integers
     "1e999999999",
     "NaN -Infinity",
     "'\"\\{}[]<>",
@@ -83,29 +86,29 @@ _ODD = (
 
 
 def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> None:
-    """Raise a RewardError if a reward breaks its contract.
+    """Check that a reward keeps its contract.
 
-    It must give every example its score; and for any text at all, against the reference of every
-    example, it must return a number in `[low, high]` or `None`, the same one again when it is asked
-    again, without changing the reference, in time. The texts are long, deeply nested, full of
-    control characters, and made of pieces of the examples; with hypothesis installed, its own too.
-    A reward of the number of tokens is tried on numbers instead. The reward runs in this process,
-    also if it has a deadline.
+    The reward must return the score of each of its examples. For any other text, with the
+    reference of every example, it must return a number in `[low, high]` or `None`, return the same
+    value when it is called again, leave the reference unchanged, and finish in time. The texts are
+    long, deeply nested, full of control characters, or built from pieces of the examples. If
+    hypothesis is installed, it adds its own. A reward of the number of tokens is tested on numbers
+    instead. The reward runs in this process, even if it has a deadline.
 
     Args:
-        reward: With at least one example, for its reference.
-        texts: How many texts to make, beside the fixed ones.
-        seconds: The time that one text may take; it is given up then.
+        reward: A reward with at least one example.
+        texts: Number of texts that are built from the examples, in addition to the fixed ones.
+        seconds: Longest time for one text, in seconds.
 
     Raises:
-        ConfigError: It is no `Reward`.
-        RewardError: The contract is broken; the message holds the text.
+        ConfigError: If the object is not a `Reward`.
+        RewardError: If the contract is broken. The message shows the text.
     """
     refuse_no_reward(reward)
     if not reward.examples:
         raise RewardError(
-            f"reward {reward.name!r} has no examples; give it at least one Example(completion, "
-            "reference, score) whose score you know"
+            f"reward {reward.name!r} has no examples: give it at least one Example(completion, "
+            "reference, score) with a known score"
         )
     try:
         _check(reward, texts, seconds)
@@ -118,8 +121,9 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
         got = _score(reward, example.completion, example.reference, seconds)
         if got != example.score:
             raise RewardError(
-                f"reward {reward.name!r} gives {got}, its example says {example.score}; "
-                f"completion: {_shown(example.completion)}; reference: {_shown(example.reference)}"
+                f"reward {reward.name!r} returns {got} where its example has {example.score}: fix "
+                f"the function or the example. Completion: {_shown(example.completion)}; "
+                f"reference: {_shown(example.reference)}"
             )
     references: list[Reference] = []
     for example in reward.examples:
@@ -128,18 +132,18 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
     for completion in _COUNTS if reward.of == "tokens" else hostile_texts(reward, texts):
         for reference in references:
             _score(reward, completion, reference, seconds)
-    # It is a convenience here: it finds the shortest offender. What asks elsewhere may cost.
+    # Hypothesis finds the shortest failing text. Rewards that call a service may cost money.
     if find_spec("hypothesis") and not reward.asks_elsewhere:
         _search(reward, references, texts, seconds)
 
 
 def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[str]:
-    """Texts that a careless reward trips over; the same ones for the same arguments.
+    """Yield texts on which careless rewards fail. Equal arguments give equal texts.
 
     Args:
-        reward: Its examples are cut up and put together anew.
-        count: How many texts of that kind.
-        seed: Of the choices among the pieces.
+        reward: The reward whose examples are split into pieces and recombined.
+        count: Number of recombined texts, in addition to the fixed ones.
+        seed: Random seed of the recombination.
     """
     examples = _texts(reward)
     tags = sorted({tag for text in examples for tag in re.findall(r"</?\w+>", text)})
@@ -160,7 +164,7 @@ def _texts(reward: Reward) -> list[str]:
 
 
 def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
-    """An example with a few of its pieces dropped, doubled, replaced, or others put in."""
+    """Return an example with a few pieces removed, doubled, replaced or inserted."""
     parts: list[str] = _PIECE.findall(text)
     for _ in range(rng.randint(1, 4)):
         place = rng.randint(0, len(parts))
@@ -188,10 +192,11 @@ def _search(reward: Reward, references: list[Reference], texts: int, seconds: fl
 def _score(
     reward: Reward, completion: str | int, reference: Reference, seconds: float
 ) -> float | None:
-    """The reward's value, or an error that says which part of the contract is broken.
+    """Return the reward's value, or raise an error that names the broken part of the contract.
 
-    `TooLate` where it takes too long: hypothesis lets it pass, and does not look for a shorter text
-    that takes as long.
+    Raises:
+        RewardError: If the contract is broken.
+        TooLate: If the call takes too long. Hypothesis does not search for a shorter text then.
     """
     before = deepcopy(reference)
 
@@ -213,7 +218,7 @@ def _score(
     if isinstance(got, Failure):
         raise RewardError(broken(f"failed: {got}")) from got.error
     if got != again:
-        raise RewardError(broken(f"gives {got}, and {again} when it is asked again"))
+        raise RewardError(broken(f"returns {got}, and {again} when it is called again"))
     if reference != before:
         raise RewardError(broken("changes its reference"))
     return got
