@@ -1,13 +1,13 @@
-"""Time and memory of leaving out near-duplicates, by kind of data.
+"""Measures time and memory of finding near-duplicates, by kind of data.
 
     python benchmarks/near_duplicates.py [--rows 100000]
 
-CPU seconds of one thread, so that other work on the machine does not touch them. Seed 0.
+Measures CPU seconds of one thread, so that other load on the machine has little effect. Seed 0.
 
-- `different`: 20 to 80 words drawn from 20,000, common ones more often; one row in ten repeats an
-  earlier one but for its last word.
-- `templates`: 100 texts of 60 words, two of which are replaced by numbers.
-- `one template`: the same of a single text.
+- `different`: 20 to 80 words out of 20,000, frequent words more often. Every tenth row repeats an
+  earlier row except for its last word.
+- `templates`: 100 texts of 60 words, with two words replaced by numbers.
+- `one template`: the same with a single text.
 """
 
 import argparse
@@ -57,8 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
     rows = parser.parse_args().rows
-    print("| data | rows | left out | CPU seconds | GiB more |\n|---|---|---|---|---|")
-    for kind in KINDS:  # a process each, so that memory is its own
+    print("| data | rows | near-duplicates | CPU seconds | GiB |\n|---|---|---|---|---|")
+    for kind in KINDS:  # one process each, so that memory is measured separately
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             print(pool.apply(measure, (kind, rows)), flush=True)
 

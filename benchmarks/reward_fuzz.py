@@ -1,12 +1,12 @@
-"""Every built-in reward on many texts that nobody would think of.
+"""Runs every built-in reward on many odd texts.
 
     python benchmarks/reward_fuzz.py [--texts 100000] [--only NAME ...] [--workers 2]
 
-A long run, for now and then: random text, examples cut up and put together anew, deep nesting,
-megabytes, control characters, lone surrogates; numbers for the rewards that judge tokens. Each
-score is taken as a scorer takes it: rewards with a deadline run in worker processes (code rewards
-in sandboxes inside them). Prints a Markdown table: failures, the 99.9th percentile and the largest
-time of one score, and how many took longer than their deadline. Exits with 1 if a reward failed.
+The texts are random, recombined pieces of examples, deeply nested, megabytes long, or contain
+control characters and lone surrogates. Rewards for the number of tokens get numbers instead. Scores
+are computed as in a scorer: rewards with a deadline run in worker processes, and code rewards in a
+sandbox inside them. Prints a Markdown table with failures and with the median, the 99.9th
+percentile and the maximum time of a score. Exits with 1 if a reward failed. A full run takes long.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from gdpo.tasks import TASKS
 from gdpo.testing import hostile_texts
 
 EVERY = 1000
-"""One text of so many has a hundred thousand or a million characters, of one piece repeated."""
+"""Every N-th text repeats one piece up to 100,000 or 1,000,000 characters."""
 
 HUGE = ("x", "[", '{"a":', "\\boxed{", "<think>", "(", "9", "\\frac{1}{", "\ud800", "\n", "def f(")
 
@@ -58,7 +58,7 @@ def completions(reward, count, seed):
 
 
 def timed(reward, count, seed, workers):
-    """Results and seconds of each score; the order does not matter."""
+    """Return the result and the seconds of each score, in any order."""
     rng = random.Random(seed)
     references = [example.reference for example in reward.examples]
     calls = [
@@ -73,7 +73,7 @@ def timed(reward, count, seed, workers):
 
 
 def in_a_worker(calls):
-    """Includes the way to the process and back; not its start."""
+    """Time each call, including communication with the process but not its start."""
     pool = Workers([calls[0].reward], count=1, memory=8)
     pool.score([calls[:1]], done=lambda: None)
     measured = []
@@ -94,7 +94,7 @@ def here(call):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", type=int, default=100_000)
-    parser.add_argument("--only", nargs="*", default=[], help="names of rewards; default: all")
+    parser.add_argument("--only", nargs="*", default=[], help="Names of rewards. Default: all.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -109,9 +109,9 @@ def main():
         seconds = np.array([taken for _, taken in measured]) * 1e3
         middle, high, largest = (*np.quantile(seconds, (0.5, 0.999)), seconds.max())
         kinds = ", ".join(sorted({failure.kind for failure in failures}))
-        told = f"{len(failures)} ({kinds})" if failures else "0"
+        failed = f"{len(failures)} ({kinds})" if failures else "0"
         print(
-            f"| {name} | {len(measured):,} | {told} | {middle:.3g} ms | {high:.3g} ms | "
+            f"| {name} | {len(measured):,} | {failed} | {middle:.3g} ms | {high:.3g} ms | "
             f"{largest:.3g} ms |",
             flush=True,
         )

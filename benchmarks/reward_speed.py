@@ -1,10 +1,10 @@
-"""Completions a second that the built-in rewards of text score, on one core.
+"""Measures how many completions per second the tasks' rewards score on one core.
 
     GDPO_DATA=FOLDER python benchmarks/reward_speed.py
 
-On the gold answers of real rows (`tools/rlla_sft.json.gz`, `gsm8k/train.jsonl.gz` of that folder),
-each once right and once with a word left out; CPU seconds of this process. Prints a Markdown table:
-the reward's function alone, and through a scorer.
+The completions are reference answers of real rows (`tools/rlla_sft.json.gz` and
+`gsm8k/train.jsonl.gz` in that folder), each once unchanged and once without one word. Measures CPU
+seconds of this process. Prints a Markdown table: the function alone, and through a scorer.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def seconds(run, rounds):
 
 
 def answers(task, rows):
-    """Right and damaged answers, and what they are judged against."""
+    """Return correct and damaged answers, and their references."""
     samples, rng = load_problems(task, str(rows), limit=2000), random.Random(0)
     golds = [task.gold_completion(sample.reference) for sample in samples]
     texts = [*golds, *(damaged(gold, rng) for gold in golds)]

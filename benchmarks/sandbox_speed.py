@@ -1,13 +1,13 @@
-"""Programs per second in the sandbox, against a fresh box and interpreter for each program.
+"""Compares the sandbox's programs per second with a new box and interpreter per program.
 
     GDPO_DATA=data python benchmarks/sandbox_speed.py [--rounds 5] [--workers 2]
 
-Both arms run reference solutions of MBPP with their three asserts, as many at a time as there are
-workers, in the same box (bubblewrap's options, limits, filter of system calls; the fresh arm takes
-them from `gdpo.sandbox`). The fresh arm does less: its programs share a process with their tests.
-Left out are task 123, which computes for seconds, and 367 and 927, which only the sandbox can run.
-Rounds alternate the arms; figures are medians over rounds, the ratio is the median of the ratios
-within a round, so that other load on the machine touches both. Prints a row of a Markdown table.
+Both variants run reference solutions of MBPP with their three asserts, one per worker at a time, in
+the same box with the same limits and filter of system calls. The fresh variant does less: its
+programs share a process with their tests. Task 123 is excluded, because it computes for seconds,
+and so are 367 and 927, which only the sandbox can run. Rounds alternate between the variants.
+Figures are medians over rounds, and the ratio is the median of the ratios within a round, so that
+other load on the machine affects both variants. Prints a row of a Markdown table.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def read_jobs():
 
 
 def in_sandbox(sandbox, jobs):
-    """Programs per second."""
+    """Return programs per second in the sandbox."""
     converted = [
         (job["source"], Asserts(tuple(job["statements"]), job["setup"]), LIMITS) for job in jobs
     ]
@@ -70,7 +70,7 @@ def in_sandbox(sandbox, jobs):
 
 
 def fresh(command, jobs, workers):
-    """Programs per second."""
+    """Return programs per second with a new box and interpreter for each."""
     mib = 1 << 20
     limits = {
         "CPU": int(LIMITS.cpu_seconds),
@@ -101,7 +101,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     if "GDPO_DATA" not in os.environ:
-        sys.exit("skipped: GDPO_DATA names no folder with code/mbpp.jsonl.gz")
+        sys.exit("skipped: set GDPO_DATA to a folder that contains code/mbpp.jsonl.gz")
     try:
         sandbox = Sandbox(workers=options.workers)
     except SandboxError as error:
@@ -112,13 +112,13 @@ def main():
         command = [*launcher(sandbox.backend)().command[:-1], FRESH]
         in_sandbox(sandbox, jobs[:50])
         for i in range(options.rounds):
-            for arm in ("sandbox", "fresh") if i % 2 == 0 else ("fresh", "sandbox"):
+            for variant in ("sandbox", "fresh") if i % 2 == 0 else ("fresh", "sandbox"):
                 rate = (
                     in_sandbox(sandbox, jobs[: PER_ROUND["sandbox"]])
-                    if arm == "sandbox"
+                    if variant == "sandbox"
                     else fresh(command, jobs[: PER_ROUND["fresh"]], options.workers)
                 )
-                rates[arm].append(rate)
+                rates[variant].append(rate)
     ratios = [a / b for a, b in zip(rates["sandbox"], rates["fresh"], strict=True)]
     print("| backend | workers | cores | sandbox, programs/s | fresh box, programs/s | ratio |")
     print("|---|---|---|---|---|---|")

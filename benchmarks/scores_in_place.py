@@ -1,13 +1,13 @@
-"""Whether each score is its own row's, whatever rewards do: fork, raise, exit, cancel, stop, hang.
+"""Checks that each score belongs to its own row, even if rewards fork, raise, exit, cancel or hang.
 
     python -m benchmarks.scores_in_place [--calls 10000] [--seed 0] [--workers 2]
 
-Three rewards do what each row says, drawn at random: one runs in worker processes, one in this
-process, one is a coroutine function. Half of the rows do no harm. Each row has a value of its own
-and is scored once, so a score that is another row's is seen. Prints a Markdown table: of each
-reward how many scores are the row's own, how many are missing, how many are misplaced (another
-value) or unexplained (missing without a failure, or with one of a kind that the row did not cause);
-then what is missing, by kind. Exits with 1 if any is misplaced or unexplained.
+Three rewards carry out an action that is drawn at random for each row: one runs in worker
+processes, one in this process, and one is a coroutine function. Half of the rows do no harm. Each
+row has a unique value and is scored once, so a score of another row is detected. Prints a Markdown
+table with the number of scores per reward that are in place, missing, misplaced (another value) or
+unexplained (missing without a failure, or with a failure of the wrong kind), and a table of the
+missing scores by kind. Exits with 1 if a score is misplaced or unexplained.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _children = []
 
 
 class OfItsOwn(BaseException):
-    """No exception that `except Exception` catches."""
+    """An exception that `except Exception` does not catch."""
 
 
 def raises(error):
@@ -43,7 +43,7 @@ def raises(error):
 
 
 def fork(*, then=lambda: None, by=os.fork):
-    """The child does something and then goes on as if it were the reward."""
+    """Fork. The child calls `then`, and continues as if it were the reward."""
     child = by()
     if child == 0:
         return then()
@@ -55,14 +55,14 @@ def fork(*, then=lambda: None, by=os.fork):
 def _ended(pid):
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # of the process that sent this function to a worker
+    except ChildProcessError:  # a child of the process that sent this function to the worker
         return True
 
 
 def scribble():
-    """Answers in place of the worker, on whatever socket is open."""
+    """Write a forged answer to every open socket."""
     answer = b"[-1, 0.5]"
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  the folder's own is closed by then
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  its own descriptor is closed again
         try:
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 os.write(int(name), struct.pack("!i", len(answer)) + answer)
@@ -80,7 +80,7 @@ ANYWHERE = {
     "raise GeneratorExit": (lambda: raises(GeneratorExit()), "raised GeneratorExit"),
     "exit": (lambda: sys.exit(3), "raised SystemExit"),
 }
-"""By name: what is done, and the kind of failure that it is; None: none."""
+"""Actions by name, with the kind of failure that they cause. None: no failure."""
 
 NOT_IN_A_LOOP = ANYWHERE | {
     "fork in C": (lambda: fork(by=ctypes.PyDLL(None).fork), None),
@@ -121,13 +121,13 @@ IN_A_LOOP = ANYWHERE | {
 DEEDS = {"in a worker": IN_A_WORKER, "here": NOT_IN_A_LOOP, "in the loop": IN_A_LOOP}
 
 CHANCES = {
-    "hang": 0.02,  # lasts as long as the deadline
+    "hang": 0.02,  # takes as long as the deadline
     "hang though cancelled": 0.02,
-    "end the process": 0.2,  # another one has to start
+    "end the process": 0.2,  # a new process must start
     "be killed": 0.2,
     "answer in its place": 0.2,
 }
-"""How often a deed is drawn, beside 1 for the others; as often as all of them: nothing."""
+"""Weight of an action. Default: 1. "nothing" has the weight of all others together."""
 
 
 def in_a_worker(_completion, reference):
@@ -156,7 +156,7 @@ REWARDS = (
 
 
 def rows(count, seed, *, hanging=True):
-    """References: a value of its own, and what each reward does."""
+    """Return references with a unique value and the action of each reward."""
     rng = random.Random(seed)
     drawn = {
         name: rng.choices(list(deeds), _chances(deeds, hanging), k=count)
@@ -177,7 +177,7 @@ def _chances(deeds, hanging):
 
 
 def fates(references, *, workers):
-    """Of each reward, how often it came to what: in place, misplaced, unexplained, or a kind."""
+    """Count, for each reward, the scores in place, misplaced, unexplained, or failed by kind."""
     counts = {name: Counter() for name in DEEDS}
     with Scorer(REWARDS, workers=workers, retries=0, progress=lambda *_: None) as scorer:
         for first in range(0, len(references), BATCH):
@@ -199,13 +199,13 @@ def fates(references, *, workers):
 def _fate(score, own, kind, wanted):
     if not np.isnan(score):
         return "in place" if score == own and kind is None and wanted is None else "misplaced"
-    # A busy machine may be late with anything.
+    # On a busy machine any call may time out.
     return kind if kind is not None and kind in (wanted, "timed out") else "unexplained"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--calls", type=int, default=10_000, help="of each reward")
+    parser.add_argument("--calls", type=int, default=10_000, help="Number of calls of each reward.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()

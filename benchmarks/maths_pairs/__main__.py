@@ -1,10 +1,10 @@
-r"""How many right answers the reward for maths refuses, and how many wrong ones it pays.
+r"""Counts how many correct answers the maths reward refuses, and how many wrong answers it accepts.
 
     python -m benchmarks.maths_pairs [--show]
 
-The pairs stand in `deserving.txt` and `undeserving.txt`: a row's answer, `;;`, and what a model has
-in its box. Undeserving ones under a heading `# documented:` are paid by a sentence of the
-docstring of `gdpo.rewards.maths`. With `--show` prints each pair that is judged otherwise.
+`deserving.txt` and `undeserving.txt` hold the pairs: a reference answer, `;;`, and the content of a
+model's box. Wrong answers under a heading `# documented:` are accepted because of a sentence in the
+docstring of `gdpo.rewards.maths`. `--show` prints every pair with an unexpected score.
 """
 
 import argparse
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def pairs(name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each pair of a table: its heading, the row's answer, the model's."""
+    """Yield each pair of a table: its heading, the reference answer and the model's answer."""
     heading = ""
     for line in (HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("# "):
@@ -27,8 +27,8 @@ def pairs(name: str) -> Iterator[tuple[str, str, str]]:
             yield heading, gold.strip(), answer.removeprefix(" ")
 
 
-def judged(name: str, score: float) -> tuple[list[tuple[str, str, str]], int]:
-    """Return the pairs of a table that do not get a score, and how many pairs there are."""
+def unexpected(name: str, score: float) -> tuple[list[tuple[str, str, str]], int]:
+    """Return the pairs of a table that do not get this score, and the number of all pairs."""
     reward = maths_answer().function
     table = list(pairs(name))
     wrong = [
@@ -43,16 +43,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--show", action="store_true")
     show = parser.parse_args().show
-    refused, deserving = judged("deserving", 1.0)
-    paid, undeserving = judged("undeserving", 0.0)
-    told = [pair for pair in paid if pair[0].startswith("documented:")]
+    refused, correct = unexpected("deserving", 1.0)
+    accepted, wrong = unexpected("undeserving", 0.0)
+    documented = [pair for pair in accepted if pair[0].startswith("documented:")]
     print(
-        f"deserving refused {len(refused)} of {deserving}, "
-        f"undeserving paid {len(paid)} of {undeserving}, of these documented {len(told)}"
+        f"refused {len(refused)} of {correct} correct answers, accepted {len(accepted)} of {wrong} "
+        f"wrong answers, {len(documented)} of them documented"
     )
-    for word, wrong in (("refused", refused), ("paid", [p for p in paid if p not in told])):
-        for heading, gold, answer in wrong if show else ():
-            print(f"{word}: row {gold}, answer {answer} ({heading})")
+    others = [pair for pair in accepted if pair not in documented]
+    for word, pairs_shown in (("refused", refused), ("accepted", others)):
+        for heading, gold, answer in pairs_shown if show else ():
+            print(f"{word}: reference {gold}, answer {answer} ({heading})")
 
 
 if __name__ == "__main__":

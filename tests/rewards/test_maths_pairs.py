@@ -1,11 +1,11 @@
 """Many right and wrong answers: which the reward refuses, and which it pays."""
 
 import pytest
-from benchmarks.maths_pairs.__main__ import judged
+from benchmarks.maths_pairs.__main__ import unexpected
 
 
 def test_right_answers_are_paid_however_they_are_written():
-    refused, count = judged("deserving", 1.0)
+    refused, count = unexpected("deserving", 1.0)
     assert count >= 240
     assert [pair for pair in refused if pair[0] != "refused all the same"] == []
     assert len(refused) <= count // 30
@@ -13,6 +13,6 @@ def test_right_answers_are_paid_however_they_are_written():
 
 @pytest.mark.slow
 def test_wrong_answers_are_paid_only_where_the_documentation_says_so():
-    paid, count = judged("undeserving", 0.0)
+    paid, count = unexpected("undeserving", 0.0)
     assert count >= 360
     assert [pair for pair in paid if not pair[0].startswith("documented: ")] == []

@@ -259,7 +259,7 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_ones_named(tmp_path)
         load_problems(TASK, path)
     message = str(caught.value)
     assert message.startswith(f"{path}: 7 of 10 rows cannot be used:")
-    assert "line 4: column 'conversations[1].value': the call does not end" in message
+    assert "line 4: column 'conversations[1].value': " in message
     assert "line 5: task 'tool_calling' needs column" in message
     assert "line 8: " in message
     assert "line 9: " not in message
