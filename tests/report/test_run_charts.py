@@ -9,7 +9,7 @@ from tests.report.runs import REWARDS, experiment_of, unrecorded
 from gdpo.experiments.analysis import analyse
 from gdpo.experiments.reading import Measured
 from gdpo.report import write_report
-from gdpo.report._charts import Chart, fitted
+from gdpo.report._charts import Chart, fitted, ticks
 from gdpo.report._run_charts import curves, survival
 
 
@@ -128,6 +128,28 @@ def test_only_five_runs_have_a_band(tmp_path, seeds, bands):
     curve = {"grpo": [stepping(5 + k) for k in range(seeds)], "gdpo": [constant(0.1)] * seeds}
     chart = survival(compared(tmp_path, curve), REWARDS[0])
     assert [line.low is not None for line in chart.lines] == [bands] * 2
+
+
+def test_there_is_no_band_once_all_runs_have_reached_the_threshold(tmp_path):
+    curve = {"grpo": [stepping(5 + k) for k in range(5)], "gdpo": [constant(0.1)] * 5}
+    grpo, gdpo = survival(compared(tmp_path, curve), REWARDS[0]).lines
+    assert (grpo.value[8], grpo.value[9]) == (pytest.approx(0.2), 0.0)
+    assert np.isfinite(grpo.low[5:9]).all()
+    assert np.isnan(grpo.high[9:]).all()
+    assert np.isfinite(gdpo.high).all()
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((0, 1), [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        ((0.349, 2.97), [0.5, 1, 1.5, 2, 2.5]),
+        ((0.0247, 0.118), [0.04, 0.06, 0.08, 0.1]),
+        ((-3, 3), [-2, 0, 2]),
+    ],
+)
+def test_an_axis_has_at_least_three_ticks_at_round_numbers(ends, expected):
+    assert ticks(*ends) == pytest.approx(expected)
 
 
 def test_a_run_without_a_step_has_no_time(tmp_path):

@@ -15,6 +15,9 @@ from gdpo.report.text import number
 COLOURS = 8
 """Lines that differ in colour. Their styles are the first of `gdpo.report.colours`."""
 
+_STEPS = (0.5, 1, 2, 5, 10)
+"""Distances of ticks, in powers of ten."""
+
 Points = Float[np.ndarray, " point"]
 Curves = Float[np.ndarray, "curve point"]
 
@@ -192,7 +195,13 @@ def ticks(low: float, high: float) -> list[float]:
     if not raw > float_info.min:
         return [low]
     scale = 10 ** np.floor(np.log10(raw))
-    width = scale * next(m for m in (1, 2, 5, 10) if raw <= m * scale * (1 + 1e-9))
+    fits = next(place for place, m in enumerate(_STEPS) if raw <= m * scale * (1 + 1e-9))
+    found = _multiples(_STEPS[fits] * scale, low, high)
+    # An axis that does not begin at a round number may have room for two only.
+    return found if len(found) > 2 else _multiples(_STEPS[fits - 1] * scale, low, high)
+
+
+def _multiples(width: float, low: float, high: float) -> list[float]:
     first, last = np.ceil(low / width - 1e-9), np.floor(high / width + 1e-9)
     return [float(f"{i * width:.10g}") + 0.0 for i in np.arange(first, last + 1)]
 

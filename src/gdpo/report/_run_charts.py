@@ -80,7 +80,8 @@ def _length(comparison: Comparison, figure: str, label: str) -> Chart:
 def survival(comparison: Comparison, reward: Measured) -> Chart | str:
     """Return the share of runs below the threshold at each step (Kaplan-Meier).
 
-    The 95 % band is left out with fewer than 5 runs of an estimator.
+    The 95 % band is left out with fewer than 5 runs of an estimator, and once all runs have reached
+    the threshold, where the method gives none.
 
     Returns:
         A sentence instead, if no estimator has two runs, if no run reached the threshold, or if all
@@ -206,8 +207,8 @@ def _stairs(outcome: Outcome, place: int, grid: Points, censored: tuple[float, .
         label=outcome.label,
         colour=place,
         value=share[at],
-        low=np.asarray(found.low)[at] if bands else None,
-        high=np.asarray(found.high)[at] if bands else None,
+        low=np.where(share > 0, found.low, np.nan)[at] if bands else None,
+        high=np.where(share > 0, found.high, np.nan)[at] if bands else None,
         censored=censored if np.isfinite(share[at]).all() else (),
     )
 

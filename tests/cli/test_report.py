@@ -1,0 +1,46 @@
+"""`gdpo report --export` writes a folder, and overwrites none."""
+
+import csv
+
+import pytest
+from tests.experiments.conftest import write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for label, level in (("grpo", 0.1), ("gdpo", 0.8)):
+        for seed in range(5):
+            write_run(tmp_path / "runs", label, seed, {"format": [level + seed / 100] * 4})
+    return tmp_path / "runs"
+
+
+def test_figures_and_tables_are_exported_beside_the_page(gdpo_says, runs, tmp_path):
+    code, out, err = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
+    assert (code, err) == (0, "")
+    assert str(tmp_path / "paper") in out
+    assert (runs / "report.html").is_file()
+    with (tmp_path / "paper" / "results.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["estimator"] for row in rows] == ["grpo", "gdpo"]
+    assert float(rows[1]["difference from grpo"]) == pytest.approx(0.7)
+    assert (tmp_path / "paper" / "reward-1-format.svg").is_file()
+
+
+def test_a_folder_with_files_is_refused_before_anything_is_written(gdpo_says, runs, tmp_path):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "mine.tex").write_text("mine")
+    code, _, err = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
+    assert code == 2
+    assert "--export" in err
+    assert "paper" in err
+    assert not (runs / "report.html").exists()
+    assert [path.name for path in (tmp_path / "paper").iterdir()] == ["mine.tex"]
+
+
+def test_without_matplotlib_the_reason_is_printed(gdpo_says, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdpo.report.export.find_spec", lambda name: None)
+    code, out, _ = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))
+    assert code == 0
+    assert "matplotlib" in out
+    assert "PNG" in out
+    assert not list((tmp_path / "paper").glob("*.png"))
