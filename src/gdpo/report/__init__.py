@@ -1,6 +1,7 @@
-"""One self-contained HTML page from run directories: which estimator, by how much, and how sure.
+"""Writes self-contained HTML pages: of runs that gdpo trained, and of rollouts of any framework.
 
-And one from the rollouts that any framework left behind: what the rewards did.
+A page of runs shows which estimator is better, by how much, and how certain that is. A page of
+rollouts shows what each reward did.
 """
 
 from gdpo.report._summary import summary
