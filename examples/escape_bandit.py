@@ -1,18 +1,23 @@
-"""The escape bandit: how many steps until a rare format is learnt beside a dense correctness?
+"""The escape bandit: how many steps does a rare format need alongside a dense correctness?
 
     python examples/escape_bandit.py --output escape_bandit.png > escape_bandit.md
     python examples/escape_bandit.py --estimators grpo,my_module:mine --seeds 5
 
-A toy of the start of a tool-calling run: 0.6 % of the answers have the format, all of them have a
-correctness from -3 to 3, and an estimator sees four samples per prompt. The details are ours. An
-answer is two choices: with the format or without, and one of seven correctnesses. One vector of 16
-parameters makes both on all prompts: a choice's logit is the product with its features, a direction
-for each reward (random by seed, at right angles) times the choice's worth, plus noise of the same
-length, fresh for each prompt. No reward helps the other, and the noise of each disturbs both. A
-step: 64 new prompts, one policy gradient without clipping or KL, and Adam, which ignores a constant
-factor of the advantages; its rate was set with the format as the only reward (the table's first
-row) before any estimator was run on both. Learnt: the policy's mean over a step's prompts is at
-80 % of the range. A seed gives every estimator the same random numbers.
+Prints a table and draws the share of seeds that have not learned the format, by step. It is a toy
+of the start of a tool-calling run: 0.6 % of the responses have the format, all of them have a
+correctness from -3 to 3, and an estimator sees four samples per prompt.
+
+A response is two choices: with or without the format, and one of seven correctness values. One
+vector of 16 parameters makes both choices on all prompts. The logit of a choice is the product of
+the parameters and its features: a direction for each reward (random by seed, at right angles) times
+the value of the choice, plus noise of the same length, drawn again for each prompt. No reward helps
+the other, and the noise of each disturbs both.
+
+A step uses 64 new prompts, one policy gradient without clipping or KL, and Adam, which ignores a
+constant factor of the advantages. Its learning rate was chosen with the format as the only reward
+(first row of the table), before any estimator was run on both rewards. A reward is learned when the
+policy's mean over the prompts of a step is at 80 % of its range. A seed gives every estimator the
+same random numbers.
 """
 
 import argparse
@@ -27,11 +32,11 @@ from gdpo.errors import MissingExtraError
 
 CORRECTNESS = np.arange(-3.0, 4.0)
 RANGES = {"low": (0.0, -3.0), "high": (1.0, 3.0)}
-LEARNT, SAMPLES, FEATURES = np.array([0.8, 1.8]), 4, 16
+LEARNED, SAMPLES, FEATURES = np.array([0.8, 1.8]), 4, 16
 
 
 def steps_to_learn(estimator, seed, *, steps, prompts, learning_rate, format_weight, start=0.006):
-    """Updates until format and correctness are learnt; infinite where `steps` did not suffice."""
+    """Return the steps until format and correctness are learned; infinity: not within `steps`."""
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.normal(size=(FEATURES, 2)))[0].T
     worth = np.vstack([directions[0], np.outer(CORRECTNESS / 3, directions[1])])
@@ -42,7 +47,7 @@ def steps_to_learn(estimator, seed, *, steps, prompts, learning_rate, format_wei
         p_format = start * odds[:, 0] / (1 - start + start * odds[:, 0])
         p_correct = odds[:, 1:] / odds[:, 1:].sum(axis=1, keepdims=True)
         means = p_format.mean(), (p_correct @ CORRECTNESS).mean()
-        reached = np.where(np.isinf(reached) & (means >= LEARNT), step, reached)
+        reached = np.where(np.isinf(reached) & (means >= LEARNED), step, reached)
         if step == steps or np.isfinite(reached).all():
             break
         formatted = rng.random((prompts, SAMPLES)) < p_format[:, None]
@@ -50,7 +55,7 @@ def steps_to_learn(estimator, seed, *, steps, prompts, learning_rate, format_wei
         advantages = estimator(
             np.stack([formatted, CORRECTNESS[level]], axis=2), (format_weight, 1.0)
         )
-        # The gradient of the log-probability: what was chosen, less what was expected.
+        # The gradient of the log-probability: the choice minus its expectation.
         chosen = np.concatenate([formatted[..., None], level[..., None] == np.arange(7)], axis=2)
         surprise = chosen - np.column_stack([p_format, p_correct])[:, None, :]
         push = (advantages[..., None] * surprise).sum(axis=1) / advantages.size
@@ -59,13 +64,13 @@ def steps_to_learn(estimator, seed, *, steps, prompts, learning_rate, format_wei
 
 
 def adam(gradient, moments, step):
-    """The direction of the update; changes the moments in place."""
+    """Return the direction of the update. Changes the moments in place."""
     moments += np.array([[0.1], [0.001]]) * (np.stack([gradient, gradient**2]) - moments)
     return moments[0] / (1 - 0.9**step) / (np.sqrt(moments[1] / (1 - 0.999**step)) + 1e-8)
 
 
 def with_ranges(estimator):
-    """The estimator, told the rewards' ranges where it asks for them; None if it needs more."""
+    """Return the estimator with the rewards' ranges bound. None: it needs other options."""
     options = signature(estimator).parameters.values()
     needed = {o.name for o in options if o.kind is o.KEYWORD_ONLY and o.default is o.empty}
     given = {name: RANGES[name] for name in needed & set(RANGES)}
@@ -73,19 +78,19 @@ def with_ranges(estimator):
 
 
 def median(steps):
-    """The first step at which half of the seeds had learnt it."""
+    """Return the first step at which half of the seeds had learned the reward."""
     return np.sort(steps, axis=-1)[..., (np.shape(steps)[-1] - 1) // 2]
 
 
 def interval_of_share(count, of):
-    """95 %, exact (Clopper and Pearson), in thousandths."""
+    """Return the exact 95 % interval of a share (Clopper and Pearson), to three decimals."""
     p = np.linspace(0, 1, 1001)
     chance = [math.comb(of, k) * p**k * (1 - p) ** (of - k) for k in range(of + 1)]
     return p[(sum(chance[: count + 1]) >= 0.025) & (sum(chance[count:]) >= 0.025)][[0, -1]]
 
 
 def row(name, result, limit):
-    """A line of the table. The interval of the median is a bootstrap over the seeds."""
+    """Return a line of the table. The interval of the median is a bootstrap over the seeds."""
 
     def span(*steps):
         return " to ".join(f"{step:.0f}" if step <= limit else f">{limit}" for step in steps)
@@ -100,13 +105,13 @@ def row(name, result, limit):
 
 
 def draw(path, results, limit):
-    """The share of seeds that have not learnt the format yet: a panel per estimator."""
+    """Draw the share of seeds that have not learned the format yet, one panel per estimator."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plots", "to draw the curves") from error
     figure = Figure(figsize=(10.5, 1.6 + 0.4 * len(results)), dpi=150, layout="constrained")
-    figure.suptitle("Share of the seeds that have not learnt the format yet", weight="bold")
+    figure.suptitle("Share of the seeds that have not learned the format yet", weight="bold")
     axes = figure.subplots(-(-len(results) // 4), 4, sharex=True, sharey=True, squeeze=False).flat
     for axis, (name, result) in zip(axes, results.items(), strict=False):
         for other, style in (("grpo", ":"), ("gdpo", "--"), (name, "-")):

@@ -1,14 +1,15 @@
-"""What each estimator does with the same batches: a picture per estimator, and two tables.
+"""What each estimator does with the same batches: one picture per estimator, and two tables.
 
     python examples/estimator_plots.py --output docs/images/estimators
 
-Left: its advantages on six prompts with four rollouts each, a format of 0 or 1 and a correctness
-from -3 to 3, both with weight 1. Right, and in the tables: seven situations of 4,000 prompts with 8
-rollouts and two or three rewards of weight 1, and the influence of the first one: Cov(A, z_k) over
-the batch, with z_k the reward normalized in its group, as a share of the absolute values of all.
-Below 0 it is pushed against its weight; a point more or less is chance. A plain reward is evenly
-spread from 0 to 1; in nine rollouts of ten, two that agree are the same, and one that is opposed is
-the other upside down. Nothing learns here.
+Left: the advantages on six prompts with four rollouts each, for a format of 0 or 1 and a
+correctness from -3 to 3, both with weight 1. Right, and in the tables: seven situations of 4,000
+prompts with 8 rollouts and two or three rewards of weight 1. Shown is the influence of the first
+reward: Cov(A, z_k) over the batch, with z_k the reward normalized in its group, as a share of the
+absolute values of all rewards. Below 0 the reward is pushed against its weight. One percentage
+point is within chance. A plain reward is uniform from 0 to 1. Two rewards that agree are equal in
+nine rollouts of ten, and an opposed reward is 1 minus the other in nine of ten. No policy is
+trained here.
 """
 
 import argparse
@@ -29,13 +30,13 @@ BATCH = {
     "correctness\nby 0.1": [(1, 1), (1, 1), (1, 1), (1, 1.1)],
     "nothing": [(1, 3), (1, 3), (1, 3), (1, 3)],
 }
-"""(format, correctness) of each rollout, by what varies in its group."""
+"""(format, correctness) of each rollout, keyed by what varies in its group."""
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 
 
 def situations(groups=4000, samples=8, seed=0):
-    """Rewards `[prompt, sample, reward]`, by what the first of them is."""
+    """Return rewards `[prompt, sample, reward]`, keyed by a description of the first reward."""
     rng = np.random.default_rng(seed)
     plain = partial(rng.random, (groups, samples))
     number, one = np.arange(groups * samples).reshape(groups, samples), plain()
@@ -52,7 +53,7 @@ def situations(groups=4000, samples=8, seed=0):
 
 
 def advantages(name, rewards):
-    """With weights of 1, ranges in whole numbers, and the first reward a constraint not yet met."""
+    """Return the advantages for weights of 1, with integer ranges and a multiplier of 2."""
     low, high = np.floor(rewards.min(axis=(0, 1))), np.ceil(rewards.max(axis=(0, 1)))
     options = {"sa_mrpo": {"low": low, "high": high}, "saw": {"low": low}}
     options["constrained_grpo"] = {"multipliers": [2.0] + [np.nan] * (len(low) - 1)}
@@ -60,7 +61,7 @@ def advantages(name, rewards):
 
 
 def measure(name, worlds):
-    """By situation: the first reward's share of influence and of weight, the largest advantage."""
+    """Return by situation the first reward's influence share, weight share and the largest |A|."""
     figures = {}
     for situation, rewards in worlds.items():
         result = advantages(name, rewards)

@@ -2,11 +2,11 @@
 
     python examples/paper_figures.py --output paper_figures.png
 
-A group is all samples of one prompt, each with n rewards of 0 or 1. How many different groups of
-advantages can come out of all possible groups? Two groups are the same if one is the other in
-another order of samples. GDPO is counted before its batch step, which scales every group of a batch
-alike: that is the estimator `mo_grpo`. The paper's Figure 3 shows GRPO and GDPO; GRPO without the
-standard deviation is its section 3.1's third method.
+A group is all samples of one prompt, each with n rewards of 0 or 1. The figures count how many
+different groups of advantages all possible groups give. Two groups are equal if they differ only in
+the order of their samples. GDPO is counted before batch normalization, which scales all groups of a
+batch by one factor: that is the estimator `mo_grpo`. The paper's Figure 3 shows GRPO and GDPO. GRPO
+without the standard deviation is the third estimator of its section 3.1.
 """
 
 import argparse
@@ -24,20 +24,20 @@ ESTIMATORS = {"GRPO": grpo, "GRPO w/o std": grpo_no_std, "GDPO": mo_grpo}
 COLOURS = {"GRPO": "#D55E00", "GRPO w/o std": "#777777", "GDPO": "#0072B2"}
 MARKERS = {"GRPO": "o", "GRPO w/o std": "s", "GDPO": "^"}
 PAIRS = [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2)]
-"""Figure 2: how many of two rewards each of two samples gets."""
+"""Number of rewards that each of two samples gets, for Figure 2."""
 
 SAMPLES = range(2, 17)
 REWARDS = range(1, 9)
 MOST_REWARDS = {"GDPO": 6}
-"""Where the paper's curve ends."""
+"""Largest number of rewards in the paper's curve."""
 
 
 def every_group(samples, rewards):
-    """An array `[group, sample, reward]` that holds every group, up to order.
+    """Return an array `[group, sample, reward]` of all groups, up to order.
 
-    Neither the order of the samples nor that of the rewards matters: choose the samples, each with
-    its rewards, or the rewards, each with its samples, whichever list is shorter. Of the latter,
-    those suffice whose samples are in ascending order too.
+    The order of samples and rewards does not matter. The groups are combinations of samples or
+    combinations of rewards, whichever list is shorter. Combinations of rewards are kept only if
+    their samples are in ascending order.
     """
     by_sample = comb(2**rewards + samples - 1, samples)
     by_reward = comb(2**samples + rewards - 1, rewards)
@@ -50,13 +50,13 @@ def every_group(samples, rewards):
 
 
 def distinct_groups(estimator, samples, rewards):
-    """Number of different groups of advantages. Below 1e-6 a difference is rounding."""
+    """Return the number of different groups of advantages. Differences below 1e-6 are rounding."""
     advantages = estimator(every_group(samples, rewards), np.ones(rewards))
     return len(np.unique(np.sort(advantages, axis=1).round(6) + 0.0, axis=0))
 
 
 def better_ones_advantage(estimator):
-    """Figure 2: the larger of two samples' advantages, for each pair."""
+    """Return for each pair of Figure 2 the larger of the two advantages."""
     earned = [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
     groups = np.array([[earned[a], earned[b]] for a, b in PAIRS])
     return estimator(groups, np.ones(2)).max(axis=1)
@@ -72,7 +72,7 @@ def by_rewards(name):
 
 
 def table(corner, columns, rows):
-    """Markdown; a row that is too short ends in dashes."""
+    """Return a Markdown table, with dashes at the end of short rows."""
     lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
     lines += [[name, *row, *"–" * (len(columns) - len(row))] for name, row in rows.items()]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
@@ -85,7 +85,7 @@ def draw(path, pairs, samples, rewards):
         raise MissingExtraError("matplotlib", "plots", "to draw the figures") from error
     figure = Figure(figsize=(12.6, 3.9), dpi=150)
     figure.subplots_adjust(left=0.075, right=0.97, top=0.79, bottom=0.14, wspace=0.27)
-    title = "GRPO and GDPO, counted: how many advantage groups are different"
+    title = "How many different groups of advantages GRPO and GDPO give"
     figure.suptitle(title, x=0.012, y=0.98, ha="left", weight="bold")
     axes = figure.subplots(1, 3)
     draw_pairs(axes[0], pairs, "Figure 2: two samples, two rewards")
@@ -103,7 +103,7 @@ def draw_pairs(axis, pairs, title):
     axis.set_yticks(heights, [f"{a} and {b}" for a, b in PAIRS])
     axis.set_xlim(-0.08, 1.55)
     axis.set_ylabel("rewards that each sample gets", fontsize=8.5)
-    axis.set_xlabel("advantage of the better one", fontsize=8.5)
+    axis.set_xlabel("advantage of the better sample", fontsize=8.5)
     tidy(axis, title)
 
 
@@ -139,7 +139,7 @@ def main():
     rewards = {name: by_rewards(name) for name in ESTIMATORS}
     print(table("four samples, rewards", REWARDS, rewards), "\n")
     draw(options.output, pairs, samples, rewards)
-    print(f"drawn: {options.output}")
+    print(f"wrote {options.output}")
 
 
 if __name__ == "__main__":

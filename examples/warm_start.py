@@ -1,12 +1,11 @@
-"""Show a small model the GSM8K format before it is rewarded for it.
+"""Train a small model on worked GSM8K solutions, so that it sometimes writes the format.
 
     python examples/warm_start.py --model smollm2-135m --data train.jsonl --output smollm2-warm
     gdpo train recipes/gsm8k --set model=smollm2-warm --set data.source=train.jsonl
 
-A model that never writes the format gets 0 from every reward in every group, and there is nothing
-to learn from. A short supervised phase on worked solutions, `<think>…</think>` and
-`<answer>…</answer>`, gives the rewards something to compare. `--model` is a Hub name, a local
-folder, or `smollm2-135m` (the extra `smollm2`).
+A model that never writes the format gets 0 from every reward in every group, so no estimator can
+learn from it. A short supervised phase on solutions with `<think>…</think>` and
+`<answer>…</answer>` changes that.
 """
 
 import argparse
@@ -22,13 +21,13 @@ from gdpo.tasks import TASKS, load_rows
 
 
 def worked(row):
-    """The row's own solution in the task's format, without GSM8K's calculator marks."""
+    """Return the solution of a row in the task's format, without GSM8K's calculator marks."""
     solution, _, answer = re.sub(r"<<.*?>>", "", row["answer"]).partition("####")
     return f"<think>{solution.strip()}</think>\n<answer>{answer.strip()}</answer>"
 
 
 def examples(rows, tokenizer, longest, count):
-    """Prompt and completion of the first rows whose solution fits."""
+    """Return prompt and completion of the first `count` rows with a short enough solution."""
     task = TASKS["gsm8k"]
     kept = [row for row in rows if len(tokenizer(worked(row))["input_ids"]) < longest][:count]
     return Dataset.from_list(
@@ -44,12 +43,16 @@ def examples(rows, tokenizer, longest, count):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--rows", type=int, default=192)
-    parser.add_argument("--longest", type=int, default=96, help="tokens of a solution")
-    parser.add_argument("--learning-rate", type=float, default=4e-5)
+    parser.add_argument(
+        "--model", required=True, help="Hub name, local folder, or smollm2-135m (extra smollm2)"
+    )
+    parser.add_argument("--data", required=True, help="GSM8K rows, as for data.source of a recipe")
+    parser.add_argument("--output", required=True, help="folder for the trained model")
+    parser.add_argument("--rows", type=int, default=192, help="rows to train on. Default: 192")
+    parser.add_argument(
+        "--longest", type=int, default=96, help="longest solution in tokens. Default: 96"
+    )
+    parser.add_argument("--learning-rate", type=float, default=4e-5, help="Default: 4e-5")
     options = parser.parse_args()
     source = convert_smollm2() if options.model == SMOLLM2 else options.model
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -66,7 +69,7 @@ def main():
             seed=0,
             use_cpu=not torch.cuda.is_available(),
         ),
-        # The end of the file: training starts at its beginning.
+        # Rows from the end of the file, because RL starts at its beginning.
         train_dataset=examples(
             load_rows(options.data)[::-1], tokenizer, options.longest, options.rows
         ),

@@ -161,9 +161,9 @@ def saw(
     return finish(standardize(total, over=BATCH), rewards, max_advantage=max_advantage)
 
 
-def _declared(values: PerReward, beside: Rewards, name: str) -> Any:
-    xp = namespace(beside)
-    array = per_reward(values, beside, name=name)
+def _declared(values: PerReward, like: Rewards, name: str) -> Any:
+    xp = namespace(like)
+    array = per_reward(values, like, name=name)
     if bool(xp.any(xp.isnan(array))):
         raise ConfigError(
             f"{name} is missing for reward {int(xp.nonzero(xp.isnan(array))[0][0])}: this "
@@ -172,9 +172,9 @@ def _declared(values: PerReward, beside: Rewards, name: str) -> Any:
     return array
 
 
-def _declared_range(low: PerReward, high: PerReward, beside: Rewards) -> tuple[Any, Any]:
-    xp = namespace(beside)
-    bottom, top = _declared(low, beside, "low"), _declared(high, beside, "high")
+def _declared_range(low: PerReward, high: PerReward, like: Rewards) -> tuple[Any, Any]:
+    xp = namespace(like)
+    bottom, top = _declared(low, like, "low"), _declared(high, like, "high")
     if not bool(xp.all(top > bottom)):
         raise ConfigError(
             f"high must be above low for every reward, got low {[float(v) for v in bottom]} and "

@@ -160,20 +160,20 @@ def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
     )
 
 
-def per_reward(values: PerReward, beside: Rewards, *, name: str) -> Float[Any, " reward"]:
+def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " reward"]:
     """Return an option with one number per reward as an array. None becomes all NaN.
 
     Raises:
         ConfigError: If the number of values does not fit, or a value is infinite.
     """
-    xp = namespace(beside)
-    count = beside.shape[-1]
+    xp = namespace(like)
+    count = like.shape[-1]
     if isinstance(values, list | tuple):
         values = [number(name, value) for value in values]
     array = xp.asarray(
         [nan] * count if values is None else values,
-        dtype=beside.dtype,
-        device=device(beside),
+        dtype=like.dtype,
+        device=device(like),
     )
     if array.shape != (count,):
         raise ConfigError(
@@ -185,7 +185,7 @@ def per_reward(values: PerReward, beside: Rewards, *, name: str) -> Float[Any, "
     return array
 
 
-def floors(noise_floor: PerReward, beside: Rewards) -> Float[Any, " reward"] | None:
+def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | None:
     """Return the noise floor of each reward, 0 where none is given. None: no floor at all.
 
     Raises:
@@ -193,15 +193,15 @@ def floors(noise_floor: PerReward, beside: Rewards) -> Float[Any, " reward"] | N
     """
     if noise_floor is None:
         return None
-    xp = namespace(beside)
-    array = per_reward(noise_floor, beside, name="noise_floor")
+    xp = namespace(like)
+    array = per_reward(noise_floor, like, name="noise_floor")
     if bool(xp.any(array < 0)):
         raise ConfigError(f"noise_floor must be 0 or more, got {[float(v) for v in array]}")
     return xp.where(xp.isnan(array), 0.0, array)
 
 
 def per_rollout(
-    counts: Real[Any, "prompt sample"], beside: Rewards, *, name: str
+    counts: Real[Any, "prompt sample"], like: Rewards, *, name: str
 ) -> Float[Any, "prompt sample"]:
     """Return an option with one count per rollout as an array.
 
@@ -209,9 +209,9 @@ def per_rollout(
         ConfigError: If its shape is not that of the rollouts, or a value is negative, infinite or
             NaN.
     """
-    xp = namespace(beside)
-    array = xp.asarray(counts, dtype=beside.dtype, device=device(beside))
-    shape = tuple(beside.shape[:2])
+    xp = namespace(like)
+    array = xp.asarray(counts, dtype=like.dtype, device=device(like))
+    shape = tuple(like.shape[:2])
     if tuple(array.shape) != shape:
         raise ConfigError(
             f"{name} must have the shape {shape} [prompt, sample], got {tuple(array.shape)}"
