@@ -178,7 +178,7 @@ def test_a_reference_without_tests_has_none_and_gets_no_reward():
 
 
 def test_what_is_none_is_not_there():
-    """Arrow gives every row the keys of all others."""
+    """A key with the value None is ignored: Arrow gives every row the keys of all others."""
     filled = {**ADD, "setup": None, "code": None, "entry_point": None, "function": None}
     assert code.tests_from_reference({"tests": filled}) == code.tests_from_reference({"tests": ADD})
     assert code.limits_from_reference({"limits": {"cpu_seconds": None}}) == Limits()
@@ -263,7 +263,7 @@ def test_an_example_reaches_the_top_and_one_the_bottom_of_the_range(reward):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """The programs that were run."""
+    """Return the programs that were run."""
     sources = []
     box = default_sandbox()
     run = type(box).run

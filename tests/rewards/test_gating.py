@@ -1,4 +1,4 @@
-"""Gates: the paper's conditioned reward."""
+"""Gates: rewards with a condition, as in the paper."""
 
 import array_api_strict
 import numpy as np
@@ -49,7 +49,7 @@ def test_closed_gates_are_counted_among_known_conditions():
 
 
 def test_priority_follows_from_zero_fill():
-    """A wrong short answer is worth less than a right long one only with the gate."""
+    """Only with the gate, a short wrong answer is worth less than a long correct one."""
     r = np.array([[[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]])
     wrong_short, right_long = gdpo(r, [1, 1])[0, :2]
     assert wrong_short == pytest.approx(right_long)

@@ -1,4 +1,4 @@
-"""Rewards that are coroutine functions: judges elsewhere, which are slow, limited and fail."""
+"""Coroutine rewards: judges that are slow, limited in number, and fail."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Rewards of the number of tokens."""
+"""Length rewards."""
 
 import pickle
 

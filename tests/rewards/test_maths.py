@@ -1,4 +1,4 @@
-"""The reward for mathematical answers: what it reads, what it calls equal, what it survives."""
+"""The maths reward: how it reads answers, what it accepts, and which texts it survives."""
 
 import os
 import pickle
@@ -301,7 +301,7 @@ def test_every_answer_of_gsm8k_is_right_in_a_box_and_as_the_last_number():
 
 @needs_data
 def test_an_answer_to_another_problem_is_wrong():
-    """Equal only where the two rows have equal answers: a mixed sample, looked through by hand."""
+    """Answers of different rows are equal only in a sample that was checked by hand."""
     rows = load_rows(Path(DATA or "") / "math/math500.jsonl")
     answers = sorted({row["answer"] for row in rows if not row["answer"].lstrip("-").isdigit()})
     neighbours = [(a, b) for step in (1, 7) for a, b in zip(answers, answers[step:], strict=False)]

@@ -1,4 +1,4 @@
-"""What the reward for mathematical answers calls equal, line by line."""
+"""Answers that the maths reward accepts or refuses, one per line."""
 
 import threading
 

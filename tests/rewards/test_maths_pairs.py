@@ -1,4 +1,4 @@
-"""Many right and wrong answers: which the reward refuses, and which it pays."""
+"""The maths reward on many correct and wrong answers."""
 
 import pytest
 from benchmarks.maths_pairs.__main__ import unexpected

@@ -13,7 +13,7 @@ from gdpo.rewards.scorer import check_distinct, score_one
 
 
 def length(completion, reference):
-    """Share of the wanted length; does not apply where none is wanted."""
+    """Return the share of the wanted length; None without a wanted length."""
     wanted = reference["wanted"]
     return None if wanted is None else len(completion) / wanted
 

@@ -1,4 +1,4 @@
-"""No score is another row's, whatever rewards do."""
+"""Every score belongs to its row, whatever rewards do."""
 
 import pytest
 from benchmarks.scores_in_place import fates, rows

@@ -1,4 +1,4 @@
-"""Rewards with a deadline: in processes that can be killed."""
+"""Rewards with a deadline run in processes that can be killed."""
 
 import importlib
 import os
@@ -41,7 +41,7 @@ DOES = {
 
 
 def obedient(completion, reference):
-    """Does what the completion says."""
+    """Carry out the action that the completion names."""
     value = DOES[completion]() if completion in DOES else None
     return reference.get("value", 0.5) if value is None else value
 

@@ -1,4 +1,4 @@
-"""Programs that a sandbox must hold, and every verdict on each of them that is right.
+"""Hostile programs, and the verdicts that are correct for each.
 
 They lie in the folder `hostile`, one text file per kind, written as
 
@@ -95,7 +95,7 @@ class Hostile:
 
 
 def hostile(name, source, expect, tests=ONE, limits=SHORT):
-    """With `expect` written as in the files."""
+    """Return a hostile program, with `expect` in the format of the files."""
     verdicts = set()
     for words in expect.split(" | "):
         *outcome, last = words.split(" ")
@@ -107,7 +107,7 @@ def hostile(name, source, expect, tests=ONE, limits=SHORT):
 
 
 def read(kind, *, before="", after="", tests=ONE):
-    """The programs of a file, with what all of them begin and end with."""
+    """Return the programs of a file, with their common start and end."""
     programs = []
     for section in (FOLDER / f"{kind}.txt").read_text().split("=== ")[1:]:
         head, _, source = section.partition("\n\n")
@@ -160,7 +160,7 @@ _WRONG = "def f(x):\n    return 7\n"
 
 
 def _probe(name, attack):
-    """A program whose `attack()` must be refused, or come back with nothing."""
+    """Return a program whose `attack()` must be refused or return nothing."""
     return hostile(name, _REACH + attack, "passed", TESTS["refused"])
 
 
@@ -380,7 +380,7 @@ PROGRAMS = [
 
 
 def pairs():
-    """Name, what a program leaves behind, and a program that looks for it and must find nothing."""
+    """Return a name, a program that leaves something behind, and one that must not find it."""
     for section in (FOLDER / "left.txt").read_text().split("=== ")[1:]:
         name, _, programs = section.partition("\n\n")
         leaves, _, looks = programs.partition("\n--- looks\n")

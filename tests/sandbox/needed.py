@@ -1,4 +1,4 @@
-"""Tests that need a sandbox: skipped where none works, or failed where one must.
+"""Marks tests that need a sandbox: they are skipped without one, or fail if one is required.
 
 GDPO_REQUIRE_SANDBOX=1 says that one must: without it, a machine on which nothing is sandboxed any
 more would pass all tests. The failure is that of the module's import.
@@ -13,7 +13,7 @@ from gdpo.sandbox.backends import find_backend
 
 
 def why_none():
-    """Why no sandbox works here, or nothing."""
+    """Return why no sandbox works on this machine; empty if one works."""
     try:
         find_backend()
     except SandboxError as error:

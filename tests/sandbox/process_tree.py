@@ -1,4 +1,4 @@
-"""What tests of processes look at: those beneath this one, and how they end."""
+"""Helpers for tests of processes: the descendants of this process, and how they end."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def family(parent=None):
-    """Living processes beneath this one."""
+    """Return the living descendants of this process."""
     children = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -26,7 +26,7 @@ def family(parent=None):
 
 
 def workers():
-    """The processes that this one started itself."""
+    """Return the processes that this process started itself."""
     return {pid for pid in family() if alive(pid) and f"PPid:\t{os.getpid()}\n" in status(pid)}
 
 
@@ -38,7 +38,7 @@ def status(pid):
 
 
 def pipes():
-    """Pipes of this process beyond its standard streams."""
+    """Return the pipes of this process, without its standard streams."""
     return [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_fifo() and int(fd.name) > 2]
 
 

@@ -1,4 +1,4 @@
-"""Ways of building a box: each that works on this machine confines programs."""
+"""Every backend that works on this machine confines programs."""
 
 import logging
 import subprocess

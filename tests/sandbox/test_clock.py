@@ -1,4 +1,4 @@
-"""A program's time on the clock: it waits for a program that computes, and for no other."""
+"""A program's wall-clock time is extended only while the program computes."""
 
 import socket
 
@@ -11,7 +11,7 @@ from gdpo.sandbox._box._server import Server
 
 
 class Machine:
-    """A machine on which time passes when it is told to."""
+    """A machine whose time is set by the test."""
 
     def __init__(self, rate, share):
         self.time, self.computed, self.rate, self.share = 100.0, 0.0, rate, share
@@ -30,7 +30,7 @@ class Machine:
         )
 
     def end_of(self, clock):
-        """The time after which nothing is left, in seconds from now."""
+        """Return the seconds from now until no time is left."""
         began = self.time
         with clock:
             while (left := clock.left()) > 0:

@@ -1,4 +1,4 @@
-"""What a sandbox is for: programs that want out, or more than their share, or a reward unearned."""
+"""Programs that try to escape, exceed limits or earn a reward without solving the problem."""
 
 import ctypes
 import os
@@ -21,7 +21,7 @@ pytestmark = needs_sandbox
 
 
 def processes():
-    """Process number -> parent and state, of all that can be seen here."""
+    """Return parent and state of every visible process, by process id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -33,7 +33,7 @@ def processes():
 
 
 def descendants():
-    """Living processes that this one or its children started, at any depth."""
+    """Return the living descendants of this process."""
     everyone, family = processes(), {os.getpid()}
     while more := {p for p, (parent, _) in everyone.items() if parent in family} - family:
         family |= more
@@ -41,7 +41,7 @@ def descendants():
 
 
 def settled(count, seconds=60.0):
-    """The descendants, as soon as there are no more than this many, or after some seconds."""
+    """Return the descendants once there are at most this many, or after some seconds."""
     end = time.monotonic() + seconds
     while len(left := descendants()) > count and time.monotonic() < end:
         time.sleep(0.01)
@@ -50,7 +50,7 @@ def settled(count, seconds=60.0):
 
 @pytest.fixture(scope="module")
 def orphans_come_here():
-    """Processes that lose their parent become children of this one, so that none is overlooked."""
+    """Make orphaned processes children of this process, so that none is overlooked."""
     libc, be_their_parent = ctypes.CDLL(None), 36
     libc.prctl(be_their_parent, 1, 0, 0, 0)
     yield
@@ -66,13 +66,13 @@ def box(orphans_come_here):
 
 @pytest.fixture(scope="module")
 def usual(box):
-    """How many processes a sandbox has while it waits: those of one worker, and of a spare one."""
+    """Return how many processes an idle sandbox has: those of one worker and a spare one."""
     return 2 * len(settled(0, seconds=0.5))
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    """What programs reach for: a folder with a secret, a socket, a listener."""
+    """Create what programs try to reach: a folder with a secret, a socket, a listener."""
     folder = tmp_path_factory.mktemp("outside")
     (folder / "secret").write_text("secret")
     os.environ["GDPO_HOSTILE_SECRET"] = "secret"
@@ -105,12 +105,12 @@ def aimed(program, target):
 
 
 def roomy(limits):
-    """More time, for what is to end for another reason than its time."""
+    """Return limits with more time, for programs that must end for another reason."""
     return replace(limits, cpu_seconds=6 * limits.cpu_seconds, wall_seconds=6 * limits.wall_seconds)
 
 
 def run(box, program):
-    """The verdict, with its one outcome: the run has come to an end."""
+    """Return the verdict with its single outcome."""
     verdict = box.run(program.source, program.tests, program.limits)
     assert len(verdict.outcomes) == 1
     return verdict

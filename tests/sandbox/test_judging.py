@@ -1,4 +1,4 @@
-"""What a program earns under each kind of tests: honest ones what they should, others nothing."""
+"""Verdicts for each kind of tests, on correct, wrong and broken programs."""
 
 import pytest
 from tests.sandbox.needed import needs_sandbox

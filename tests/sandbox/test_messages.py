@@ -1,4 +1,4 @@
-"""Values between a program and its grader: what travels, and what a made-up message can do."""
+"""Messages between a program and its grader: values that can be sent, and forged messages."""
 
 import enum
 import itertools
@@ -73,7 +73,7 @@ def test_minus_zero_and_nan_keep_their_nature():
 
 
 class Liar(list):
-    """Says one thing and holds another."""
+    """A list whose iterator does not return its items."""
 
     def __iter__(self):
         return iter([42])
@@ -140,7 +140,7 @@ def test_a_subclass_arrives_as_what_it_really_holds(value, plain):
 
 
 def everything(value, seen=None):
-    """All types in a value."""
+    """Return all types in a value."""
     seen = {} if seen is None else seen
     if id(value) in seen:
         return set()

@@ -1,4 +1,4 @@
-"""Where no sandbox works, tests are skipped, or fail if one must be there."""
+"""Without a sandbox, tests are skipped, or fail if a sandbox is required."""
 
 import pytest
 from tests.sandbox import needed

@@ -1,4 +1,4 @@
-"""Tests on their way into the sandbox."""
+"""Compiling tests for the sandbox."""
 
 import re
 import threading
@@ -26,7 +26,7 @@ class Cyclic:
 
 
 def test_several_threads_may_bring_tests_at_a_time():
-    """CPython before 3.12.2 fails now and then when two threads parse."""
+    """CPython before 3.12.2 sometimes fails if two threads parse."""
     failed = []
 
     def work(number):
@@ -81,8 +81,8 @@ def test_a_statement_is_text():
 
 def test_the_reference_names_every_limit_with_its_default_and_every_bug():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "sandbox.md").read_text()
-    told = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", page, re.MULTILINE))
-    assert {name: float(value) for name, value in told.items()} == asdict(Limits())
+    documented = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", page, re.MULTILINE))
+    assert {name: float(value) for name, value in documented.items()} == asdict(Limits())
     bugs = page.partition("| bug |")[2].partition("\n\n")[0]
     named = [name for row in bugs.splitlines()[2:] for name in re.findall(r"`(\w+)`", row[:50])]
     assert set(named) >= set(get_args(Bug))

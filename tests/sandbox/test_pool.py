@@ -1,4 +1,4 @@
-"""Workers: how many, how long, who ends them, and what a fork or a death does."""
+"""Workers: their number, lifetime and end, and what happens on a fork or a crash."""
 
 import gc
 import subprocess
@@ -179,7 +179,7 @@ def test_a_closed_sandbox_runs_nothing():
 
 
 def script(text):
-    """A process of its own that runs this code."""
+    """Run this code in a separate process."""
     names = (
         "import os, sys, threading\n"
         "from tests.sandbox.process_tree import *\nfrom tests.sandbox.test_pool import *\n"

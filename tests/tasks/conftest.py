@@ -8,7 +8,7 @@ from gdpo.tasks import load_rows
 
 @pytest.fixture
 def real_rows():
-    """Reads a file of the real data; the test is skipped where there is none."""
+    """Read a file of real data, or skip the test if it is missing."""
     folder = os.environ.get("GDPO_DATA")
     if folder is None:
         pytest.skip("GDPO_DATA is not set")

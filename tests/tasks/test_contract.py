@@ -1,4 +1,4 @@
-"""What holds for every task, built in or yours."""
+"""The contract of every task, built in or your own."""
 
 import json
 import os

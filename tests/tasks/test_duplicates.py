@@ -1,4 +1,4 @@
-"""Rows that repeat others, and rows that give a test away."""
+"""Near-duplicate rows, and rows that leak a test."""
 
 from gdpo.tasks import Problem, near_duplicates
 from gdpo.tasks.likeness import overlaps

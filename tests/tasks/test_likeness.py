@@ -1,4 +1,4 @@
-"""Near-duplicates are found as comparing each pair would find them."""
+"""The search for near-duplicates finds the same as comparing every pair."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""Maths with a length limit: rows of every published shape, and what is asked."""
+"""Maths with a length limit: rows of every published format, and the prompt."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The compatible tasks against the published code's own results, to the last digit."""
+"""The compatible tasks give exactly the results of the published code."""
 
 import json
 from pathlib import Path

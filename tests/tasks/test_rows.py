@@ -220,7 +220,7 @@ def test_a_dataset_that_cannot_be_had_says_that_a_local_file_works_too():
 
 
 def kept_by_datasets(name, rows, cache, folder):
-    """Rows as `datasets` has them in its cache, once it has loaded them from the Hub."""
+    """Create rows in the cache of `datasets`, as after loading them from the Hub."""
     datasets = pytest.importorskip("datasets")
     file = str(write(folder / "rows.jsonl", rows))
     datasets.load_dataset("json", data_files=file, cache_dir=str(cache))

@@ -30,7 +30,7 @@ def turn(*calls, thinking="so", response=None):
 
 
 def block(text):
-    """A completion whose calls are written by hand."""
+    """Return a completion with hand-written calls."""
     return f"<think> so </think>\n<tool_call>\n{text}\n</tool_call>"
 
 
@@ -221,7 +221,7 @@ def test_calls_of_a_second_field_count():
 
 
 def published_by_hand(gold, written, best):
-    """-3 + 6 found / possible, with the sum of the best matches given."""
+    """Return -3 + 6 · found / possible for a given sum of the best matches."""
     names = [c["name"] for c in gold], [c["name"] for c in written]
     common = sum(min(names[0].count(n), names[1].count(n)) for n in set(names[0]))
     overlap = common / (len(gold) + len(written) - common)
@@ -482,7 +482,7 @@ def test_what_is_written_as_a_turn_gets_full_marks_as_one():
 
 
 def tools_of(instruction):
-    """The tools that a row's prompt lists."""
+    """Return the tools in a row's prompt."""
     listed = instruction.partition("tools:\n")[2].partition("\n\n**Steps for Each Turn**")[0]
     form = r"\d+\. Name: (.*?)\nDescription: (.*?)\nParameters: (.*?)(?=\n\d+\. Name: |\Z)"
     return [
@@ -492,7 +492,7 @@ def tools_of(instruction):
 
 
 def dialogue_of(text):
-    """The turns of a row's history."""
+    """Return the turns of a row's history."""
     form = r"<user> (.*?) </user>|<obs> (.*?) </obs>|(<think>.*?)(?=\n<obs>|\n\n<|\Z)"
     found = re.findall(form, text, re.DOTALL)
     return [

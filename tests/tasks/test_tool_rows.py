@@ -1,4 +1,4 @@
-"""Rows of other tool-calling datasets become ToolRL's prompt and gold text."""
+"""Rows of other tool-calling datasets become ToolRL's prompt and reference answer."""
 
 import json
 import os
@@ -110,7 +110,7 @@ TOOLRL = {
     ],
 )
 def test_rows_of_a_data_frame_are_those_of_its_file(row, tmp_path):
-    """pandas makes arrays of the lists in a parquet file, and of the lists in those."""
+    """pandas turns nested lists of a parquet file into arrays."""
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.Table.from_pylist([row]), path)
     (framed,) = pd.read_parquet(path).to_dict("records")
@@ -286,7 +286,7 @@ def test_every_row_of_api_bank_is_read_and_its_answer_gets_the_maximum():
 
 
 def published(row, tools):
-    """A row of Seal-Tools as its files for fine-tuning write it, with the tools that it calls."""
+    """Return a Seal-Tools row in the format of its fine-tuning files, with its tools."""
     listed = [tools[name] for name in dict.fromkeys(call["api"] for call in row["calling"])]
     return seal(row["query"], listed, row["calling"])
 

@@ -1,4 +1,4 @@
-"""Programs made wrong on purpose, by one edit of their syntax tree."""
+"""Mutates programs by one edit of their syntax tree."""
 
 import ast
 import random
@@ -19,7 +19,7 @@ _OPPOSITE = {
 
 
 def empty_body(source: str, _rng: random.Random) -> str | None:
-    """Every function does nothing."""
+    """Empty the body of every function."""
     tree = _parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for node in functions:
@@ -28,7 +28,7 @@ def empty_body(source: str, _rng: random.Random) -> str | None:
 
 
 def wrong_constant(source: str, rng: random.Random) -> str | None:
-    """One whole number is one larger."""
+    """Increase one whole number by 1."""
     tree = _parse(source)
     places = [node for node in ast.walk(tree) if _is_whole(node)]
     if not places:
@@ -38,7 +38,7 @@ def wrong_constant(source: str, rng: random.Random) -> str | None:
 
 
 def wrong_comparison(source: str, rng: random.Random) -> str | None:
-    """One comparison says the opposite."""
+    """Negate one comparison."""
     tree = _parse(source)
     places = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
     if not places:

@@ -1,4 +1,4 @@
-"""What plain Python says of a program and its tests, all in one process: the sandbox's oracle.
+"""Runs a program and its tests in plain Python, in one process, as an oracle for the sandbox.
 
 It is given the project's own data and small edits of them only, and has no other wall than time and
 memory limits. Run as a script, it reads jobs from standard input, one JSON object per line, and

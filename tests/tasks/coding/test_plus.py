@@ -1,4 +1,4 @@
-"""EvalPlus's rows: their tests run without numpy, and every comparison is one of them."""
+"""EvalPlus rows: their tests run without numpy, and every comparison is a test."""
 
 import json
 import math

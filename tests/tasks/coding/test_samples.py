@@ -1,4 +1,4 @@
-"""Rows of every coding dataset as prompts and solutions. Their tests are test_rows.py's."""
+"""Prompts and solutions of every coding dataset. test_rows.py covers their tests."""
 
 import json
 
