@@ -1,10 +1,11 @@
-"""The batch and the length of every recipe that comes with gdpo, on both engines and many GPUs.
+"""Prints the batch and the length of every shipped recipe, on both engines and several GPU counts.
 
     python -m benchmarks.batches
 
-Prints a line per recipe and engine: rollouts of a generation and of an optimizer step, optimizer
-steps (generations), and for each number of GPUs how they share it: micro-batch x accumulation (TRL)
-or the prompts of a mini-batch (verl), with "=" where the batch is that of one GPU; or a refusal.
+Prints one line per recipe and engine: rollouts per generation and per optimizer step, optimizer
+steps (generations), and for each number of GPUs how they share the batch: micro-batch x
+accumulation (TRL) or prompts per mini-batch (verl). "=" means that the batch equals that of one
+GPU. A number of GPUs that cannot share the batch is marked as refused.
 """
 
 from gdpo.errors import ConfigError
@@ -16,7 +17,7 @@ from gdpo.recipes.shipped import shipped_recipe, shipped_recipes
 
 GPUS = (1, 2, 4, 6, 8, 16)
 ROWS = {"gsm8k": 7473, "tool_calling": 3920, "tool_calling_3b": 3920}
-"""Of the training data, where the length is in epochs."""
+"""Rows of the training data, for recipes whose length is in epochs."""
 
 
 def on_trl(recipe, gpus):
@@ -59,9 +60,9 @@ def main():
         for engine in (on_trl, on_verl):
             (rollouts, per_step), _ = engine(recipe, 1)
             cells = [cell(engine, recipe, gpus) for gpus in GPUS]
-            told = length(name, recipe, rollouts // per_step)
+            steps = length(name, recipe, rollouts // per_step)
             batch = f"{rollouts:,} / {per_step:,}"
-            print(f"| {name} | {engine.__name__[3:]} | {batch} | {told} | {' | '.join(cells)} |")
+            print(f"| {name} | {engine.__name__[3:]} | {batch} | {steps} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ after.train()
 # %% [markdown]
 # ## What changed
 #
-# The table shows when the mean of five steps first reached a threshold. Both runs learn `vowels` at
+# The output shows when the mean of five steps first reached a threshold. Both runs learn `vowels` at
 # about the same step. Within a group, `starts_with_a` has a standard deviation of at most 0.5, and
 # `vowels` one of about 15. GRPO adds the rewards, so it learns `starts_with_a` later.
 

@@ -92,7 +92,7 @@ def assert_consistent(batch):
 
 
 @pytest.mark.parametrize("rule", ["any_reward_varies", "advantage_nonzero"])
-def test_dead_groups_are_replaced(rule, tiny_policy, tmp_path):
+def test_groups_without_signal_are_replaced(rule, tiny_policy, tmp_path):
     run = filtered(tiny_policy, tmp_path, filter_groups=rule, max_filter_rounds=6, num_iterations=2)
     assert sum(logged(run, "filter/rounds")) > 0
     for batch in run.batches:
@@ -158,7 +158,7 @@ def test_a_group_is_judged_by_each_reward_and_not_by_their_sum(
         assert logged(run, "filter/rounds") == [rounds]
 
 
-def test_a_closed_gate_makes_a_reward_dead(tiny_policy, tmp_path):
+def test_a_reward_behind_closed_gates_does_not_vary(tiny_policy, tmp_path):
     gates = {"half_dead": {"on": "constant", "at_least": 2}}
     run = filtered(tiny_policy, tmp_path, rewards=[half_dead, constant], gates=gates, max_steps=1)
     assert logged(run, "filter/rounds") == [3.0]
@@ -277,7 +277,7 @@ def test_every_rank_replaces_its_own_groups_and_all_generate_as_many():
         ({"fast_generation": "auto"}, "fast_generation='auto'"),
     ],
 )
-def test_wrong_settings_are_told(changed, message, tmp_path):
+def test_wrong_settings_are_errors(changed, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         GDPOConfig(**settings(tmp_path, **changed))
 

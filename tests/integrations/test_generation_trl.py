@@ -61,7 +61,7 @@ def test_completions_are_those_of_trl_in_the_order_of_the_prompts(tiny_policy, t
 
 
 @pytest.mark.parametrize("own", [{"eos_token_id": [5]}, {"eos_token_id": [5], "pad_token_id": 3}])
-def test_completions_are_cut_where_trl_cuts_them(tiny_policy, tmp_path, own):
+def test_completions_are_truncated_where_trl_truncates_them(tiny_policy, tmp_path, own):
     """An end token that TRL does not know leaves padding in the completion, as with TRL."""
     kwargs = {"generation_kwargs": {"do_sample": False, **own}, "max_completion_length": 20}
     trainer = trainer_of(parting(model_of("llama")), tiny_policy, tmp_path, **kwargs)

@@ -94,7 +94,7 @@ def test_logs_and_dumps_call_a_reward_by_its_name(swift):
     assert type(made(args=None)).__name__ == "vowels"
 
 
-def test_a_task_brings_its_rewards_and_a_name_of_ms_swift_that_is_replaced_is_told(swift, caplog):
+def test_a_tasks_rewards_are_registered_and_a_replaced_name_gives_a_warning(swift, caplog):
     with caplog.at_level(logging.WARNING):
         register_rewards(task="gsm8k")
     assert {"correctness", "integer", "format"} <= set(swift["swift.rewards"].orms)

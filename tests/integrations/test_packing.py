@@ -31,8 +31,11 @@ STEPS = {
     "luspo": {"learning_rate": 0.05},
     "vespo": {"learning_rate": 0.05},
 }
-"""Where clipping at 1 % or such large steps leave nothing to compare. vespo's weight of a sequence
-falls so steeply with its ratio that after a step of 0.5 float32 alone moves a gradient by 2e-5."""
+"""Settings for loss types that clip at 1 %, or for which large steps leave nothing to compare.
+
+vespo's weight of a sequence falls so steeply with its ratio that after a step of 0.5, float32
+rounding alone changes a gradient by 2e-5.
+"""
 
 WINDOWS = {
     "one micro-batch": (1, 1, 1),
@@ -336,7 +339,7 @@ def test_logged_means_are_those_of_one_large_micro_batch(level, tiny_policy, tmp
         assert many.logged(key) == pytest.approx(one.logged(key), rel=1e-3, abs=1e-8)
 
 
-def test_after_an_interruption_windows_begin_anew(tiny_policy, tmp_path):
+def test_windows_restart_after_an_interruption(tiny_policy, tmp_path):
     windows = {"gradient_accumulation_steps": 3, "steps_per_generation": 4, "num_iterations": 1}
     assert_same(tiny_policy, tmp_path, how={"interrupted": True}, **windows)
 

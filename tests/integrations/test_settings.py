@@ -26,7 +26,7 @@ def test_options_reach_the_estimator():
 
 
 @pytest.mark.parametrize("keys", [None, [], "a"])
-def test_a_mistake_is_told_as_the_user_wrote_it(keys):
+def test_an_error_shows_the_keys_as_the_user_wrote_them(keys):
     refused(r"^reward_keys=.*for example reward_keys=\[correct,format\]", keys)
     refused(r"^x\.gdpo_reward_keys=.*example \+x\.gdpo_reward_keys=", keys, place="+x.gdpo_")
 
@@ -37,7 +37,7 @@ def test_what_no_option_or_weight_can_be_is_refused():
     refused("repeated: a", ["a", "a"])
 
 
-def test_multipliers_that_no_checkpoint_holds_are_told_of(caplog):
+def test_multipliers_missing_from_checkpoints_give_a_warning(caplog):
     options = {"targets": {"a": 0.5}, "step_size": 0.1}
     with caplog.at_level(logging.WARNING):
         make_settings("constrained_grpo", ["a", "b"], None, options)

@@ -118,7 +118,7 @@ def test_what_another_run_left_is_set_aside_when_training_begins(tiny_policy, tm
 
 @BOTH
 @pytest.mark.parametrize("evaluated", [False, True])
-def test_a_run_that_is_resumed_goes_on_in_its_folder(tiny_policy, tmp_path, variant, evaluated):
+def test_a_resumed_run_keeps_its_folder(tiny_policy, tmp_path, variant, evaluated):
     saved = {"save_strategy": "steps", "save_steps": 1}
     recording(variant, tiny_policy, tmp_path, max_steps=1, **saved).train()
     trainer = recording(variant, tiny_policy, tmp_path, max_steps=2, eval_on_start=evaluated)

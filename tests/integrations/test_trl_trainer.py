@@ -35,7 +35,7 @@ def parity(completions, **columns):
     return [float(len(prompt) % 2) for prompt in columns["prompts"]]
 
 
-def test_metrics_per_reward_tell_which_one_is_dead(tiny_policy, tmp_path):
+def test_metrics_show_which_reward_does_not_vary(tiny_policy, tmp_path):
     trainer = make("ours", tiny_policy, tmp_path, rewards=[bytes_written, digits, parity])
     trainer.train()
     assert logged(trainer, "rewards/parity/zero_variance_groups") == [1.0] * 3
@@ -254,7 +254,7 @@ def test_an_infinite_reward_of_a_reward_model_is_named(tiny_policy, tmp_path):
     [
         ({"advantage": "gpdo"}, "did you mean 'gdpo'"),
         ({"advantage": "nowhere:f"}, "'nowhere'"),
-        ({"advantage": "math:pi"}, "float; .*function"),
+        ({"advantage": "math:pi"}, "math:pi.*float"),
         ({"advantage": "math:sinn"}, "did you mean 'sin"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "advantage='gdpo'"),
         ({"scale_rewards": "none"}, "grpo_no_std"),
@@ -391,7 +391,7 @@ def test_the_diagnosis_of_every_batch_is_logged(tiny_policy, tmp_path):
         assert largest == pytest.approx(np.abs(batch["advantages"]).max())
 
 
-def test_a_warning_that_lasts_is_told_once(tiny_policy, tmp_path, caplog):
+def test_a_lasting_warning_is_logged_once(tiny_policy, tmp_path, caplog):
     def fewer_bytes(completions, **columns):
         return [-value / 1000 for value in bytes_written(completions)]
 

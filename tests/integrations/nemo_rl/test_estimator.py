@@ -113,7 +113,7 @@ def test_a_rollout_that_is_not_trained_counts_nowhere_and_gets_0():
     assert advantages[1] == 0
 
 
-def test_prompts_that_were_cut_to_the_same_tokens_are_no_group():
+def test_prompts_truncated_to_the_same_tokens_are_not_a_group():
     values, cut = scored(), prompts()
     cut[:4] = 7
     np.testing.assert_allclose(

@@ -145,14 +145,14 @@ def test_a_reward_of_the_length_needs_a_tokenizer():
         ({}, ["nemo_gym"], "writes 0.0 for a reward"),
     ],
 )
-def test_what_nemo_rl_does_to_the_rewards_before_is_told(caplog, grpo, environments, named):
+def test_settings_that_change_the_rewards_give_a_warning(caplog, grpo, environments, named):
     with caplog.at_level(logging.WARNING):
         check_run(master(**grpo), environments)
     (record,) = caplog.records
     assert re.search(named, record.getMessage())
 
 
-def test_nothing_is_told_of_a_plain_run(caplog):
+def test_a_plain_run_gives_no_warning(caplog):
     with caplog.at_level(logging.WARNING):
         check_run(master(), ["math_multi_reward"])
     assert not caplog.records

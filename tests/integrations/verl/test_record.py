@@ -148,7 +148,7 @@ def test_batches_of_one_step_have_groups_of_their_own(tmp_path):
     assert names(tmp_path) == ["step_000001.parquet", "step_000002.parquet"]
 
 
-def test_what_is_resumed_goes_on(tmp_path):
+def test_a_resumed_run_keeps_writing(tmp_path):
     trained(tmp_path)
     trained(tmp_path, step=2)  # of another trainer
     assert names(tmp_path) == ["step_000001.parquet", "step_000002.parquet"]
