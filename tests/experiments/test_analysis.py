@@ -31,7 +31,7 @@ def rising(final, *, at=50, steps=100, start=0.1):
 
 
 def apart(seeds=5, *, gap=0.3):
-    """gdpo ends higher by about `gap` with every seed, and comes to 80 %, as grpo never does."""
+    """Return runs where gdpo ends `gap` higher with every seed, and only gdpo reaches 80 %."""
     return [
         *(run("grpo", s, format=rising(0.55 + 0.01 * s)) for s in range(seeds)),
         *(run("gdpo", s, format=rising(0.55 + gap + 0.012 * s)) for s in range(seeds)),
@@ -173,7 +173,7 @@ def test_failed_runs_count_with_what_they_reached():
     assert np.isnan(gdpo.finals[2])
     assert found.differences[0].pairs == 4
     assert found.exploratory
-    assert gdpo.survival.share[-1] == 0, "the one cut short at step 7 was no longer awaited"
+    assert gdpo.survival.share[-1] == 0, "the run that failed at step 7 was no longer at risk"
     assert any("1 of 5 runs of grpo failed early" in each for each in details(found))
     assert any(
         "1 of 5 runs of gdpo failed before its first step" in each for each in details(found)
@@ -197,7 +197,7 @@ def test_an_experiment_that_has_just_begun_says_so():
     found = analyse(experiment(runs))
     assert found.outcomes[0].reached == 0, "nothing is reached in fewer steps than the window"
     assert found.outcomes[1].final.value == pytest.approx(0.2)
-    assert found.differences[0].pairs == 0, "runs that go on are not held against each other"
+    assert found.differences[0].pairs == 0, "runs in progress are not compared"
 
 
 def test_two_runs_that_have_ended_are_a_pair_without_an_interval():
@@ -405,3 +405,7 @@ def test_the_headline_is_one_sentence_in_every_case():
         assert said.endswith(".")
         assert ". " not in said
         assert ";" not in said or "fewest" in said
+
+
+def test_a_tiny_p_value_is_written_without_an_exponent():
+    assert headline(analyse(experiment(apart(12)))).endswith("12 seeds, p < 0.0001).")

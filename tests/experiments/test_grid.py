@@ -70,10 +70,10 @@ def recipe(tmp_path, tiny_policy, monkeypatch):
 def test_runs_are_trained_once_and_seeds_may_be_added(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["grpo", "gdpo"], [1], folder, reach=0.8)
-    told = []
-    run_grid(grid, jobs=2, update=lambda: told.append(len(grid.running())))
-    assert max(told) == 2
-    assert told[-1] == 0
+    seen = []
+    run_grid(grid, jobs=2, update=lambda: seen.append(len(grid.running())))
+    assert max(seen) == 2
+    assert seen[-1] == 0
     assert [cell.finished for cell in grid.cells] == [True, True]
     assert not any(cell.run.report.exists() for cell in grid.cells)  # they have one together
     first = {run.path: run.path.stat().st_mtime for run in read_experiment(folder).runs}
@@ -258,14 +258,14 @@ def test_what_a_comparison_can_show_is_printed_before_it_is_trained(recipe, tmp_
     variants = varied(recipe, gate=GateConfig(on="vowels", at_least=0.5))
     everything = {"": recipe, **variants}
     grid = make_grid(recipe, ["gdpo"], range(5), tmp_path / "c", reach=0.8, variants=everything)
-    told = "\n".join(described(grid, jobs=2))
-    assert told.startswith(
+    seen = "\n".join(described(grid, jobs=2))
+    assert seen.startswith(
         f"15 runs in {tmp_path / 'c'}, 15 of them to do, 2 at a time: 3 variants"
     )
-    assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in told
-    assert "2 variants with gdpo in vowels and format: 2 comparisons." in told
-    assert "format is not compared in 2 variants" in told
-    assert "With 5 seeds no p-value can be below 0.016" in told
+    assert "gdpo format.weight=0.5: vowels × 1, format × 0.5 where vowels ≥ 0.5; 0 of 5" in seen
+    assert "2 variants with gdpo in vowels and format: 2 comparisons." in seen
+    assert "format is not compared in 2 variants" in seen
+    assert "With 5 seeds no p-value can be below 0.016" in seen
     few = make_grid(recipe, ["gdpo", "grpo"], range(3), tmp_path / "c", reach=0.8)
     assert described(few, jobs=2)[-1].endswith("--seeds 5.")
     assert described(few, jobs=2)[-2:] == decidable(few)

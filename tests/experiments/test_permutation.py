@@ -93,22 +93,22 @@ def test_drawn_relabellings_agree_with_all_of_them_and_are_never_zero():
 @pytest.mark.parametrize("draw", ["normal", "lognormal", "standard_cauchy"])
 def test_equal_estimators_differ_significantly_no_more_often_than_the_level(draw):
     rng = np.random.default_rng(3)
-    told = sum(
+    found = sum(
         permutation_test(getattr(rng, draw)(size=5), getattr(rng, draw)(size=5)).p <= 0.05
         for _ in range(2_000)
     )
-    assert told <= 130  # 2,000 × 6/126 is 95, and 3.6 standard deviations
-    assert told >= 60
+    assert found <= 130  # 2,000 × 6/126 is 95, and 3.6 standard deviations
+    assert found >= 60
 
 
 def test_the_test_is_conservative_if_seeds_affect_both_estimators_alike():
     rng = np.random.default_rng(4)
-    told = 0
+    found = 0
     for _ in range(1_000):
         luck = rng.normal(size=5)
         ours, theirs = luck + rng.normal(size=5), luck + rng.normal(size=5)
-        told += permutation_test(ours, theirs).p <= 0.05
-    assert told <= 40
+        found += permutation_test(ours, theirs).p <= 0.05
+    assert found <= 40
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))

@@ -1,4 +1,4 @@
-"""Trainings that are told to stop save for as long as they need; a second Ctrl-C kills them."""
+"""A stopped training may take as long as it needs to save; a second Ctrl-C kills it."""
 
 import os
 import signal
@@ -36,12 +36,12 @@ def slow(tmp_path):
 def test_a_run_that_saves_is_waited_for_and_named(slow):
     said, looks = [], []
 
-    def told():
+    def look():
         looks.append(slow.running)
         if len(looks) == 5:
             slow.process.stdin.close()
 
-    assert stop_trainings([slow], said.append, told) == ()
+    assert stop_trainings([slow], said.append, look) == ()
     assert all(looks)
     assert slow.process.returncode == 130
     [message] = said
@@ -53,14 +53,14 @@ def test_only_ctrl_c_kills_a_run_that_saves(slow):
     numbers = [signal.SIGTERM, signal.SIGHUP, None, signal.SIGINT]
     sent, alive = [], []
 
-    def told():
+    def look():
         alive.append(slow.running)
         if len(sent) < len(numbers):
             sent.append(numbers[len(sent)])
             if sent[-1] is not None:
                 os.kill(os.getpid(), sent[-1])
 
-    assert stop_trainings([slow], lambda _: None, told) == (slow,)
+    assert stop_trainings([slow], lambda _: None, look) == (slow,)
     assert slow.process.returncode == -signal.SIGKILL
     assert sent == numbers
     assert all(alive[: len(numbers)])

@@ -34,7 +34,7 @@ def numbers(values):
 @pytest.mark.parametrize("name", GOLDEN["survival"])
 def test_the_share_still_on_its_way_and_its_band_are_those_of_lifelines(name):
     case, found = GOLDEN["survival"][name], kaplan_meier(*recorded(name))
-    # Theirs has the steps at which runs were cut short too, where nothing changes.
+    # lifelines also lists the steps at which runs were censored, where nothing changes.
     there = np.searchsorted(found.steps, case["steps"], side="right") - 1
     gone = numbers(case["share"]) == 0
     np.testing.assert_allclose(found.share[there], numbers(case["share"]), atol=1e-12)

@@ -47,8 +47,7 @@ def compare(
             trained.
         seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5; with
             --suite: 20.
-        suite: `toys`: compare on seven small problems instead of a recipe. Takes seconds and needs
-            no GPU.
+        suite: `toys`: compare on seven small problems instead of a recipe. Needs no GPU.
         set: Change a value of the recipe, as in `--set trainer.max_steps=20`. May be repeated.
         jobs: Number of runs at a time. Default: one for each device in CUDA_VISIBLE_DEVICES;
             without a GPU, one for each CPU core.
@@ -70,7 +69,10 @@ def compare(
     if arms is not None:
         if estimators is not None:
             raise ConfigError("--arms is the former name of --estimators: give only --estimators")
-        print("gdpo: --arms is now called --estimators and will be removed", file=sys.stderr)
+        print(
+            "gdpo: --arms will be removed in the next version. Use --estimators instead",
+            file=sys.stderr,
+        )
         estimators = arms
     if suite not in (None, "toys"):
         raise ConfigError(f"--suite {suite}: the only suite is toys. Give --suite toys")

@@ -34,7 +34,7 @@ from gdpo.experiments.threshold import WINDOW, best, final, first_reached
 
 @dataclass(frozen=True, slots=True)
 class _Traces:
-    """Figures of each run of an estimator in one reward, one per seed."""
+    """Stores the figures of each run of an estimator in one reward, one per seed."""
 
     seeds: tuple[int, ...]
     begun: Bool[np.ndarray, " seed"]

@@ -1,4 +1,4 @@
-"""The results of an experiment: figures of each estimator, differences, and the conclusion."""
+"""Stores the results of an experiment and writes its conclusion."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gdpo.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival,
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of one estimator in one reward, over its seeds."""
+    """Stores the results of one estimator in one reward, over its seeds."""
 
     label: str
     reward: str
@@ -36,7 +36,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between one estimator and the baseline in one reward, paired by seed."""
+    """Stores the difference between one estimator and the baseline in one reward."""
 
     label: str
     baseline: str
@@ -66,7 +66,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All results of an experiment."""
+    """Stores all results of an experiment."""
 
     experiment: Experiment
     outcomes: tuple[Outcome, ...]
@@ -94,6 +94,9 @@ class Comparison:
 
 _LISTED = 4
 """Most differences that the details list one by one."""
+
+_TINY = 1e-4
+"""Smaller p-values are written as `p < 0.0001`."""
 
 
 def question(experiment: Experiment) -> str:
@@ -379,7 +382,7 @@ def _median(outcome: Outcome) -> str:
 
 def _p(p: float, comparison: Comparison) -> str:
     corrected = "corrected " if _counted(_compared(comparison)) > 1 else ""
-    return f"{corrected}p = {_p_value(p)}"
+    return f"{corrected}p < {_TINY:.4f}" if p < _TINY else f"{corrected}p = {_p_value(p)}"
 
 
 def _p_value(p: float) -> str:

@@ -71,7 +71,8 @@ class _Board:
             means = [_recent(rows, name) for name in names]
             step = f"{len(rows)}/{self._total}" if self._total else str(len(rows))
             table.add_row(escape(cell.label), str(cell.seed), _state(cell), step, *means)
-        return Group(table, Text(self._left()))
+        ended = sum(cell.done for cell in self._grid.cells)
+        return Group(table, Text(self._left(ended)))
 
     def print_ended(self, console: Console) -> None:
         for cell in self._grid.cells:
@@ -81,12 +82,12 @@ class _Board:
                 means = ", ".join(f"{name} {_recent(rows, name)}" for name in _rewards([rows]))
                 ended = "failed" if cell.failed else "finished"
                 line = f"{cell.label}, seed {cell.seed}: {ended} at step {len(rows)}; {means}"
-                console.print(f"{line}. {self._left()}", markup=False, soft_wrap=True)
+                left = self._left(len(self._printed))
+                console.print(f"{line}. {left}", markup=False, soft_wrap=True)
 
-    def _left(self) -> str:
+    def _left(self, ended: int) -> str:
         """Return how many runs have ended, and the remaining time and cost at the pace so far."""
         cells = self._grid.cells
-        ended = sum(cell.finished or cell.failed for cell in cells)
         done = sum(len(_rows(cell)) - cell.steps_before for cell in cells if cell.began)
         passed = time.monotonic() - self._began
         text = f"{ended} of {len(cells)} runs"

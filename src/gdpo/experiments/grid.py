@@ -57,10 +57,10 @@ _OWN_OPTIONS = {
 """Keys that `--vary` does not take, and what to do instead."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-"""A name of the user's own for an estimator. It is part of folder names."""
+"""Pattern of the names that a user can give to estimators. Names are part of folder names."""
 
 _RESERVED = ("all", "recorded")
-"""Words that mean something else where estimators are named."""
+"""Words with another meaning in lists of estimators."""
 
 
 def read_labels(text: str) -> list[str]:
@@ -146,7 +146,7 @@ _SEEDS = 2**32
 
 @dataclass(slots=True)
 class Cell:
-    """One run of a comparison: a label with a seed."""
+    """Stores the state of one run of a comparison: a label with a seed."""
 
     label: str
     """The estimator's name, followed by the values that were varied."""
@@ -213,7 +213,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Grid:
-    """All runs of a comparison."""
+    """Stores the plan and the runs of a comparison."""
 
     folder: Path
     plan: Plan

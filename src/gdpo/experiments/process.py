@@ -26,7 +26,7 @@ NOTE = ".process"
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A training run that another process started."""
+    """Describes a training run that another process started."""
 
     run: RunDirectory
     """The run directory. It may not exist yet."""
@@ -131,7 +131,7 @@ _ENVIRONMENT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training run in a process that this process started."""
+    """Runs a training in a child process."""
 
     recipe: Recipe
     log: Path
@@ -182,7 +182,7 @@ class Training:
 
 
 class Stoppable(Protocol):
-    """A running training process, whoever started it."""
+    """Describes a training process that can be stopped."""
 
     @property
     def name(self) -> str:

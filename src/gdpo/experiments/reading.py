@@ -23,9 +23,9 @@ from gdpo.runs.lock import is_locked
 
 
 class Label(str):
-    """The name of what is compared, with the estimator that it stands for.
+    """Stores the name of what is compared, and the estimator that it stands for.
 
-    A label without a name of the user's own is an ordinary `str`: its first word is the estimator.
+    A label without a name given by the user is an ordinary `str`: its first word is the estimator.
 
     Examples:
         >>> Label("mine length.weight=0.5", "my_module:my_estimator").estimator
@@ -77,7 +77,7 @@ OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A reward that is compared."""
+    """Describes a reward that is compared."""
 
     name: str
     low: float
@@ -88,7 +88,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run: an estimator with a seed."""
+    """Stores one training run: an estimator with a seed."""
 
     label: str
     seed: int
@@ -113,14 +113,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Estimators trained with the same seeds on the same task."""
+    """Stores runs of several estimators with the same seeds on the same task."""
 
     name: str
     path: Path
     """The folder with the runs. For a single run, the run directory."""
     labels: tuple[str, ...]
-    """What is compared: estimators, with the values that were varied (`gdpo length.weight=0.5`), or
-    names of the user's own. The first is the baseline."""
+    """Labels: estimators, with the varied values (`gdpo length.weight=0.5`), or names given by the
+    user. The first is the baseline."""
     seeds: tuple[int, ...]
     rewards: tuple[Measured, ...]
     total_steps: int
@@ -194,12 +194,12 @@ _DEFAULT_SEED = 42
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a comparison trains."""
+    """Stores what a comparison trains."""
 
     recipe: str
     """The recipe that all runs share, as YAML."""
     labels: tuple[str, ...]
-    """What is compared. The first is the baseline."""
+    """Labels. The first is the baseline."""
     seeds: tuple[int, ...]
     reach: float = REACHED
     varied: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ class Plan:
 
     @property
     def estimators(self) -> dict[str, str]:
-        """The estimator of each label that has a name of the user's own."""
+        """The estimator of each label that was named by the user."""
         return {str(each): each.estimator for each in self.labels if isinstance(each, Label)}
 
     def write(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The statistics of a comparison: interquartile mean, bootstrap, permutation test, Kaplan-Meier."""
+"""Computes intervals, permutation tests and survival curves for experiments with few seeds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _MOST_SEEDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure with its 95 % confidence interval. NaN: unknown."""
+    """Stores a figure with its 95 % confidence interval. NaN: unknown."""
 
     value: float
     low: float
@@ -41,7 +41,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """The share of runs that have not reached the threshold yet (Kaplan-Meier)."""
+    """Stores the share of runs that have not reached the threshold yet (Kaplan-Meier)."""
 
     steps: Float[np.ndarray, " time"]
     """Steps at which the share changes. The first is 0."""
@@ -55,7 +55,7 @@ class Survival:
 
 @dataclass(frozen=True, slots=True)
 class PValue:
-    """A p-value, and the smallest attainable p-value with as many runs."""
+    """Stores a p-value, and the smallest attainable p-value with as many runs."""
 
     p: float
     floor: float

@@ -1,4 +1,4 @@
-"""Figures of one reward curve: its start, end and best, and when it reached a threshold."""
+"""Computes the start, end and best of a reward curve, and when it reached a threshold."""
 
 import numpy as np
 from jaxtyping import Float

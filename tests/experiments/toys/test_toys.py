@@ -11,7 +11,7 @@ EVERY_TOY = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS)
 
 
 def away_from_the_start(toy):
-    """Natural parameters that a run may come to, the same at each call."""
+    """Return natural parameters that a run may reach, the same at each call."""
     return toy.start + np.random.default_rng(7).normal(size=len(toy.choices))
 
 

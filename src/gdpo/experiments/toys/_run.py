@@ -17,7 +17,7 @@ _FLOOR = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class ToyResult:
-    """The reward curves of one estimator on a toy."""
+    """Stores the reward curves of one estimator on a toy."""
 
     toy: str
     estimator: str
@@ -29,7 +29,7 @@ class ToyResult:
 
 @dataclass(slots=True)
 class Adam:
-    """The Adam optimizer (Kingma and Ba 2015) without weight decay, for each seed separately.
+    """Runs Adam (Kingma and Ba 2015) without weight decay, for each seed separately.
 
     Multiplying all gradients by a constant changes nothing.
     """
@@ -134,7 +134,7 @@ def policy_gradient(
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Cosines between the mean update of an estimator and exact gradients, at the start of a toy.
+    """Stores cosines between an estimator's mean update and exact gradients, at a toy's start.
 
     They are measured in the space of the policy's parameters, before Adam. 1: the same direction.
     NaN: one of the two is 0.

@@ -24,7 +24,7 @@ _NEARLY_EVEN = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the choices in a rollout."""
+    """Describes one of the choices in a rollout."""
 
     start: float = 0.0
     """Initial natural parameter: the log-odds of a binary choice, the tilt of a graded one."""
@@ -38,7 +38,7 @@ def earned_by(share: float) -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward: a base value, plus a contribution of each choice, plus noise."""
+    """Describes a reward: a base value, plus a contribution of each choice, plus noise."""
 
     measured: Measured
     choices: Mapping[int, float]
@@ -50,7 +50,7 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Toy:
-    """A small problem on which estimators differ, with the expected result and its source."""
+    """Describes a small problem on which estimators differ, and the expected result."""
 
     name: str
     question: str

@@ -1,0 +1,43 @@
+"""The lines that a comparison prints where the output is not a terminal."""
+
+import io
+
+from rich.console import Console
+from tests.experiments.conftest import write_run
+
+from gdpo.experiments.display import grid_display
+from gdpo.experiments.grid import Cell, Grid
+from gdpo.experiments.reading import Plan, failure_file
+from gdpo.recipes.read import read_recipe
+from gdpo.recipes.resolve import resolve
+
+
+def grid_of(folder, seeds):
+    """Return a grid whose runs have not started."""
+    (folder / "rows.jsonl").write_text('{"question": "q", "answer": "#### 1"}\n')
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(
+        f"task: gsm8k\nmodel: m\ndata: {{source: {folder / 'rows.jsonl'}}}\nruns_dir: {folder}\n"
+    )
+    cells = [
+        Cell(
+            "gdpo",
+            seed,
+            resolve(read_recipe(recipe, [f"name=gdpo-seed-{seed}"])),
+            failure_file(folder, "gdpo", seed),
+        )
+        for seed in seeds
+    ]
+    return Grid(folder, Plan("", ("gdpo",), tuple(seeds)), cells, ("format",))
+
+
+def test_runs_that_end_together_are_counted_one_by_one(tmp_path):
+    grid = grid_of(tmp_path, [1, 2, 3])
+    out = io.StringIO()
+    with grid_display(grid, Console(file=out), jobs=2, total_steps=4, price=0) as update:
+        for seed in (1, 2):
+            write_run(tmp_path, "gdpo", seed, {"format": [0.5] * 4})
+        update()
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("gdpo, seed 1: finished at step 4; format 0.50. 1 of 3 runs")
+    assert "2 of 3 runs" in second
