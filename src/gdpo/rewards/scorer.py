@@ -190,7 +190,8 @@ class Scorer:
             raise RewardError(
                 f"reward {first.reward!r} failed, and on_error is 'raise' ({len(failures)} failed "
                 f"scores in this batch). First failure: {first}; completion {first.index}: "
-                f"{completions[first.index][:SHOWN]!r}"
+                f"{completions[first.index][:SHOWN]!r}. Correct the reward, or set on_error to "
+                "'missing' or 'worst'"
             ) from first.error
         became = "the reward's lowest value" if self._on_error == "worst" else "missing"
         _log_first_of_each_kind(failures, completions, became)
