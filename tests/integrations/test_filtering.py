@@ -283,7 +283,7 @@ def test_wrong_settings_are_errors(changed, message, tmp_path):
 
 
 def test_data_without_numbered_rows_is_refused(tiny_policy, tmp_path):
-    with pytest.raises(ConfigError, match="drawn by number"):
+    with pytest.raises(ConfigError, match="IterableDataset"):
         GDPOTrainer(
             AutoModelForCausalLM.from_pretrained(tiny_policy),
             [constant],

@@ -190,7 +190,7 @@ def test_where_a_micro_batch_shares_a_mean_it_is_only_trimmed(
     windows = accumulated("generation above accumulation")
     with caplog.at_level(logging.WARNING, logger="gdpo"):
         trl, packed = assert_same(tiny_policy, tmp_path, **windows, **changed)
-    assert caplog.text.count("micro-batches are only trimmed") == 1
+    assert caplog.text.count("pack_micro_batches") == 1
     assert reason in caplog.text
     assert tokens(packed) < tokens(trl)
     for key in ("entropy", "clip_ratio/region_mean", "clip_ratio/high_max"):
@@ -220,7 +220,7 @@ def test_experts_loads_are_balanced_as_in_trl(tiny_policy, tmp_path, caplog):
         for variant in (theirs, ours)
     )
     assert gap(packed, trl) < (1e-5, 1e-5)
-    assert "the experts' loads are balanced" in caplog.text
+    assert "experts" in caplog.text
     assert packed.logged("aux_loss") == pytest.approx(trl.logged("aux_loss"), rel=1e-5)
 
 
@@ -270,10 +270,10 @@ class OwnColumn:
 @pytest.mark.parametrize(
     ("own", "changed", "reason"),
     [
-        (OwnLoss, {}, "has a loss of its own"),
-        (OwnMask, {}, "has a loss of its own"),
-        (OwnColumn, {}, "because they hold row"),
-        (object, {"neftune_noise_alpha": 5.0}, "the noise of neftune_noise_alpha"),
+        (OwnLoss, {}, "Own overrides"),
+        (OwnMask, {}, "Own overrides"),
+        (OwnColumn, {}, "contain row"),
+        (object, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
     ],
 )
 def test_what_packing_does_not_know_gets_trls_micro_batches(
