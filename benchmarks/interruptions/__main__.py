@@ -1,15 +1,15 @@
-"""Interrupts train, compare and evaluate, goes on, and compares with what was not interrupted.
+"""Interrupts train, compare and evaluate, resumes them, and compares with uninterrupted runs.
 
     python benchmarks/interruptions --seed 1
     python benchmarks/interruptions --counts train=20,slow=0 --folder /tmp/interruptions
 
 `train` and `evaluate` run in forks of this process, `compare` and `torchrun` (two processes, gloo)
-as they would be typed; in `slow` a step takes 40 s when the signal comes. Each trial is interrupted
+as on the command line. In `slow` a step takes 40 s when the signal comes. A trial is interrupted
 one to three times: SIGKILL at a random file operation or moment, SIGINT, SIGTERM, or SIGINT twice.
-Then the same command (a training with --resume) goes on to the end. Wrong is: another result than
-without an interruption, steps lost (SIGINT and SIGTERM: any; otherwise more than since the last
-checkpoint), a traceback, a file or process left over, a call that hangs. Prints a table, keeps the
-folders of trials that went wrong, and exits with 1 if there is one.
+Then the same command (a training with --resume) runs to the end. A trial fails if the result differs
+from that without an interruption, if steps are lost (SIGINT and SIGTERM: any; otherwise more than
+since the last checkpoint), or if there is a traceback, a remaining file or process, or a call that
+hangs. Prints a table, keeps the folders of failed trials, and exits with 1 if a trial fails.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from _place import prepare, recipe
 from _processes import Kill, alive, fork, spawn
 
 COUNTS = {"train": 120, "evaluate": 40, "compare": 24, "torchrun": 8, "slow": 8}
-"""Interruptions of each sort."""
+"""Number of interruptions of each sort."""
 
 HANGS_S = 300.0
 AT_ONCE_S = 30.0
-"""What a launcher waits for before it kills."""
+"""Seconds that a launcher waits before it kills a process."""
 
 WAYS = {
     "SIGKILL at a file": (),
@@ -51,7 +51,7 @@ LABELS = ("grpo", "gdpo")
 
 @dataclass
 class Tally:
-    """What trials of one sort came to."""
+    """Stores the results of the trials of one sort."""
 
     trials: int = 0
     ways: Counter = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class Tally:
 
 @dataclass
 class Trial:
-    """A folder in which one command is called until it is done."""
+    """Calls one command in a folder until it is done."""
 
     shared: Path
     path: Path
@@ -80,9 +80,9 @@ class Trial:
     real: bool = False
     calls: list = field(default_factory=list)
     before: dict = field(default_factory=dict)
-    """Of each run: its steps when the latest call began."""
+    """Steps of each run when the latest call started."""
     orphans: list = field(default_factory=list)
-    """Processes that earlier calls had left when the latest one began."""
+    """Processes of earlier calls that were still running when the latest call started."""
     tally: Tally = field(default_factory=lambda: Tally(trials=1))
 
     def __post_init__(self):
@@ -97,7 +97,7 @@ class Trial:
         return [] if self.sort == "evaluate" else [self.out]
 
     def arguments(self):
-        """What is called: the first time, and to go on."""
+        """Return the command, for the first call or to resume."""
         if self.sort == "compare":
             chosen = ["--estimators", ",".join(LABELS), "--seeds", 1, "--jobs", 2, "--retry-failed"]
             return ["compare", self.recipe, *chosen, "--output", self.out]
@@ -116,7 +116,7 @@ class Trial:
         self.orphans = self.alive()
         code = self.shared / "code"
         name = f"call-{len(self.calls)}"
-        if self.sort == "torchrun":  # what the launcher prints of its own is no fault of ours
+        if self.sort == "torchrun":  # ignore what the launcher itself prints
             ranks = ["--redirects", 3, "--log-dir", self.path / f"ranks-{len(self.calls)}"]
             launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2, *ranks]
             command = [*launch, "-m", "gdpo", *self.arguments()]
@@ -134,11 +134,11 @@ class Trial:
         self.tally.faults.append(f"{self.path.name}: {what}")
 
     def alive(self):
-        """Command lines of processes that are there although their calls have ended."""
+        """Return the command lines of processes that still run although their calls have ended."""
         return alive(self.path, [call.pid for call in self.calls])
 
     def ended(self, process, way):
-        """Wait for the end of an interrupted call, and see what it lost."""
+        """Wait for the end of an interrupted call, and count the steps that it lost."""
         if process.wait(HANGS_S) is None:
             self.wrong(f"hangs after {way}")
             process.send(signal.SIGKILL, group=True)
@@ -165,13 +165,13 @@ class Trial:
                 self.wrong(f"{way}: logged {logged} steps, goes on from {saved}: {run.name}")
 
     def without_launcher(self):
-        """Wait for ranks whose launcher was killed: they train on."""
+        """Wait for ranks whose launcher was killed, because they continue to train."""
         end = time.monotonic() + HANGS_S
         while alive(self.path, []) and time.monotonic() < end:
             time.sleep(0.5)
 
     def finish(self, reference):
-        """Call until it is done, and compare."""
+        """Call the command until it is done, and compare the result."""
         process = self.start()
         if process.wait(HANGS_S * 2) != 0:
             self.wrong(f"going on ended with {process.code}")
@@ -232,14 +232,14 @@ def interrupt_long_step(trial, way):
 
 
 class Trials:
-    """All trials, and what they are compared with."""
+    """Runs all trials, and the uninterrupted runs that they are compared with."""
 
     def __init__(self, folder, seed):
         self.folder, self.seed = folder, seed
         self.references = {}
 
     def reference(self, sort):
-        """A call that is not interrupted: its folder, seconds, and count of file operations."""
+        """Run without interruption; return the folder, seconds and number of file operations."""
         if sort not in self.references:
             trial = Trial(self.folder, self.folder / f"{sort}-reference", sort)
             count, began = self.folder / "count", time.monotonic()
@@ -251,7 +251,7 @@ class Trials:
         return self.references[sort]
 
     def fast(self, sort, wanted):
-        """Interrupt a command at random until it was as often as wanted."""
+        """Interrupt a command at random until the requested number is reached."""
         tally = Tally()
         path, seconds, operations = self.reference(sort)
         while sum(tally.ways.values()) < wanted:
@@ -265,7 +265,7 @@ class Trials:
         return tally
 
     def slow(self, wanted):
-        """Interrupt long steps, side by side: they sleep."""
+        """Interrupt long steps, several at a time, because they only sleep."""
         kinds = [("train", "SIGINT"), ("train", "SIGTERM"), ("compare", "SIGINT")]
         kinds += [("torchrun", "SIGINT"), ("torchrun", "SIGTERM"), ("compare", "SIGTERM")]
         for sort, _ in kinds[:wanted]:
@@ -296,7 +296,9 @@ def main():
     parser.add_argument("--counts", default="", help="interruptions of each sort, as train=20")
     parser.add_argument("--folder", type=Path, help="left out: a temporary one")
     options = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell ignores SIGINT in background jobs
     given = dict(pair.split("=") for pair in options.counts.split(",") if pair)
     counts = COUNTS | {sort: int(count) for sort, count in given.items()}
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="interruptions-"))).absolute()
@@ -315,7 +317,7 @@ def main():
 
 
 def _import_everything():
-    """So that a fork begins where a command has imported what it needs."""
+    """Import everything that a command needs, so that forks start after the imports."""
     import torch
 
     import gdpo.cli._app
@@ -329,7 +331,7 @@ def _import_everything():
 
 
 def print_tally(sort, tally):
-    """A line for each way, and one for each fault."""
+    """Print a line per kind of interruption, and one per failure."""
     line = f"{sort}: {tally.trials} trials, {sum(tally.ways.values())} interruptions"
     slow = f"; {tally.slowest:.1f} s to end in a long step" if tally.slowest else ""
     print(f"{line}, {len(tally.faults)} faults{slow}")

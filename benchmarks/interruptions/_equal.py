@@ -1,4 +1,4 @@
-"""What two runs, or two evaluations, have in common: to the bit, all but times."""
+"""Compares two runs, or two evaluations, bit for bit, except for times."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _LEFT = re.compile(r".*\.partial|\.model\..*|\..+\.[a-z0-9_]{8}|\.others|.*\.pro
 
 
 def differing(folder, reference):
-    """What differs between two run directories, in words."""
+    """Return sentences on what differs between two run directories."""
     mine, theirs = RunDirectory(folder), RunDirectory(reference)
     found = []
     if _metrics(mine) != _metrics(theirs):

@@ -1,4 +1,4 @@
-"""What is interrupted: a random tiny policy, rows, a reward that can sleep, and their recipe."""
+"""Prepares the run to interrupt: a random tiny policy, rows, a reward that can sleep, a recipe."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 STEPS = 12
 
 SLEEPS_S = 40
-"""How long a step takes once the file that SWITCH names is there: 8 samples of 5 s."""
+"""Seconds per step once the file that SWITCH names exists: 8 samples of 5 s."""
 
 _REWARD = """
 import os, time

@@ -1,4 +1,4 @@
-"""Starts what is interrupted: forked from this process, which has imported everything, or real."""
+"""Starts the processes to interrupt, as forks of this process or as new processes."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ HOOK = Path(__file__).parent / "hook"
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """That a process is killed at the n-th file operation under a folder."""
+    """Describes a kill at the n-th file operation under a folder."""
 
     at: int
     under: Path

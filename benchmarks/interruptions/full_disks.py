@@ -1,10 +1,10 @@
-"""Fills the disk under ten trainings, comparisons and evaluations, makes room, and goes on.
+"""Fills the disk of ten trainings, comparisons and evaluations, frees space, and resumes them.
 
     sudo python benchmarks/interruptions/full_disks.py
 
-Each runs on a disk in memory of so many checkpoints, which takes root to mount. Wrong is: a
-traceback, no sentence that names the full disk, a training that does not name the step that is
-safe, and another result than on a large disk. Exits with 1 if anything is.
+Each runs on a disk in memory with room for a few checkpoints; mounting it needs root. A case fails
+if there is a traceback, if no sentence names the full disk, if a training does not name the saved
+step, or if the result differs from that on a large disk. Exits with 1 if a case fails.
 """
 
 import re
@@ -18,15 +18,15 @@ from _place import prepare, recipe
 from _processes import spawn
 
 CHECKPOINTS = (1.5, 2.3, 2.8, 3.3, 4.2, 5.6, 7.4)
-"""How many a disk has room for under a training that keeps ten."""
+"""Sizes of the disks in checkpoints, for a training that keeps ten."""
 
 COMPARED = (3.5, 7.0)
-"""The same under a comparison of two runs."""
+"""Sizes of the disks in checkpoints, for a comparison of two runs."""
 
 FULL = re.compile(
-    r"^(?:gdpo|.*failed): .*(?:disk of .* is full|and two checkpoints of this run).*", re.M
+    r"^(?:gdpo|.*failed): .*(?:disk of .* is full|but two checkpoints of this run).*", re.M
 )
-SAFE = re.compile(r"Step \d+ is safe|No step was saved yet|two checkpoints of this run")
+SAFE = re.compile(r"Step \d+ is saved|No step was saved yet|two checkpoints of this run")
 
 
 def main():
@@ -39,7 +39,7 @@ def main():
     wrong = [_trained(shared, run, round(size * count)) for count in CHECKPOINTS]
     wrong += [_compared(shared, round(size * count)) for count in COMPARED]
     wrong += [_evaluated(shared, run)]
-    print(f"{len(wrong)} full disks, {sum(wrong)} told or continued wrongly")
+    print(f"{len(wrong)} full disks, {sum(wrong)} reported or resumed wrongly")
     sys.exit(any(wrong))
 
 
@@ -52,12 +52,12 @@ def _training(shared, folder):
 def _trained(shared, reference, size):
     with Disk(size) as disk:
         command = _training(shared, disk.folder)
-        told = _called(shared, disk.folder, command)
+        first = _called(shared, disk.folder, command)
         disk.grow()
         begun = (disk.folder / "run").exists()
         done = _called(shared, disk.folder, [*command, *(["--resume"] if begun else [])])
         equal = done.returncode == 0 and not differing(disk.folder / "run", reference)
-        return _is_wrong(f"train, {size:,} bytes", told, SAFE, equal=equal)
+        return _is_wrong(f"train, {size:,} bytes", first, SAFE, equal=equal)
 
 
 def _compared(shared, size):
@@ -65,10 +65,10 @@ def _compared(shared, size):
         command = ["compare", *_training(shared, disk.folder)[1:2], "--estimators", "grpo,gdpo"]
         command += ["--seeds", "1", "--jobs", "1", "--output", disk.folder / "run"]
         command += ["--set", "trainer.save_total_limit=10"]
-        told = _called(shared, disk.folder, command)
+        first = _called(shared, disk.folder, command)
         disk.grow()
         done = _called(shared, disk.folder, [*command, "--retry-failed"])
-        return _is_wrong(f"compare, {size:,} bytes", told, FULL, equal=done.returncode == 0)
+        return _is_wrong(f"compare, {size:,} bytes", first, FULL, equal=done.returncode == 0)
 
 
 def _evaluated(shared, run):
@@ -79,13 +79,13 @@ def _evaluated(shared, run):
     assert whole.returncode == 0, whole.stdout
     with Disk(60_000) as disk:
         command += ["--output", disk.folder / "evaluation"]
-        told = _called(shared, disk.folder, command)
+        first = _called(shared, disk.folder, command)
         disk.grow()
         done = _called(shared, disk.folder, command)
         equal = done.returncode == 0 and not differing_evaluations(
             disk.folder / "evaluation", reference
         )
-        return _is_wrong("evaluate, 60,000 bytes", told, FULL, equal=equal)
+        return _is_wrong("evaluate, 60,000 bytes", first, FULL, equal=equal)
 
 
 def _called(shared, folder, arguments):
@@ -95,18 +95,18 @@ def _called(shared, folder, arguments):
     return subprocess.CompletedProcess(arguments, code, log.read_text(errors="replace"))
 
 
-def _is_wrong(name, told, needed, *, equal):
-    sentence = FULL.search(told.stdout)
-    wrong = not sentence or "Traceback" in told.stdout or not needed.search(told.stdout)
-    wrong = wrong or told.returncode == 0 or not equal
-    shown = sentence[0] if sentence else told.stdout[-2000:]
+def _is_wrong(name, first, needed, *, equal):
+    sentence = FULL.search(first.stdout)
+    wrong = not sentence or "Traceback" in first.stdout or not needed.search(first.stdout)
+    wrong = wrong or first.returncode == 0 or not equal
+    shown = sentence[0] if sentence else first.stdout[-2000:]
     print(f"{'WRONG ' if wrong else ''}{name}: {shown}; continued: {'equal' if equal else 'NOT'}")
     sys.stdout.flush()
     return wrong
 
 
 class Disk:
-    """A disk in memory."""
+    """Mounts a disk in memory."""
 
     def __init__(self, size):
         self.folder = Path(tempfile.mkdtemp(prefix="disk-"))
@@ -117,7 +117,7 @@ class Disk:
         subprocess.run(command, check=True)
 
     def grow(self):
-        """Make room."""
+        """Enlarge the disk."""
         self._mount("remount,size=1g")
 
     def __enter__(self):

@@ -43,7 +43,7 @@ def test_the_newest_comes_first_and_what_was_never_completed_is_none(tmp_path):
         ),
         (
             lambda path: (path / "model.safetensors").write_bytes(b"weighty"),
-            "model.safetensors does not hold what was written",
+            "the content of model.safetensors has changed",
         ),
         (lambda path: (path / "files.json").write_text("{"), "files.json cannot be read"),
         (lambda path: (path / "files.json").write_text("[1]"), "files.json cannot be read"),
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_lost_its_list_is_named_and_one_that_was_only_begun_is
     for step in (8, 12):
         make(tmp_path, step, done=False)
     (tmp_path / "checkpoint-12" / "trainer_state.json").touch()
-    told = "checkpoint-12 has no files.json, so nothing says that it is whole"
+    told = "checkpoint-12 has no files.json, so it cannot be checked"
     assert newest_whole(tmp_path) == (older, [told])
 
 

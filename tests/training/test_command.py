@@ -45,7 +45,7 @@ def test_check_then_train_then_resume(gdpo_says, recipe_file, recipe):
 
     code, out, _ = gdpo_says("train", recipe.run_dir, "--resume")
     assert code == 0
-    assert "is finished" in out
+    assert "already finished" in out
 
 
 MAKES = """
@@ -80,7 +80,7 @@ def test_a_function_that_makes_a_reward_is_called_once(gdpo_says, recipe_file, r
 def test_check_fails_with_code_1(gdpo_says, recipe_file):
     code, out, _ = gdpo_says("check", recipe_file, "--set", "trainer.learning_rat=1")
     assert code == 1
-    assert "✗ --set trainer.learning_rat=1: trainer.learning_rat is no field" in out
+    assert "✗ --set trainer.learning_rat=1: trainer.learning_rat is not a field" in out
     assert "1 of" in out
 
 

@@ -58,7 +58,7 @@ def test_the_dashboard_has_a_line_per_reward(view):
     other = next(line for line in text.splitlines() if line.startswith("correct[ness]"))
     assert "-1.000" in other
     assert "–" in other  # what was not measured is not 0
-    assert "80 tokens per answer, 10 % cut off" in text
+    assert "80 tokens per response, 10 % truncated" in text
 
 
 def test_the_dashboard_needs_no_figures():
@@ -73,7 +73,9 @@ def test_without_a_terminal_there_is_a_line_per_step(view):
         display.update()
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 2
-    assert lines[1].startswith("step 11/100 | format 0.110 ± 0.250 in groups, dead 50 %")
+    assert lines[1].startswith(
+        "step 11/100 | format 0.110 ± 0.250 in groups, zero variance in 50 %"
+    )
     assert "2:58 min left" in lines[1]
 
 
@@ -83,19 +85,19 @@ def test_a_terminal_gets_a_display_in_place(view):
         display.update()
         display.stopping()
         display.update()
-    assert "Ctrl-C again stops without saving" in console.file.getvalue()
+    assert "Ctrl-C again" in console.file.getvalue()
 
 
 def test_a_log_is_told_of_a_stop_too(view, capfd):
     with show(view, Console(file=io.StringIO(), force_terminal=False)) as display:
         display.stopping()
-    assert "Ctrl-C again stops without saving" in capfd.readouterr().err
+    assert "Ctrl-C again" in capfd.readouterr().err
 
 
 def test_missing_figures_are_no_zeros():
     view = RunView("tiny", [("format", 1.0)], total_steps=2)
     view.rows.append({"step": 1, "rewards/format/mean": None, "loss": 0.0})
-    assert "format – ± – in groups, dead –" in one_line(view)
+    assert "format – ± – in groups, zero variance in –" in one_line(view)
 
 
 def step_without_a_generation(step: int) -> dict:
@@ -104,12 +106,14 @@ def step_without_a_generation(step: int) -> dict:
 
 def test_a_step_without_a_generation_shows_the_figures_of_its_generation(view):
     view.rows.append(step_without_a_generation(11))
-    assert one_line(view).startswith("step 11/100 | format 0.100 ± 0.250 in groups, dead 50 %")
-    assert "80 tokens per answer, 10 % cut off" in one_line(view)
+    assert one_line(view).startswith(
+        "step 11/100 | format 0.100 ± 0.250 in groups, zero variance in 50 %"
+    )
+    assert "80 tokens per response, 10 % truncated" in one_line(view)
     text = printed(dashboard(view))
     format_line = next(line for line in text.splitlines() if line.startswith("format"))
     assert all(figure in format_line for figure in ("0.100", "0.250", "50 %"))
-    assert "80 tokens per answer, 10 % cut off" in text
+    assert "80 tokens per response, 10 % truncated" in text
 
 
 def test_what_the_newest_generation_could_not_measure_is_not_taken_from_an_older_one(view):

@@ -52,7 +52,7 @@ def unusable(request, tmp_path, monkeypatch):
     place = tmp_path / "place"
     if request.param == "link to nothing":
         place.symlink_to(tmp_path / "gone")
-        return place, "is a link to nothing"
+        return place, "broken link"
     if request.param == "not writable":  # permissions do not stop the superuser
         monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
         return place, "cannot be written to"
@@ -79,7 +79,7 @@ def test_a_run_directory_that_cannot_be_made_is_told(recipe_file):
 def test_a_link_to_nothing_is_no_free_place(recipe):
     recipe.run_dir.parent.mkdir()
     recipe.run_dir.symlink_to("gone")
-    with pytest.raises(ConfigError, match="is no run of gdpo"):
+    with pytest.raises(ConfigError, match="is not a run of gdpo"):
         create_run(recipe, {})
 
 

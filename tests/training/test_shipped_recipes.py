@@ -56,7 +56,7 @@ def test_a_recipe_is_short_and_comes_with_a_readme(folder):
     assert len((folder / "recipe.yaml").read_text().splitlines()) <= 40
     assert folder.name.startswith(load_recipe(folder).task)
     text = (folder / "README.md").read_text()
-    for part in (f"gdpo train recipes/{folder.name}", "Needs", "Takes", "Expect", "Where the num"):
+    for part in (f"gdpo train recipes/{folder.name}", "Needs", "Takes", "Expect", "## Differences"):
         assert part in text
     assert f"]({folder.name})" in (RECIPES / "README.md").read_text()
 

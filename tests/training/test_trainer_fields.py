@@ -53,15 +53,15 @@ def test_the_recipe_overrules_gdpos_defaults(build):
         ("max_steps=true", "got True"),
         ("bf16=1", "got 1"),
         ("report_to=[1]", "list of text"),
-        ("gradient_accumulation_steps=2", "not set here"),
+        ("gradient_accumulation_steps=2", "cannot be set here"),
         ("temperature=0", "above 0"),
         ("loss_type=dapoo", "did you mean 'dapo'"),
         ("lr_scheduler_type=cosin", "did you mean 'cosine'"),
         ("importance_sampling_level=word", "Allowed: sequence, token"),
         ("scale_rewards=none", "`advantage:`"),
-        ("advantage=grpo", "not set here"),
+        ("advantage=grpo", "cannot be set here"),
         ("reward_weights=[1, 1, 1]", "`rewards:`"),
-        ("output_dir=x", "not set here"),
+        ("output_dir=x", "cannot be set here"),
         ("hub_token=secret", "HF_TOKEN"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_forward_pass_is_as_large_as_allowed_and_divides_the_share(recipe_file
 
 
 def test_fields_that_contradict_each_other_are_named(build):
-    with pytest.raises(ConfigError, match=r": trainer.bf16 or trainer.fp16"):
+    with pytest.raises(ConfigError, match=r"trainer.bf16 or trainer.fp16"):
         build("trainer.bf16=true", "trainer.fp16=true")
 
 
@@ -233,7 +233,7 @@ def test_checkpoints_that_no_run_can_resume_from_are_refused(build):
 @pytest.mark.parametrize("more", [(), ("trainer.bf16=false",)])
 def test_an_accelerator_that_is_not_there_is_missed_before_training(build, more, monkeypatch):
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    told = r"^--set trainer.use_cpu=false: .* finds no accelerator here.*Leave trainer.use_cpu out"
+    told = r"^--set trainer.use_cpu=false: .* no accelerator.*trainer.use_cpu"
     with pytest.raises(ConfigError, match=told):
         build("trainer.use_cpu=false", *more)
 

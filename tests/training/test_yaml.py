@@ -99,7 +99,7 @@ def test_every_value_knows_its_line(read):
         ("a: &x [*x]\n", "contains itself"),
         ("a: !!python/name:os.system\n", "the tag .* is not allowed"),
         ("1: a\n", "recipe.yaml:1: .*'1'"),
-        ("[a, b]: 1\n", "a key must be a word"),
+        ("[a, b]: 1\n", "a key must be"),
     ],
 )
 def test_what_is_no_mapping_of_plain_values_is_refused(read, text, message):
@@ -142,8 +142,8 @@ def test_an_override_takes_everything_after_the_first_equals_sign(read):
         ("a", "write it as key=value"),
         ("=1", "write it as key=value"),
         ("a.b=1", "a is 1"),
-        ("c.3=1", "from 0 to 1, not '3'"),
-        ("c.x=1", "from 0 to 1, not 'x'"),
+        ("c.3=1", "'3' .* from 0 to 1"),
+        ("c.x=1", "'x' .* from 0 to 1"),
         ("e.0=1", "--set e.0=1"),
         ("a=[1", "--set a=.* not valid YAML"),
     ],

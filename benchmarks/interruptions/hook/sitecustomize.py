@@ -1,7 +1,7 @@
 """Kills its process at the n-th file operation in a folder. Python imports it when it starts.
 
-`KILL_AT`, `KILL_UNDER` and `KILL_CLAIM` say at which one, in which folder, and the file that the
-one process makes that is killed, so that of several processes with these variables only one is.
+`KILL_AT` and `KILL_UNDER` give n and the folder. `KILL_CLAIM` is a file that the killed process
+creates, so that only one of several processes with these variables is killed.
 """
 
 import os
@@ -11,11 +11,11 @@ import sys
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
 
 count = 0
-"""File operations so far."""
+"""Number of file operations so far."""
 
 
 def install(at: int, under: str, claim: str) -> None:
-    """Count the operations that change something in a folder, and kill at one of them."""
+    """Count the file operations in a folder that change something, and kill at the n-th."""
 
     def hook(event: str, arguments: tuple) -> None:
         global count

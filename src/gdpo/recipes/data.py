@@ -32,11 +32,11 @@ class Rows:
             of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
             total = sum(self.repeated.values())
             parts.append(
-                f"left out {total:,} near-duplicates ({of}; data.near_duplicates: keep would "
-                "use them)"
+                f"rows left out: {total:,} near-duplicates ({of}; data.near_duplicates: keep "
+                "uses them)"
             )
         if self.too_long:
-            parts.append(f"left out {self.too_long:,} rows longer than data.max_prompt_length")
+            parts.append(f"rows left out: {self.too_long:,} longer than data.max_prompt_length")
         return "; ".join([*parts, f"{len(self.problems):,} rows remain"]) if parts else None
 
     def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
