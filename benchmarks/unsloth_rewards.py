@@ -1,12 +1,12 @@
-"""Rollouts under the four rewards of Unsloth's GRPO notebook, summed by TRL, for `gdpo analyze`.
+"""Writes rollouts for `gdpo analyze`, with the four rewards of Unsloth's GRPO notebook.
 
     python -m benchmarks.unsloth_rewards [--steps 60] [--seed 0] [--output runs/unsloth]
     gdpo analyze runs/unsloth/rollouts --estimators recorded,grpo_no_std,grpo,gdpo
 
-The notebook's rewards in its ranges: the whole format (0 or 3), three of its tags (-3 to 1.5),
-the answer (-4.5 to 5) and the number in it (-2.5 to 3.5), with the tags of our stories. The policy
-is the study's, of 0.4 M parameters; the trainer is TRL's own GRPOTrainer, as the notebook has it,
-with one line more: `record_rollouts`. 16 prompts x 4 samples a step, on the CPU.
+The rewards have the ranges of the notebook and the tags of the study's stories: the whole format (0
+or 3), three of its tags (-3 to 1.5), the answer (-4.5 to 5) and the number in it (-2.5 to 3.5). The
+policy is the study's, with 0.4 M parameters. The trainer is TRL's GRPOTrainer as in the notebook,
+plus one line: `record_rollouts`. 16 prompts x 4 samples per step, on the CPU.
 """
 
 import argparse
@@ -32,19 +32,19 @@ def texts(completions):
 
 
 def match_format_exactly(completions, **_):
-    """3 for the whole format."""
+    """Score 3 for the complete format, else 0."""
     return [3.0 if WHOLE.match(text) else 0.0 for text in texts(completions)]
 
 
 def match_format_approximately(completions, **_):
-    """For each of the tags after the first 0.5 if it is there once, and -1 if it is not."""
+    """Add 0.5 for each tag after the first that appears exactly once, else -1."""
     return [
         sum(0.5 if text.count(tag) == 1 else -1.0 for tag in TAGS) for text in texts(completions)
     ]
 
 
 def check_answer(completions, answer, **_):
-    """5 for the right answer, less for a near one, -2.5 for a far one, -4.5 for no number."""
+    """Score 5 for the right answer, less if it is near, -2.5 if far off, -4.5 without a number."""
     return [
         _judged(ANSWER.search(text), right)
         for text, right in zip(texts(completions), answer, strict=True)
@@ -68,7 +68,7 @@ def _judged(found, right):
 
 
 def check_numbers(completions, answer, **_):
-    """3.5 if the first number of the answer is right, -1.5 if it is not, -2.5 for none."""
+    """Score 3.5 if the first number of the answer is right, -1.5 if wrong, -2.5 without one."""
     found = [NUMBER.search(text) for text in texts(completions)]
     return [
         -2.5 if number is None else 3.5 if number[1] == right else -1.5
@@ -80,7 +80,7 @@ REWARDS = (match_format_exactly, match_format_approximately, check_answer, check
 
 
 def rows():
-    """Stories, with the answer as text."""
+    """Return story problems with their answers as text."""
     return Dataset.from_list(
         [
             {
@@ -99,7 +99,11 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("runs/unsloth"))
-    parser.add_argument("--trl-record", action="store_true", help="TRL's, too (it takes minutes)")
+    parser.add_argument(
+        "--trl-record",
+        action="store_true",
+        help="Also write TRL's own record of completions (takes minutes).",
+    )
     options = parser.parse_args()
     policy = make_policy(PolicySettings(texts=Careless(), steps=1200), print)
     trainer = GRPOTrainer(
