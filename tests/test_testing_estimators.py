@@ -88,7 +88,7 @@ def takes_everything(rewards, weights):
         (gdpo, Claims(unit="kept"), "rewards of size|rewards times"),
     ],
 )
-def test_a_broken_estimator_is_caught_and_the_message_says_where(broken, claims, message):
+def test_a_broken_estimator_is_caught_and_the_message_names_the_part(broken, claims, message):
     with pytest.raises(AssertionError, match=message):
         check_estimator(broken, claims=claims, libraries=("numpy",))
 

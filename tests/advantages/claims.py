@@ -8,7 +8,7 @@ from gdpo.testing import Claims
 
 
 def per_reward(**values):
-    """Options with the same number for every reward."""
+    """Return options with the same number for every reward."""
     return lambda rewards: {name: [v] * rewards.shape[-1] for name, v in values.items()}
 
 
@@ -17,7 +17,7 @@ def first_is_constrained(rewards):
 
 
 def tokens(rewards):
-    """Some count for each rollout, which goes with it wherever it stands."""
+    """Return a count per rollout that depends on its rewards and not on its position."""
     return {"token_counts": 1 + np.floor(8 * np.abs(np.nan_to_num(rewards[..., 0]))) % 50}
 
 
@@ -53,7 +53,7 @@ SUBJECTS = {
     name: (ESTIMATORS[name], getattr(by_hand, name), claims, options)
     for name, (claims, options) in CLAIMS.items()
 }
-"""By name: the estimator, its oracle, its claims and its options."""
+"""Estimator, oracle, claims and options by name."""
 
 SUBJECTS |= {
     "gdpo, token weights": (

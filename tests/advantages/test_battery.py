@@ -1,4 +1,4 @@
-"""Every estimator, under one battery of contracts, on every array library that is installed."""
+"""Every estimator keeps the contract, on every installed array library."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_it_keeps_the_contract(name):
 
 @pytest.mark.parametrize("name", sorted(SUBJECTS))
 def test_it_keeps_the_contract_where_torch_computes_itself(name, monkeypatch):
-    """As for tensors that are large, or not in the machine's memory."""
+    """Computes in torch, as for tensors that are large or on a GPU."""
     monkeypatch.setattr(arrays, "_SMALL", 0)
     estimator, oracle, claims, options = SUBJECTS[name]
     check_estimator(

@@ -1,4 +1,4 @@
-"""What single estimators do, beyond the contract of all: options, limits, relations."""
+"""Options, limits and relations of single estimators."""
 
 import inspect
 import subprocess
@@ -90,7 +90,7 @@ def test_half_precision_rewards_keep_their_signal(name, dtype):
     ],
 )
 def test_an_array_of_the_wrong_shape_is_an_error(arguments, message):
-    """In a process of its own: under test, the annotations are checked first."""
+    """Runs in a new process, because under pytest the annotations are checked first."""
     code = f"from numpy import *; import gdpo; gdpo.gdpo({arguments})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert message in result.stderr
@@ -319,7 +319,7 @@ def test_saturation_takes_weight_away_and_never_turns_it():
 
 
 def test_leave_one_out_keeps_the_difference_where_the_others_are_alike():
-    """As NeMo-RL: there is nothing to divide by. Its unit then matters."""
+    """Without a std to divide by, the sample keeps its unit, as in NeMo-RL."""
     r = np.array([[[0.0], [0.0], [0.0], [1.0]], [[0.0], [1.0], [2.0], [3.0]]])
     ratio = gdpo_leave_one_out(10 * r, [1]) / gdpo_leave_one_out(r, [1])
     assert ratio.std() > 0.1
@@ -332,7 +332,7 @@ def spreads_of_others(r):
 @pytest.mark.parametrize("size", [3, 4, 5, 8, 9, 37])
 @pytest.mark.parametrize("odd", [0.7, 1e6, -1e12])
 def test_leave_one_out_takes_no_rounding_noise_for_the_spread_of_others(size, odd):
-    """Of equal others it is exactly 0, wherever the odd one stands and however far it is off."""
+    """The std of equal samples is exactly 0, wherever the different sample is."""
     r = np.full((size + 2, size, 1), 0.3)
     r[:, 1::2] = 0.1 + 0.2  # the next number
     r[range(size), range(size), 0] = odd
@@ -345,7 +345,7 @@ def test_leave_one_out_takes_no_rounding_noise_for_the_spread_of_others(size, od
 
 @pytest.mark.parametrize("odd", [0.0, 1e9])
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 37])
-def test_leave_one_out_is_exact_in_groups_of_any_size_and_beside_one_that_outweighs(size, odd):
+def test_leave_one_out_is_exact_in_groups_of_any_size_and_next_to_a_dominating_sample(size, odd):
     r = np.random.default_rng(size).random((3, size, 2))
     r[0, size // 2] += odd
     r[1, ::5, 0] = np.nan
@@ -402,7 +402,7 @@ def test_a_noise_floor_below_every_spread_changes_nothing(estimator, options):
 
 @pytest.mark.parametrize(("estimator", "options"), takes("noise_floor"))
 def test_a_noise_floor_holds_down_a_reward_that_is_only_noise(estimator, options):
-    """0.1 % of jitter on a constant reward, beside a binary one."""
+    """Return a constant reward with 0.1 % jitter, and a binary one."""
     rng = np.random.default_rng(0)
     jitter = 0.5 + 0.001 * rng.random((64, 8))
     r = np.stack([np.round(rng.random((64, 8))), jitter], axis=-1)

@@ -1,4 +1,4 @@
-"""Estimators by name, and what is said of a user's own that goes wrong."""
+"""Estimators by name, and errors of a user's own estimators."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Batches with nothing wrong in them, and how often they give a warning all the same.
+"""Healthy batches, and how often they give a warning.
 
     python -m tests.diagnostics.healthy
 

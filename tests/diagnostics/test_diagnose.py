@@ -137,7 +137,7 @@ def test_rewards_that_never_vary_together_have_no_correlation():
     assert diagnosis.as_dict()["correlation"][0][1] is None
 
 
-def test_group_statistics_are_those_of_the_functions_that_stand_alone():
+def test_group_statistics_are_those_of_the_public_functions():
     rewards = some_rewards()
     diagnosis = diagnose(rewards, WEIGHTS, NAMES, estimator="grpo")
     close(of_each(diagnosis, "group_std"), group_std(rewards))
@@ -372,7 +372,7 @@ WITHOUT_MUCH = {
     weights=[(1, 1), (0, 0), (0, 2)],
     estimator=["gdpo", "grpo", "mo_grpo", "rvpo", "gd2po_hard"],
 )
-def test_a_batch_without_much_in_it_is_diagnosed_all_the_same(batch, weights, estimator):
+def test_a_batch_with_little_in_it_is_diagnosed(batch, weights, estimator):
     rewards = WITHOUT_MUCH[batch]
     names = ["a", "b"]
     diagnosis = diagnose(rewards, weights, names, estimator=estimator, low=[-1, -1], high=[50, 50])
@@ -384,7 +384,7 @@ def test_a_batch_without_much_in_it_is_diagnosed_all_the_same(batch, weights, es
     assert not weighted or sum(map(abs, weighted)) == pytest.approx(1.0)
 
 
-def test_what_is_not_known_is_none():
+def test_unknown_numbers_are_none():
     diagnosis = diagnose(np.full((3, 4, 1), NAN), [0], ["a"])
     (reward,) = diagnosis.rewards
     assert (reward.mean, reward.group_std, reward.varying_std, reward.zero_variance_groups) == (
@@ -431,7 +431,7 @@ def test_an_infinite_reward_is_named():
 
 
 def test_rewards_have_three_axes_and_something_in_them():
-    """In a process of its own: under test, the annotations are checked first."""
+    """Runs in a new process, because under pytest the annotations are checked first."""
     code = """
 import numpy as np
 from gdpo.diagnostics import diagnose
@@ -449,7 +449,7 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"names": ["a", "b"], "weights": None}, "3 rewards.* 2 names"),
         ({"names": ["a", "b", "a"]}, "must differ"),
@@ -467,9 +467,9 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
         ({"estimator": lambda r, w: r[:, 0, :]}, "'<lambda>' .*shape"),
     ],
 )
-def test_what_does_not_fit_the_rewards_is_a_config_error(arguments, says):
+def test_what_does_not_fit_the_rewards_is_a_config_error(arguments, message):
     arguments = {"weights": WEIGHTS, "names": NAMES, **arguments}
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         diagnose(some_rewards(), arguments.pop("weights"), arguments.pop("names"), **arguments)
 
 

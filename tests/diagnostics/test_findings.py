@@ -79,16 +79,16 @@ def right_in_the_first(counts, samples=8):
 
 
 @pytest.mark.parametrize(
-    ("constant", "lost", "dead"), [(1e4, 0, 0), (1e5, 0.5, 0.5), (3e5, 1, 1), (1e6, 1, 1)]
+    ("constant", "lost", "zero_variance"), [(1e4, 0, 0), (1e5, 0.5, 0.5), (3e5, 1, 1), (1e6, 1, 1)]
 )
-def test_signal_below_the_resolution_of_its_type_is_a_finding(constant, lost, dead):
+def test_signal_below_the_resolution_of_its_type_is_a_finding(constant, lost, zero_variance):
     """4 of 8 right in half of the groups and 1 of 8 in the others, on top of a constant."""
     batch = stacked(constant + right_in_the_first([4] * 8 + [1] * 8), uniform(2, 16))
     assert not found(Kind.BELOW_RESOLUTION, batch, B)
     single = batch.astype(np.float32)
     diagnosis = diagnose(single, None, B)
     assert diagnosis.rewards[0].below_resolution == lost
-    assert diagnosis.rewards[0].zero_variance_groups == dead
+    assert diagnosis.rewards[0].zero_variance_groups == zero_variance
     findings = found(Kind.BELOW_RESOLUTION, single, B)
     assert bool(findings) == bool(lost)
     for finding in findings:
@@ -102,7 +102,7 @@ def test_signal_below_the_resolution_of_its_type_is_a_finding(constant, lost, de
     assert not found(Kind.CONSTANT, single, B)
 
 
-def test_rounding_that_a_reward_makes_by_itself_is_named_too_but_not_in_few_groups():
+def test_rounding_of_the_reward_itself_is_reported_too_but_not_in_few_groups():
     thirds = np.where(right_in_the_first([4] * 16) > 0, 0.1 + 0.2, 0.3)
     batch = stacked(thirds, uniform(2, 16))
     finding = the(Kind.BELOW_RESOLUTION, batch, B)
@@ -124,7 +124,7 @@ def test_missing_values_differ_from_nothing():
     assert diagnose(batch[:4], None, B).rewards[0].below_resolution is None
 
 
-def test_one_that_varies_in_more_than_a_tenth_of_the_groups_is_not_dead():
+def test_a_reward_that_varies_in_more_than_a_tenth_of_the_groups_is_not_constant():
     format_ = varies_in(7, uniform(1) < 0.7, otherwise=True)
     low, high = [0, 0], [1, 1]
     assert not found(Kind.SATURATED, stacked(format_, uniform(2)), B, low=low, high=high)
@@ -142,7 +142,7 @@ def test_one_that_varies_in_more_than_a_tenth_of_the_groups_is_not_dead():
         (0.0, Kind.OUT_OF_REACH),
     ],
 )
-def test_where_a_dead_reward_lies_in_its_range_says_which_of_three_it_is(value, kind):
+def test_the_position_of_a_constant_reward_in_its_range_gives_one_of_three_kinds(value, kind):
     batch = stacked(np.full((64, 8), value), uniform())
     low, high = {"a": 0}, {"a": 1}
     others = {Kind.SATURATED, Kind.CONSTANT, Kind.OUT_OF_REACH} - {kind}
@@ -210,7 +210,7 @@ def test_a_spread_of_less_than_a_hundredth_of_the_range_that_counts_in_full_may_
     assert not found(Kind.TINY_STD, batch, B)
 
 
-def test_a_tiny_std_that_does_not_count_is_none():
+def test_a_tiny_std_with_little_influence_is_no_finding():
     batch = stacked(0.5 + 0.02 * uniform(1), uniform(2))
     ranges = {"low": [0, 0], "high": [1, 1]}
     floored = partial(gdpo, noise_floor=[0.05, 0.0])
@@ -244,7 +244,7 @@ def test_a_reward_that_has_little_influence_because_its_weight_asks_for_it_is_no
     assert not heavy.findings
 
 
-def test_a_weight_that_is_as_good_as_zero_beside_the_others_asks_for_nothing():
+def test_a_weight_that_is_nearly_zero_asks_for_nothing():
     batch = stacked(20 * uniform(1), 20 * uniform(2), 0.01 * uniform(3), 0.01 * uniform(4))
     finding = the(Kind.IGNORED, batch, list("abcd"), [1e200] * 3 + [1e-200], estimator="grpo")
     assert finding.rewards == ("c",)
@@ -288,7 +288,7 @@ def test_a_small_weight_is_ignored_only_where_enough_groups_show_it():
     assert found(Kind.IGNORED, many, names, weights, estimator="grpo")
 
 
-def test_a_reward_that_is_ignored_for_another_reason_than_its_std_is_told_so():
+def test_the_std_is_not_named_if_a_reward_is_ignored_for_another_reason():
     batch = stacked(uniform(1), uniform(2))
     finding = the(Kind.IGNORED, batch, B, advantages=gdpo(batch, [1, 0]))
     assert finding.rewards == ("b",)
@@ -424,7 +424,7 @@ def test_rewards_of_which_only_one_can_be_had_are_in_conflict_though_no_pair_is_
     assert not found(Kind.CONFLICT, shuffled, list("abcd"), [1, 1.1, 0.9, 1.2])
 
 
-def test_a_conflict_of_an_opposed_pair_is_told_as_opposition():
+def test_a_conflict_of_an_opposed_pair_is_reported_as_opposed():
     x = uniform(1)
     assert kinds(stacked(x, -x + 0.1 * uniform(2)), [1, 0.9], B) >= {Kind.OPPOSED}
     assert Kind.CONFLICT not in kinds(stacked(x, -x + 0.1 * uniform(2)), [1, 0.9], B)
@@ -446,7 +446,7 @@ def test_nine_of_ten_groups_without_signal_are_too_many():
     assert not found(Kind.NO_SIGNAL, stacked(varies_in(6, uniform(1, 50), otherwise=0.5)), A)
 
 
-def test_weights_of_zero_give_no_signal_and_the_remedy_says_so():
+def test_weights_of_zero_give_no_signal_and_the_remedy_names_the_weight():
     finding = the(Kind.NO_SIGNAL, stacked(uniform(), uniform(1)), B, [0, 0])
     assert "weight other than 0" in finding.remedy
 
@@ -480,7 +480,7 @@ def test_one_failure_among_very_many_samples_is_extreme(samples, extreme):
         assert "max_advantage" in findings[0].remedy
 
 
-def test_an_advantage_is_extreme_beside_the_others_and_not_for_the_unit_of_the_rewards():
+def test_an_advantage_is_extreme_relative_to_the_others_whatever_the_unit():
     """RLOO and Dr. GRPO do not normalize: their advantages have the unit of the rewards."""
     batch = stacked(1000 * uniform(1), uniform(2))
     for estimator in ("rloo", "grpo_no_std"):

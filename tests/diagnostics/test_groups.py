@@ -16,7 +16,7 @@ REWARDS = np.array(
 )
 
 
-def test_the_share_of_dead_groups_is_of_those_that_a_reward_applies_to():
+def test_zero_variance_groups_are_counted_among_groups_that_the_reward_applies_to():
     np.testing.assert_allclose(zero_variance_groups(REWARDS), [2 / 4, 2 / 3])
 
 
@@ -39,6 +39,6 @@ def test_torch_gives_the_same():
     np.testing.assert_allclose(group_std(tensor), group_std(REWARDS), rtol=1e-6)
 
 
-def test_a_group_is_silent_only_if_each_of_its_advantages_is_exactly_zero():
+def test_a_zero_advantage_group_has_only_advantages_of_exactly_zero():
     advantages = np.array([[0.0, 0.0], [0.0, 1e-30], [1.0, -1.0], [0.0, 0.0]])
     assert zero_advantage_groups(advantages) == 0.5

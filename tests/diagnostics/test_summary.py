@@ -37,7 +37,7 @@ def test_a_finding_is_followed_by_its_remedy():
     assert text == f"! {finding.message} → {finding.remedy}"
 
 
-def test_without_findings_it_says_so():
+def test_no_findings_are_reported_as_such():
     healthy = diagnose(correctness_and_style(), None, ["correctness", "style"])
     assert "no findings" in str(healthy).splitlines()[-1]
 
@@ -59,7 +59,7 @@ def test_a_reward_that_is_pushed_against_its_weight_has_a_negative_share():
     assert "−" not in lines[2] + lines[3]
 
 
-def test_many_findings_are_cut_and_the_worst_two_always_shown():
+def test_many_findings_are_truncated_and_the_worst_two_always_shown():
     names = [f"reward_{k}" for k in range(17)]
     diagnosis = diagnose(np.zeros((64, 8, 17)), None, names, low=[0] * 17, high=[1] * 17)
     lines = str(diagnosis).splitlines()

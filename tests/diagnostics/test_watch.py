@@ -69,7 +69,7 @@ def test_the_message_names_the_reward_that_dominates_now_and_the_finding_stays_o
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 16, 64])
-def test_the_same_groups_give_the_same_share_however_they_are_cut_into_steps(groups):
+def test_the_same_groups_give_the_same_share_however_they_are_divided_into_steps(groups):
     random = np.random.default_rng(3)
     rewards = random.standard_normal((256, 8, 3)) * STDS
     whole = diagnose(rewards, None, NAMES, estimator="grpo").influence
@@ -126,7 +126,7 @@ def test_a_reward_that_comes_late_or_goes_counts_for_the_steps_that_have_it():
 
 def test_other_findings_must_hold_for_five_steps_in_a_row():
     watch = Watch()
-    told = []
+    reported = []
     for value in (0.5, 0.5, None, *[0.5] * 6):
         diagnosis = (
             constant()
@@ -134,8 +134,8 @@ def test_other_findings_must_hold_for_five_steps_in_a_row():
             else diagnose(np.random.default_rng(1).random((16, 8, 2)), None, ["a", "b"])
         )
         watch.update(diagnosis)
-        told.append([finding.kind for finding in watch.due])
-    assert told == [[]] * 7 + [[Kind.CONSTANT]] + [[]]
+        reported.append([finding.kind for finding in watch.due])
+    assert reported == [[]] * 7 + [[Kind.CONSTANT]] + [[]]
 
 
 def test_a_short_run_has_to_show_a_finding_throughout():
@@ -145,7 +145,7 @@ def test_a_short_run_has_to_show_a_finding_throughout():
     assert not any(held.certain for held in history.held())
 
 
-def test_notes_are_not_told():
+def test_notes_are_not_reported():
     watch = Watch()
     for _ in range(8):
         diagnosis = watch.update(constant(value=1.0))
@@ -153,13 +153,13 @@ def test_notes_are_not_told():
     assert Kind.SATURATED in {finding.kind for finding in diagnosis.findings}
 
 
-def test_each_warning_is_told_once():
+def test_each_warning_is_reported_once():
     watch = Watch()
-    told = []
+    reported = []
     for diagnosis in steps(12, 64):
         watch.update(diagnosis)
-        told += watch.due
-    assert [(finding.kind, finding.rewards) for finding in told] == [(Kind.IGNORED, ("tiny",))]
+        reported += watch.due
+    assert [(finding.kind, finding.rewards) for finding in reported] == [(Kind.IGNORED, ("tiny",))]
 
 
 def test_a_watched_diagnosis_has_the_shares_of_the_last_groups():

@@ -62,14 +62,14 @@ def test_the_same_seed_gives_the_same_steps_and_another_one_others():
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_what_alone_is_rewarded_is_learnt_and_the_other_is_not():
+def test_only_the_rewarded_choice_is_learned():
     for_format = learn(lambda rewards, _: grpo(rewards, (1, 0)), 0, steps=100)
     for_correctness = learn(lambda rewards, _: grpo(rewards, (0, 1)), 0, steps=100)
     assert np.isfinite(for_format).tolist() == [True, False]
     assert np.isfinite(for_correctness).tolist() == [False, True]
 
 
-def test_what_is_punished_is_not_learnt():
+def test_a_punished_choice_is_not_learned():
     result = learn(lambda rewards, _: -grpo(rewards, (0, 1)), 0, steps=60)
     assert result.tolist() == [math.inf, math.inf]
 
@@ -85,7 +85,7 @@ def test_the_weight_of_the_format_reaches_the_estimator():
     assert seen == [(3.0, 1.0)]
 
 
-def test_without_advantages_nothing_is_learnt():
+def test_without_advantages_nothing_is_learned():
     result = learn(lambda rewards, _: np.zeros(rewards.shape[:2]), 0, steps=20)
     assert result.tolist() == [math.inf, math.inf]
 
@@ -116,7 +116,7 @@ def test_a_constant_factor_of_the_advantages_changes_nothing():
     assert learn(rloo, 2, steps=150).tolist() == learn(grpo_no_std, 2, steps=150).tolist()
 
 
-def test_an_estimator_is_told_the_ranges_that_it_asks_for_and_left_out_if_it_asks_for_more():
+def test_an_estimator_gets_the_ranges_that_it_needs_and_is_left_out_if_it_needs_more():
     rewards, weights = np.array([[[0.0, -3.0], [1.0, 3.0]]]), (1, 1)
     told = sa_mrpo(rewards, weights, low=[0, -3], high=[1, 3])
     np.testing.assert_array_equal(with_ranges(sa_mrpo)(rewards, weights), told)
@@ -130,7 +130,7 @@ def test_every_estimator_can_be_run_or_is_left_out(name):
     assert estimator is None or learn(estimator, 0, steps=5).shape == (2,)
 
 
-def test_the_median_is_a_step_at_which_half_of_the_seeds_had_learnt():
+def test_the_median_is_a_step_at_which_half_of_the_seeds_had_learned():
     assert median([40, 10, 30, 20]) == 20
     assert median([10, math.inf, 30]) == 30
     assert median([10, math.inf, math.inf]) == math.inf

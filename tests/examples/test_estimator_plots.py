@@ -86,7 +86,7 @@ def test_the_weights_share_and_the_largest_advantage_are_reported():
     assert largest == np.abs(advantages("corr_grpo", rewards)).max() > 100
 
 
-def test_the_command_prints_the_estimator_beside_grpo_and_gdpo_and_draws_it_alone(
+def test_the_command_prints_the_estimator_with_grpo_and_gdpo_and_draws_only_it(
     tmp_path, monkeypatch, capsys
 ):
     options = ["--only", "gdpo_leave_one_out", "--output", str(tmp_path / "new")]
@@ -147,7 +147,7 @@ def test_the_largest_advantages_that_a_page_quotes_are_what_the_script_prints(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_examples_of_a_page_give_what_it_says(page):
+def test_the_examples_of_a_page_give_the_output_that_it_shows(page):
     text = "\n".join(blocks(page, "pycon"))
     test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
     result = doctest.DocTestRunner().run(test)
@@ -156,7 +156,7 @@ def test_the_examples_of_a_page_give_what_it_says(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_recipe_takes_what_a_page_says(page, tmp_path):
+def test_a_recipe_accepts_the_yaml_of_a_page(page, tmp_path):
     names = set()
     for i, block in enumerate(blocks(page, "yaml")):
         file = tmp_path / f"{i}.yaml"
@@ -166,7 +166,7 @@ def test_a_recipe_takes_what_a_page_says(page, tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_trl_config_takes_what_a_page_says(page, tmp_path):
+def test_a_trl_config_accepts_the_python_of_a_page(page, tmp_path):
     from gdpo.integrations.trl import GDPOConfig
 
     for block in blocks(page, "python"):

@@ -18,7 +18,7 @@ def _std(values):
 
 
 def _standardized(values, epsilon):
-    """(x - mean) / (std + epsilon) of those that are not None; a spread of 0 gives 0."""
+    """Return (x - mean) / (std + epsilon) of the values that are not None; a std of 0 gives 0."""
     present = [v for v in values if v is not None]
     if not present:
         return list(values)
@@ -28,7 +28,7 @@ def _standardized(values, epsilon):
 
 
 def _columns(group):
-    """Reward by reward, the values of the samples of one group; None for NaN."""
+    """Return for each reward the values of the samples of a group, with None for NaN."""
     return [
         [None if math.isnan(row[k]) else float(row[k]) for row in group]
         for k in range(len(group[0]))
@@ -36,7 +36,7 @@ def _columns(group):
 
 
 def _weighted(columns, weights):
-    """Per sample the weighted sum of what applies; None where nothing does."""
+    """Return for each sample the weighted sum of the rewards that apply; None: none applies."""
     totals = []
     for i in range(len(columns[0])):
         terms = [
@@ -110,7 +110,7 @@ def _batch_standardized(groups, counts=None):
 
 
 def _z(group, floor=None):
-    """Standardized columns; a spread below the floor of its reward is replaced by the floor."""
+    """Return standardized columns; a std below the floor of its reward is replaced by the floor."""
     columns = []
     for k, column in enumerate(_columns(group)):
         present = _present(column)
@@ -219,7 +219,7 @@ def dvao(rewards, weights):
 
 
 def corr_grpo(rewards, weights, epsilon=1e-6):
-    """The double sum over correlations, a missing value counting as average."""
+    """Return the double sum over correlations. A missing value counts as average."""
     result = []
     for group in rewards:
         z = [[v or 0.0 for v in column] for column in _z(group)]
@@ -360,7 +360,7 @@ def constrained_grpo(rewards, weights, multipliers):
 
 
 def _inverse(matrix):
-    """Gauss-Jordan, for a positive definite matrix."""
+    """Return the inverse of a positive definite matrix by Gauss-Jordan."""
     n = len(matrix)
     rows = [[*row, *(float(i == j) for j in range(n))] for i, row in enumerate(matrix)]
     for i in range(n):
@@ -372,7 +372,7 @@ def _inverse(matrix):
 
 
 def _inverse_root(matrix):
-    """C to the power -1/2 by the iteration of Denman and Beavers."""
+    """Return C to the power -1/2 by the iteration of Denman and Beavers."""
     y, z = matrix, [[float(i == j) for j in range(len(matrix))] for i in range(len(matrix))]
     for _ in range(60):
         a, b = _inverse(z), _inverse(y)
