@@ -1,4 +1,4 @@
-"""What the rewards of a run did, step by step and over all, from the files it left behind."""
+"""Measures the influence of each reward on a run, per step and overall, from its rollout files."""
 
 from gdpo.analysis._analysis import Analysis, analyze
 from gdpo.analysis._as_dict import as_dict

@@ -1,4 +1,4 @@
-"""Everything about the rollouts of some runs, in one pass over their steps."""
+"""Analyzes the rollouts of several runs in one pass over their steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,29 +23,29 @@ from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.inference import listed
 
 _VIEWED = ("grpo", "gdpo")
-"""Estimators whose advantages are shown beside the recorded ones, if none are asked for. They have
-no state, so that they are called on the steps that are looked at alone."""
+"""Estimators whose advantages are shown next to the recorded ones, if none are requested. They have
+no state, so they are called only on the sampled steps."""
 
 
 @dataclass(slots=True)
 class Analysis:
-    """What the rewards did in all runs that were read."""
+    """Stores the results for all runs that were read."""
 
     report: ReadReport
     runs: list[RunAnalysis] = field(default_factory=list[RunAnalysis])
     replayed: list[Replayed] = field(default_factory=list[Replayed])
-    """Empty: it was not asked for."""
+    """Comparison of estimators. Empty: not requested."""
     sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
     lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
-    """By run."""
+    """Rewards by length, per run."""
     not_analyzed: int = 0
     """Rollouts that were read and not analyzed: without a reward, or of a step whose groups
     have no common shape."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
-    """Why a step could not be analyzed, and its rollouts."""
+    """Reasons why steps could not be analyzed, with their number of rollouts."""
 
     def add(self, batch: Batch, step: StepAnalysis) -> None:
-        """Take in the next step of a run."""
+        """Add the next step of a run."""
         run = next((run for run in self.runs if run.run == step.run), None)
         if run is None:
             run = RunAnalysis(step.run)
@@ -57,7 +57,7 @@ class Analysis:
 
     @property
     def weights_to_give(self) -> bool:
-        """Whether unknown weights may be why no estimator gives the recorded advantages."""
+        """Whether unknown weights may explain why no estimator gives the recorded advantages."""
         others = [r for r in self.replayed if r.estimator != RECORDED and r.steps]
         return (
             bool(others)
@@ -67,7 +67,7 @@ class Analysis:
         )
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
-        """What lasted in any run, worst first; of the same severity, what held longest."""
+        """Return findings that lasted in any run, worst first, then those that held longest."""
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
@@ -82,25 +82,24 @@ def analyze(
     sampled: bool = False,
     progress: Callable[[RolloutTable], None] | None = None,
 ) -> Analysis:
-    """Diagnose every step as it is read, and what else is asked for.
+    """Return the analysis of all steps, each diagnosed as it is read.
 
-    Why a step cannot be analyzed is in `problems`; the others are analyzed.
+    If a step cannot be analyzed, the reason is in `problems`, and the other steps are analyzed.
 
     Args:
-        reading: As `read_rollout_files` gives it.
-        weights: By the name of the reward; of others and left out: those of the dump, else 1.
-        low: Lowest value of each reward, by name; of others and left out: those that the files
-            declare.
-        high: Highest value, likewise.
-        replayed: Estimators that every step is given to anew, see `Replay`; empty: all of them.
-            None: none. The first makes the advantages of a step whose dump has none for some
-            rollout; left out, GRPO does.
-        sampled: Choose some groups to be looked at.
-        progress: Called with each step, before it is analyzed.
+        reading: Result of `read_rollout_files`.
+        weights: Weights by reward name. Default: the recorded weights, else 1.
+        low: Lowest possible value by reward name. Default: declared in the files.
+        high: Highest possible value by reward name. Default: declared in the files.
+        replayed: Estimators that recompute the advantages of every step, see `Replay`; empty: all
+            of them. None: no estimator. The first, or GRPO, computes the advantages of steps
+            without recorded ones.
+        sampled: Whether to choose some groups for viewing. Default: False.
+        progress: Function that is called with each step before it is analyzed. Default: None.
 
     Raises:
-        ConfigError: A reward that was asked for and that no file has, a weight or bound of a reward
-            that no step has, a range without low < high, or an unknown estimator.
+        ConfigError: If a requested reward is in none of the files, a weight or bound names an
+            unknown reward, a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)

@@ -1,4 +1,4 @@
-"""An analysis as dicts, lists, numbers and text, for machines. The keys are documented."""
+"""Converts an analysis to dicts, lists, numbers and text, for JSON."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,9 +9,9 @@ from gdpo.diagnostics.watch import HeldFinding
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:
-    """Everything that is known; NaN stands for what is not.
+    """Return an analysis as nested dicts and lists. NaN: unknown.
 
-    See docs/how-to/analyze.md for the keys.
+    docs/how-to/analyze.md lists the keys.
     """
     report = analysis.report
     return {

@@ -1,6 +1,6 @@
-"""The recorded rewards given to estimators anew: who would have got which advantage.
+"""Recomputes the advantages of recorded rollouts with other estimators.
 
-Step by step, whole; nothing of a step is kept.
+Each step is processed as a whole, and only sums are kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +16,19 @@ from gdpo.analysis.steps import Batch
 from gdpo.errors import GdpoError
 
 RECORDED = "recorded"
-"""The advantages of the dump, as if they were an estimator's."""
+"""Name that stands for the recorded advantages in a list of estimators."""
 
 ROUNDING, FRAMEWORKS = 1e-6, 1e-2
-"""How far advantages may be from each other, as a share of the largest of the step, and be the
-same: ours and ours; ours and recorded ones, for frameworks add an ε of up to 1e-4 to the spread,
-and some compute in single precision."""
+"""Tolerances, as fractions of the largest advantage of a step, within which advantages are equal:
+between our estimators, and with recorded advantages. The second is larger, because frameworks add
+an ε of up to 1e-4 to the standard deviation, and some compute in single precision."""
 
 Advantages = Float[np.ndarray, "prompt sample"]
 
 
 @dataclass(slots=True)
 class Tally:
-    """How advantages go with others of the same rollouts, step added to step."""
+    """Accumulates statistics that compare two advantages of the same rollouts."""
 
     count: int = 0
     flips: int = 0
@@ -36,7 +36,7 @@ class Tally:
     _sums: tuple[float, ...] = (0.0,) * 5
 
     def add(self, a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]) -> None:
-        """Take in the rollouts of a step: the advantages that are compared with, and these."""
+        """Add the rollouts of a step: `a` are the advantages of the baseline, `b` the others."""
         self.count += len(a)
         self.flips += int(np.sum(a * b < 0))
         self.zeros += int(np.sum(b == 0))
@@ -45,7 +45,7 @@ class Tally:
 
     @property
     def correlation(self) -> float:
-        """Pearson's, over all rollouts; NaN: one of the two never varies."""
+        """Pearson correlation over all rollouts. NaN: one of the two never varies."""
         if not self.count:
             return nan
         a, b, aa, bb, ab = (value / self.count for value in self._sums)
@@ -67,50 +67,50 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What an estimator would have changed in a run, compared with a baseline."""
+    """Stores what an estimator would have changed, compared with a baseline."""
 
     estimator: str
     baseline: str
-    """What it is compared with: the first estimator named, or the recorded advantages."""
+    """The first estimator that was named, or `recorded`."""
     steps: int
-    """On which both have advantages."""
+    """Number of steps on which both have advantages."""
     changed: int
-    """Steps on which it is another estimator: see `changes`."""
+    """Number of steps on which the advantages differ, see `changes`."""
     departure: float
-    """Largest difference, see `changes`, over the steps."""
+    """Largest difference over the steps, see `changes`."""
     correlation: float
     sign_flips: float
-    """Share of rollouts whose advantage has the other sign."""
+    """Share of rollouts whose advantage has the opposite sign."""
     zero: float
     """Share of rollouts whose advantage is exactly 0."""
     signal_lost: int
-    """Groups with a signal here and none under the baseline."""
+    """Number of groups with nonzero advantages in the baseline, but not here."""
     signal_gained: int
-    """The other way round."""
+    """Number of groups with nonzero advantages here, but not in the baseline."""
     groups: int
     scale: float
-    """Factor between its advantages and those of the baseline, median over the steps."""
+    """Factor between these advantages and those of the baseline, median over the steps."""
     problem: str = ""
-    """Why it could not be called, or not on all steps."""
+    """Why the estimator could not be called on all steps. Empty: it could."""
 
     @property
     def same(self) -> bool:
-        """Whether nothing would change: on every step the same advantages, up to one factor."""
+        """Whether the advantages equal those of the baseline on every step, up to a factor."""
         return self.steps > 0 and not self.changed and not self.problem
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedWith:
-    """What the runs of gdpo in some estimators were trained with: an estimator with its options."""
+    """Stores the estimator, with its options, that some runs of gdpo were trained with."""
 
     estimator: str
     options: Mapping[str, object]
     runs: frozenset[str]
-    """Whose recorded advantages are its own."""
+    """Runs whose recorded advantages come from this estimator."""
 
     @property
     def own_code(self) -> bool:
-        """Whether it is a user's own, which is never called: a run may come from anywhere."""
+        """Whether it is a user's own estimator. It is never called, because runs may be foreign."""
         return self.estimator not in ESTIMATORS
 
 
@@ -131,10 +131,11 @@ class _Compared:
 def changes(
     a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]
 ) -> tuple[float, float]:
-    r"""How far the advantages of a step are from a multiple of others, and the multiple.
+    r"""Return how far advantages $b$ are from a positive multiple of $a$, and the factor.
 
-    With the factor $c = \sum a b / \sum a^2$ the difference is $\max|b - c a| / \max|b|$; it is 1
-    if $c$ is not above 0, or only one of the two is 0 everywhere, and 0 if both are.
+    With the factor $c = \sum a b / \sum a^2$, the difference is $\max|b - c a| / \max|b|$. It is 1
+    if $c \le 0$ or only one of the two is 0 everywhere, and 0 if both are 0 everywhere. The factor
+    is NaN in these cases.
     """
     largest = float(np.max(np.abs(b), initial=0.0))
     squares = float(np.sum(a * a))
@@ -147,20 +148,21 @@ def changes(
 
 
 class Replay:
-    """Gives every step to every estimator, and keeps how they go together.
+    """Recomputes the advantages of every step with several estimators, and compares them.
 
     Args:
-        estimators: Names; the first is what the others are compared with. `recorded` is one. None:
-            all, compared with the recorded advantages where the first step has them, else GRPO's.
-        low: Lowest value of each reward by name, for estimators that need it; of others and left
-            out: those that the files declare.
-        high: Highest value, likewise.
-        among: What all of them are.
-        trained: By name, those of the estimators that runs of gdpo were trained with; the others
-            are called with their default options.
+        estimators: Estimator names, or `recorded` for the advantages in the files. The first is the
+            baseline. None: all of `among`, with the recorded advantages as the baseline if the
+            first step has them, else GRPO's.
+        low: Lowest possible value by reward name, for estimators that need it. Default: declared
+            in the files.
+        high: Highest possible value by reward name. Default: declared in the files.
+        among: Names of all estimators. Default: all registered ones.
+        trained: Estimators, by name, that runs of gdpo were trained with. The others are called
+            with their default options. Default: none.
 
     Raises:
-        ConfigError: There is no such estimator.
+        ConfigError: If an estimator is unknown.
     """
 
     def __init__(
@@ -180,21 +182,21 @@ class Replay:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(estimators or ()))
         self._among = tuple(among)
         self.problems: dict[str, str] = {}
-        """Why an estimator could not be called, by its name."""
+        """Reasons why estimators could not be called, by name."""
         self.off_record: dict[str, float] = {}
-        """Of those that runs were trained with the largest difference from what these recorded."""
+        """Largest difference from the recorded advantages, for estimators of trained runs."""
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
         self._compared: dict[str, _Compared] = {}
 
     def advantages(self, batch: Batch) -> dict[str, Advantages]:
-        """What every estimator makes of a step, NaN where there are none; nothing is compared."""
+        """Return the advantages of a step by estimator, without comparison. NaN: none."""
         if not self.names:
             first = "grpo" if batch.advantages is None else RECORDED
             self.names = tuple(dict.fromkeys((first, *self._among)))
         return {name: self._advantages(name, batch) for name in self.names}
 
     def add(self, batch: Batch) -> dict[str, Advantages]:
-        """Replay a step; returns its advantages by estimator."""
+        """Compare the estimators on a step, and return its advantages by estimator."""
         found = self.advantages(batch)
         baseline = found[self.names[0]]
         for name, here in found.items():
@@ -245,13 +247,13 @@ class Replay:
         try:
             found = rule(batch.rewards, np.array(batch.weights), token_counts=_token_counts(batch))
             rule.update(batch.rewards)
-        except Exception as error:  # noqa: BLE001 (users' estimators; the report tells)
+        except Exception as error:  # noqa: BLE001 (users' estimators; the error is reported)
             self.problems.setdefault(name, f"{type(error).__name__}: {error}")
             return missing
         return np.asarray(found, dtype=np.float64)
 
     def _rule(self, name: str, batch: Batch) -> AdvantageRule | None:
-        """The estimator for a run: one with state goes on from step to step, as in training."""
+        """Return the rule of an estimator for a run. Its state continues over steps."""
         trained, names = self._trained.get(name), batch.table.names
         estimator, options = (trained.estimator, trained.options) if trained else (name, {})
         bounds = [
@@ -289,7 +291,7 @@ class Replay:
 
 
 def _token_counts(batch: Batch) -> Float[np.ndarray, "prompt sample"] | None:
-    """None: some are not known."""
+    """Return the token counts. None: some are unknown."""
     tokens = batch.num_tokens
     known = not np.any(np.isnan(tokens[batch.there]))
     return np.where(batch.there, tokens, 0.0) if known else None
@@ -299,9 +301,10 @@ def disagreement(
     advantages: Float[np.ndarray, "estimator prompt sample"],
     there: Bool[np.ndarray, "prompt sample"],
 ) -> Advantages:
-    """The range of the estimators' advantages, each divided by their root mean square.
+    """Return the range of the estimators' advantages, after division by their root mean square.
 
-    An optimizer like Adam is blind to their size. Estimators with NaN are left out.
+    The division removes a factor that hardly matters to optimizers such as Adam. Estimators with
+    NaN are left out.
     """
     known = [a for a in advantages if not np.any(np.isnan(a))]
     if len(known) < 2:

@@ -1,4 +1,4 @@
-"""Rewards of recorded rollouts, scored anew from their texts, for dumps that kept only a total."""
+"""Recomputes rewards from the texts of recorded rollouts, for files with a scalar reward only."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,30 +18,30 @@ NO_REFERENCE = "no reference answer in the files: rewards that need one fail"
 NO_TOKENS = "no token count: rewards that need one are missing"
 
 _TRUTHS = ("reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution")
-"""Fields of a record that may hold what its completion was judged against."""
+"""Fields of a record that may hold the reference of its completion."""
 
 _ASKED = ("question", "problem", "prompt")
-"""Columns of a task's rows that a prompt may stand for."""
+"""Columns of a task's rows that the prompt of a rollout can replace."""
 
 Problems = dict[str, list[int]]
 
 
 class Rescorer:
-    """Scores rollouts as their files have them. Close it, or use it in a `with`.
+    """Recomputes rewards from the texts of rollouts. Close it, or use it in a `with` statement.
 
-    What a completion is judged against is the first of these that there is:
+    The reference of a completion is the first of these that exists:
 
-    1. what the task reads from the fields of the record, if they are those of its rows;
-    2. the truth of the dump (verl's `gts`, slime's `label`, `reference` of our own record, ...),
-       if it is an object or the JSON text of one;
-    3. `{"answer": ...}`, if it is a text or a number.
+    1. the reference that the task reads from the record, if the record has the columns of its rows;
+    2. the reference in the file (verl's `gts`, slime's `label`, `reference` of gdpo's record, ...),
+       if it is an object or the JSON text of an object;
+    3. `{"answer": ...}`, if that reference is a text or a number.
 
     Args:
-        name: A task, a built-in reward, or `module:attribute` of a task, of a `Reward` or of a list
-            of them.
+        name: A task, a built-in reward, or `module:attribute` of a task, a `Reward` or a list of
+            rewards.
 
     Raises:
-        ConfigError: There is no such thing, or it is something else.
+        ConfigError: If `name` does not exist, or is something else.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,12 +50,12 @@ class Rescorer:
 
     @property
     def low(self) -> dict[str, float]:
-        """The lowest value of each reward."""
+        """Lowest possible value of each reward, by name."""
         return {reward.name: float(reward.low) for reward in self.rewards}
 
     @property
     def high(self) -> dict[str, float]:
-        """The highest value of each reward."""
+        """Highest possible value of each reward, by name."""
         return {reward.name: float(reward.high) for reward in self.rewards}
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Rescorer:
         self.close()
 
     def __call__(self, written: Sequence[RolloutText]) -> Rescored:
-        """The rewards of some rollouts; None: does not apply, or cannot be scored."""
+        """Return the rewards of some rollouts. None: does not apply, or cannot be scored."""
         problems: Problems = {}
         references = [self._reference(each, i, problems) for i, each in enumerate(written)]
         texts = [completion_text(each.completion) for each in written]
@@ -108,7 +108,7 @@ class Rescorer:
         return found or {}
 
     def _read_row(self, written: RolloutText) -> Reference | None:
-        """What the task makes of the record; None: its fields are not those of a row."""
+        """Return the reference that the task reads. None: the record is not a row of the task."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
         extras = {name: value for name, value in written.extras.items() if value is not None}
@@ -121,7 +121,7 @@ class Rescorer:
 
 
 def _count(tokens: Any) -> int | None:
-    """A number of tokens; None: it is none, or not finite."""
+    """Return a token count. None: not a finite number."""
     try:
         return None if tokens is None else int(float(tokens))
     except (TypeError, ValueError, OverflowError):
@@ -129,7 +129,7 @@ def _count(tokens: Any) -> int | None:
 
 
 def completion_text(written: Any) -> str | None:
-    """The text of a prompt or completion: the contents of its messages; None: it has none."""
+    """Return the text of a prompt or completion: the joined contents. None: no text."""
     if isinstance(written, str):
         return written
     if not isinstance(written, list | tuple):

@@ -1,4 +1,4 @@
-"""All steps of a run: each reward over time, over all and by length, and which findings held."""
+"""Results of a run over all steps: rewards over time, overall and by length, and findings."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,10 +15,10 @@ from gdpo.diagnostics.influence import pooled
 from gdpo.diagnostics.watch import FindingHistory, HeldFinding
 
 OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std")
-"""What is kept of every reward at every step: fields of `RewardDiagnosis`."""
+"""Fields of `RewardDiagnosis` that are kept for every reward at every step."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
-"""What is known of every reward at every step from the last groups together."""
+"""Values of every reward at every step that are computed over the last groups."""
 
 _TENTH = 10
 
@@ -27,38 +27,38 @@ _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, 
 
 @dataclass(frozen=True, slots=True)
 class RewardOverall:
-    """One reward over all steps that have it. NaN: nothing to compute it from."""
+    """Stores the results for one reward over all steps that have it. NaN: no data."""
 
     name: str
     steps: int
     mean: float
-    """Over the rollouts that it applies to."""
+    """Mean over the rollouts that the reward applies to."""
     first: float
-    """Mean of the first tenth of the steps that have it, one at least."""
+    """Mean over the first tenth of the steps that have it, at least one step."""
     last: float
-    """Mean of the last tenth."""
+    """Mean over the last tenth of these steps."""
     missing: float
-    """Share of the rollouts of the run."""
+    """Share of the rollouts of the run without this reward."""
     groups: int
     zero_variance_groups: int
     """Number of groups in which all samples have the same value."""
     weight_share: float
-    """Share of the weights, mean over the groups."""
+    """Share of the absolute weights, mean over the groups."""
     influence_share: float
-    """Share of the influence of all groups together; negative: against its weight."""
+    """Share of the influence over all groups. Negative: pushed against its weight."""
     influence_margin: float
-    """Half of the 95 % interval of that share."""
+    """Half of the 95 % confidence interval of `influence_share`."""
     with_length: float
-    """Correlation with the number of tokens in groups, mean over the steps."""
+    """Correlation with the number of tokens within groups, mean over the steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """The numbers of a step alone."""
+    """Stores the numbers of one step."""
 
     number: int
     rewards: Mapping[str, Float[np.ndarray, " number"]]
-    """By reward: those of `OVER_TIME`, and `with_length`."""
+    """Values of `OVER_TIME` and `with_length`, by reward."""
     batch_gain: float
     num_tokens: float
     cut: float
@@ -68,37 +68,37 @@ class _Step:
 
 @dataclass(slots=True)
 class RunAnalysis:
-    """One run, step by step."""
+    """Collects the results of one run, step by step."""
 
     run: str
     rollouts: int = 0
     left_out: int = 0
     recorded: int = 0
-    """Steps whose advantages are those of the dump."""
+    """Number of steps with recorded advantages."""
     weightings: Counter[str] = field(default_factory=Counter[str])
-    """How the weights of the steps are known, and of how many."""
+    """Number of steps for each source of the weights."""
     estimators: set[str] = field(default_factory=set[str])
-    """What made the advantages of the other steps."""
+    """Estimators that computed the advantages of the other steps."""
     _steps: list[_Step] = field(default_factory=list[_Step], repr=False)
     _pairs: dict[tuple[str, ...], _Pairs] = field(default_factory=dict, repr=False)
     _counts: dict[str, Float[np.ndarray, " number"]] = field(default_factory=dict, repr=False)
     _history: FindingHistory = field(default_factory=FindingHistory, repr=False)
-    """Of the steps in their order, as far as they have been taken in; see `_follow`."""
+    """History of the findings of the steps that `_follow` has added."""
     _windows: list[Influence] = field(default_factory=list[Influence], repr=False)
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the steps, in their order."""
+        """Numbers of the steps, in order."""
         return [step.number for step in self._steps]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The rewards of any step."""
+        """Names of all rewards that any step has."""
         return tuple(self._counts)
 
     @property
     def weights_from(self) -> str:
-        """How the weights are known: of all steps, or of how many in which way."""
+        """Source of the weights; with several sources, the number of steps of each."""
         if len(self.weightings) < 2:
             return "".join(self.weightings)
         of = len(self._steps)
@@ -106,7 +106,7 @@ class RunAnalysis:
         return "; ".join(f"{how} in {count:,} of {of:,} steps" for how, count in known)
 
     def add(self, step: StepAnalysis) -> None:
-        """Take in the next step."""
+        """Add the next step."""
         diagnosis = step.diagnosis
         self.rollouts += step.rollouts
         self.left_out += step.left_out
@@ -128,17 +128,17 @@ class RunAnalysis:
         )
 
     def sort(self) -> None:
-        """Put the steps in order: several files may each begin anew, as those of ranks do."""
+        """Sort the steps by number: several files may each start at the first step."""
         ordered = sorted(self._steps, key=lambda step: step.number)
         if ordered != self._steps:
             self._steps = ordered
             self._history, self._windows = FindingHistory(), []
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
-        """One number of a reward at every step; NaN where it has none.
+        """Return one value of a reward at every step. NaN: unknown.
 
         Args:
-            name: The reward.
+            name: Name of the reward.
             what: One of `OVER_TIME`, `OVER_WINDOW`, or `with_length`.
         """
         if what in OVER_WINDOW:
@@ -150,18 +150,18 @@ class RunAnalysis:
         return np.array([nan if known is None else known[place] for known in numbers])
 
     def lengths(self) -> Float[np.ndarray, "step 2"]:
-        """Mean tokens of a completion, and the share that was cut, at every step."""
+        """Return the mean tokens and the share of truncated completions at every step."""
         lengths = [(step.num_tokens, step.cut) for step in self._steps]
         return np.array(lengths, np.float64).reshape(-1, 2)
 
     def batch_gains(self) -> Float[np.ndarray, " step"]:
-        """What GDPO's batch step multiplies with at every step; NaN: nothing varies."""
+        """Return the scale of GDPO's batch normalization at every step. NaN: nothing varies."""
         return np.array([step.batch_gain for step in self._steps])
 
     def correlation(self, a: str, b: str) -> float:
-        """Of the z-scores of two rewards in groups in which both vary, over all steps.
+        """Return the correlation of the z-scores of two rewards, in groups in which both vary.
 
-        The mean over the steps, each counted by its degrees of freedom. NaN: there is none.
+        It is the mean over the steps, weighted by degrees of freedom. NaN: no such group.
         """
         total = degrees = 0.0
         for names, (sums, counts) in self._pairs.items():
@@ -171,22 +171,22 @@ class RunAnalysis:
         return float(total / degrees) if degrees else nan
 
     def rewards(self) -> list[RewardOverall]:
-        """Every reward over all steps."""
+        """Return the results for every reward over all steps."""
         if not self._steps:
             return []
         influences = [step.influence for step in self._steps]
-        # Steps of one group count after one another.
+        # A step with one group is paired with the step before it.
         after = zip(influences, [None, *influences], strict=False)
         whole = pooled([step.after(last) for step, last in after])
         return [self._overall(name, whole) for name in self.names]
 
     def findings(self) -> list[HeldFinding]:
-        """What was found in any step: the worst first, and of these what held longest."""
+        """Return the findings of any step, worst first, then those that held longest."""
         self._follow()
         return self._history.held()
 
     def _follow(self) -> None:
-        """Follow the findings through the steps that came since this was last asked."""
+        """Add the steps that came since the last call to the history of findings."""
         for step in self._steps[self._history.steps :]:
             window, _ = self._history.add(step.influence, step.findings)
             self._windows.append(window)
@@ -205,7 +205,7 @@ class RunAnalysis:
         for reward, length in zip(step.diagnosis.rewards, step.with_length, strict=True):
             there = round((1 - reward.missing) * cells)
             values = {name: getattr(reward, name) for name in OVER_TIME}
-            # Padding of smaller groups is missing in the array, and no rollout.
+            # Padding of smaller groups is NaN in the array, but not a rollout.
             values |= {"missing": 1 - there / step.rollouts, "with_length": length}
             numbers[reward.name] = np.array([nan if v is None else v for v in values.values()])
             constant = round(reward.groups * (reward.zero_variance_groups or 0.0))
@@ -248,7 +248,7 @@ def _mean(values: Float[np.ndarray, " step"]) -> float:
 
 
 def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
-    """The runs that the steps are of, in their order; only numbers of the steps are kept."""
+    """Return the runs of some steps, in their order. Only numbers of the steps are kept."""
     runs: dict[str, RunAnalysis] = {}
     for step in steps:
         runs.setdefault(step.run, RunAnalysis(step.run)).add(step)
@@ -258,11 +258,11 @@ def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
 
 
 _BINS = 24
-"""At most; there are at least half as many once lengths reach that."""
+"""Bins, at most. Once lengths reach this number, at least half of the bins are in use."""
 
 
 class LengthBins:
-    """Rewards by length, added to step by step. The width of the bins doubles when it has to."""
+    """Accumulates rewards by length. The width of the bins doubles when they do not suffice."""
 
     def __init__(self) -> None:
         self.width = 1.0
@@ -274,7 +274,7 @@ class LengthBins:
         lengths: Float[np.ndarray, " rollout"],
         rewards: Float[np.ndarray, " rollout"],
     ) -> None:
-        """Take in the rollouts of a step; those without a length or the reward are left out."""
+        """Add the rollouts of a step that have a length and the reward."""
         known = np.isfinite(lengths) & np.isfinite(rewards) & (lengths >= 0)
         if not np.any(known):
             return
@@ -288,7 +288,7 @@ class LengthBins:
         )
 
     def widened(self, width: float) -> "LengthBins":
-        """The same rollouts in bins of that width, which is its own or that doubled some times."""
+        """Return the same rollouts in bins of a width that is its own times a power of 2."""
         wide = LengthBins()
         wide.width, wide._sums = self.width, self._sums
         while wide.width < width:
@@ -297,17 +297,17 @@ class LengthBins:
 
     @property
     def middles(self) -> Float[np.ndarray, " bin"]:
-        """The length in the middle of each bin, up to the last that holds a rollout."""
+        """Length at the middle of each bin, up to the last bin with a rollout."""
         filled = [np.flatnonzero(counts) for counts, _ in self._sums.values()]
         last = max((int(places[-1]) for places in filled if len(places)), default=-1)
         return (np.arange(last + 1) + 0.5) * self.width
 
     def counts(self, name: str) -> Float[np.ndarray, " bin"]:
-        """Rollouts in each bin that have the reward."""
+        """Return the number of rollouts in each bin that have the reward."""
         return self._sums.get(name, (np.zeros(_BINS),))[0][: len(self.middles)]
 
     def means(self, name: str) -> Float[np.ndarray, " bin"]:
-        """Mean reward in each bin; NaN: it holds none."""
+        """Return the mean reward in each bin. NaN: the bin is empty."""
         counts, sums = self._sums.get(name, (np.zeros(_BINS), np.zeros(_BINS)))
         means = np.where(counts > 0, sums / np.maximum(counts, 1), nan)
         return means[: len(self.middles)]
@@ -318,5 +318,5 @@ class LengthBins:
 
 
 def _halved(values: Float[np.ndarray, " bin"]) -> Float[np.ndarray, " bin"]:
-    """Two neighbouring bins as one, and empty ones at the end."""
+    """Return the bins merged in pairs, followed by empty bins."""
     return np.concatenate([values.reshape(-1, 2).sum(axis=1), np.zeros(_BINS // 2)])

@@ -1,7 +1,7 @@
-"""Groups that are worth looking at, chosen while a run is read: numbers only, and not many.
+"""Chooses some groups to show, while a run is read. Only numbers are kept.
 
-Of each step one group somewhere, the one that the estimators disagree on most, and others if they
-are wanted; of long runs of every second step, every fourth, and so on.
+For each step: one group from anywhere, the group on which the estimators disagree most, and others
+if requested. For long runs: only every second step, every fourth, and so on.
 """
 
 from collections.abc import Mapping
@@ -15,68 +15,67 @@ from gdpo.analysis.replay import Advantages, disagreement
 from gdpo.analysis.steps import Batch
 
 KEPT = 400
-"""Groups at most."""
+"""Groups that are kept, at most."""
 
 _SAMPLES = 8
-"""Rollouts of a group that are kept, at most: those with the largest disagreement."""
+"""Rollouts of a group that are kept, at most: the ones with the largest disagreement."""
 
 _ROWS = 200_000
-"""Groups whose rollouts lie further back in their file are passed over: texts are read from the
-start."""
+"""Groups after this row of their file are not chosen, because texts are read from the start."""
 
 GOLDEN = 0.6180339887498949
-"""The parts of its multiples after the point lie evenly, however many there are."""
+"""Golden ratio minus 1. The fractional parts of its multiples are spread evenly over 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledGroup:
-    """Some rollouts of a group, and where their texts are."""
+    """Stores some rollouts of a group, and the place of their texts."""
 
     run: str
     format: str
     step: int
     place: int
-    """Which of the groups of the step."""
+    """Number of the group within the step."""
     samples: tuple[int, ...]
-    """Which of the samples of the group."""
+    """Numbers of the samples within the group."""
     size: int
-    """Of the group; it may be larger than what is kept of it."""
+    """Size of the whole group, of which some rollouts are kept."""
     names: tuple[str, ...]
     file: Path
     rows: tuple[int, ...]
-    """See `read_texts`."""
+    """Rows of the rollouts, for `read_texts`."""
     rewards: Float[np.ndarray, "sample reward"]
     advantages: Mapping[str, Float[np.ndarray, " sample"]]
-    """By estimator; NaN: it could not be called."""
+    """Advantages by estimator. NaN: the estimator could not be called."""
     disagreement: Float[np.ndarray, " sample"]
     num_tokens: Float[np.ndarray, " sample"]
     cut: Float[np.ndarray, " sample"]
 
 
 class Sample:
-    """Takes some groups of the steps whose turn it is.
+    """Collects groups from steps that are spread over the runs.
 
     Args:
-        per_step: Groups of a step at most, 2 at least; with many steps they become fewer.
+        per_step: Groups per step, at most; at least 2. It shrinks with many steps. Default: 2.
     """
 
     def __init__(self, per_step: int = 2) -> None:
         self._kept: list[tuple[int, int, SampledGroup]] = []
-        """With the number of the step, and the rank of the group among those of its step."""
+        """Groups, each with the number of its step, and its rank within the step."""
         self._steps, self._stride, self._ranks = 0, 1, per_step
 
     @property
     def groups(self) -> list[SampledGroup]:
-        """What was kept, in the order of the steps."""
+        """Groups that were kept, in the order of the steps."""
         return [group for _, _, group in self._kept]
 
     def turn(self) -> bool:
-        """Go on to the next step: whether it is one to be looked at."""
+        """Advance to the next step, and return whether to call `look` for it."""
         self._steps += 1
         return (self._steps - 1) % self._stride == 0
 
     def look(self, batch: Batch, advantages: Mapping[str, Advantages]) -> None:
-        """Take groups of the step whose turn it is, by what the estimators make of it."""
+        """Add groups of the current step, by the disagreement of the estimators."""
         step, placed = self._steps - 1, batch.placed
         apart = disagreement(np.stack(list(advantages.values())), batch.there)
         near = np.flatnonzero(np.max(np.where(batch.there, batch.table.row[placed], 0), 1) < _ROWS)
@@ -103,7 +102,7 @@ def _group(
 ) -> SampledGroup:
     table, placed = batch.table, batch.placed
     there = np.flatnonzero(batch.there[place])
-    # A group is of one file, or its rollouts are shown as far as they are of one.
+    # If a group is spread over several files, only the rollouts of the first file are shown.
     file = table.file[placed[place, there]]
     there = there[file == file[0]]
     shown = np.sort(there[np.argsort(-apart[place, there], kind="stable")][:_SAMPLES])

@@ -1,4 +1,4 @@
-"""One step of a run: the diagnosis of its rewards, and what else its rollouts say."""
+"""Analyzes one step of a run: diagnosis of the rewards, lengths and truncation."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,38 +16,37 @@ from gdpo.errors import ConfigError
 from gdpo.rollouts.readers import RolloutTable
 
 Bounds: TypeAlias = Mapping[str, float] | None
-"""By the name of the reward, for those whose bound is known."""
+"""Bounds by reward name, for rewards whose bound is known."""
 
 UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
 
 
 @dataclass(frozen=True, slots=True)
 class StepAnalysis:
-    """What was found in the rollouts that one step trained on. NaN: not known."""
+    """Stores the results for the rollouts that one step trained on. NaN: unknown."""
 
     run: str
     step: int
     rollouts: int
-    """That were trained on."""
+    """Number of rollouts that were trained on."""
     diagnosis: Diagnosis
     recorded: bool
-    """Whether the advantages are those of the dump; else they are the estimator's."""
+    """Whether the advantages are recorded. False: computed by an estimator."""
     weights_from: str
     """`as given`, `recorded` or `UNKNOWN_WEIGHTS`, and `others ...` if only some were given."""
     left_out: int
-    """Rollouts that were scored and not trained on."""
+    """Number of rollouts that were scored but not trained on."""
     cut: float
-    """Share of completions that ended at their limit of tokens."""
+    """Share of completions that were truncated at the token limit."""
     num_tokens: float
-    """Of a completion, mean."""
+    """Mean number of tokens of a completion."""
     with_length: tuple[float, ...]
-    """Of each reward with the number of tokens: correlation in groups, after both lost the mean of
-    their group."""
+    """Correlation of each reward with the number of tokens, both centred within their group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rollouts that one step trained on, as arrays."""
+    """Stores the rollouts that one step trained on, as arrays."""
 
     table: RolloutTable
     rewards: Float[np.ndarray, "prompt sample reward"]
@@ -55,31 +54,31 @@ class Batch:
     weights: tuple[float, ...]
     weights_from: str
     advantages: Float[np.ndarray, "prompt sample"] | None
-    """Those of the dump; None: it lacks some."""
+    """Recorded advantages. None: some are missing."""
     left_out: int
     placed: Int[np.ndarray, "prompt sample"]
-    """Which rollout of the table stands where; -1: none."""
+    """Row of the table for each rollout. -1: padding."""
 
     @property
     def there(self) -> Bool[np.ndarray, "prompt sample"]:
-        """Where there is a rollout."""
+        """Where the arrays hold a rollout, not padding."""
         return self.placed >= 0
 
     @property
     def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
-        """Tokens of each completion; NaN: not known, or there is no such rollout."""
+        """Tokens of each completion. NaN: unknown, or padding."""
         return np.where(self.there, self.table.num_tokens[self.placed], nan)
 
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
-    """The arrays of one step; None: it has no rewards, or nothing of it was trained on.
+    """Return the arrays of one step. None: it has no rewards, or no rollout was trained on.
 
     Args:
         table: One step.
-        weights: By the name of the reward; of others and left out: those of the dump, else 1.
+        weights: Weights by reward name. Default: the recorded weights, else 1.
 
     Raises:
-        DataError: Groups of so different a size that they have no common shape.
+        DataError: If group sizes differ so much that the arrays would be mostly padding.
     """
     trained = np.flatnonzero(table.trained)
     if not table.names or not len(trained):
@@ -114,19 +113,18 @@ def analyze_steps(
     low: Bounds = None,
     high: Bounds = None,
 ) -> Iterator[StepAnalysis]:
-    """Diagnose every step as it is read; those without rewards or training are passed over.
+    """Yield the diagnosis of every step that has rewards and was trained on, as it is read.
 
     Args:
-        tables: As `read_rollout_files` gives them, one per step.
-        weights: By the name of the reward; of others and left out: those of the dump, else 1.
-        estimator: What makes the advantages of a step whose dump has none for some rollout.
-        low: Lowest value of each reward, by name; of others and left out: those that the files
-            declare.
-        high: Highest value, likewise.
+        tables: One table per step, from `read_rollout_files`.
+        weights: Weights by reward name. Default: the recorded weights, else 1.
+        estimator: Estimator for steps without recorded advantages. Default: grpo.
+        low: Lowest possible value by reward name. Default: declared in the files.
+        high: Highest possible value by reward name. Default: declared in the files.
 
     Raises:
-        ConfigError: A weight of a reward that no step has, or an unknown estimator.
-        DataError: Groups of so different a size that they have no common shape.
+        ConfigError: If a weight names an unknown reward, or the estimator is unknown.
+        DataError: If group sizes differ so much that the arrays would be mostly padding.
     """
     names: dict[str, None] = {}
     ranges = RangesSoFar()
@@ -147,15 +145,15 @@ def analyze_step(
     low: Bounds = None,
     high: Bounds = None,
 ) -> StepAnalysis:
-    """Diagnose one step.
+    """Return the diagnosis of one step.
 
     Args:
         batch: The step.
-        ranges: Of the steps before it; takes this one in.
-        estimator: As in `analyze_steps`.
-        recorded_by: The estimator that made the advantages of the dump; None: unknown.
-        low: As in `analyze_steps`.
-        high: Likewise.
+        ranges: Ranges over the earlier steps. This step is added.
+        estimator: See `analyze_steps`.
+        recorded_by: Estimator that computed the recorded advantages. None: unknown.
+        low: See `analyze_steps`.
+        high: See `analyze_steps`.
     """
     used, recorded = batch.table, batch.advantages is not None
     diagnosis = diagnose(
@@ -184,7 +182,7 @@ def analyze_step(
 def check_weights(
     weights: Mapping[str, float] | None, names: Iterable[str], *, what: str = "weights"
 ) -> None:
-    """Raise a ConfigError if a weight, or `what` they are, is of none of the rewards there are."""
+    """Raise a ConfigError if a weight, or other value named by `what`, has an unknown reward."""
     known = list(names)
     for name in weights or ():
         if known and name not in known:
@@ -192,7 +190,7 @@ def check_weights(
 
 
 def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
-    """The bounds of the rewards of a step: those given, and for the rest those declared."""
+    """Return the bounds of the rewards of a step: given, else declared."""
     bounds = {name: declared[end] for name, declared in table.ranges.items()} | dict(given or {})
     return {name: bound for name, bound in bounds.items() if name in table.names}
 
@@ -203,7 +201,7 @@ def _mean(values: Float[np.ndarray, " rollout"]) -> float:
 
 
 def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
-    r"""$\sum a b / \sqrt{\sum a^2 \sum b^2}$ of a reward and the tokens, centred in each group."""
+    r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ of reward and tokens, centred per group."""
     tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)
     a, b = (_centred(np.where(known, values, nan)) for values in (batch.rewards, tokens))
@@ -215,30 +213,30 @@ def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
 def _centred(
     values: Float[np.ndarray, "prompt sample reward"],
 ) -> Float[np.ndarray, "prompt sample reward"]:
-    """0 where a value is missing."""
+    """Return the values minus the mean of their group, and 0 for missing values."""
     centred = values - mean(values, over=SAMPLES)
     largest = np.max(np.abs(values), axis=BATCH, initial=0.0, where=~np.isnan(values))
-    # What is left of a group without spread is rounding, and no correlation.
+    # In a constant group, the rest is rounding error and must not count as correlation.
     return np.where(np.abs(centred) > 1e-12 * largest, centred, 0.0)
 
 
 class RangesSoFar:
-    """The lowest and the highest value of each reward so far, run by run.
+    """Tracks the lowest and highest value of each reward of each run.
 
-    They are the next best thing where the range of a reward is not declared.
+    They replace the range of a reward if it is not declared.
     """
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], tuple[float, float]] = {}
 
     def judged(self, table: RolloutTable, diagnosis: Diagnosis) -> Diagnosis:
-        """Return the diagnosis with a note for each reward that is constant at its highest so far.
+        """Return the diagnosis, with a note for each reward that is constant at its highest value.
 
-        Such a reward is probably learned. Where its range is known, the diagnosis says so already.
+        Such a reward is probably learned. If its range is known, the diagnosis already reports it.
 
         Args:
-            table: The next rollouts of the run.
-            diagnosis: What was found in them.
+            table: The next step of the run.
+            diagnosis: Diagnosis of that step.
         """
         for name, values in zip(table.names, table.rewards.T, strict=True):
             known = values[~np.isnan(values)]

@@ -1,4 +1,4 @@
-"""Runs that gdpo trained, from their rollout records: with what they trained is known."""
+"""Analyzes runs that gdpo trained, whose estimators are known, from their rollout records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,46 +14,46 @@ from gdpo.errors import DataError
 from gdpo.rollouts.readers import RolloutReading, read_rollout_files
 
 _STEPS = 200
-"""Of each run, at most; of longer runs so many are looked at, evenly."""
+"""Steps of a run that are analyzed, at most. They are spread evenly over longer runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedRun:
-    """One run."""
+    """Describes one run."""
 
     name: str
-    """Different for each."""
+    """Name, different for each run."""
     rollouts: Path
-    """The folder of its records, which need not be there."""
+    """Folder of the records. It need not exist."""
     estimator: str
-    """What made its advantages."""
+    """Estimator of the run, by its name to show."""
 
 
 @dataclass(slots=True)
 class TrainedAnalysis:
-    """What the rewards did in some runs, and what the estimators of all would have made of them."""
+    """Stores the results for several runs, and the comparison of their estimators."""
 
     estimators: Mapping[str, TrainedWith]
-    """By the name to show."""
+    """Estimators by name to show."""
     recorded_steps: int = 0
-    """All, looked at or not."""
+    """Number of recorded steps, analyzed or not."""
     runs: dict[str, RunAnalysis] = field(default_factory=dict[str, RunAnalysis])
-    """By name, those that have rollouts."""
+    """Runs that have rollouts, by name."""
     replayed: list[Replayed] = field(default_factory=list[Replayed])
-    """Every estimator beside the first."""
+    """Comparison of every estimator with the first."""
     off_record: dict[str, float] = field(default_factory=dict[str, float])
-    """By estimator the largest difference from what the runs recorded that were trained with it;
-    users' own are not called, and have none."""
+    """Largest difference from the recorded advantages of runs that were trained with the estimator.
+    Users' own estimators are not called, so they are not included."""
     sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
 
     @property
     def steps(self) -> int:
-        """How many were looked at."""
+        """Number of analyzed steps."""
         return sum(len(run.steps) for run in self.runs.values())
 
     @property
     def rollouts(self) -> int:
-        """How many were looked at."""
+        """Number of analyzed rollouts."""
         return sum(run.rollouts for run in self.runs.values())
 
 
@@ -65,20 +65,20 @@ def analyze_trained(
     high: Bounds = None,
     problems: Mapping[str, str] | None = None,
 ) -> TrainedAnalysis:
-    """Diagnose every recorded step of some runs, and give it to the estimators of all of them.
+    """Diagnose the recorded steps of some runs, and compare the estimators of all runs on them.
 
-    The weights are those that a step was recorded with. Of a run of more than 200 steps as many are
-    looked at, evenly, the first and the last among them.
+    The weights are the recorded ones. Of a run with more than 200 steps, 200 are analyzed, spread
+    evenly from the first to the last.
 
     Args:
-        runs: See `TrainedRun`.
-        estimators: By the name to show; the others are compared with the first.
-        low: Lowest value of each reward, by name; of others: those that the record declares.
-        high: Highest value, likewise.
-        problems: By name why an estimator cannot be called.
+        runs: The runs.
+        estimators: Estimators by name to show. The first is the baseline.
+        low: Lowest possible value by reward name. Default: declared in the record.
+        high: Highest possible value by reward name. Default: declared in the record.
+        problems: Reasons why estimators cannot be called, by name. Default: none.
 
     Raises:
-        DataError: A file is no rollout record.
+        DataError: If a file is not a rollout record.
     """
     replay = Replay(tuple(estimators), low=low, high=high, trained=estimators)
     replay.problems |= problems or {}
@@ -110,7 +110,7 @@ def analyze_trained(
 
 
 def _refuse_unread(reading: RolloutReading) -> None:
-    """Raise a DataError where a file, or a row of one, could not be read."""
+    """Raise a DataError if a file or a row could not be read."""
     lost = dict(reading.report.left_out)
     lost |= {notice.file: notice.what for notice in reading.report.notices.values() if notice.rows}
     for file, why in lost.items():

@@ -1,4 +1,4 @@
-"""The rollouts that a page shows: the texts of sampled groups, as far as there is room."""
+"""Collects the rollouts that a page shows: texts of sampled groups, up to a total size."""
 
 import json
 from collections import defaultdict
@@ -17,20 +17,20 @@ from gdpo.report.text import embedded, messages, visible
 from gdpo.rollouts.readers import RolloutText, read_texts
 
 _ROOM = 1_000_000
-"""Bytes for all texts together."""
+"""Bytes of all texts together, at most."""
 
 _ROWS = 400_000
-"""Of the files that are read for them, at most: a text is found by reading from the start."""
+"""Rows that are read to find the texts, at most: a file is read from its start."""
 
 _PROMPT, _COMPLETION = 2_000, 3_000
-"""Characters of each that are shown."""
+"""Characters of a prompt and of a completion that are shown."""
 
 _Texts = Mapping[tuple[Path, int], RolloutText]
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What the page calls runs and rewards: as they are called, but fit to be shown."""
+    """Stores the names of runs and rewards on the page, made safe to show."""
 
     runs: Mapping[str, str]
     rewards: Mapping[str, str]
@@ -41,12 +41,12 @@ class Labels:
 def viewer_data(
     groups: Sequence[SampledGroup], labels: Labels, estimators: Sequence[str], **reading: Any
 ) -> dict[str, Any]:
-    """What the page's script shows of the groups of the runs that have labels.
+    """Return the data with which the page's script shows the groups of labelled runs.
 
     Args:
-        groups: In the order of their steps; the texts are read from their files now.
-        labels: See `Labels`.
-        estimators: Whose advantages are shown.
+        groups: Sampled groups in the order of their steps. The texts are read from their files now.
+        labels: Names of runs and rewards on the page.
+        estimators: Estimators whose advantages are shown.
         reading: Options of `read_texts`.
     """
     groups = [group for group in groups if group.run in labels.runs]
@@ -76,12 +76,12 @@ def viewer_data(
 
 
 def count_shown(data: Mapping[str, Any]) -> int:
-    """How many rollouts `viewer_data` holds."""
+    """Return the number of rollouts in the result of `viewer_data`."""
     return sum(len(group["samples"]) for group in data["groups"])
 
 
 def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
-    """The places of the groups: one of each run, then in turn evenly and by disagreement."""
+    """Return the order of the groups: one per run, then alternately spread out and worst."""
     evenly = sorted(range(len(groups)), key=lambda place: place * GOLDEN % 1)
     one_each = {groups[place].run: place for place in reversed(evenly)}
     apart = [float(np.max(group.disagreement)) for group in groups]
@@ -91,7 +91,7 @@ def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
 
 
 def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
-    """Those whose files can be read so far for so many rows."""
+    """Yield the groups whose rows can be read within `_ROWS` rows of all files."""
     furthest: dict[Path, int] = {}
     for group in groups:
         more = max(0, max(group.rows) + 1 - furthest.get(group.file, 0))
@@ -101,7 +101,7 @@ def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
 
 
 def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts:
-    """By file and row; a file that has gone since then has none."""
+    """Return the texts by file and row. A file that was deleted since has none."""
     rows: dict[tuple[Path, str], set[int]] = defaultdict(set)
     for group in groups:
         rows[group.file, group.format] |= set(group.rows)
@@ -148,12 +148,12 @@ def _group(
 
 
 def _four_digits(value: float) -> float:
-    """Four digits are enough to read, and less to carry."""
+    """Round to four digits, which keeps the page small."""
     return float(f"{value:.4g}")
 
 
 def _chat(written: Any) -> str | list[dict[str, Any]]:
-    """A text, or messages; what is neither (tokens, nothing) as it is written."""
+    """Return a text or messages. Anything else, such as tokens, becomes text."""
     if written is None:
         return "(not in the file)"
     if isinstance(written, str):
@@ -169,7 +169,7 @@ def _chat(written: Any) -> str | list[dict[str, Any]]:
 
 
 def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A message whose content is nothing may hold something else, such as calls of tools."""
+    """Return a message; one without content shows its other fields, such as tool calls."""
     if turn.get("content"):
         return {"role": turn.get("role"), "content": turn["content"]}
     others = {key: value for key, value in turn.items() if key != "role" and value}

@@ -1,4 +1,4 @@
-"""Text of unknown origin made fit to be shown: nothing in it hides, and none of it is endless."""
+"""Makes text of unknown origin safe to show: visible characters only, and limited length."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,20 +8,20 @@ from typing import Any
 from gdpo._files import to_json
 
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""In a script element: what could end it, or is no text."""
+"""Characters that could end a script element, or that are not text."""
 
 _KEPT = frozenset("\n\t\u200c\u200d")
-"""Not printable, and part of ordinary text: lines, Persian, and emoji that are several in one."""
+"""Unprintable characters of ordinary text: newline, tab, and joiners in Persian and emoji."""
 
 _MESSAGES = 10
-"""First and last messages of a chat that are shown."""
+"""Messages shown at the start and at the end of a chat."""
 
 Message = tuple[str, str, int, str]
 """Role, start of the text, count of characters left out after it, end of the text."""
 
 
 def visible(text: str) -> str:
-    r"""The text with control characters, marks of direction and lone surrogates as `⟨U+202E⟩`.
+    r"""Return the text with control and direction characters and surrogates as `⟨U+202E⟩`.
 
     >>> visible("safe\u202etxt.exe")
     'safe⟨U+202E⟩txt.exe'
@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The text made visible, on a line of its own: it can neither command a terminal nor go on.
+    r"""Return the text on one line and without control characters, safe for a terminal.
 
     >>> one_line("a\x1b[31m\nb")
     'a⟨U+001B⟩[31m b'
@@ -39,7 +39,7 @@ def one_line(text: str) -> str:
 
 
 def cut(text: str, limit: int) -> tuple[str, int, str]:
-    """Start and end of a text, made visible, with the count of characters left out between them.
+    """Return start and end of a text, made visible, and the number of omitted characters.
 
     >>> cut("0123456789" * 3, 15)
     ('0123456789', 15, '56789')
@@ -53,10 +53,10 @@ def cut(text: str, limit: int) -> tuple[str, int, str]:
 
 
 def messages(text: Any, limit: int) -> list[Message]:
-    """A prompt or completion as messages to be shown; all of them have `limit` characters.
+    """Return a prompt or completion as messages to show, with `limit` characters in total.
 
-    Of a very long chat the first and the last ones are shown, with a message between them that
-    says how many are not.
+    Of a very long chat, only the first and last messages are returned, with a message between them
+    that counts the others.
     """
     chat: Sequence[Mapping[str, Any]] = (
         [{"role": "", "content": text}] if isinstance(text, str) else text
@@ -75,7 +75,7 @@ def messages(text: Any, limit: int) -> list[Message]:
 
 
 def embedded(data: Any) -> str:
-    r"""JSON that stays inside its script element.
+    r"""Return JSON that cannot end its script element.
 
     >>> print(embedded({"text": "</script>"}))
     {"text": "\u003c/script\u003e"}
@@ -84,7 +84,7 @@ def embedded(data: Any) -> str:
 
 
 def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = False) -> str:
-    """A number of a quantity from `low` to `high`, to about a thousandth of that; – for NaN."""
+    """Return a number with a precision of about a thousandth of `high - low`. NaN gives –."""
     if isnan(value):
         return "–"
     digits = min(6, max(0, 3 - ceil(log10(high - low)))) if high > low else 3
@@ -93,12 +93,12 @@ def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = Fa
 
 
 def short(value: float) -> str:
-    """A number as briefly as it can be written."""
+    """Return a number in its shortest form."""
     return f"{value:g}".replace("-", "−")
 
 
 def probability(p: float) -> str:
-    """A p-value to two digits."""
+    """Return a p-value with two digits."""
     if isnan(p):
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.2g}"
@@ -111,7 +111,7 @@ def _shown(character: str) -> str:
 
 
 def _fitting(text: Iterable[str], room: int) -> list[str]:
-    """The first characters of a text, each made visible, as many as there is room for."""
+    """Return the first characters of a text, each made visible, that fit into `room`."""
     fitting: list[str] = []
     for shown in map(_shown, text):
         room -= len(shown)

@@ -1,7 +1,7 @@
-"""The rollout record: what one rollout was, how it was rewarded, and what the estimator made of it.
+"""The rollout record: completions with their rewards and advantages, one parquet file per step.
 
-One parquet file per step, written whole or not at all. What is declared of the rewards, ranges and
-gates, stands in the metadata of the file. Who produced the rollouts does not matter here.
+A file is written as a whole or not at all. Its metadata holds the declared ranges and gates of the
+rewards. Any framework may produce the rollouts.
 """
 
 import json
@@ -27,57 +27,58 @@ _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One completion of one prompt."""
+    """Stores one completion of one prompt."""
 
     run: str
     step: int
-    """The optimizer step that it trains, counted from 1."""
+    """Optimizer step that the rollout trains, from 1."""
     group_id: int
-    """Which prompt of the step; equal for the samples of one group."""
+    """Number of the prompt within the step; equal for the samples of one group."""
     sample_id: int
-    """Which sample of its group."""
+    """Number of the sample within its group."""
     prompt: Text
     completion: Text
     rewards: Mapping[str, float | None]
-    """By name, raw; None: does not apply, or failed."""
+    """Raw rewards by name. None: does not apply, or failed."""
     weights: Mapping[str, float]
     advantage: float
     num_tokens: int
     """Tokens of the completion."""
     finish_reason: str
-    """`stop`: the model ended it; `length`: it was cut at the limit."""
+    """`stop`: the model ended it; `length`: it was truncated at the limit."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Anything else, JSON-like: the reference that it was judged against, for one."""
+    """Other JSON-like values, such as the reference that the completion was judged against."""
     trained: bool = True
-    """False: generated and scored, and then left out of the batch (`filter_groups`)."""
+    """False: generated and scored, but removed from the batch by `filter_groups`."""
 
 
 def rollout_file(folder: Path, step: int) -> Path:
-    """Where the rollouts of a step are kept."""
+    """Return the file for the rollouts of a step."""
     return folder / f"step_{step:06d}.parquet"
 
 
 Declared: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""By the name of the reward what is declared of it: `low` and `high`, and its `gate` if it has one:
-`{"on": ..., "at_least": ...}`. A gated reward's range holds the 0 that a closed gate gives."""
+"""Declarations by reward name: `low`, `high`, and for a gated reward
+`gate={"on": ..., "at_least": ...}`. The range of a gated reward includes the 0 of a closed gate."""
 
 _DECLARED = b"gdpo.rewards"
-"""The key of the file's metadata."""
+"""Key in the metadata of the file."""
 
 
 def write_rollouts(
     path: Path, rollouts: Sequence[Rollout], *, declared: Declared | None = None
 ) -> None:
-    """Write the rollouts of one step as parquet, replacing what was there, whole or not at all.
+    """Write the rollouts of one step to a parquet file, as a whole or not at all.
 
     Args:
-        path: See `rollout_file`. Missing folders are made.
-        rollouts: All with the same reward names.
-        declared: Ranges and gates of the rewards, as far as they are known: by them a reader tells
-            a learned reward from one that is never earned.
+        path: File to write, see `rollout_file`. It is replaced if it exists. Missing folders are
+            created.
+        rollouts: Rollouts with the same reward names.
+        declared: Ranges and gates of the rewards, which let a reader distinguish a learned reward
+            from one that is never earned. Default: None known.
 
     Raises:
-        DataError: There are none, or they have different rewards.
+        DataError: If there are no rollouts, or their rewards or weights differ in name or order.
     """
     if not rollouts:
         raise DataError(f"{path}: the step has no rollouts to record")
@@ -98,10 +99,10 @@ def write_rollouts(
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
-    """Read what `write_rollouts` wrote. Text that was plain comes back plain.
+    """Return the rollouts in a file of `write_rollouts`. Plain text stays plain text.
 
     Raises:
-        DataError: The file is no rollout record.
+        DataError: If the file is not a rollout record.
     """
     try:
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
@@ -114,9 +115,9 @@ def read_rollouts(path: Path) -> list[Rollout]:
 
 
 def read_declared(schema: Any) -> object:
-    """Return what the schema of a record declares of its rewards; None: nothing that can be read.
+    """Return the declarations in the schema of a record. None: none, or not readable.
 
-    A file may hold anything there: `described_ranges` checks it.
+    The value is not validated: `described_ranges` does that.
     """
     try:
         return json.loads((schema.metadata or {})[_DECLARED])
@@ -159,7 +160,7 @@ def _to_row(rollout: Rollout) -> dict[str, Any]:
 
 
 def _messages(text: Text) -> list[dict[str, str | None]]:
-    """Chat messages as they are; plain text as one message without a role."""
+    """Return chat messages unchanged, and plain text as one message without a role."""
     if isinstance(text, str):
         return [{"role": None, "content": _storable(text)}]
     roles = [message.get("role") for message in text]
@@ -173,7 +174,7 @@ def _messages(text: Text) -> list[dict[str, str | None]]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """The text of a message; what is more than text (tool calls, images) as JSON."""
+    """Return the text of a message. Tool calls, images and so on become JSON."""
     content = message.get("content")
     if isinstance(content, str) and set(message) <= {"role", "content"}:
         return content
@@ -183,7 +184,7 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def _storable(text: str) -> str:
-    """Lone surrogates, which bytes of a model can decode to, have no UTF-8: they become `?`."""
+    """Replace lone surrogates, which UTF-8 cannot encode and a model can generate, with `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -195,7 +196,7 @@ def _text(messages: list[dict[str, str | None]]) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class RewardArrays:
-    """The rollouts of one or several steps as arrays."""
+    """Stores the rollouts of one or several steps as arrays."""
 
     names: tuple[str, ...]
     """The rewards, in the order of the array."""
@@ -207,10 +208,10 @@ class RewardArrays:
 
 
 def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
-    """Put recorded rollouts in their groups: same step and same `group_id`.
+    """Return recorded rollouts as arrays by group: the same step and the same `group_id`.
 
     Raises:
-        DataError: There are none, or they differ in their rewards or weights.
+        DataError: If there are no rollouts, or their rewards or weights differ.
     """
     if not rollouts:
         raise DataError("rollouts is empty: give at least one")

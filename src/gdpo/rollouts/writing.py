@@ -1,4 +1,4 @@
-"""The rollouts of a run, batch after batch, into one file per step."""
+"""Writes the rollouts of a run, batch by batch, to one file per step."""
 
 import logging
 import tempfile
@@ -16,17 +16,17 @@ _PROBE = b"\0" * 4096  # a full disk still makes empty files
 
 
 def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
-    """Move what an earlier run left in a folder into `earlier-1`, or the next number that is free.
+    """Move the record of an earlier run to the subfolder `earlier-1`, or the next free number.
 
-    So nothing is lost, and no run's record is mixed with another's. The files of evaluations, in
-    the subfolder `eval`, go with those of training. Readers leave `earlier-…` out of the run.
+    Nothing is lost, and the records of two runs are not mixed. Files of evaluations, in the
+    subfolder `eval`, are moved too. Readers do not count `earlier-…` as part of the run.
 
     Args:
-        folder: Where a run that begins is to be recorded.
-        keep: Files that stay: the run's own.
+        folder: Folder in which a new run will be recorded.
+        keep: Files of the new run, which stay.
 
     Raises:
-        ConfigError: A file cannot be moved.
+        ConfigError: If a file cannot be moved.
     """
     found = (*folder.glob("step_*.parquet"), *folder.glob("eval/step_*.parquet"))
     files = sorted(file for file in found if file not in keep)
@@ -47,30 +47,31 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
 
 
 class StepWriter:
-    """Writes what a step generates, each time the whole file: a step may have several batches.
+    """Writes the rollouts of each step to a file. A step may have several batches.
 
-    A step that cannot be written (the disk is full, say) does not end the run. It is logged, and
-    so is which steps are missing once a later one is written. The files before them stay whole.
+    If a step cannot be written, for example because the disk is full, a warning is logged and the
+    run continues. When a later step is written, the number of lost steps is logged. Files written
+    before stay complete.
 
     Args:
-        folder: Where the files are kept, see `rollout_file`.
-        declared: Of the rewards, see `write_rollouts`.
+        folder: Folder of the files, see `rollout_file`.
+        declared: Ranges and gates of the rewards, see `write_rollouts`. Default: None known.
     """
 
     def __init__(self, folder: Path, *, declared: Declared | None = None) -> None:
         self.folder = folder
         self._declared = declared
         self.file: Path | None = None
-        """The one that was written last, or tried."""
+        """Last file that was written, or could not be written."""
         self._rollouts: list[Rollout] = []
         self._groups = 0
         self._lost: set[int] = set()
 
     def check_folder(self) -> None:
-        """Make the folder, and see whether it can be written to: for before a run begins.
+        """Create the folder and check that it is writable. Call it before a run begins.
 
         Raises:
-            ConfigError: It cannot.
+            ConfigError: If the folder cannot be created or written to.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,14 +84,15 @@ class StepWriter:
             ) from error
 
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Write a batch; it joins those before it if they are of the same step.
+        """Write a batch. Earlier batches of the same step are kept.
 
         Args:
-            step: Which file they go into.
-            rollouts: Their groups are counted from 0, and renumbered if the file has some already.
+            step: Step of the rollouts, which determines the file.
+            rollouts: Rollouts with groups numbered from 0. Groups are renumbered if the step
+                already has some.
 
         Raises:
-            DataError: There are none, or the rewards of the step are not the same in all of them.
+            DataError: If there are no rollouts, or the rewards of the step differ.
         """
         file = rollout_file(self.folder, step)
         if file != self.file:
@@ -103,7 +105,7 @@ class StepWriter:
         except OSError as error:
             self._lose(step, file, error)
         else:
-            self._tell_lost(step, file)
+            self._log_lost(step, file)
 
     def _lose(self, step: int, file: Path, error: OSError) -> None:
         if not self._lost:
@@ -115,10 +117,10 @@ class StepWriter:
             )
         self._lost.add(step)
 
-    def _tell_lost(self, step: int, file: Path) -> None:
+    def _log_lost(self, step: int, file: Path) -> None:
         if not self._lost:
             return
-        lost = self._lost - {step}  # an earlier batch of this step is in the file now
+        lost = self._lost - {step}  # this file now includes the earlier batches of its step
         which = f", from {min(lost)} to {max(lost)}" if lost else ""
         logger.warning(
             "rollouts are recorded again, from %s on. Steps not recorded completely: %d%s",

@@ -1,4 +1,4 @@
-"""A file opened: its format is told, and its rollouts come as batches of columns."""
+"""Opens a file, detects its format, and returns its rollouts as batches of columns."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,50 +53,50 @@ from gdpo.rollouts.readers.sources import (
 )
 
 MOST_OFFERED = 64
-"""Numbers of a file that are kept to be named."""
+"""Numeric fields of a file that are kept for messages, at most."""
 _CHUNK = 16_384
-"""Records at a time; their prompts are hashed before, so that this is a matter of numbers."""
+"""Records per batch. Their prompts are hashed already, so that only numbers need memory."""
 _BATCH = 65_536
-"""Rows of parquet at a time."""
+"""Parquet rows per batch."""
 _TEXTS = 4096
-"""Rollouts at a time whose texts are wanted."""
+"""Rollouts per batch if texts are needed."""
 _FEW = 128
-"""Rollouts at a time where the texts of some are wanted: what follows the last is not read."""
+"""Rollouts per batch if few texts are needed, so that little is read after the last of them."""
 _TEXT_BYTES = 2**27
-"""Of lines at a time whose texts are wanted."""
+"""Bytes of lines per batch if texts are needed."""
 _ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
-"""What a record whose fields hold something else makes its format raise."""
+"""Errors that a format raises for a record whose fields have other types."""
 
 Batches = Iterator[tuple[Batch, Sequence[RolloutText]]]
-"""With the texts, where they are asked for."""
+"""Batches, with texts if they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file whose format is known."""
+    """Stores the batches of a file whose format is known."""
 
     rewards: RecordRewards | TableRewards | None
-    """None: the rewards come from the texts."""
+    """None: the rewards are recomputed from the texts."""
     batches: Batches
 
 
 def open_file(
     found: RolloutFile, asked: Asked, file: FileReport, *, texts: bool = False
 ) -> OpenFile | None:
-    """Open a file and tell its format, which is written into its report.
+    """Open a file, detect its format and record it in the report.
 
     Args:
         found: The file.
-        asked: What was asked for.
-        file: Its report, which gets all that is odd.
-        texts: Read prompts and completions as well.
+        asked: Options of the caller.
+        file: Report of the file, which receives notices.
+        texts: Whether to read prompts and completions too.
 
     Returns:
-        The file; None: there is no row in it that can be read.
+        The opened file. None: no row in it can be read.
 
     Raises:
-        DataError: Its format is not known, or it is broken. (See `UNREADABLE` for what else a
-            broken file raises, here and while its batches are read.)
+        DataError: If the format is unknown, or the file is broken. `UNREADABLE` lists the other
+            errors of broken files, which are raised here or while the batches are read.
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)
@@ -125,7 +125,7 @@ def open_file(
 
 
 def _of_parquet(found: RolloutFile, asked: Asked, file: FileReport, *, texts: bool) -> OpenFile:
-    """Of a parquet file, whose columns may hold the fields of a record."""
+    """Open a parquet file. Its columns may hold the fields of a record."""
     parquet = open_parquet(found.path, None)
     schema, size = parquet.schema_arrow, parquet.metadata.num_rows
     form = _table_format(found, asked, file, schema)
@@ -151,7 +151,7 @@ def _of_parquet(found: RolloutFile, asked: Asked, file: FileReport, *, texts: bo
 
     rewards = TableRewards(asked, file, known, schema, first_rows)
     known = rewards.known
-    # Equal prompts are read once only, as they are stored.
+    # Equal prompts are stored once, so they are read once.
     prompt = None if known.group is not None else known.prompt
     others = (known.step, known.group, known.total, known.advantage, known.num_tokens)
     paths = {*rewards.paths.values(), *others, known.finish_reason, prompt, "trained", "weights"}
@@ -175,10 +175,10 @@ def _begin(file: FileReport, form: Format) -> None:
 
 
 def _fields_of(schema: Any) -> dict[str, Kind]:
-    """The columns at the top, and what they hold.
+    """Return the columns at the top level, with their kind.
 
     Raises:
-        DataError: It has two of one name.
+        DataError: If two columns have the same name.
     """
     repeated = [name for name, count in Counter(schema.names).items() if count > 1]
     if repeated:
@@ -187,7 +187,7 @@ def _fields_of(schema: Any) -> dict[str, Kind]:
 
 
 def _offer(file: FileReport, numbers: Iterable[str], fields: Mapping[str, Kind]) -> None:
-    """Keep which numbers the file has, should no reward be found among them."""
+    """Record the numeric fields of the file, for the message if no reward is found."""
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     if is_like_rollouts(fields):
@@ -203,7 +203,7 @@ def _of_tables(
     batches: Iterator[Any],
     texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
-    """Batches of Arrow; without rewards their texts are read."""
+    """Return a file of Arrow batches. Without rewards, the texts are read."""
     known = known if rewards is None else rewards.known
 
     def read() -> Batches:
@@ -217,7 +217,7 @@ def _of_tables(
 def _records_of(
     found: RolloutFile, asked: Asked, form: Format, *, texts: bool
 ) -> Iterator[tuple[int, Record]]:
-    """Rows of a parquet file as records, of which only the fields are read that are needed."""
+    """Return rows of a parquet file as records, with only the fields that are needed."""
     parquet = open_parquet(found.path, None)
     named = asked.rewards or ()
     fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
@@ -237,7 +237,7 @@ def _of_records(
     *,
     texts: bool,
 ) -> OpenFile:
-    """The rollouts of records as batches, without their rewards where their texts are read."""
+    """Return a file of records. If texts are read, the rewards are not."""
     rewards = None if texts else RecordRewards(asked, file, form.known)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
@@ -263,7 +263,7 @@ def _some_at_a_time(
     asked: Asked,
     rewards: RecordRewards | None,
 ) -> Iterator[tuple[list[Row], list[int]]]:
-    """Rollouts with their lines; what was read before a broken part comes first."""
+    """Yield rollouts with their lines. Rollouts before a broken part are yielded first."""
     rows, lines, start = list[Row](), list[int](), 0
     texts = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
@@ -289,11 +289,11 @@ def _some_at_a_time(
 def _rows_of(
     file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: Asked
 ) -> Iterator[tuple[int, Row]]:
-    """The rollouts of records; a record that does not have its format's fields is lost whole.
+    """Yield the rollouts of records. A record without the fields of its format is skipped.
 
-    A reward that was asked for, and that the format does not know, is looked for in the record.
+    Requested rewards that the format does not know are searched in the record.
     """
-    assert form.rows is not None, f"{form.name} is no format of records"
+    assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
         rows, why = _understood(form.rows, form.name, record)
         if why:
@@ -314,7 +314,7 @@ def _rows_of(
 def _understood(
     rows: Callable[[Record], Iterator[Row]], form: str, record: Record
 ) -> tuple[list[Row], str]:
-    """The rollouts of a record, or why it has not the fields of its format."""
+    """Return the rollouts of a record, or why it does not have the fields of its format."""
     try:
         return list(rows(record)), ""
     except DataError as error:

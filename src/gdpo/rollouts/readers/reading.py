@@ -163,7 +163,7 @@ def _read_file(found: RolloutFile, asked: Asked, report: ReadReport) -> Iterator
         yield from _tables(found, asked, file)
     except UNREADABLE as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        file.end(f"cannot be read: {why}"[:_LONGEST])
+        file.end(why[:_LONGEST])
     listed = any(each is file for each in report.files)
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 

@@ -1,7 +1,7 @@
-"""What the fields of every framework's record mean: a record in, its rollouts out.
+"""Converts a record of each framework into its rollouts.
 
-A record is a line of JSON, or a row of a parquet file whose columns hold JSON. The fields are those
-that the frameworks' writers have; the tests hold one file of each.
+A record is a line of JSON, or a row of a parquet file whose columns hold JSON. The tests contain
+one file of each framework.
 """
 
 import json
@@ -20,7 +20,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
 LONGEST = 40
-"""Characters of a text that may be a number."""
+"""Longest text, in characters, that may be a number."""
 _VERL = frozenset(
     {
         "input",
@@ -37,22 +37,22 @@ _VERL = frozenset(
 )
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
-"""Of V1: `<prompt>_<rollout>_<output>`."""
+"""The uid in V1: `<prompt>_<rollout>_<output>`."""
 _STOP = "stop/"
-"""Of tinker-cookbook."""
+"""Prefix of the metrics of tinker-cookbook that name a stop reason."""
 _SWIFT = frozenset(
     {"step", "gen_step", "prompt", "completion", "advantages", "advantage", "request_id", "entropy"}
 )
 _LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
 _DEEPEST = 8
-"""Objects one in another that are looked into."""
+"""Depth of nested objects that are searched."""
 OTHER = "an earlier output of a rollout: only the last output is read, as in verl's GRPO"
 APART = "a second output of a rollout, not next to the first: only the first is read"
 
 
 class Doubtful(str):
-    """A text in a field that is a reward only if other rows have a number there."""
+    """A text in a field that is a reward only if other rows have a number in that field."""
 
     __slots__ = ()
 
@@ -62,17 +62,17 @@ TOO_LONG = Doubtful("...")
 
 @dataclass(slots=True)
 class Row:
-    """What a format knows of one rollout; what it does not know stays as it is here."""
+    """Stores what a format knows about one rollout. The defaults mean unknown."""
 
     step: Any = None
     group: Any = None
-    """What the dump says of the group; None: nothing, and the prompt tells."""
+    """Group id. None: unknown; equal prompts then form a group."""
     output: tuple[str, int] | None = None
-    """The rollout that it is an output of, and its number among them; None: it is all of it."""
+    """Rollout of which this is one of several outputs, and its number. None: only output."""
     prompt: Any = None
     completion: Any = None
     rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Everything that may be a reward: its parts."""
+    """All fields that may be reward components."""
     total: Any = None
     total_name: str = "reward"
     weights: Mapping[str, float] | None = None
@@ -81,28 +81,28 @@ class Row:
     finish_reason: Any = None
     trained: bool = True
     truth: Any = None
-    """What it was judged against."""
+    """Reference that the completion was judged against."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Other fields of its record; a judge may want them."""
+    """Other fields of the record, for rescoring."""
 
 
 def number(value: Any) -> float:
-    """A number, a truth value or the text of a number; NaN: it is none."""
+    """Return a number, a boolean or the text of a number as a float. NaN: anything else."""
     try:
         return nan if value is None else float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of a tensor of several
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: tensors
         return nan
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number in its own right; a text of one is not."""
+    """Return whether a value is a number or boolean. The text of a number is not."""
     return isinstance(value, (int, float, bool))
 
 
 def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, Any]:
-    """The fields that hold a number or a text, and may be rewards; a null keeps its place."""
+    """Return the fields that may be rewards: they hold a number, a text or null."""
     found: dict[str, Any] = {}
-    for name, value in record.items():  # of every record: no calls
+    for name, value in record.items():  # runs for every record, so it avoids calls
         kind = type(value)
         if name in but:
             continue
@@ -114,16 +114,16 @@ def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, A
 
 
 def doubtful(value: Any) -> Any:
-    """A text as one of which other rows decide, and nothing of one that is too long for it."""
+    """Return a text as `Doubtful`, shortened if it is too long for a number."""
     if not isinstance(value, str):
         return value
     return Doubtful(value) if len(value) <= LONGEST else TOO_LONG
 
 
 def plain(value: Any) -> Any:
-    """A number, nothing or a short text as it is: what is kept is never large.
+    """Return numbers, None and short texts unchanged, so that kept values are never large.
 
-    Of anything else its number, or a text that is none.
+    Other values become their number, or a short text if they are not numbers.
     """
     if type(value) in _NUMBERS:
         return value
@@ -134,7 +134,7 @@ def plain(value: Any) -> Any:
 
 
 def verl(record: Record) -> Iterator[Row]:
-    """The legacy trainer's lines have every reward by name, those of V1 the total and a uid."""
+    """Yield the rollout of a line: the legacy trainer writes all rewards, V1 a total and a uid."""
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
         raise DataError("padding of verl's batch, not a rollout (the uid begins with pad)")
@@ -154,10 +154,11 @@ def verl(record: Record) -> Iterator[Row]:
 
 
 def nemo_rl(record: Record) -> Iterator[Row]:
-    """Lines of one sample each: the reward is the total, the prompt is what has no loss.
+    """Yield the rollout of a line. The reward is a scalar; the prompt is the part without loss.
 
-    With dynamic sampling `rewards` are those of all samples, and only `filtered_rewards` belong to
-    the tokens of the same line. Its logger writes all values but `idx` as lists of one.
+    With dynamic sampling, `rewards` holds the rewards of all samples, and only `filtered_rewards`
+    belongs to the tokens of the same line. The logger writes all values except `idx` as lists of
+    one.
     """
     record = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in record.items()}
     tokens, mask = record.get("token_ids"), record.get("token_loss_mask")
@@ -184,7 +185,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
 
 
 def swift(record: Record) -> Iterator[Row]:
-    """A line is a table: every column a list of one value per rollout."""
+    """Yield the rollouts of a line, whose fields are lists with one value per rollout."""
     columns = {
         name: cast("list[Any]", value) for name, value in record.items() if isinstance(value, list)
     }
@@ -213,7 +214,7 @@ def swift(record: Record) -> Iterator[Row]:
 
 
 def swift_row(record: Record) -> Iterator[Row]:
-    """A line of its Ray trainer is one rollout with the total."""
+    """Yield the rollout of a line of ms-swift's Ray trainer, with a scalar reward."""
     yield Row(
         step=record["gen_step"],
         prompt=record["prompt"],
@@ -224,9 +225,9 @@ def swift_row(record: Record) -> Iterator[Row]:
 
 
 def tinker(record: Record) -> Iterator[Row]:
-    """Rewards by name are metrics of the trajectory, or of its steps: then their mean.
+    """Yield the rollout of a line: rewards are metrics of the trajectory, or means over its steps.
 
-    A metric `stop/<reason>` says why the episode ended, and is none.
+    A metric `stop/<reason>` is the reason why the episode ended, not a reward.
     """
     found: dict[str, list[float]] = {}
     ended = None
@@ -251,7 +252,7 @@ def tinker(record: Record) -> Iterator[Row]:
 
 
 def art(record: Record) -> Iterator[Row]:
-    """A trajectory with its messages; rewards by name are its metrics."""
+    """Yield the rollout of a trajectory, whose metrics are the rewards."""
     prompt, completion = _content(record.get("messages"))
     measured = numbers_in(as_object(record["metrics"]), but=frozenset())
     yield Row(
@@ -265,7 +266,7 @@ def art(record: Record) -> Iterator[Row]:
 
 
 def slime(record: Record) -> Iterator[Row]:
-    """A sample of slime or miles; its reward is a number, or an object by name."""
+    """Yield the rollout of a sample. Its reward is a number, or an object of rewards."""
     reward = record["reward"]
     parts = numbers_in(reward, but=frozenset()) if isinstance(reward, Mapping) else {}
     mask = record.get("loss_mask")
@@ -286,7 +287,7 @@ def slime(record: Record) -> Iterator[Row]:
 
 
 def skyrl(record: Record) -> Iterator[Row]:
-    """An evaluation; its score is a number, or one per token of which the sum counts."""
+    """Yield the rollout of an evaluation. Of one score per token, the sum counts."""
     score, extras = record["score"], as_object(record.get("env_extras"))
     judged_by = extras.get("reward_spec")
     yield Row(
@@ -301,7 +302,7 @@ def skyrl(record: Record) -> Iterator[Row]:
 
 
 def open_instruct(record: Record) -> Iterator[Row]:
-    """Texts are tokens here."""
+    """Yield the rollout of a line, whose texts are tokens."""
     credit = record.get("advantage")
     yield Row(
         step=record["step"],
@@ -317,17 +318,17 @@ def open_instruct(record: Record) -> Iterator[Row]:
 
 
 def as_object(value: Any) -> Record:
-    """An object that may be written as JSON; anything else is empty."""
+    """Return an object, or the object in a JSON text. Anything else gives an empty object."""
     if isinstance(value, str):
         value = json.loads(value)
     return cast("Record", value) if isinstance(value, Mapping) else {}
 
 
 def _content(content: Any) -> tuple[Any, Any]:
-    """Prompt and completion of a conversation: what stands before the first answer, and the rest.
+    """Return prompt and completion of a chat: the messages before the first response, and the rest.
 
-    A list of texts is a conversation without roles: its first is the prompt, and if there are more
-    than two, its last is what the environment said in the end.
+    In a list of texts without roles, the first is the prompt. If there are more than two, the last
+    is the final message of the environment and is dropped.
     """
     if not isinstance(content, list):
         return content, None
@@ -339,7 +340,7 @@ def _content(content: Any) -> tuple[Any, Any]:
 
 
 def episodes(record: Record) -> Iterator[Row]:
-    """An episode of one or more agents: a rollout for each trace. A bare trace is one, too."""
+    """Yield a rollout for each trace of an episode, or for a trace without an episode."""
     if "traces" not in record:
         yield _trace(record, record, several=False)
         return
@@ -350,7 +351,7 @@ def episodes(record: Record) -> Iterator[Row]:
 
 
 def results(record: Record) -> Iterator[Row]:
-    """A line of `results.jsonl`: the rewards are among the metrics."""
+    """Yield the rollout of a line of `results.jsonl`, with the rewards among the metrics."""
     yield Row(
         group=record["example_id"],
         prompt=record.get("prompt"),
@@ -365,9 +366,9 @@ def results(record: Record) -> Iterator[Row]:
 
 
 def platform(record: Record) -> Iterator[Row]:
-    """A row of the parquet that the platform's monitor uploads; its `info` has the trace.
+    """Yield the rollout of a row of the platform's parquet file, whose `info` holds the trace.
 
-    Without one the rewards are among the metrics.
+    Without a trace, the rewards are among the metrics.
     """
     info = as_object(record.get("info"))
     episode = as_object(info.get("native_wrapper"))
@@ -392,7 +393,7 @@ def platform(record: Record) -> Iterator[Row]:
 
 
 def _messages(value: Any) -> Any:
-    """Messages that are written as JSON."""
+    """Return the messages in a JSON text, or the value itself if it is not one."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -408,7 +409,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
     messages = [node.get("message") for node in nodes]
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
-    # The same prompt is another problem to another agent.
+    # For another agent, the same prompt is another problem.
     scored = [value for value in rewards.values() if value is not None]
     key = group if group is None or not several else f"{group}/{_agent(trace)}"
     return Row(
@@ -441,7 +442,7 @@ def _weight(value: Any) -> float:
 
 
 def _count(node: Record) -> int:
-    """Tokens that the model sampled: those of the node that its mask marks."""
+    """Return the number of sampled tokens of a node: those that its mask marks."""
     mask = node.get("mask")
     return sum(map(bool, mask)) if mask else len(node.get("token_ids") or [])
 
@@ -455,7 +456,7 @@ def _advantage(trace: Record, sampled: list[Record]) -> Any:
 
 
 def _reason(trace: Record) -> str | None:
-    """A limit of tokens stopped it, or its last call ran into one."""
+    """Return `length` if a token limit ended the trace or its last call, else `stop` or None."""
     condition = trace.get("stop_condition")
     last = (trace.get("calls") or [{}])[-1].get("finish_reason")
     if condition is None and last is None:
@@ -464,7 +465,7 @@ def _reason(trace: Record) -> str | None:
 
 
 def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
-    """A format of records for lines of JSON whose fields mean what was said or inferred."""
+    """Return the function from JSON lines to rollouts, for given meanings of the fields."""
     taken = known.taken()
 
     def rows(record: Record) -> Iterator[Row]:
@@ -486,9 +487,9 @@ def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
 
 
 def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
-    """The numbers of a record and of the objects in it, and what may be one, by path.
+    """Return the numbers of a record and its objects, by path.
 
-    Of texts those that stand beside rewards: at the top, and in objects whose name says rewards.
+    Texts at the top level and in objects of rewards are included, because they may be numbers.
     """
     found = numbers_in(record, but=but)
 
@@ -508,7 +509,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
 
 
 def at(record: Any, path: str | None) -> Any:
-    """The value at a name, or where its dots lead to; None: there is none."""
+    """Return the value at a name, or where its dots lead to. None: neither exists."""
     if path is None or not isinstance(record, Mapping):
         return None
     if path in record:
@@ -523,11 +524,11 @@ def at(record: Any, path: str | None) -> Any:
 
 
 def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterator[tuple[int, Row]]:
-    """The last output of each rollout, with its line; the others are lost and reported.
+    """Yield the last output of each rollout, with its line. Other outputs are reported as skipped.
 
-    As in verl's GRPO, which compares the last and gives its advantage to all of them. In what verl
-    writes they follow each other; where they do not, the first that is met stands for them. A row
-    that is no output is a rollout.
+    verl's GRPO does the same: it compares the last outputs and gives their advantage to all.
+    verl writes the outputs of a rollout one after another. If outputs occur apart, the first
+    sequence counts. Rows without an output number are rollouts.
     """
     step: Any = None
     of_step = set[str]()

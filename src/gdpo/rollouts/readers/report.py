@@ -117,7 +117,7 @@ class FileReport:
             return
         self.rows = max(self.rows, self.expected)
         done = self.read + self.skipped
-        self.lose(done, why, rows=max(self.rows - done, 0))
+        self.lose(done, f"cannot be read: {why}", rows=max(self.rows - done, 0))
 
     def end_without_rows(self) -> None:
         """Record that no row of the file could be read, or that it has no rows."""

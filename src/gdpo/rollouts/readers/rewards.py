@@ -1,7 +1,7 @@
-"""Which fields of a file are its rewards: those asked for, those its format says, or inferred.
+"""Determines which fields of a file are rewards: requested, known from the format, or inferred.
 
-A format of records says which fields may be rewards, and every one that holds a number is one. Of
-files of no known format they are inferred from the first rollouts, see `inference`.
+A format of records defines which fields may be rewards; those that hold numbers are rewards. In
+files of no known format, rewards are inferred from the first rollouts, see `inference`.
 """
 
 import json
@@ -48,32 +48,32 @@ from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
-"""Rewards of a file that are told by being numbers: each is a column of all its rollouts."""
+"""Rewards of a file that are inferred, at most. Each is a column for all its rollouts."""
 _MOST_LOOKED_AT = 256
-"""Numbers of a file of no known format whose values are looked at."""
+"""Numeric fields of a file of no known format whose values are examined, at most."""
 _TEXTS = 1024
-"""Fields of texts that are looked after, should they turn out to be rewards."""
+"""Text fields that are tracked, at most, because they may turn out to be rewards."""
 _LONGEST_NAME = 200
-"""Characters of what may be the name of a reward."""
+"""Longest name of a reward, in characters."""
 _IDS = frozenset(
     {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
     | {"time", "timestamp", "created_at"}
 )
-"""Columns that users of TRL log beside its rewards."""
+"""Columns that users of TRL log besides the rewards."""
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
 _LARGEST_LOG = 32 * 2**20
-"""Bytes of a log that is read, which takes thirty times as much memory; of ten thousand steps it
-has less."""
+"""Largest log that is read, in bytes. Parsing takes thirty times as much memory; a log of ten
+thousand steps is smaller."""
 
 
 class RecordRewards:
-    """The rewards of a file of records: those asked for, or every part that is a number somewhere.
+    """Determines the rewards of a file of records: those requested, or all numeric components.
 
     Args:
-        asked: What was asked for.
-        file: Told of fields that are passed over.
-        known: What the fields of records of no known format mean; None: the format says it.
+        asked: Options of the caller.
+        file: Report of the file, which receives notices.
+        known: Meanings of the fields, for records of no known format. None: known format.
     """
 
     def __init__(self, asked: Asked, file: FileReport, known: Layout | None) -> None:
@@ -84,17 +84,17 @@ class RecordRewards:
         self._inferred: Inferred | None = None
         self._paths: dict[str, str] = {}
         self._found: dict[str, None] = {}
-        """The parts that were numbers so far."""
+        """Fields that have held a number so far."""
         self._texts: dict[str, tuple[int, int]] = {}
-        """Those that were texts alone: the first line, and how many."""
+        """Fields that have held only texts so far: the first line, and the number of texts."""
 
     @property
     def needed(self) -> int:
-        """How many of the first rollouts it has to see before it can name rewards."""
+        """Number of first rollouts that are needed to determine the rewards."""
         return LOOKED_AT if self._known is not None and not self._learned else 0
 
     def narrow(self, row: Row, line: int) -> None:
-        """Keep no more fields of a rollout than there may be rewards."""
+        """Drop fields of a rollout if there are more than there may be rewards."""
         if len(row.rewards) <= MOST:
             return
         if self._known is not None:
@@ -112,9 +112,9 @@ class RecordRewards:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """Keep of records of no known format the rewards alone, by name.
+        """Replace the fields of records of no known format with their rewards, by name.
 
-        What they are is inferred when it is called first, with the first rollouts of the file.
+        The first call, with the first rollouts of the file, infers the rewards.
         """
         if self._known is None:
             return
@@ -139,10 +139,10 @@ class RecordRewards:
             row.rewards = {name: value for name, value in named if name is not None}
 
     def of(self, batch: Batch, rows: Rows) -> tuple[dict[str, str], str]:
-        """The rewards of some rollouts, which follow those before, and how they were told.
+        """Return the rewards of some rollouts, and a phrase on how they are known.
 
-        Those asked for; else every part that is a number in one of them or before; else the total
-        alone.
+        They are the requested rewards; else all fields that have held a number in these or earlier
+        rollouts; else the scalar reward. Call it in the order of the file.
         """
         part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
         lines = batch.lines[rows].tolist()
@@ -188,7 +188,7 @@ class RecordRewards:
         self._no_total = known.total is not None and self._known.total is None
 
     def _weights_of(self, row: Row) -> dict[str, float] | None:
-        """The weights in an object `weights`, or beside the value of each reward; None: none."""
+        """Return the weights in an object `weights`, or next to each value. None: no weights."""
         paths = self._paths if self._inferred is None else self._inferred.names
         weights: dict[str, float] = {}
         for name, path in paths.items():
@@ -199,7 +199,7 @@ class RecordRewards:
         return weights or None
 
     def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
-        """Take the fields that hold numbers as rewards; remember those that hold texts."""
+        """Add the fields that hold numbers to the rewards, and track those that hold texts."""
         inferred = {} if self._inferred is None else self._inferred.names
         texts: dict[str, tuple[int, int]] = {}
         numbers: dict[str, None] = {}
@@ -248,14 +248,14 @@ class RecordRewards:
 
 
 class TableRewards:
-    """The rewards of a table, which are the same columns in all its rows.
+    """Determines the rewards of a table, which are the same columns in all rows.
 
     Args:
-        asked: What was asked for.
-        file: Told of what is passed over.
-        known: What the columns mean.
-        schema: Of the table.
-        first: Gives the first rows with the columns of some paths; None: there are none.
+        asked: Options of the caller.
+        file: Report of the file, which receives notices.
+        known: Meanings of the columns.
+        schema: Arrow schema of the table.
+        first: Returns the first rows with the columns of some paths. None: the table is empty.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class TableRewards:
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
-        """The rewards that names and values say, where no format does."""
+        """Return rewards that are inferred from names and values, and a phrase on how."""
         some = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
         total = self.known.total
         some += [total] if total is not None and total not in some else []
@@ -318,10 +318,10 @@ class TableRewards:
         return [path for path, kind in self._kinds.items() if kind == "text" and is_told_of(path)]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
-        """The columns of texts that are named as rewards: those of numbers, and the others.
+        """Return the text columns that are named as rewards: those with numbers, and the others.
 
-        Of the others no long texts beside a reward, which are its explanations. A total that is a
-        number anywhere is read as one.
+        Long texts are left out, because they explain a reward. A total that is a number in any row
+        is not a text column.
         """
         paths = self._reward_texts()[:_MOST_LOOKED_AT]
         rows = self._first(paths) if paths else None
@@ -340,7 +340,7 @@ class TableRewards:
         return numeric, texts
 
     def _of_trl(self) -> tuple[dict[str, str], str]:
-        """The columns that TRL's log names, or where there is none all that may be rewards."""
+        """Return the columns that TRL's log names, or without a log all that may be rewards."""
         taken = self.known.taken()
         logged = [
             name
@@ -380,7 +380,7 @@ class TableRewards:
 def _inferred(
     file: FileReport, numbers: Mapping[str, Values], texts: Sequence[str], known: Layout
 ) -> tuple[Inferred, Layout]:
-    """The rewards among the numbers of the first rollouts, and what the other fields mean."""
+    """Return the rewards among the numbers of the first rollouts, and the other meanings."""
     for path in texts:
         file.note(None, f"{path!r} contains text, not numbers, and is not read as a reward")
     if known.total in texts:
@@ -402,7 +402,7 @@ def _many(which: str) -> str:
 
 
 def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
-    """The numbers of records by path, in their order; of very many the likeliest."""
+    """Return the numbers of records by path; of very many, the likeliest rewards."""
     found: dict[str, list[tuple[int, float]]] = {}
     for place, row in enumerate(rows):
         if known.total is not None and row.total is not None:
@@ -420,14 +420,14 @@ def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
 
 
 def is_text_of_number(value: Any) -> bool:
-    """Whether it is a text that can be read as a finite number."""
+    """Return whether a value is a text that can be read as a finite number."""
     return type(value) is Doubtful and isfinite(number(value))
 
 
 def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
-    """The fields that are named as rewards and hold texts alone, of which none is a number.
+    """Return the fields that are named as rewards and hold only texts that are not numbers.
 
-    A long text beside a reward is its explanation.
+    Long texts are left out if there are rewards, because they explain a reward.
     """
     shorts: dict[str, bool] = {}
     for row in rows:
@@ -447,16 +447,16 @@ def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout)
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:
-    """The rewards of the run that a file of completions is of, as its newest log names them.
+    """Return the rewards that the newest log of the run of a completions file names.
 
-    TRL logs `rewards/<name>/mean` of each reward and nothing of other columns, in the
-    `trainer_state.json` of every checkpoint. Empty: there is none, or it cannot be read.
+    TRL logs `rewards/<name>/mean` for each reward, and nothing for other columns, in the
+    `trainer_state.json` of every checkpoint. Empty: there is no log, or it cannot be read.
     """
     run = file.parent.parent if file.parent.name == "completions" else file.parent
     logs = [run / _TRL_LOG, *run.glob(f"checkpoint-*/{_TRL_LOG}")]
     try:
         times = {log: log.stat().st_mtime_ns for log in logs if log.is_file()}
-    except OSError:  # a checkpoint that is being rotated away
+    except OSError:  # a checkpoint that is being deleted
         return ()
     newest = max(times, key=times.__getitem__, default=None)
     return () if newest is None else _logged_names(newest, times[newest])

@@ -1,6 +1,6 @@
-"""What stands in files: lines of JSON, samples of `.pt`, and Arrow's batches of CSV and parquet.
+"""Reads JSONL lines, `.pt` samples, and Arrow batches of CSV and parquet files.
 
-A line of a few kilobytes of gzip may be of any length, so that lines are read up to a bound.
+Lines are read up to a bound, because a few kilobytes of gzip may expand to a line of any length.
 """
 
 import csv
@@ -21,20 +21,19 @@ from gdpo.rollouts.readers.records import Record
 from gdpo.rollouts.readers.report import FileReport
 
 LoadPt: TypeAlias = Callable[[Path], Any]
-"""Reads a `.pt` file, which takes torch: `gdpo.integrations.slime.load_dump`."""
+"""Function that reads a `.pt` file with torch: `gdpo.integrations.slime.load_dump`."""
 
 LONGEST_LINE = 2**27
-"""Bytes of a line, decompressed: 1,000 rollouts of 32,000 tokens as text, for a line of ms-swift
-holds a whole step. Lines of one rollout with its tokens and their probabilities have some MB. Of
-small lists one in another, JSON takes 20 times as much when it is parsed."""
+"""Largest line, in decompressed bytes. A line of ms-swift holds a whole step: this is enough for
+1,000 rollouts of 32,000 tokens as text. Parsing nested small lists takes 20 times the memory."""
 _GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, OSError, zlib.error)
-"""What a file raises that cannot be read or decompressed to its end."""
+"""Errors of a file that cannot be read or decompressed to its end."""
 _CHECKED = 4096
-"""First lines whose objects are searched for keys that stand twice, which doubles the parsing."""
+"""Number of first lines that are searched for repeated keys, which doubles the parsing time."""
 _NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
-"""Bytes at a time of a line that is not read."""
+"""Bytes per read while a line is skipped."""
 UNREADABLE = (
     OSError,
     EOFError,
@@ -44,34 +43,34 @@ UNREADABLE = (
     DataError,
     MissingExtraError,
 )
-"""What a file that is broken, or not what it seems, makes its reader raise."""
+"""Errors that a reader raises for a broken file, or for a file of another type."""
 
 _LARGEST_GZIP = 2**30
-"""Bytes of a compressed parquet file, decompressed: its end is read first, so that it is held."""
+"""Largest decompressed parquet file, in bytes. It is held whole: its end is read first."""
 _BLOCKS = (2**20, 2**25, 2**27)
-"""Bytes at a time, the next where a row does not fit. Arrow reads 32 ahead: of a plain file no more
-than lies on the disk, which a compressed one does not say."""
+"""Bytes per block; the next size is used if a row does not fit. Arrow reads 32 blocks ahead. A
+plain file limits that to its size on disk; a compressed file does not."""
 _GZIP_BLOCKS = _BLOCKS[:2]
 _COLUMNS = 10_000
 _PART = 2**20
 _ROWS, _BYTES = 65_536, 2**26
-"""At which a batch is large enough."""
+"""Rows or bytes at which a batch is complete."""
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether it is a gzip file, whatever its name says."""
+    """Return whether a file is gzip, by its first bytes."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP
 
 
 class Unpacked(io.RawIOBase):
-    """A gzip file as far as it can be decompressed, to the end of the last whole line.
+    """Stream of a gzip file up to the last whole line that can be decompressed.
 
-    Whoever reads ahead would come upon the broken part before it has given what is before that.
+    A reader that reads ahead would otherwise fail on the broken part before it returns the rest.
     """
 
     broken: Exception | None = None
-    """Why it ends before its end."""
+    """The error at which the readable part ends. None: no error so far."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -79,16 +78,16 @@ class Unpacked(io.RawIOBase):
         self._rest = b""
 
     def close(self) -> None:
-        """Close the file as well."""
+        """Close the stream and the file."""
         self._stream.close()
         super().close()
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """At most so many bytes: whole lines, but for a line that is longer; none at the end."""
+        """Return at most `size` bytes of whole lines; a longer line is split. Empty: the end."""
         size = 2**20 if size < 0 else size
         parts, held = [self._rest], len(self._rest)
         while held < size and (part := self._part(size - held)):
@@ -110,7 +109,7 @@ class Unpacked(io.RawIOBase):
 
 
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
-    """Every line that is a JSON object, with its number; the others are told to the report."""
+    """Yield each line that is a JSON object, with its number. Other lines are reported."""
     named = ""
     for line, raw in _lines(file):
         if raw.isspace():
@@ -118,7 +117,7 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
         repeated: list[str] = []
         record, wrong = _parsed(raw, _noting_repeated(repeated) if line <= _CHECKED else None)
         if repeated:
-            # The first key that stands twice is named, and all others are one.
+            # Only the first repeated key is named, so that hostile files get one notice.
             named = named or repeated[0]
             which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
             what = f"{which} occurs more than once in an object: its last value is used"
@@ -130,14 +129,14 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
 
 
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
-    """The samples of a file that slime or miles saved.
+    """Yield the samples of a file that slime or miles saved, with their numbers.
 
     Args:
-        file: A `.pt` file; told of samples that are none.
-        load_pt: Reads the file.
+        file: Report of a `.pt` file, which receives notices.
+        load_pt: Function that reads the file.
 
     Raises:
-        DataError: It is no such file, or there is nothing to read it with.
+        DataError: If it is another type of file, or `load_pt` is None.
     """
     if load_pt is None:
         raise DataError(
@@ -180,7 +179,7 @@ def _lines(file: FileReport) -> Iterator[tuple[int, bytes]]:
 
 
 def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """What makes an object of its pairs, and adds the first key that stands in it twice."""
+    """Return a hook that builds an object, and appends its first repeated key to a list."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -193,9 +192,11 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
 
 
 def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
-    """The record of a line, whose objects are made by a function; or why it is none."""
+    """Return the record of a line, or why there is none. `made_by` builds its objects."""
     try:
-        record = json.loads(raw.decode(), object_pairs_hook=made_by)  # bytes: it would guess
+        record = json.loads(
+            raw.decode(), object_pairs_hook=made_by
+        )  # of bytes, json guesses the encoding
     except RecursionError:
         return None, "the line is nested too deeply to be read"
     except UnicodeDecodeError:
@@ -210,18 +211,18 @@ def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
 
 
 class _Wrong:
-    """Reports rows with another number of fields, each once however often the file is read."""
+    """Reports each row with another number of fields once, even if the file is read again."""
 
     def __init__(self, file: FileReport) -> None:
         self._file = file
         self._reported = self._seen = 0
 
     def again(self) -> None:
-        """The file is read from its start once more."""
+        """Note that the file is read again from its start."""
         self._seen = 0
 
     def __call__(self, row: Any) -> str:
-        """Of Arrow: skip the row."""
+        """Report the row, and let Arrow skip it."""
         self._seen += 1
         if self._seen > self._reported:
             self._reported = self._seen
@@ -231,11 +232,11 @@ class _Wrong:
 
 
 def csv_batches(file: FileReport) -> Iterator[Any]:
-    """The rows of a CSV file, in batches; those before a part that is broken come first.
+    """Yield the rows of a CSV file in batches. Rows before a broken part are yielded first.
 
     Raises:
-        pyarrow.ArrowInvalid: It is no CSV, or a row is too long.
-        OSError, EOFError, zlib.error: It cannot be opened or decompressed.
+        pyarrow.ArrowInvalid: If it is not a CSV file, or a row is too long.
+        OSError, EOFError, zlib.error: If it cannot be opened or decompressed.
     """
     held: list[Any] = []
     broken: Exception | None = None
@@ -261,7 +262,7 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
 
 
 def _lines_of(path: Path) -> int:
-    """Lines that hold something, whatever stands in quotes."""
+    """Return the number of non-empty lines, including those within quotes."""
     count, empty = 0, True
     with _opened(path) as stream:
         while part := stream.read(_PART):
@@ -271,9 +272,9 @@ def _lines_of(path: Path) -> int:
 
 
 def _swallowed(path: Path) -> tuple[int | None, int] | None:
-    """The first row whose quotes are not as in CSV and that spans lines, and how many lines.
+    """Return the first row that spans lines because of a wrong quote, and its number of lines.
 
-    What stands right after a closing quote, other than a comma, was to be in the next row.
+    If text other than a comma follows a closing quote, that quote was meant to open the next row.
     """
     with io.TextIOWrapper(_opened(path), "utf-8", "replace", newline="") as text:
         reader, row = csv.reader(iter(lambda: text.readline(_PART), ""), strict=True), -1
@@ -284,7 +285,7 @@ def _swallowed(path: Path) -> tuple[int | None, int] | None:
             except StopIteration:
                 return None
             except csv.Error as error:
-                if "field limit" in str(error):  # a text too long for this check alone
+                if "field limit" in str(error):  # too long for this check, but valid
                     return None
                 if reader.line_num - before > 1:
                     return (row if row >= 0 else None), reader.line_num - before
@@ -300,7 +301,7 @@ def _joined(blocks: list[Any]) -> Any:
 
 
 def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
-    """All rows, each once: where one does not fit, the file is read again by larger blocks."""
+    """Yield all rows, each once. If a row does not fit, read the file again in larger blocks."""
     sizes = _GZIP_BLOCKS if is_gzip(path) else _BLOCKS
     given = 0
     for size in sizes:
@@ -337,7 +338,7 @@ def _source(path: Path) -> Any:
 
 
 def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str]) -> Any:
-    """The columns that are named hold texts; of the others Arrow guesses what they hold."""
+    """Return a CSV reader. Columns in `texts` are strings; Arrow infers the types of others."""
     return pacsv.open_csv(
         source,
         read_options=pacsv.ReadOptions(use_threads=False, block_size=size),
@@ -351,10 +352,10 @@ def _reader(source: Any, size: int, wrong: Callable[[Any], str], texts: list[str
 
 
 def open_parquet(path: Path, text: str | None) -> Any:
-    """A parquet file; equal prompts are read once only, as they are stored.
+    """Open a parquet file so that equal texts of the column `text` are read once.
 
     Raises:
-        DataError: It is compressed once more, and too large to be held.
+        DataError: If the file is also gzip-compressed, and too large to be held in memory.
     """
     source: Any = pa.BufferReader(_decompressed(path)) if is_gzip(path) else path
     metadata = pq.read_metadata(source)
@@ -384,7 +385,7 @@ def _decompressed(path: Path) -> Any:
 
 
 def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
-    """Batches of one row group each, so that those before a broken one are read."""
+    """Yield batches per row group, so that row groups before a broken one can be read."""
     for group in range(parquet.num_row_groups):
         yield from parquet.iter_batches(
             batch_size=size, row_groups=[group], columns=list(columns), use_threads=False
