@@ -280,7 +280,7 @@ def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
     flip = partial(xp.flip, axis=SAMPLES)
     others = _before(each).with_others(_before(each.changed(flip)).changed(flip))
     std = unit * xp.sqrt(others.squares / xp.where(others.count > 1, others.count - 1, 1.0))
-    return xp.where(std > _bar(2 * error, SAMPLES), std, 0.0)  # of the values, and of their mean
+    return xp.where(std > _bar(2 * error, SAMPLES), std, 0.0)  # error of values and mean
 
 
 @dataclass(frozen=True, slots=True)
