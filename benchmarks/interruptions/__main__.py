@@ -6,8 +6,8 @@
 `train` and `evaluate` run in forks of this process, `compare` and `torchrun` (two processes, gloo)
 as on the command line. In `slow` a step takes 40 s when the signal comes. A trial is interrupted
 one to three times: SIGKILL at a random file operation or moment, SIGINT, SIGTERM, or SIGINT twice.
-Then the same command (a training with --resume) runs to the end. A trial fails if the result differs
-from that without an interruption, if steps are lost (SIGINT and SIGTERM: any; otherwise more than
+Then the same command (a training with --resume) runs to the end. A trial fails if the result is not
+that without an interruption, if steps are lost (SIGINT and SIGTERM: any; otherwise more than
 since the last checkpoint), or if there is a traceback, a remaining file or process, or a call that
 hangs. Prints a table, keeps the folders of failed trials, and exits with 1 if a trial fails.
 """

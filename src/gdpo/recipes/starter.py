@@ -21,7 +21,7 @@ FILES = {
     "problems.jsonl": "40 problems, one per line",
     MODEL: "a random model of 86,000 parameters; put a real one into recipe.yaml",
 }
-"""What `write_project` writes, each with a description."""
+"""Files that `write_project` writes, with a description of each."""
 
 _TEMPLATES = Path(__file__).parent / "_starter"
 _NEEDED = ("torch", "transformers", "tokenizers")
@@ -29,8 +29,8 @@ _NEEDED = ("torch", "transformers", "tokenizers")
 _END, _UNKNOWN = "<|end|>", "<|unknown|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _CHARACTERS = sorted(string.digits + string.ascii_lowercase + " .,:?=+-*/()\n")
-"""Characters that the tiny model knows, one token each. Fewer tokens: the random model writes a
-digit, or stops, more often, so that the first steps have something to reward."""
+"""Characters that the tiny model knows, one token each. There are few, so that the random model
+often writes a digit or stops, and the first steps have something to reward."""
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -72,7 +72,7 @@ def write_project(folder: Path) -> list[Path]:
 
 
 def _write_all(folder: Path) -> None:
-    """Prepare everything in a temporary folder, so that a failure leaves nothing behind."""
+    """Write everything to a temporary folder first, so that a failure leaves no file behind."""
     partial = Path(tempfile.mkdtemp(prefix=".gdpo-init.", dir=folder))
     try:
         for name in FILES:

@@ -1,4 +1,7 @@
-"""Checkpoints: complete once their files are listed, and intact while every file is as listed."""
+"""Reads, checks and deletes checkpoints.
+
+A checkpoint is complete once its files are listed, and intact while every file is as listed.
+"""
 
 import hashlib
 import json

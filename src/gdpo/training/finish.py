@@ -61,7 +61,7 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     diagnosis = _diagnose_the_end(job, run, last.step)
     if diagnosis is not None:
         warnings = (f for f in diagnosis.findings if f.severity is Severity.WARNING)
-        notes += [f"{finding.message}: {finding.remedy}" for finding in warnings]
+        notes += [f"warning: {f.message}. {f.remedy[:1].upper()}{f.remedy[1:]}" for f in warnings]
     facts = {"finished": now(), "steps": last.step}
     text = readme(
         job.recipe,

@@ -70,7 +70,7 @@ class Job:
     batches: BatchPlan
     model: LocatedModel
     tokenizer: Tokenizer | None
-    """None: it belongs to a model that is converted on first use."""
+    """The tokenizer. None: it belongs to a model that is converted on first use."""
     left_out: str | None = None
     """A sentence on the rows that were left out of the training data. None: no row was."""
 

@@ -3,14 +3,14 @@
 from gdpo.rewards import Example, Reference, Reward
 
 FREE = 2
-"""Characters that cost nothing."""
+"""Longest response that gets 1, in characters."""
 
 LIMIT = 12
-"""Characters from which on the reward is 0."""
+"""Shortest response that gets 0, in characters."""
 
 
 def score_brevity(completion: str, reference: Reference) -> float:  # noqa: ARG001
-    """Return 1 for at most 2 characters, then less for each one, and 0 from 12 on."""
+    """Return 1 for at most 2 characters, 0 for at least 12, and a value in between otherwise."""
     length = len(completion.strip())
     return min(1.0, max(0.0, (LIMIT - length) / (LIMIT - FREE)))
 
