@@ -22,7 +22,13 @@ from gdpo.rollouts.readers.columns import (
     texts_of_table,
 )
 from gdpo.rollouts.readers.files import RolloutFile
-from gdpo.rollouts.readers.formats import Asked, Format, format_of, format_of_records, layout_of
+from gdpo.rollouts.readers.formats import (
+    Format,
+    ReaderOptions,
+    format_of,
+    format_of_records,
+    layout_of,
+)
 from gdpo.rollouts.readers.inference import (
     LOOKED_AT,
     Kind,
@@ -81,7 +87,7 @@ class OpenFile:
 
 
 def open_file(
-    found: RolloutFile, asked: Asked, file: FileReport, *, texts: bool = False
+    found: RolloutFile, asked: ReaderOptions, file: FileReport, *, texts: bool = False
 ) -> OpenFile | None:
     """Open a file, detect its format and record it in the report.
 
@@ -124,7 +130,9 @@ def open_file(
     return _of_parquet(found, asked, file, texts=texts)
 
 
-def _of_parquet(found: RolloutFile, asked: Asked, file: FileReport, *, texts: bool) -> OpenFile:
+def _of_parquet(
+    found: RolloutFile, asked: ReaderOptions, file: FileReport, *, texts: bool
+) -> OpenFile:
     """Open a parquet file. Its columns may hold the fields of a record."""
     parquet = open_parquet(found.path, None)
     schema, size = parquet.schema_arrow, parquet.metadata.num_rows
@@ -160,7 +168,9 @@ def _of_parquet(found: RolloutFile, asked: Asked, file: FileReport, *, texts: bo
     return _of_tables(found, file, known, rewards, batches)
 
 
-def _table_format(found: RolloutFile, asked: Asked, file: FileReport, schema: Any) -> Format:
+def _table_format(
+    found: RolloutFile, asked: ReaderOptions, file: FileReport, schema: Any
+) -> Format:
     fields = _fields_of(schema)
     numbers = [path for path, kind in paths_in(schema).items() if kind == "number"]
     _offer(file, numbers, fields)
@@ -215,7 +225,7 @@ def _of_tables(
 
 
 def _records_of(
-    found: RolloutFile, asked: Asked, form: Format, *, texts: bool
+    found: RolloutFile, asked: ReaderOptions, form: Format, *, texts: bool
 ) -> Iterator[tuple[int, Record]]:
     """Return rows of a parquet file as records, with only the fields that are needed."""
     parquet = open_parquet(found.path, None)
@@ -230,7 +240,7 @@ def _records_of(
 
 def _of_records(
     found: RolloutFile,
-    asked: Asked,
+    asked: ReaderOptions,
     file: FileReport,
     form: Format,
     source: Iterator[tuple[int, Record]],
@@ -260,7 +270,7 @@ def _of_records(
 def _some_at_a_time(
     rollouts: Iterator[tuple[int, Row]],
     file: FileReport,
-    asked: Asked,
+    asked: ReaderOptions,
     rewards: RecordRewards | None,
 ) -> Iterator[tuple[list[Row], list[int]]]:
     """Yield rollouts with their lines. Rollouts before a broken part are yielded first."""
@@ -287,7 +297,7 @@ def _some_at_a_time(
 
 
 def _rows_of(
-    file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: Asked
+    file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: ReaderOptions
 ) -> Iterator[tuple[int, Row]]:
     """Yield the rollouts of records. A record without the fields of its format is skipped.
 

@@ -23,7 +23,7 @@ from gdpo.rollouts.readers.sources import LoadPt
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReaderOptions:
     """Stores the options of the caller. None: detect or infer."""
 
     format: str | None = None
@@ -142,7 +142,7 @@ def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
 
 def format_of(
     kind: str,
-    asked: Asked,
+    asked: ReaderOptions,
     fields: Collection[str],
     numbers: Iterable[str],
     record: Record | None = None,
@@ -181,7 +181,7 @@ def format_of(
     )
 
 
-def format_of_records(kind: str, asked: Asked, record: Record) -> tuple[Format, str]:
+def format_of_records(kind: str, asked: ReaderOptions, record: Record) -> tuple[Format, str]:
     """Return the format of a file of records, and a phrase on how it is known.
 
     Raises:
@@ -202,7 +202,7 @@ def format_of_records(kind: str, asked: Asked, record: Record) -> tuple[Format, 
     return form, how
 
 
-def layout_of(form: str, asked: Asked, fields: Mapping[str, Kind]) -> Layout:
+def layout_of(form: str, asked: ReaderOptions, fields: Mapping[str, Kind]) -> Layout:
     """Return the meanings of the columns of a file of this format."""
     known = {"gdpo": GDPO, "trl": TRL}.get(form)
     return known or layout(asked.columns, fields)

@@ -411,7 +411,7 @@ def unlikelihood(path: str) -> int:
     return 1 if is_named_reward(path) else 2 if _may_be_reward(path) else NEVER
 
 
-def is_told_of(path: str) -> bool:
+def is_named_as_reward(path: str) -> bool:
     """Return whether the name of a text field is that of a reward, or of all rewards."""
     prefix = _prefix(path)
     if prefix is not None:

@@ -28,7 +28,7 @@ from gdpo.rollouts.readers.files import (
     kind_of,
     without_twins,
 )
-from gdpo.rollouts.readers.formats import Asked, recognized
+from gdpo.rollouts.readers.formats import ReaderOptions, recognized
 from gdpo.rollouts.readers.report import BY_IDS, BY_PROMPT, FileReport, ReadReport
 from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
 from gdpo.rollouts.readers.table import RolloutTable, joined
@@ -45,7 +45,7 @@ WEIGHTS_DIFFER = "other weights than an earlier rollout of the step: the earlier
 class RolloutReading(Iterator[RolloutTable]):
     """Iterates over the tables of the runs, one step each. At the end, `report` is complete."""
 
-    def __init__(self, paths: Sequence[Path], asked: Asked, group_size: int | None) -> None:
+    def __init__(self, paths: Sequence[Path], asked: ReaderOptions, group_size: int | None) -> None:
         self.report = ReadReport(tuple(paths))
         self._group_size = group_size
         self._last: RolloutTable | None = None
@@ -149,11 +149,13 @@ def read_rollout_files(
     if group_size is not None and group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
     named = None if rewards is None else tuple(rewards)
-    asked = Asked(format, named, columns, load_pt, rescore)
+    asked = ReaderOptions(format, named, columns, load_pt, rescore)
     return RolloutReading(paths, asked, group_size)
 
 
-def _read_file(found: RolloutFile, asked: Asked, report: ReadReport) -> Iterator[RolloutTable]:
+def _read_file(
+    found: RolloutFile, asked: ReaderOptions, report: ReadReport
+) -> Iterator[RolloutTable]:
     """Yield the tables of a file. What cannot be read goes into the report."""
     if found.kind not in KINDS_READ:
         report.left_out[found.path] = f"its name ends with none of {', '.join(ENDINGS)}"
@@ -168,7 +170,7 @@ def _read_file(found: RolloutFile, asked: Asked, report: ReadReport) -> Iterator
     assert not listed or file.rows == file.read + file.skipped, f"{found.path}: {file}"
 
 
-def _tables(found: RolloutFile, asked: Asked, file: FileReport) -> Iterator[RolloutTable]:
+def _tables(found: RolloutFile, asked: ReaderOptions, file: FileReport) -> Iterator[RolloutTable]:
     rescore = asked.rescore
     opened = open_file(found, asked, file, texts=rescore is not None)
     if opened is None:
@@ -334,7 +336,7 @@ def read_texts(
         DataError: If the file cannot be read, or a row does not exist.
     """
     found = RolloutFile(file, kind_of(file), "", None, evaluation=False)
-    asked = Asked(format, columns=columns, load_pt=load_pt)
+    asked = ReaderOptions(format, columns=columns, load_pt=load_pt)
     report = FileReport(file, ReadReport((file,)))
     left, texts = set(rows), dict[int, RolloutText]()
     try:

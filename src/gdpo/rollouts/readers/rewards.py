@@ -27,7 +27,7 @@ from gdpo.rollouts.readers.columns import (
     is_numeric,
     paths_in,
 )
-from gdpo.rollouts.readers.formats import Asked
+from gdpo.rollouts.readers.formats import ReaderOptions
 from gdpo.rollouts.readers.inference import (
     LOOKED_AT,
     NEVER,
@@ -37,7 +37,7 @@ from gdpo.rollouts.readers.inference import (
     Values,
     infer,
     is_all_rewards,
-    is_told_of,
+    is_named_as_reward,
     listed,
     passed_over,
     resolved,
@@ -76,7 +76,7 @@ class RecordRewards:
         known: Meanings of the fields, for records of no known format. None: known format.
     """
 
-    def __init__(self, asked: Asked, file: FileReport, known: Layout | None) -> None:
+    def __init__(self, asked: ReaderOptions, file: FileReport, known: Layout | None) -> None:
         self._asked, self._file, self._known = asked.rewards, file, known
         self.ranges: dict[str, Range] = {}
         self._learned = False
@@ -260,7 +260,7 @@ class TableRewards:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: ReaderOptions,
         file: FileReport,
         known: Layout,
         schema: Any,
@@ -315,7 +315,11 @@ class TableRewards:
         return self._few(found.names), found.how
 
     def _reward_texts(self) -> list[str]:
-        return [path for path, kind in self._kinds.items() if kind == "text" and is_told_of(path)]
+        return [
+            path
+            for path, kind in self._kinds.items()
+            if kind == "text" and is_named_as_reward(path)
+        ]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
         """Return the text columns that are named as rewards: those with numbers, and the others.
@@ -365,7 +369,7 @@ class TableRewards:
             self._file.note(None, _many("columns"))
         return dict(islice(rewards.items(), MOST))
 
-    def _report_missing(self, asked: Asked, numbers: Sequence[str]) -> None:
+    def _report_missing(self, asked: ReaderOptions, numbers: Sequence[str]) -> None:
         schema = self._schema
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema)
         for name, path in self.paths.items():
@@ -408,7 +412,7 @@ def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
         if known.total is not None and row.total is not None:
             found.setdefault(known.total, []).append((place, number(row.total)))
         for path, value in row.rewards.items():
-            if is_number(value) or (is_text_of_number(value) and is_told_of(path)):
+            if is_number(value) or (is_text_of_number(value) and is_named_as_reward(path)):
                 found.setdefault(path, []).append((place, number(value)))
     kept = set(sorted(found, key=unlikelihood)[:_MOST_LOOKED_AT]) | {known.total}
     columns: dict[str, Values] = {}
@@ -436,13 +440,13 @@ def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout)
             if isinstance(value, str):
                 short = value is not TOO_LONG
                 shorts[path] = short and shorts.get(path, True)
-    rewarded = any(is_told_of(path) for path in numbers)
+    rewarded = any(is_named_as_reward(path) for path in numbers)
     return [
         path
         for path, short in shorts.items()
         if not np.isfinite(numbers.get(path, nan)).any()
         and (short or not rewarded)
-        and (is_all_rewards(path) or (short and is_told_of(path)))
+        and (is_all_rewards(path) or (short and is_named_as_reward(path)))
     ]
 
 
