@@ -68,8 +68,9 @@ def test_a_dry_run_prints_the_smallest_p_value_and_the_seeds_that_are_needed(gdp
 
 @pytest.mark.slow
 def test_a_comparison_prints_what_it_can_show_before_anything_is_trained(
-    gdpo_says, recipe_file, tmp_path, own_rewards
+    gdpo_says, recipe_file, tmp_path, own_rewards, monkeypatch
 ):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
     options = ["--seeds", "1", "--jobs", "1", "--output", tmp_path / "compared"]
     _, out, _ = gdpo_says("compare", recipe_file, *options)
     assert out.index("cannot show a difference") < out.index("finished at step")
