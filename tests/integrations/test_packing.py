@@ -270,13 +270,13 @@ class OwnColumn:
 @pytest.mark.parametrize(
     ("own", "changed", "reason"),
     [
-        (OwnLoss, {}, "Own overrides"),
-        (OwnMask, {}, "Own overrides"),
+        (OwnLoss, {}, "TRL's loss"),
+        (OwnMask, {}, "TRL's loss"),
         (OwnColumn, {}, "contain row"),
         (object, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
     ],
 )
-def test_what_packing_does_not_know_gets_trls_micro_batches(
+def test_a_trainer_that_packing_does_not_support_gets_trls_micro_batches(
     own, changed, reason, tiny_policy, tmp_path, caplog, monkeypatch
 ):
     class Own(*({own} - {object}), prepared.GDPOTrainer):
