@@ -80,20 +80,21 @@ def test_half_precision_rewards_keep_their_signal(name, dtype):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ("zeros((8, 2)), [1.0, 1.0]", "DataError: rewards must have the axes [prompt, sample, rew"),
+        ("zeros((8, 2)), [1.0, 1.0]", ("DataError", "(8, 2)", "[prompt, sample, reward]")),
         (
             "zeros((3, 5, 1)), [1.0], token_counts=ones((5, 3))",
-            "ConfigError: token_counts must have the shape (3, 5) [prompt, sample], got (5, 3)",
+            ("ConfigError", "token_counts", "(3, 5) [prompt, sample]", "(5, 3)"),
         ),
     ],
 )
-def test_an_array_of_the_wrong_shape_is_an_error(arguments, message):
+def test_an_array_of_the_wrong_shape_is_an_error(arguments, named):
     """Runs in a new process, because under pytest the annotations are checked first."""
     code = f"from numpy import *; import gdpo; gdpo.gdpo({arguments})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert message in result.stderr
+    error = result.stderr.splitlines()[-1]
+    assert all(word in error for word in named), error
 
 
 NORMALIZED = [grpo, grpo_batch_std, grpo_batch_norm, gdpo, dara_symmetric, gdpo_decorrelated]

@@ -158,9 +158,9 @@ def below(values: Any, bound: Any, *, size: Any) -> Any:
 
 
 def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
-    r"""Sum over the rewards that apply: $\sum_k w_k x_k$.
+    r"""Return the sum over the rewards that apply: $\sum_k w_k x_k$.
 
-    A reward with weight 0 is as good as absent. Where no reward applies, the sum is missing.
+    A reward with weight 0 is left out. Where no reward applies, the sum is missing.
     """
     xp = x.xp
     applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
