@@ -175,7 +175,7 @@ def test_the_starts_differ_in_their_warm_start_texts_and_in_the_learning_rate():
     assert replace(rare, policy=POLICY).warm_started.layers == POLICY.layers
 
 
-def test_what_five_seeds_showed_is_printed_only_with_the_settings_of_those_seeds():
+def test_the_results_of_other_seeds_are_printed_only_with_their_settings():
     from gdpo.demo.run import STARTS, _closing_lines
 
     for name, start in STARTS.items():

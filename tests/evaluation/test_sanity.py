@@ -76,11 +76,7 @@ def test_a_row_that_imports_what_the_sandbox_lacks_is_named_and_says_so(tmp_path
     assert found.sane
     [said] = found.exceptions
     assert said.startswith("problem 21: pass_all 0 of 1, pass_rate 0 of 1, no_bug 0 of 1 (")
-    assert (
-        "the tests' setup raises ModuleNotFoundError: No module named 'no_such_package': "
-        "no program can pass such tests. "
-        "Installed there: Python's own modules, and sortedcontainers with "
-    ) in said
+    assert "ModuleNotFoundError: No module named 'no_such_package'" in said
 
 
 @needs_sandbox

@@ -199,9 +199,8 @@ def _card(run: RunDirectory, name: str) -> str:
     text = run.readme.read_text(encoding="utf-8")
     loads = f'- the model: `AutoModelForCausalLM.from_pretrained("{name}")`'
     text = re.sub(r"^- `model/` is the trained model: .*$", lambda _: loads, text, flags=re.M)
-    return re.sub(
-        r"^- again: .*$", "- again: `gdpo train recipe.yaml --set name=...`", text, flags=re.M
-    )
+    repeat = r"^(- .*`gdpo [a-z ]+) \S+ (--set name=\.\.\.`)$"
+    return re.sub(repeat, r"\1 recipe.yaml \2", text, flags=re.M)
 
 
 def _hub() -> Any:
