@@ -11,7 +11,7 @@ def report(run: Path, /, *, output: Path | None = None, export: Path | None = No
     Unfinished runs are included up to their last step.
 
     Args:
-        run: A run directory, a folder of run directories, or the folder of a `gdpo compare`.
+        run: A run directory, a folder of run directories, or a folder that `gdpo compare` wrote.
         output: The HTML file. An existing file is replaced. Default: `report.html` in RUN.
         export: Write every figure (SVG, PNG, CSV) and every table (CSV, Markdown, LaTeX) to this
             folder. It must not exist yet, or be empty. PNG files need matplotlib.
