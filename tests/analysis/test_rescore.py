@@ -45,7 +45,7 @@ def test_a_dump_with_a_total_alone_gets_its_components_back(tmp_path, truth):
     assert table.names == ("correctness", "integer", "format")
     assert table.rewards.tolist() == [[1, 1, 1], [0, 1, 0]]
     assert table.total.tolist() == [0.5, 0.5]
-    assert report.files[0].rewards_told_by == "scored anew"
+    assert report.files[0].rewards_from == "rescored"
     assert not report.notices
 
 
@@ -90,7 +90,8 @@ def test_a_dump_without_texts_is_not_read_to_be_scored_and_says_so(tmp_path, mak
     tables, report = read(make(tmp_path), "gsm8k")
     assert (tables, report.files) == ([], [])
     (why,) = set(report.left_out.values())
-    assert "hold no texts that could be scored anew: leave --rescore out" in why
+    assert "no texts" in why
+    assert "remove --rescore" in why
 
 
 def test_a_rollout_without_a_completion_is_not_scored_and_says_so(tmp_path):
@@ -179,7 +180,7 @@ def test_all_chunks_are_scored(tmp_path):
     ("name", "message"),
     [
         ("gsm9k", "did you mean 'gsm8k'"),
-        (f"{__name__}:nothing", " int; .*task"),
+        (f"{__name__}:nothing", " int: .*task"),
         ("token_limit", "'token_limit'"),
     ],
 )

@@ -29,11 +29,11 @@ def analyzed(gdpo_says, tmp_path, monkeypatch):
         )
         rows = found["rows"]
         assert rows["all"] == rows["read"] + rows["skipped"]
-        assert rows["read"] == rows["untold"] + sum(
+        assert rows["read"] == rows["not_analyzed"] + sum(
             run["rollouts"] + run["left_out"] for run in found["runs"]
         )
-        assert f"{rows['all']:,} rows = {rows['read']:,} read + {rows['skipped']:,} skipped" in out
-        assert len(out.split("the same rollouts under")[0].splitlines()) <= 20
+        assert f"{rows['all']:,} rows: {rows['read']:,} read, {rows['skipped']:,} skipped" in out
+        assert len(out.split("advantages with other estimators")[0].splitlines()) <= 20
         assert all(c.isprintable() or c == "\n" for c in out)
         return found, out
 
@@ -48,7 +48,7 @@ def test_a_last_line_that_is_cut_off(analyzed, tmp_path):
     path = written.verl(tmp_path / "run") / "7.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     found, out = analyzed(tmp_path / "run")
-    assert found["rows"] == {"all": 4, "read": 3, "skipped": 1, "untold": 0}
+    assert found["rows"] == {"all": 4, "read": 3, "skipped": 1, "not_analyzed": 0}
     assert f"! {path}:4: the last line is cut off" in out
 
 
@@ -77,7 +77,7 @@ def test_a_renamed_column_is_missing_where_it_is_and_the_rest_counts(analyzed, t
     found, out = analyzed(tmp_path / "run", "--rewards", "acc")
     (reward,) = found["runs"][0]["rewards"]
     assert (reward["steps"], reward["missing"], reward["mean"]) == (2, 0.5, 0.25)
-    assert "completions_00002.parquet: no column 'acc': it is missing there; it has" in out
+    assert "completions_00002.parquet: no column 'acc'" in out
 
 
 def test_groups_of_different_size(analyzed, tmp_path):
@@ -88,7 +88,7 @@ def test_groups_of_different_size(analyzed, tmp_path):
     found, out = analyzed(tmp_path / "run")
     assert found["groups"]["sizes"] == {"1": 1, "2": 2, "4": 1}
     assert "! 2 of 4 groups do not have the usual size 2" in out
-    assert "--group-size 2 tells them apart" in out
+    assert "--group-size 2" in out
     assert found["runs"][0]["rewards"][0]["missing"] == 0
 
 
@@ -97,7 +97,7 @@ def test_rewards_that_are_no_finite_numbers(analyzed, tmp_path):
     written.lines(tmp_path / "run" / "a.jsonl", [{"prompt": "a", "quality": v} for v in values])
     found, _ = analyzed(tmp_path / "run", "--rewards", "quality")
     assert told(found)["a.jsonl", 4, "reward 'quality' is infinite, and counts as missing"] == 2
-    assert told(found)["a.jsonl", 7, "reward 'quality' is no number, and counts as missing"] == 1
+    assert told(found)["a.jsonl", 7, "reward 'quality' is not a number, and counts as missing"] == 1
     (reward,) = found["runs"][0]["rewards"]
     assert reward["mean"] == 0.75
     assert reward["missing"] == pytest.approx(5 / 7)
@@ -134,7 +134,7 @@ def test_one_huge_group_is_told_and_the_other_steps_are_analyzed(analyzed, tmp_p
     rows = [{"prompt": "a", "reward": float(i)} for i in range(4)]
     written.lines(tmp_path / "run" / "2.jsonl", rows)
     found, out = analyzed(tmp_path / "run")
-    assert found["rows"]["untold"] == 8000
+    assert found["rows"]["not_analyzed"] == 8000
     assert found["problems"][0]["rollouts"] == 8000
     assert "one has 4,000: are they groups?" in out
     assert found["runs"][0]["over_time"]["step"] == [2]
@@ -171,7 +171,7 @@ def test_gzip_is_read_and_one_without_its_end_as_far_as_it_goes(analyzed, tmp_pa
     assert found["rows"]["read"] > 8
     assert "3.jsonl.gz" in out
     assert any(
-        "cannot be read" in notice["what"] or "cut off" in notice["what"]
+        "cannot be read" in notice["what"] or "incomplete" in notice["what"]
         for notice in found["notices"]
     )
 
@@ -182,8 +182,8 @@ def test_files_without_permission(gdpo_says, open_folder):
     closed.chmod(0)
     code, out, err = gdpo_says("analyze", open_folder, "--no-report")
     assert (code, err) == (0, "")
-    assert f"! {closed}: not read: cannot be read: Permission denied" in out
-    assert "4 rows = 4 read + 0 skipped; 1 file not read" in out
+    assert f"! {closed}: not read: Permission denied" in out
+    assert "4 rows: 4 read, 0 skipped; 1 file not read" in out
 
 
 def test_what_is_no_rollout_at_all(gdpo_says, tmp_path, monkeypatch):
@@ -194,9 +194,9 @@ def test_what_is_no_rollout_at_all(gdpo_says, tmp_path, monkeypatch):
     code, out, err = gdpo_says("analyze", ".")
     assert code == 2
     assert "broken.parquet: not read" in out
-    assert "log.jsonl: not read: cannot be read: no format of rollouts that is known" in out
+    assert "log.jsonl: not read: unknown format" in out
     assert "no rollout could be read from these files" in err
     code, out, err = gdpo_says("analyze", "notes.txt")
     assert code == 2
-    assert "notes.txt: not read: its name has none of the endings .parquet" in out
+    assert "notes.txt: not read: its name ends with none of .parquet" in out
     assert "Traceback" not in err

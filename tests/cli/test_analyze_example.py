@@ -8,7 +8,7 @@ def test_the_example_has_a_reward_that_is_ignored_in_every_step(gdpo_says, tmp_p
     code, out, err = gdpo_says("analyze", "--example", "--json")
     assert code == 0, err
     found = json.loads(out)
-    assert found["rows"] == {"all": 3840, "read": 3840, "skipped": 0, "untold": 0}
+    assert found["rows"] == {"all": 3840, "read": 3840, "skipped": 0, "not_analyzed": 0}
     (run,) = found["runs"]
     (ignored,) = [each for each in run["findings"] if each["kind"] == "ignored"]
     assert (ignored["rewards"], ignored["steps"]) == (["brevity"], 30)

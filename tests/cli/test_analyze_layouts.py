@@ -333,7 +333,7 @@ def test_natural_layouts_are_read_right(gdpo_says, tmp_path, layout):
     (run,) = found["runs"]
     assert [reward["name"] for reward in run["rewards"]] == list(rewards)
     assert run["rewards"][0]["steps"] == steps
-    assert found["rows"] == {"all": 32, "read": 32, "skipped": 0, "untold": 0}
+    assert found["rows"] == {"all": 32, "read": 32, "skipped": 0, "not_analyzed": 0}
     assert found["groups"]["sizes"] == {"4": 8}
     assert found["notices"] == [] or layout.startswith("very many")
 
@@ -387,7 +387,7 @@ def test_rewards_that_are_texts_of_numbers_are_read_and_told_once(tmp_path, kind
     columns = {name[-1]: column for name, column in zip(table.names, table.rewards.T, strict=True)}
     assert columns["a"].tolist() == [n["acc"] for n in numbers()]
     (notice,) = reading.report.notices.values()
-    assert notice.what.endswith("a' is the text of a number, and counts as it")
+    assert "a' is the text of a number" in notice.what
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -399,7 +399,7 @@ def test_a_reward_that_is_text_is_told_by_name_once(tmp_path, kind, text):
     (table,) = reading
     assert table.names == ("reward_b",)
     (notice,) = reading.report.notices.values()
-    assert notice.what == "'reward_a' holds text, not numbers, and is not read as a reward"
+    assert notice.what.startswith("'reward_a' contains text")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
@@ -410,7 +410,7 @@ def test_rewards_that_are_json_in_a_text_are_refused_and_no_step_is_proposed(
     path = written(tmp_path / "run", kind, rows(flat(more)))
     code, _, err = gdpo_says("analyze", path, "--no-report")
     assert code == 2
-    assert "'rewards' holds text: write a field of numbers for each reward" in err
+    assert "'rewards' contains text" in err
     assert "--rewards step" not in err
 
 
@@ -436,7 +436,7 @@ def test_weights_beside_rewards_are_those_of_the_rollouts(tmp_path, make):
 def test_no_command_is_offered_that_leaves_a_reward_out(gdpo_says, tmp_path):
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", {"a, b": "acc", "c": "fmt"})))
     _, out, _ = gdpo_says("analyze", path, "--no-report")
-    assert "rename 'a, b' first: --rewards takes no name with a comma" in out
+    assert "rename 'a, b' first" in out
     many = {f"m{i:02}": "acc" for i in range(20)}
     path = written(tmp_path / "many", "jsonl", rows(inside("rewards", many)))
     _, out, _ = gdpo_says("analyze", path, "--no-report")
@@ -447,7 +447,7 @@ def test_a_reward_that_is_not_there_lists_what_the_files_have(gdpo_says, tmp_pat
     path = written(tmp_path / "train", "jsonl", [{"question": "q", "answer": "4"}] * 4)
     code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--no-report")
     assert code == 2
-    assert "they hold no numbers; their fields are 'question', 'answer'" in err
+    assert "no numbers, only the fields 'question', 'answer'" in err
     path = written(tmp_path / "run", "jsonl", rows(inside("rewards", length="tokens")))
     code, _, err = gdpo_says("analyze", path, "--rewards", "foo", "--no-report")
     assert code == 2
@@ -514,7 +514,7 @@ def test_what_to_do_about_a_file_is_never_cut(gdpo_says, tmp_path):
     (folder / "b.jsonl.zst").write_bytes(b"")
     (folder / "data.csv").write_text("lr,prompt\n1,a\n2,b\n")
     _, out, _ = gdpo_says("analyze", tmp_path, "--no-report")
-    assert "it is compressed, and not by gzip: decompress it first" in out
-    assert "name the format (--format) or --columns" in out
+    assert "decompress it first" in out
+    assert "name the format (--format)" in out
     assert f"{'b' * 90}/b.jsonl.zst" not in out
     assert "…" in out

@@ -49,5 +49,5 @@ def test_rollouts_of_different_recipes_do_not_mix():
 
 
 def test_no_rollouts_are_an_error():
-    with pytest.raises(DataError, match="no rollouts"):
+    with pytest.raises(DataError, match="rollouts is empty"):
         reward_arrays([])

@@ -70,13 +70,13 @@ def test_how_many_steps_were_lost_is_told_when_one_is_written_again(tmp_path, ca
         writer.write(step, group(step))
     _, again = caplog.messages
     assert str(rollout_file(tmp_path, 4)) in again
-    assert again.endswith("steps not recorded, or in part: 2, from 2 to 3")
+    assert again.endswith("not recorded completely: 2, from 2 to 3")
     caplog.clear()
     for step in (6, 7):
         writer.write(step, group(step))
     lost, again = caplog.messages
     assert lost.startswith("ROLLOUTS ARE BEING LOST")
-    assert again.endswith("steps not recorded, or in part: 1, from 6 to 6")
+    assert again.endswith("not recorded completely: 1, from 6 to 6")
 
 
 def test_a_later_batch_of_the_same_step_brings_back_what_was_lost(tmp_path, caplog):
@@ -86,7 +86,7 @@ def test_a_later_batch_of_the_same_step_brings_back_what_was_lost(tmp_path, capl
     in_the_way.rmdir()
     writer.write(1, group(1))
     assert len(read_rollouts(rollout_file(tmp_path, 1))) == 4
-    assert caplog.messages[-1].endswith("steps not recorded, or in part: 0")
+    assert caplog.messages[-1].endswith("not recorded completely: 0")
 
 
 @pytest.mark.filterwarnings("error")

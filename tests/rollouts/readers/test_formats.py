@@ -43,17 +43,17 @@ def test_verl_has_every_reward_by_name(tmp_path):
     assert table.total.tolist() == [0.5, 1.5, 0.5, 1.5]
     assert table.steps.tolist() == [7] * 4
     assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
-    assert report.grouped_by == {"repeated prompts": 4}
-    assert "recognized by its fields input, output, score, step" in str(report)
+    assert report.grouped_by == {"equal prompts": 4}
+    assert "detected from the fields input, output, score, step" in str(report)
 
 
 def test_verl_v1_has_the_total_and_tells_its_groups(tmp_path):
     table, report = only(written.verl_v1(tmp_path))
     assert table.names == ("score",)
     assert table.rewards[:, 0].tolist() == [1, 0, 1, 2]
-    assert report.grouped_by == {"ids in the dump": 4}  # one prompt, and yet two groups
+    assert report.grouped_by == {"group id": 4}  # one prompt, and yet two groups
     assert table.groups[0] == table.groups[1] != table.groups[2] == table.groups[3]
-    assert "the total alone" in str(report)
+    assert "scalar reward only" in str(report)
 
 
 def test_nemo_rl_tells_prompts_by_what_has_no_loss(tmp_path):
@@ -215,7 +215,7 @@ def test_traces_of_verifiers_have_rewards_and_weights(tmp_path):
     assert table.num_tokens.tolist() == [1, 2, 3, 4]
     assert table.cut.tolist() == [0, 0, 0, 1]
     assert table.steps.tolist() == [8] * 4
-    assert report.grouped_by == {"ids in the dump": 4}
+    assert report.grouped_by == {"group id": 4}
     (text,) = read_texts(table.files[0], [2])
     assert [m["content"] for m in (*text.prompt, *text.completion)] == ["q", "a"]
 
@@ -267,7 +267,7 @@ def test_prime_rl_is_read_once_and_without_its_evaluations(tmp_path):
         ("", 10, 4),
     ]
     reasons = sorted(report.left_out.values())
-    assert [reason[:13] for reason in reasons] == ["its rollouts "] * 2 + ["rollouts of a"] * 2
+    assert [reason[:13] for reason in reasons] == ["rollouts of a"] * 2 + ["the same roll"] * 2
     _, report = read(tmp_path / "rollouts" / "step_9" / "eval")
     assert report.read == 4
 
@@ -357,7 +357,7 @@ def test_any_file_is_read_by_its_columns(tmp_path, kind):
     assert table.advantages.tolist() == [-1] * 3
     assert table.cut.tolist() == [0] * 3
     assert sizes(table) == [1, 2]
-    assert report.files[0].told_by == "read by its columns"
+    assert report.files[0].format_from == "read by column names"
     assert read_texts(path, [2], columns=columns)[0].prompt == "y"
 
 
@@ -403,7 +403,7 @@ def test_rewards_are_told_alike_in_every_kind_of_file(tmp_path):
             table.rewards, [[0, 0, 0], [1, 0.25, 0], [0, 0.5, 1], [1, 0.75, 1]]
         )
         assert table.total.tolist() == table.rewards.sum(axis=1).tolist()
-        assert "'reward' is the sum of" in report.files[0].rewards_told_by
+        assert "add up to 'reward'" in report.files[0].rewards_from
 
 
 def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(tmp_path):
@@ -412,10 +412,10 @@ def test_a_csv_of_parts_is_recognized_and_a_text_among_numbers_loses_no_reward(t
     table, report = only(path)
     assert table.names == ("reward_a", "b_reward")
     np.testing.assert_array_equal(table.rewards, [[1, 0.5], [np.nan, 1], [0, np.nan], [2, 3]])
-    assert f"{path}, row 1: reward 'reward_a' is no number" in str(report)
+    assert f"{path}, row 1: reward 'reward_a' is not a number" in str(report)
     path.write_text("step,reward_a,loss\n1,0.5,1\n")  # a log: nothing in it was asked
     _, report = read(path)
-    assert "no format of rollouts that is known" in report.left_out[path]
+    assert "unknown format" in report.left_out[path]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -428,7 +428,7 @@ def test_numbers_that_are_taken_for_no_rewards_are_named(tmp_path, kind):
         written.parquet(path, records)
     table, report = only(path)
     assert table.names == ("reward_1",)
-    assert report.files[0].rewards_told_by.endswith("; no reward: 'target', 'late'")
+    assert report.files[0].rewards_from.endswith("; not rewards: 'target', 'late'")
 
 
 def test_rewards_of_trl_may_be_called_as_what_others_judge_against(tmp_path):
@@ -449,23 +449,23 @@ def test_columns_of_numbers_that_are_no_rewards_of_trl_are_named(tmp_path):
     record = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.0, "r": 0.5, "turns": 3}
     _, report = only(written.parquet(tmp_path / "completions_00001.parquet", [record]))
     assert report.files[0].rewards == ("r",)
-    assert report.files[0].rewards_told_by.endswith("; no reward: 'turns'")
+    assert report.files[0].rewards_from.endswith("; not rewards: 'turns'")
 
 
 def test_a_size_of_groups_is_of_no_use_where_the_dump_has_ids(tmp_path):
     _, report = read(written.art(tmp_path), group_size=2)
-    assert "group_size is of no use for 3 rollouts: their dump has ids of groups" in str(report)
+    assert "group_size is ignored for 3 rollouts" in str(report)
 
 
 def test_a_format_can_be_forced(tmp_path):
     path = written.verl(tmp_path)
     table, report = only(path, format="columns", rewards=["score"])
     assert table.format == "columns"
-    assert report.files[0].told_by == "as asked for"
+    assert report.files[0].format_from == "as given"
     _, report = read(path, format="skyrl")
     assert (report.read, report.skipped) == (0, 4)
     assert "no field 'score'" not in str(report)
-    assert "no field 'input_prompt' of format skyrl (and 3 more like it)" in str(report)
+    assert "the field 'input_prompt' of format skyrl is missing (and 3 more)" in str(report)
 
 
 def test_what_was_asked_for_must_be_there():

@@ -65,7 +65,7 @@ def test_a_file_with_two_columns_of_one_name_is_left_out(tmp_path, kind):
     written.verl(tmp_path)
     tables, report = read(tmp_path)
     assert len(tables) == 1
-    assert "several columns called 'reward'" in report.left_out[path]
+    assert "several columns are called 'reward'" in report.left_out[path]
 
 
 @pytest.mark.parametrize("ending", ["csv.gz", "parquet.gz"])
@@ -78,7 +78,7 @@ def test_compressed_files_that_are_damaged_are_left_out(tmp_path, ending):
     written.verl(tmp_path)
     tables, report = read(tmp_path)
     assert len(tables) == 1
-    assert "cannot be read" in report.left_out[path]
+    assert report.left_out[path]
 
 
 def test_texts_that_are_nested_too_deeply_lose_their_row_alone(tmp_path):
@@ -86,7 +86,7 @@ def test_texts_that_are_nested_too_deeply_lose_their_row_alone(tmp_path):
     records = [{"example_id": 1, "reward": 1.0, "metrics": m} for m in (deep, {"a": 1.0})]
     (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
     assert len(table) == 1
-    assert notices(report) == [(1, 1, "a field is nested too deep to be read")]
+    assert notices(report) == [(1, 1, "a field is nested too deeply to be read")]
 
 
 def test_extras_that_are_nested_too_deeply_are_texts(tmp_path):
@@ -136,8 +136,8 @@ def test_a_reward_that_is_written_as_text_in_some_lines_is_read(tmp_path):
     assert table.names == ("a",)  # no line has a number in the other field
     np.testing.assert_array_equal(table.rewards[:, 0], [1, 0.5, nan, nan, nan])
     assert notices(report) == [
-        (3, 2, "reward 'a' is no number, and counts as missing"),
-        (2, 1, "reward 'a' is the text of a number, and counts as it"),
+        (3, 2, "reward 'a' is not a number, and counts as missing"),
+        (2, 1, "reward 'a' is the text of a number, and is read as that number"),
     ]
 
 
@@ -227,7 +227,7 @@ def test_weights_that_cannot_be_used_are_left_out_and_told(tmp_path, weight):
     record = {"task": {}, "nodes": [], "rewards": {"a": {"score": 1.0, "weight": weight}}}
     (table,), report = read(written.lines(tmp_path / "traces.jsonl", [record]))
     assert table.weights == ((1.0,) if weight is None else None)  # verifiers means 1 by none
-    told = [what for *_, what in notices(report) if what.startswith("its weights")]
+    told = [what for *_, what in notices(report) if what.startswith("some weights")]
     assert len(told) == (weight is not None)
 
 
@@ -315,7 +315,7 @@ def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     write_rollouts(tmp_path / "step_1_z.parquet", [weighted(1, 4.0)])
     (table,), report = read(tmp_path)
     assert table.weights is None
-    assert "step_1_z.parquet: its weights are not those of the other files" in str(report)
+    assert "step_1_z.parquet: other weights than the other files" in str(report)
 
 
 def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):
@@ -323,7 +323,9 @@ def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):
     records = [{"step": 1, "group_id": g, "reward": 0.5, "r": 1.0} for g in ids]
     (table,), report = read(written.parquet(tmp_path / "a.parquet", records))
     assert table.groups.tolist() == [1, 1, NO_KEY, 2, 2, NO_KEY]
-    assert "no group_id, where others have one: put into one group (and 1 more" in str(report)
+    assert "no group_id, although other rollouts have one: put into one group (and 1 more" in str(
+        report
+    )
 
 
 def test_ids_of_lines_that_are_missing_are_told_by_the_prompt_and_said(tmp_path):
@@ -331,7 +333,9 @@ def test_ids_of_lines_that_are_missing_are_told_by_the_prompt_and_said(tmp_path)
     records = [{"step": 1, "group_id": g, "prompt": "a", "reward": 0.5} for g in ids]
     (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
     assert table.groups.tolist() == [1, 1, key_of("a"), key_of("a")]
-    assert "no group, where others have one: told by its prompt (and 1 more" in str(report)
+    assert "no group id, although other rollouts have one: grouped by prompt (and 1 more" in str(
+        report
+    )
 
 
 def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
@@ -342,8 +346,8 @@ def test_a_nan_in_parquet_is_told_and_a_null_is_missing(tmp_path):
     (table,), report = read(path)
     np.testing.assert_array_equal(table.rewards[:, 0], [1, np.nan, np.nan])
     assert {what: line for line, _, what in notices(report)} == {
-        "reward 'reward_r' is NaN": 2,
-        "advantage is NaN": 0,
+        "reward 'reward_r' is NaN, and counts as missing": 2,
+        "advantage is NaN, and counts as missing": 0,
     }
 
 
@@ -354,7 +358,7 @@ def test_weights_of_our_own_record_that_are_null_are_left_out_and_told(tmp_path)
     pq.write_table(pa.table(columns), tmp_path / "step_1.parquet")
     (table,), report = read(tmp_path)
     assert table.weights is None
-    assert "its weights are not all numbers that can be used" in str(report)
+    assert "some weights are not usable numbers" in str(report)
 
 
 def test_rows_keep_their_number_behind_lines_of_csv_that_are_wrong(tmp_path):
@@ -369,14 +373,14 @@ def test_a_first_row_without_a_group_ungroups_no_other(tmp_path):
     records = [{"group_id": i, "reward": 1.0} for i in (None, 7, 7)]
     (table,), report = read(written.lines(tmp_path / "a.jsonl", records))
     assert table.groups.tolist() == [NO_KEY, 7, 7]
-    assert "neither a group nor a prompt, where others have one" in str(report)
+    assert "neither a group nor a prompt, although other rollouts have one" in str(report)
 
 
 def test_a_part_of_an_object_that_is_not_there_is_told(tmp_path):
     path = written.parquet(tmp_path / "a.parquet", [{"prompt": "a", "m": {"acc": 1.0}}])
     (table,), report = read(path, rewards=["m.acc", "m.style"])
     np.testing.assert_array_equal(table.rewards, [[1, nan]])
-    assert "no column 'm.style': it is missing there" in str(report)
+    assert "no column 'm.style'" in str(report)
 
 
 def test_a_record_without_rollouts_is_told(tmp_path):
@@ -384,7 +388,7 @@ def test_a_record_without_rollouts_is_told(tmp_path):
     with path.open("a") as file:
         file.write(json.dumps({"task": {}, "traces": []}) + "\n")
     _, report = read(path)
-    assert (report.rows, notices(report)) == (4, [(5, 1, "it holds no rollout")])
+    assert (report.rows, notices(report)) == (4, [(5, 1, "the record contains no rollout")])
 
 
 def test_objects_with_keys_of_two_kinds_have_keys():
@@ -396,4 +400,4 @@ def test_samples_of_pt_files_that_are_no_list_are_none(tmp_path):
     torch = pytest.importorskip("torch")
     path = tmp_path / "a_1.pt"
     torch.save({"rollout_id": 1, "samples": 3}, path)
-    assert read(path)[1].left_out[path].endswith("its 'samples' are no list")
+    assert read(path)[1].left_out[path].endswith("its 'samples' are not a list")

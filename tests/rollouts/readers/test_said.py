@@ -26,7 +26,7 @@ def test_lines_in_another_encoding_are_not_called_no_json(tmp_path):
     text = json.dumps(LINE) + "\n" + json.dumps(LINE | {"prompt": "é"}, ensure_ascii=False) + "\n"
     path.write_bytes(text.encode("latin1"))
     _, said, reading = notices(path)
-    assert said == {"the line is not UTF-8: write the file in UTF-8, as json.dumps does": (2, 1)}
+    assert said == {"the line is not UTF-8: write the file in UTF-8": (2, 1)}
     assert reading.report.skipped == 1
 
 
@@ -35,7 +35,7 @@ def test_a_csv_in_another_encoding_is_left_out_with_the_reason(tmp_path):
     path.write_bytes("prompt,reward\né,1\n".encode("latin1"))
     reading = read_rollout_files(path)
     assert list(reading) == []
-    assert "it is not UTF-8: write it in UTF-8" in reading.report.left_out[path]
+    assert "not UTF-8: write it in UTF-8" in reading.report.left_out[path]
 
 
 def test_keys_that_stand_twice_are_told_with_the_one_that_counts(tmp_path):
@@ -46,8 +46,8 @@ def test_keys_that_stand_twice_are_told_with_the_one_that_counts(tmp_path):
     (table,), said, _ = notices(path)
     assert table.rewards[:, 0].tolist() == [2, 2, 3]
     assert said == {
-        "the key 'reward_a' stands more than once in an object: its last value is used": (1, 2),
-        "other keys stand more than once in an object: its last value is used": (3, 1),
+        "the key 'reward_a' occurs more than once in an object: its last value is used": (1, 2),
+        "another key occurs more than once in an object: its last value is used": (3, 1),
     }
 
 
@@ -59,7 +59,7 @@ def test_quotes_that_are_not_closed_are_told_with_the_lines_they_swallow(tmp_pat
     path.write_bytes(gzip.compress(content) if packed else content)
     _, said, _ = notices(path)
     row, lines = (1, 2) if rows.startswith('"') else (2, 3)
-    what = f"a quote is not closed, so that {lines} lines were read as one row: close it"
+    what = f"a quote is not closed, so {lines} lines were read as one row: close the quote"
     assert said[what] == (row, 1)
 
 
@@ -80,7 +80,7 @@ def test_a_step_that_is_true_is_no_step(tmp_path, kind):
         getattr(written, {"jsonl": "lines"}.get(kind, kind))(path, records)
     tables, said, _ = notices(path)
     assert sum(map(len, tables)) == (2 if kind == "csv" else 0)
-    assert said["its step is no whole number from 0"][1] == (1 if kind == "csv" else 2)
+    assert said["the step is not a whole number of at least 0"][1] == (1 if kind == "csv" else 2)
 
 
 def test_a_file_of_no_readable_line_is_said_without_a_comma_at_the_end(tmp_path):
@@ -97,7 +97,7 @@ def test_a_csv_of_very_many_columns_is_refused_with_their_number(tmp_path):
     path.write_text(f"{names}\n{','.join('1' * 100_000)}\n")
     reading = read_rollout_files(path)
     assert list(reading) == []
-    assert "it has 100,000 columns, and at most 10,000 are read" in reading.report.left_out[path]
+    assert "100,000 columns, and at most 10,000 can be read" in reading.report.left_out[path]
 
 
 def test_a_pt_file_that_is_a_bomb_is_refused_before_torch_reads_it(tmp_path, monkeypatch):

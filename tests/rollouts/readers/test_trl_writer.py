@@ -67,7 +67,7 @@ def test_a_generation_that_is_logged_twice_is_read_once(run):
     (repeated,) = report.notices.values()
     assert repeated.file.name == "completions_00002.parquet"
     assert repeated.rows == 8
-    assert "once more" in str(repeated)
+    assert "rollouts of the previous step again" in str(repeated)
 
 
 def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
@@ -78,11 +78,11 @@ def test_groups_are_told_by_prompts_and_rewards_by_trls_log(run):
     assert report.formats == {"trl": 3}
     assert report.groups == 4
     assert report.group_sizes == {SAMPLES: 4}
-    assert report.grouped_by == {"repeated prompts": 16}
+    assert report.grouped_by == {"equal prompts": 16}
     assert report.group_findings() == []
     assert first.names == ("length", "sometimes")  # and no column of log_extra
-    assert report.files[0].rewards_told_by == (
-        "those of TRL's log (trainer_state.json); no reward: 'share'"
+    assert report.files[0].rewards_from == (
+        "as TRL's log names them (trainer_state.json); not rewards: 'share'"
     )
     rows = pq.read_table(run / "completions" / "completions_00001.parquet").to_pylist()
     for place, row in enumerate(rows):
@@ -102,7 +102,7 @@ def test_without_a_log_that_tells_rewards_every_column_of_its_type_may_be_one(ru
         (tmp_path / "trainer_state.json").write_text(log)
     reading = read_rollout_files(copied)
     assert next(reading).names == ("length", "sometimes", "share")  # not that of whole numbers
-    assert reading.report.files[0].rewards_told_by.startswith("every other column")
+    assert reading.report.files[0].rewards_from.startswith("all other floating-point columns")
 
 
 def test_the_newest_log_tells(run, tmp_path):
