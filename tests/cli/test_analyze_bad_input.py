@@ -49,7 +49,7 @@ def test_a_last_line_that_is_cut_off(analyzed, tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     found, out = analyzed(tmp_path / "run")
     assert found["rows"] == {"all": 4, "read": 3, "skipped": 1, "not_analyzed": 0}
-    assert f"! {path}:4: the last line is cut off" in out
+    assert f"! {path}:4: the last line is incomplete" in out
 
 
 def test_several_formats_in_one_folder(analyzed, tmp_path):
@@ -58,9 +58,8 @@ def test_several_formats_in_one_folder(analyzed, tmp_path):
     written.nemo_rl(run)
     written.tinker(run)
     found, out = analyzed(run)
-    assert "nemo-rl: 1 file; tinker: 1 file; verl: 1 file" in "; ".join(
-        sorted(out.splitlines()[1].split("; "))
-    )
+    formats = out.splitlines()[1]
+    assert all(f"{name} (1 file)" in formats for name in ("nemo-rl", "tinker", "verl"))
     assert found["rows"]["read"] == 11
     assert {r["name"] for r in found["runs"][0]["rewards"]} == {
         *("acc", "format", "rewards", "brevity", "correct")
@@ -125,7 +124,7 @@ def test_a_hundred_thousand_distinct_prompts(analyzed, tmp_path):
     pq.write_table(table, tmp_path / "run" / "completions_00001.parquet")
     found, out = analyzed(tmp_path / "run")
     assert found["groups"]["sizes"] == {"1": size}
-    assert "every group has one rollout only" in out
+    assert "every group has only one rollout" in out
 
 
 def test_one_huge_group_is_told_and_the_other_steps_are_analyzed(analyzed, tmp_path):
@@ -136,7 +135,7 @@ def test_one_huge_group_is_told_and_the_other_steps_are_analyzed(analyzed, tmp_p
     found, out = analyzed(tmp_path / "run")
     assert found["rows"]["not_analyzed"] == 8000
     assert found["problems"][0]["rollouts"] == 8000
-    assert "one has 4,000: are they groups?" in out
+    assert "but one has 4,000" in out
     assert found["runs"][0]["over_time"]["step"] == [2]
 
 
