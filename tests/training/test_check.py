@@ -32,30 +32,30 @@ from gdpo.training._reward_checks import RewardFinding, check_rewards
 from gdpo.training.preflight import Verdict
 
 
-def told(findings, verdict=None) -> str:
+def texts_of(findings, verdict=None) -> str:
     return "\n".join(f.text for f in findings if verdict in (None, f.verdict))
 
 
-def test_a_sound_recipe_passes_and_all_that_was_checked_is_told(recipe):
+def test_a_sound_recipe_passes_and_all_that_was_checked_is_reported(recipe):
     findings = check(recipe)
-    assert not told(findings, Verdict.WRONG)
+    assert not texts_of(findings, Verdict.WRONG)
     for part in (
         "recipe: task gsm8k, estimator gdpo",
         "is free",
         "a local folder",
         "10 rows of",
         "on 10 of 10 reference answers",
-        "all taken by TRL",
+        "accepts all",
         "2 prompts × 4 samples = 8 rollouts per generation",
-        "10 rows make 5 steps per epoch; this run: 4 steps",
-        "the same on as many processes as can share them: 1, 2, 4, 8",
+        "5 steps per epoch",
+        "1, 2, 4, 8",
         "the longest of 10 prompts has",
     ):
-        assert part in told(findings)
+        assert part in texts_of(findings)
 
 
 def test_a_reward_that_no_gold_answer_satisfies_is_noted(recipe):
-    assert "on 0 of 10 reference answers" in told(check(recipe), Verdict.NOTE)
+    assert "on 0 of 10 reference answers" in texts_of(check(recipe), Verdict.NOTE)
 
 
 def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
@@ -67,7 +67,7 @@ def test_one_mistake_does_not_hide_another(recipe_file, tmp_path):
             "trainer.learning_rate=-1",
         ],
     )
-    wrong = told(check(recipe), Verdict.WRONG)
+    wrong = texts_of(check(recipe), Verdict.WRONG)
     assert "folder nowhere" in wrong
     assert "missing.jsonl" in wrong
     assert "learning_rate" in wrong
@@ -85,7 +85,7 @@ def test_a_reward_that_breaks_its_contract_is_found_before_training(
     recipe_file, own_rewards, name, message
 ):
     recipe = load_recipe(recipe_file, [f"rewards=[{{name: '{own_rewards}:{name}'}}]"])
-    assert message in told(check(recipe), Verdict.WRONG)
+    assert message in texts_of(check(recipe), Verdict.WRONG)
     with pytest.raises(RewardError) as error:
         train(recipe)
     assert message in str(error.value)
@@ -162,7 +162,7 @@ class AlarmByHand:
     cancel = start
 
 
-def test_a_reward_that_is_healthy_and_takes_long_is_told_with_its_rows(monkeypatch, caplog):
+def test_a_reward_that_is_healthy_and_takes_long_is_reported_with_its_rows(monkeypatch, caplog):
     monkeypatch.setattr("threading.Timer", AlarmByHand)
     monkeypatch.setattr("gdpo.rewards._progress.PATIENCE_S", -1.0)
 
@@ -175,8 +175,8 @@ def test_a_reward_that_is_healthy_and_takes_long_is_told_with_its_rows(monkeypat
     rows = [Problem([], {"answer": name}) for name in ("first", "second", "third", "fourth")]
     with Scorer([reward], progress=lambda *counts: shown.append(counts)) as scorer:
         list(check_rewards(task_with(reward), scorer, rows))
-    (told,) = caplog.messages
-    assert re.search(r"reward 'long' .* 10 s.* [12] of 4", told)
+    (printed,) = caplog.messages
+    assert re.search(r"reward 'long' .* 10 s.* [12] of 4", printed)
     assert (4, 4) in shown
 
 
@@ -197,7 +197,7 @@ def test_rows_without_a_gold_answer_are_counted():
     assert "on 1 of 1 reference answers (1 of 2 rows have no" in finding.text
     assert not finding.doubtful
     finding, *_ = check_rewards(task_with(reward), Scorer([reward]), [nothing])
-    assert "no row brings a gold answer to try it on" in finding.text
+    assert "no row has a reference answer" in finding.text
     assert finding.doubtful
 
 
@@ -242,7 +242,7 @@ def test_a_row_that_cannot_be_used_names_itself(recipe, rows, row, message):
     assert "recipe.yaml:6" in str(error.value)
 
 
-def test_missing_data_is_told_before_anything_is_made(recipe, rows):
+def test_missing_data_is_reported_before_anything_is_made(recipe, rows):
     rows.unlink()
     with pytest.raises(DataError, match=r"recipe.yaml:6"):
         train(recipe)
@@ -251,14 +251,16 @@ def test_missing_data_is_told_before_anything_is_made(recipe, rows):
 
 def test_one_group_per_generation_is_noted(recipe_file):
     recipe = load_recipe(recipe_file, ["batch.prompts=1"])
-    assert "batch.prompts" in told(check(recipe), Verdict.NOTE)
+    assert "batch.prompts" in texts_of(check(recipe), Verdict.NOTE)
     grpo = load_recipe(recipe_file, ["batch.prompts=1", "advantage=grpo"])
-    assert "one group" not in told(check(grpo))
+    assert "one group" not in texts_of(check(grpo))
 
 
-def test_a_prompt_beyond_the_context_is_told(recipe_file):
+def test_a_prompt_beyond_the_context_is_reported(recipe_file):
     recipe = load_recipe(recipe_file, ["trainer.max_completion_length=2000"])
-    assert "1,024 tokens. Lower trainer.max_completion_length" in told(check(recipe), Verdict.WRONG)
+    assert "1,024 tokens. Lower trainer.max_completion_length" in texts_of(
+        check(recipe), Verdict.WRONG
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_a_prompt_beyond_the_context_is_told(recipe_file):
         ("two words", "is not a model name"),
     ],
 )
-def test_a_model_that_is_not_there_is_told_before_the_data_is_read(
+def test_a_model_that_is_not_there_is_reported_before_the_data_is_read(
     recipe_file, rows, model, message
 ):
     rows.unlink()
@@ -308,13 +310,13 @@ def test_what_is_no_model_is_no_neighbour(recipe_file, tmp_path):
         locate_model(recipe)
 
 
-def test_a_folder_without_a_model_is_told(recipe_file, tmp_path):
+def test_a_folder_without_a_model_is_reported(recipe_file, tmp_path):
     recipe = load_recipe(recipe_file, [f"model={tmp_path}"])
     with pytest.raises(ConfigError, match=r"config.json"):
         locate_model(recipe)
 
 
-def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_path):
+def test_a_model_without_a_chat_template_is_reported(recipe_file, tiny_policy, tmp_path):
     folder = tmp_path / "base"
     shutil.copytree(tiny_policy, folder)
     (folder / "chat_template.jinja").unlink()
@@ -324,7 +326,7 @@ def test_a_model_without_a_chat_template_is_told(recipe_file, tiny_policy, tmp_p
 
 
 @pytest.mark.parametrize("override", [(), ("trainer.max_completion_length=null",)])
-def test_a_chat_template_that_refuses_the_prompts_is_told(
+def test_a_chat_template_that_refuses_the_prompts_is_reported(
     recipe_file, tiny_policy, tmp_path, override
 ):
     folder = tmp_path / "no_system"
@@ -337,10 +339,10 @@ def test_a_chat_template_that_refuses_the_prompts_is_told(
     message = "chat template of .* rejects the prompt of row 1 .*: System role not supported"
     with pytest.raises(ConfigError, match=rf"^--set model=[^:]*: the {message}"):
         train(recipe)
-    assert "System role not supported" in told(check(recipe), Verdict.WRONG)
+    assert "System role not supported" in texts_of(check(recipe), Verdict.WRONG)
 
 
-def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
+def test_a_model_without_weights_is_reported(recipe_file, tiny_policy, tmp_path):
     folder = tmp_path / "no_weights"
     shutil.copytree(tiny_policy, folder)
     (folder / "model.safetensors").unlink()
@@ -349,7 +351,7 @@ def test_a_model_without_weights_is_told(recipe_file, tiny_policy, tmp_path):
         train(recipe)
 
 
-def test_a_broken_configuration_of_a_model_is_told(recipe_file, tiny_policy, tmp_path):
+def test_a_broken_configuration_of_a_model_is_reported(recipe_file, tiny_policy, tmp_path):
     folder = tmp_path / "broken"
     shutil.copytree(tiny_policy, folder)
     (folder / "config.json").write_text("{")
@@ -414,7 +416,7 @@ def needing(found):
     return replace(reward, needs=needs)
 
 
-def test_what_a_reward_needs_of_the_machine_is_told():
+def test_what_a_reward_needs_of_the_machine_is_reported():
     reward = needing("sandbox: bwrap works here")
     findings = list(check_rewards(task_with(reward), Scorer([reward]), SAMPLES))
     assert findings[0] == RewardFinding("sandbox: bwrap works here")
@@ -456,17 +458,16 @@ def test_rows_with_long_prompts_are_left_out_and_counted(recipe_file, rows):
         file.write(json.dumps({"question": "What is 1 + 1, please?", "answer": "#### 2"}) + "\n")
     recipe = load_recipe(recipe_file, [f"data.max_prompt_length={limit}"])
     left_out = "1 longer than data.max_prompt_length; 10 rows remain"
-    assert left_out in told(check(recipe), Verdict.NOTE)
+    assert left_out in texts_of(check(recipe), Verdict.NOTE)
     assert train(recipe).run.read_environment()["rows"] == 10
 
 
 def test_a_limit_that_leaves_no_row_says_how_long_prompts_are(recipe_file):
     shortest = min(prompt_lengths_of(recipe_file))
     recipe = load_recipe(recipe_file, ["data.max_prompt_length=3"])
-    assert (
-        f"data.max_prompt_length=3: every prompt has more than 3 tokens, and the shortest has {shortest}"
-        in told(check(recipe))
-    )
+    found = texts_of(check(recipe))
+    assert "data.max_prompt_length=3: every prompt has more than 3 tokens" in found
+    assert f"the shortest has {shortest}" in found
 
 
 def prompt_lengths_of(recipe_file):

@@ -34,7 +34,7 @@ def test_the_newest_comes_first_and_what_was_never_completed_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "printed"),
     [
         (lambda path: (path / "shards" / "optimizer.pt").unlink(), "optimizer.pt is missing"),
         (
@@ -57,12 +57,12 @@ def test_the_newest_comes_first_and_what_was_never_completed_is_none(tmp_path):
         ),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_passed_over(harm, told, tmp_path):
+def test_a_damaged_checkpoint_is_named_and_passed_over(harm, printed, tmp_path):
     older, newer = make(tmp_path, 4), make(tmp_path, 12)
     assert newest_whole(tmp_path) == (newer, [])
     harm(newer.path)
-    assert damage(newer) == told
-    assert newest_whole(tmp_path) == (older, [f"checkpoint-12 is damaged: {told}"])
+    assert damage(newer) == printed
+    assert newest_whole(tmp_path) == (older, [f"checkpoint-12 is damaged: {printed}"])
     harm(older.path)
     start, damaged = newest_whole(tmp_path)
     assert (start, len(damaged)) == (None, 2)
@@ -73,8 +73,8 @@ def test_a_checkpoint_that_lost_its_list_is_named_and_one_that_was_only_begun_is
     for step in (8, 12):
         make(tmp_path, step, done=False)
     (tmp_path / "checkpoint-12" / "trainer_state.json").touch()
-    told = "checkpoint-12 has no files.json, so it cannot be checked"
-    assert newest_whole(tmp_path) == (older, [told])
+    printed = "checkpoint-12 has no files.json, so it cannot be checked"
+    assert newest_whole(tmp_path) == (older, [printed])
 
 
 def test_older_checkpoints_go_and_the_best_one_stays(tmp_path):

@@ -28,7 +28,7 @@ def test_check_then_train_then_resume(gdpo_says, recipe_file, recipe):
     code, out, err = gdpo_says("check", recipe_file)
     assert (code, err) == (0, "")
     assert "✗" not in out
-    assert "can start" in out
+    assert "gdpo train" in out
 
     code, out, err = gdpo_says("train", recipe_file)
     assert (code, err) == (0, "")

@@ -48,11 +48,11 @@ def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_
     folder = small_disk(round(4.7 * size))
     changes = [f"runs_dir={folder}", "trainer.save_total_limit=10", "trainer.max_steps=7"]
     recipe = load_recipe(recipe_file, changes)
-    with pytest.raises(GdpoError, match=r"Step \d is safe.*: gdpo") as told:
+    with pytest.raises(GdpoError, match=r"Step \d is saved.*: gdpo") as printed:
         train(recipe)
     run = RunDirectory(recipe.run_dir)
     last = run.last_checkpoint()
-    assert f"Step {last.step} is safe" in str(told.value)
+    assert f"Step {last.step} is saved" in str(printed.value)
     assert sorted(run.checkpoints.glob("*"))[-1] == last.path, "what is half written is removed"
 
     fewer = load_recipe(recipe_file, [*changes, "trainer.save_total_limit=2"])
@@ -60,7 +60,7 @@ def test_a_disk_that_fills_up_is_one_sentence_with_the_step_that_is_safe(recipe_
         train(fewer, resume=True)
     (run.path / "filler").write_bytes(b"x" * shutil.disk_usage(folder).free)
     fewest = load_recipe(recipe_file, [*changes, f"trainer.max_steps={last.step}"])
-    with pytest.raises(GdpoError, match=rf"Step {last.step} is safe"):
+    with pytest.raises(GdpoError, match=rf"Step {last.step} is saved"):
         train(fewest, resume=True)
     (run.path / "filler").unlink()
     for old in run.checkpoints.iterdir():

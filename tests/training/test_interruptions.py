@@ -52,7 +52,7 @@ except BaseException:
 
 @pytest.fixture
 def breaking(recipe_file, own_rewards, tmp_path):
-    """A recipe of 5 steps, whose reward does what it is told; and how it is told."""
+    """A recipe of 5 steps, whose reward does what a plan file says; and that file."""
     folder = tmp_path / "own"
     (folder / "breaking.py").write_text(BREAKS)
     sys.modules.pop("breaking", None)
@@ -142,7 +142,7 @@ def test_a_reward_that_fails_costs_its_step_only(breaking, caplog):
     plan(failing.run_dir, 3, "raise ValueError('out of order')")
     with pytest.raises(RewardError, match="out of order"):
         train(failing)
-    assert re.search(r"Step 3 is safe.*--resume", caplog.text)
+    assert re.search(r"Step 3 is saved.*--resume", caplog.text)
     result = train(failing, resume=True)
     assert result.started_at == 3
     assert_equal_runs(result.run, whole)
@@ -236,7 +236,7 @@ def test_the_signal_of_the_launcher_does_not_end_a_process_that_says_what_it_sav
         signal.signal(signal.SIGTERM, before)
 
 
-def test_peers_are_told_of_a_stop():
+def test_peers_are_reported_of_a_stop():
     waits = "import signal; print(flush=True); signal.pause()"
     with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as peer:
         peer.stdout.readline()
@@ -270,25 +270,25 @@ def test_two_processes_stop_within_a_step_and_survive_each_other(breaking, tmp_p
     recipe, plan = breaking
     halved = "batch.micro_batch=2"
     whole, stopped = recipe("whole", halved), recipe("stopped", halved)
-    code, told = two_processes(whole, tmp_path)
-    assert code == 0, told
-    assert "8 rollouts per step on 2 processes" in told
+    code, printed = two_processes(whole, tmp_path)
+    assert code == 0, printed
+    assert "8 rollouts per step on 2 processes" in printed
 
-    plan(stopped.run_dir, 2, INTERRUPT, rank=1)  # the main process is told, and saves alone
-    code, told = two_processes(stopped, tmp_path)
+    plan(stopped.run_dir, 2, INTERRUPT, rank=1)  # the main process gets a SIGTERM, and saves alone
+    code, printed = two_processes(stopped, tmp_path)
     assert code != 0
-    assert told.count("2 of 5 steps are done and saved") == 1, told
-    assert "gdpo/" not in told, "there is no traceback"
+    assert printed.count("2 of 5 steps are done and saved") == 1, printed
+    assert "gdpo/" not in printed, "there is no traceback"
 
     plan(stopped.run_dir, 3, "os.kill(os.getpid(), signal.SIGKILL)", rank=1)
-    code, told = two_processes(stopped, tmp_path, "--resume")
+    code, printed = two_processes(stopped, tmp_path, "--resume")
     assert code != 0
     # The launcher tells the main process to stop, unless that has seen it before.
-    assert re.search("another process .* has ended. Step 3 is safe|3 of 5 steps are done", told)
-    assert "gdpo/" not in told, "there is no traceback"
+    assert re.search("another process .* has ended. Step 3 is saved|3 of 5 steps are done", printed)
+    assert "gdpo/" not in printed, "there is no traceback"
 
-    code, told = two_processes(stopped, tmp_path, "--resume")
-    assert code == 0, told
+    code, printed = two_processes(stopped, tmp_path, "--resume")
+    assert code == 0, printed
     assert_equal_runs(RunDirectory(stopped.run_dir), RunDirectory(whole.run_dir))
     hidden = {p.name for p in stopped.run_dir.rglob(".*")} - {".lock"}
     assert not hidden, "nothing is left over"
@@ -302,14 +302,14 @@ subprocess.Popen([sys.executable, "-m", "gdpo", "train", *sys.argv[1:]], env=os.
 
 def test_a_process_whose_launcher_is_killed_before_the_start_does_not_wait_for_it(recipe_file):
     """Process 0 of 2 has nobody to find the other through, and torch would wait for minutes."""
-    told = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    printed = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     agent = {"MASTER_PORT": "9", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(  # until the process that is left closes the pipe, too
         [sys.executable, "-c", LAUNCHER, recipe_file, "--set", "rewards=[{name: format}]"],
-        env=os.environ | told | agent,
+        env=os.environ | printed | agent,
         capture_output=True,
         text=True,
         timeout=200,
     )
-    assert "the launcher of this training was killed" in done.stderr
+    assert "launcher was killed" in done.stderr
     assert "Traceback" not in done.stderr

@@ -123,8 +123,8 @@ def test_dropout_and_a_kl_term_work(recipe_file):
 
 
 def test_a_check_says_what_is_trained(recipe_file):
-    told = [finding.text for finding in check(load_recipe(recipe_file, LORA))]
-    assert "LoRA: r 4, alpha 8, dropout 0, modules all-linear" in told
+    printed = [finding.text for finding in check(load_recipe(recipe_file, LORA))]
+    assert "LoRA: r 4, alpha 8, dropout 0, modules all-linear" in printed
     assert not any("LoRA" in finding.text for finding in check(load_recipe(recipe_file)))
 
 

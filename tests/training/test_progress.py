@@ -88,7 +88,7 @@ def test_a_terminal_gets_a_display_in_place(view):
     assert "Ctrl-C again" in console.file.getvalue()
 
 
-def test_a_log_is_told_of_a_stop_too(view, capfd):
+def test_a_log_is_reported_of_a_stop_too(view, capfd):
     with show(view, Console(file=io.StringIO(), force_terminal=False)) as display:
         display.stopping()
     assert "Ctrl-C again" in capfd.readouterr().err

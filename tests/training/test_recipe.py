@@ -129,7 +129,7 @@ def test_a_name_as_the_recipe_writes_it_calls_no_function_that_makes_a_reward(tm
         read_recipe(path, ["rewards.length.weight=2"])
 
 
-def test_a_recipe_that_is_not_there_is_told_with_a_name_like_it_of_a_recipe(tmp_path):
+def test_a_recipe_that_is_not_there_is_reported_with_a_name_like_it_of_a_recipe(tmp_path):
     for name in ("tiny.yaml", "tinny.log", "small.yml", "mine/recipe.yaml", "min/notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -240,7 +240,7 @@ def test_a_mistake_names_its_place_and_what_is_allowed(
         load(MINIMAL, override)
     assert message in str(error.value)
     where = str(error.value).partition(": ")[0]
-    assert where.startswith("--set ") or "every reward" in message or "folder's name" in message
+    assert where.startswith("--set ") or "every reward" in message or "elsewhere" in message
 
 
 def test_a_mistake_in_the_file_names_the_line(load):
@@ -250,7 +250,7 @@ def test_a_mistake_in_the_file_names_the_line(load):
         load(MINIMAL + "rewards:\n  - name: format\n  - name: b\n")
 
 
-def test_all_mistakes_are_told_at_once(load):
+def test_all_mistakes_are_reported_at_once(load):
     with pytest.raises(ConfigError) as error:
         load("task: gsm8k\ndata:\n  limit: many\n")
     lines = str(error.value).splitlines()
@@ -290,7 +290,7 @@ def test_a_recipe_made_in_python_needs_no_file():
     assert recipe.place("model") == "the recipe"
 
 
-def test_a_limit_that_no_list_can_have_is_told(recipe_file):
+def test_a_limit_that_no_list_can_have_is_reported(recipe_file):
     with pytest.raises(ConfigError, match=r"data\.limit"):
         load_recipe(recipe_file, [f"data.limit={10**30}"])
 

@@ -60,7 +60,7 @@ def unusable(request, tmp_path, monkeypatch):
     return (place / "runs" if request.param == "under a file" else place), "is a file"
 
 
-def test_a_runs_dir_that_cannot_hold_runs_is_told(recipe_file, unusable):
+def test_a_runs_dir_that_cannot_hold_runs_is_reported(recipe_file, unusable):
     folder, message = unusable
     recipe = load_recipe(recipe_file, [f"runs_dir={folder}"])
     with pytest.raises(ConfigError, match=rf"^--set runs_dir=.*{message}"):
@@ -70,7 +70,7 @@ def test_a_runs_dir_that_cannot_hold_runs_is_told(recipe_file, unusable):
     assert message in wrong[0]
 
 
-def test_a_run_directory_that_cannot_be_made_is_told(recipe_file):
+def test_a_run_directory_that_cannot_be_made_is_reported(recipe_file):
     recipe = load_recipe(recipe_file, [f"name={'long' * 100}"])
     with pytest.raises(ConfigError, match="--set runs_dir"):
         create_run(recipe, {})

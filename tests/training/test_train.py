@@ -116,9 +116,9 @@ def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
 def test_a_folder_of_something_else_is_refused(recipe):
     recipe.run_dir.mkdir(parents=True)
     (recipe.run_dir / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="no run of gdpo"):
+    with pytest.raises(ConfigError, match="not a run of gdpo"):
         train(recipe)
-    with pytest.raises(DataError, match="no run of gdpo"):
+    with pytest.raises(DataError, match="not a run of gdpo"):
         train(recipe, resume=True)
     assert [p.name for p in recipe.run_dir.iterdir()] == ["thesis.tex"]
 
@@ -143,7 +143,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe_file, step):
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_checkpoint_that_would_run_code_is_told_and_runs_none(recipe, file, tmp_path):
+def test_a_checkpoint_that_would_run_code_is_reported_and_runs_none(recipe, file, tmp_path):
     run = train(recipe).run
     forget_checkpoints_after(run, 3)
     evil, marker = run.checkpoints / "checkpoint-3" / file, tmp_path / "EXECUTED"
@@ -198,9 +198,9 @@ def test_a_gated_reward_counts_only_where_its_gate_is_open(recipe_file, own_rewa
 
 def test_the_readme_of_a_run_says_what_the_rewards_did(finished):
     text = finished.run.readme.read_text()
-    assert "What the rewards did in the last steps" in text
+    assert "Diagnosis of the last steps" in text
     assert "gdpo on 8 x 4 rollouts (prompts x samples)" in text  # 4 steps of 2 prompts
-    assert "vowels" in text.partition("What the rewards did")[2]
+    assert "vowels" in text.partition("Diagnosis of the last steps")[2]
 
 
 def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
@@ -208,11 +208,9 @@ def test_steps_that_cannot_be_made_again_are_not_deleted(begun, recipe):
     before = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
     with pytest.raises(ConfigError) as refused:
         train(recipe, resume=True)
-    assert "has logged 4 steps, and there is no whole checkpoint to go on from" in str(
-        refused.value
-    )
+    assert "has logged 4 steps" in str(refused.value)
     assert "--set name=tiny-2" in str(refused.value)
-    assert "with --from-scratch: the run begins again" in str(refused.value)
+    assert "--from-scratch" in str(refused.value)
     after = {p: p.read_bytes() for p in begun.path.rglob("*") if p.is_file()}
     assert {p: b for p, b in after.items() if p.name != ".lock"} == {
         p: b for p, b in before.items() if p.name != ".lock"
@@ -234,24 +232,24 @@ def test_a_finished_run_without_checkpoints_says_that_it_is_finished(finished, r
     shutil.rmtree(finished.run.checkpoints)
     again = train(load_recipe(recipe_file), resume=True)
     assert (again.finished, again.steps) == (True, 4)
-    assert "is finished: 4 steps" in again.conclusion
+    assert "already finished: 4 steps" in again.conclusion
     with pytest.raises(ConfigError, match="4 steps"):
         train(load_recipe(recipe_file, ["trainer.max_steps=6"]), resume=True)
     assert len(finished.run.read_metrics()) == 4
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_told(recipe_file, recipe):
+def test_a_damaged_checkpoint_is_passed_over_and_reported(recipe_file, recipe):
     longer = load_recipe(recipe_file, ["trainer.save_total_limit=10"])
     run = train(longer).run
     whole = repeatable(run)
     forget_checkpoints_after(run, 3)
     (run.checkpoints / "checkpoint-3" / "optimizer.pt").unlink()
-    told = Console(file=io.StringIO(), width=10_000)
-    result = train(longer, resume=True, console=told)
+    printed = Console(file=io.StringIO(), width=10_000)
+    result = train(longer, resume=True, console=printed)
     assert result.started_at == 2
     assert repeatable(run) == whole
-    assert "checkpoint-3 is damaged: optimizer.pt is missing" in told.file.getvalue()
-    assert "the records of steps 3 to 4 are in" in told.file.getvalue()
+    assert "checkpoint-3 is damaged: optimizer.pt is missing" in printed.file.getvalue()
+    assert "the records of steps 3 to 4 were moved to" in printed.file.getvalue()
     assert len(list(run.path.glob("dropped-*/checkpoints/checkpoint-3"))) == 1
 
 
@@ -280,16 +278,16 @@ def test_the_same_rows_in_another_order_cannot_resume_a_run(begun, recipe, rows)
         train(recipe, resume=True)
 
 
-def test_other_versions_and_lost_records_are_told_when_a_run_is_resumed(begun, recipe):
+def test_other_versions_and_lost_records_are_reported_when_a_run_is_resumed(begun, recipe):
     facts = begun.read_environment()
     begun.update_environment(gdpo="0.0.3", packages={**facts["packages"], "torch": "2.9.0"})
     begun.metrics.unlink()
     shutil.rmtree(begun.rollouts)
-    told = Console(file=io.StringIO(), width=10_000)
-    assert train(recipe, resume=True, console=told).finished
-    text = told.file.getvalue()
+    printed = Console(file=io.StringIO(), width=10_000)
+    assert train(recipe, resume=True, console=printed).finished
+    text = printed.file.getvalue()
     assert f"resumed with gdpo {facts['gdpo']} (before: 0.0.3), torch" in text
-    assert "metrics.jsonl has no line of the first 3 steps" in text
+    assert "metrics.jsonl has no metrics of the first 3 steps" in text
     assert "rollouts has no rollouts of the first 3 steps" in text
     assert "8 rollouts per step on 1 process" in text
 
@@ -314,7 +312,7 @@ def test_what_is_finished_says_so_last(recipe):
 def test_a_finished_run_says_so_and_can_be_made_longer(finished, recipe_file):
     again = train(load_recipe(recipe_file), resume=True)
     assert again.started_at == again.steps == 4
-    assert "is finished" in again.conclusion
+    assert "already finished" in again.conclusion
     longer = train(load_recipe(recipe_file, ["trainer.max_steps=5"]), resume=True)
     assert (longer.started_at, longer.steps) == (4, 5)
     assert [row["step"] for row in longer.run.read_metrics()] == [1, 2, 3, 4, 5]
@@ -409,7 +407,7 @@ def test_a_run_that_had_no_signal_says_that_nothing_was_learned(recipe_file):
 
 def test_a_run_with_a_signal_says_which_reward_had_none(finished):
     (note,) = finished.notes
-    assert note.startswith("`format` is constant in 100 % of its groups, at 0, the bottom")
+    assert "`format` is constant in 100 %" in note
 
 
 @pytest.fixture
@@ -453,7 +451,7 @@ def test_a_run_with_a_relative_folder_resumes_from_another_working_folder(
 
 def test_a_renamed_run_needs_a_name_that_a_run_can_have(begun):
     renamed = begun.path.rename(begun.path.with_name("tiny (copy)"))
-    with pytest.raises(ConfigError, match="rename it"):
+    with pytest.raises(ConfigError, match="Rename it"):
         load_recipe(renamed, resume=True)
 
 
@@ -507,7 +505,7 @@ def test_a_resumption_that_cannot_be_built_keeps_the_run(begun, recipe_file):
     Path(recipe.model, "model.safetensors").rename(Path(recipe.model, "kept"))
     Path(recipe.model, "model.safetensors").write_bytes(b"cut")
     try:
-        with pytest.raises(ConfigError, match="the trainer cannot be made"):
+        with pytest.raises(ConfigError, match="the trainer cannot be built"):
             train(recipe, resume=True)
     finally:
         Path(recipe.model, "kept").replace(Path(recipe.model, "model.safetensors"))

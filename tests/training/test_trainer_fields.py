@@ -74,7 +74,7 @@ def test_a_field_that_trl_would_refuse_names_itself(build, override, message):
     )
 
 
-def test_every_wrong_field_is_told_with_its_line(build, recipe_file):
+def test_every_wrong_field_is_reported_with_its_line(build, recipe_file):
     text = recipe_file.read_text().replace("max_steps: 4", "max_step: 4").replace("1e-2", "quick")
     recipe_file.write_text(text)
     with pytest.raises(ConfigError) as error:
@@ -97,7 +97,7 @@ def test_an_evaluation_holds_whole_groups_where_nothing_is_said(build, rows, sam
     assert config.per_device_eval_batch_size % samples == 0
 
 
-def test_processes_that_cannot_share_a_batch_are_told_which_can(build, monkeypatch):
+def test_processes_that_cannot_share_a_batch_are_reported_which_can(build, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError, match=r"recipe.yaml:\d+: 3 processes .*: 1, 2, 4, 8"):
         build()
@@ -206,7 +206,7 @@ def test_a_checkpoint_is_saved_at_each_tenth_of_a_run_and_every_100_steps(build)
         ),
     ],
 )
-def test_a_scheduler_that_cannot_be_made_is_told_before_training(build, overrides, place):
+def test_a_scheduler_that_cannot_be_made_is_reported_before_training(build, overrides, place):
     with pytest.raises(ConfigError, match=rf"^--set {place}="):
         build(*overrides)
 
@@ -219,7 +219,7 @@ def test_a_scheduler_with_its_arguments_is_taken(build):
 
 
 @pytest.mark.skipif(find_spec("liger_kernel") is not None, reason="liger-kernel is installed")
-def test_liger_kernels_that_are_not_installed_are_told(build):
+def test_liger_kernels_that_are_not_installed_are_reported(build):
     with pytest.raises(ConfigError, match="liger-kernel"):
         build("trainer.use_liger_kernel=true")
 
@@ -233,8 +233,8 @@ def test_checkpoints_that_no_run_can_resume_from_are_refused(build):
 @pytest.mark.parametrize("more", [(), ("trainer.bf16=false",)])
 def test_an_accelerator_that_is_not_there_is_missed_before_training(build, more, monkeypatch):
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    told = r"^--set trainer.use_cpu=false: .* no accelerator.*trainer.use_cpu"
-    with pytest.raises(ConfigError, match=told):
+    printed = r"^--set trainer.use_cpu=false: .* no accelerator.*trainer.use_cpu"
+    with pytest.raises(ConfigError, match=printed):
         build("trainer.use_cpu=false", *more)
 
 

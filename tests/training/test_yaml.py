@@ -154,14 +154,14 @@ def test_an_override_that_fits_nowhere_is_refused(read, assignment, message):
 
 
 @pytest.mark.parametrize("text", ["a: " + "9" * 5000, "a: 0x" + "f" * 5000])
-def test_a_number_that_is_too_long_is_told(read, text):
+def test_a_number_that_is_too_long_is_reported(read, text):
     with pytest.raises(ConfigError, match=r"recipe.yaml:1: .* 5,00. characters"):
         read(text)
 
 
 @pytest.mark.parametrize("depth", [101, 400, 3000])
 @pytest.mark.parametrize("brackets", ["[]", "{}"])
-def test_nesting_that_is_too_deep_is_told(read, depth, brackets):
+def test_nesting_that_is_too_deep_is_reported(read, depth, brackets):
     opening = "[" if brackets == "[]" else "{a: "
     with pytest.raises(ConfigError, match="more than 100 deep"):
         read("a: " + opening * depth + brackets[1] * depth)
@@ -177,12 +177,12 @@ def nested_aliases(levels):
 
 
 @pytest.mark.parametrize("levels", [6, 11, 30])
-def test_aliases_of_aliases_are_told_before_they_are_built(read, levels):
+def test_aliases_of_aliases_are_reported_before_they_are_built(read, levels):
     with pytest.raises(ConfigError, match=r"recipe\.yaml:\d+: .*100,000"):
         read(nested_aliases(levels))
 
 
-def test_aliases_of_aliases_in_an_override_are_told(read):
+def test_aliases_of_aliases_in_an_override_are_reported(read):
     document = read("a: 1")
     text = "{" + nested_aliases(11).replace("\n", ", ") + "}"
     with pytest.raises(ConfigError, match=r"--set b=.*100,000"):

@@ -75,7 +75,9 @@ def check(
     if wrong:
         console.print(f"{wrong} of {len(findings)} checks failed", style="bold red")
         return FAILED
-    console.print(f"gdpo train {recipe} can start", style="green", markup=False, soft_wrap=True)
+    console.print(
+        f"no check failed. Next: gdpo train {recipe}", style="green", markup=False, soft_wrap=True
+    )
     return 0
 
 
