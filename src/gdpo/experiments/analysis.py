@@ -66,7 +66,7 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
       estimators together, without their labels. No relabelling changes it, so each permutation test
       stays valid given what was left out. The p-value of such a comparison is always 1.
 
-    The same runs give the same figures, in whatever order the seeds are.
+    The figures are deterministic and do not depend on the order of the seeds.
 
     Args:
         experiment: The experiment, finished or not.
