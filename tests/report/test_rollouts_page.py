@@ -162,7 +162,7 @@ def test_many_runs_rewards_and_steps_stay_small(tmp_path):
     page = page_of(tmp_path / "runs", tmp_path / "a.html", replayed=["grpo"], rewards=names)
     text = page.read_text()
     assert len(text.encode()) < 2_000_000
-    assert "2 more runs and 16 more rewards are in --json" in text
+    assert "2 more runs and 16 more rewards are not shown" in text
 
 
 def test_nothing_runs_that_is_not_ours(browser, tmp_path):
