@@ -72,6 +72,6 @@ for reward in run["rewards"]:
 #
 # ## What to read next
 #
-# - [Do I need this?](../do_i_need_this.md) lists the cases in which nothing changes.
+# - [Do I need this?](../explanation/do_i_need_this.md) lists the cases in which nothing changes.
 # - [Find out which reward is ignored](../how-to/analyze.md) explains every line of the output.
 # - [Switch a TRL script](switch_a_trl_script.py) trains with GDPO.

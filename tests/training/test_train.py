@@ -44,7 +44,7 @@ def test_the_diagnosis_of_the_end_is_of_what_was_trained(recipe_file, own_reward
     run = result.run
     records = [r for file in run.rollouts.glob("*.parquet") for r in read_rollouts(file)]
     assert not all(r.trained for r in records)
-    assert "groups without signal 0 %" in run.readme.read_text()
+    assert "zero-advantage groups: 0 %" in run.readme.read_text()
 
 
 @pytest.fixture
