@@ -53,8 +53,6 @@ class MissingExtraError(GdpoError, ImportError):
 def install_hint(extra: str) -> str:
     """Return how to install one of gdpo's extras, as a sentence without its full stop.
 
-    All messages that name such a command use this function, so that they agree.
-
     Args:
         extra: Name of the extra in `pyproject.toml`, such as "train".
 
@@ -62,4 +60,12 @@ def install_hint(extra: str) -> str:
         >>> install_hint("train")
         "To install it, run this command in a clone of gdpo: pip install '.[train]'"
     """
-    return f"To install it, run this command in a clone of gdpo: pip install '.[{extra}]'"
+    return f"To install it, run this command in a clone of gdpo: {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs one of gdpo's extras, to be run in a clone of gdpo.
+
+    Every message that names such a command uses this function, so that they agree.
+    """
+    return f"pip install '.[{extra}]'"

@@ -8,7 +8,7 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from gdpo.errors import ConfigError
+from gdpo.errors import ConfigError, install_command
 from gdpo.sandbox._launch import Launch, bubblewrap, find_bundled_bubblewrap, sandlock
 from gdpo.sandbox._terms import Calls, Limits, SandboxError
 from gdpo.sandbox._workers import Job, Worker, WorkerDied, WorkerHung
@@ -34,7 +34,7 @@ def breaches(secret, folder, host):
     return found
 '''
 
-_EXTRA = "pip install '.[code]', in a clone of gdpo"
+_EXTRA = f"{install_command('code')} in a clone of gdpo"
 INSTALL = f"apt-get install bubblewrap, or {_EXTRA}"
 
 
