@@ -29,6 +29,7 @@ import numpy as np
 
 from gdpo.advantages import ESTIMATORS, grpo, resolve_estimator
 from gdpo.errors import MissingExtraError
+from gdpo.report.colours import styles
 
 CORRECTNESS = np.arange(-3.0, 4.0)
 RANGES = {"low": (0.0, -3.0), "high": (1.0, 3.0)}
@@ -112,12 +113,15 @@ def draw(path, results, limit):
         raise MissingExtraError("matplotlib", "plots", "to draw the curves") from error
     figure = Figure(figsize=(10.5, 1.6 + 0.4 * len(results)), dpi=150, layout="constrained")
     figure.suptitle("Share of the seeds that have not learned the format yet", weight="bold")
+    looks = styles([*results, "grpo", "gdpo"])
     axes = figure.subplots(-(-len(results) // 4), 4, sharex=True, sharey=True, squeeze=False).flat
     for axis, (name, result) in zip(axes, results.items(), strict=False):
-        for other, style in (("grpo", ":"), ("gdpo", "--"), (name, "-")):
-            steps = np.sort([0, *results.get(other, result)[:, 0].clip(max=limit + 1)])
-            colour = "#0072B2" if other == name else "#777777"
-            axis.step(steps, np.linspace(1, 0, len(steps)), style, color=colour, where="post")
+        for other, width in (("grpo", 1), ("gdpo", 1), (name, 2)):
+            steps = np.sort([0, *results.get(other, result)[:, 0].clip(max=2 * limit)])
+            look = {"color": looks[other].light, "linewidth": width}
+            if other != name:
+                look["linestyle"] = ":" if other == "grpo" else "--"
+            axis.step(steps, np.linspace(1, 0, len(steps)), where="post", **look)
         axis.set(xlim=(0, limit), ylim=(0, 1.04))
         axis.set_title(name, fontsize=9, loc="left")
         axis.tick_params(labelsize=8)

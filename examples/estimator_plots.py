@@ -21,6 +21,7 @@ import numpy as np
 from gdpo.advantages import ESTIMATORS
 from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import MissingExtraError
+from gdpo.report.colours import style
 
 BATCH = {
     "together": [(0, -3), (0, -1), (1, 1), (1, 3)],
@@ -32,7 +33,7 @@ BATCH = {
 }
 """(format, correctness) of each rollout, keyed by what varies in its group."""
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
+GREY = "#777777"
 
 
 def situations(groups=4000, samples=8, seed=0):
@@ -103,10 +104,11 @@ def draw_batch(axis, name, reference):
     values, others = (advantages(n, rewards).ravel() for n in (name, reference))
     formats, corrects = rewards.reshape(-1, 2).T
     places = np.arange(len(values)) + np.arange(len(values)) // 4
-    for has, label, face in ((1, "with format", BLUE), (0, "without", "white")):
+    colour, other = style(name).light, style(reference).light
+    for has, label, face in ((1, "with format", colour), (0, "without", "white")):
         bars = places[formats == has], values[formats == has]
-        axis.bar(*bars, 0.75, label=label, facecolor=face, edgecolor=BLUE)
-    axis.hlines(others, places - 0.55, places + 0.55, color=ORANGE, label=reference)
+        axis.bar(*bars, 0.75, label=label, facecolor=face, edgecolor=colour)
+    axis.hlines(others, places - 0.55, places + 0.55, color=other, label=reference)
     limit = max(2.6, np.abs(values).max() * 1.05)
     axis.set_ylim(-limit, limit * 1.2)
     for place, kind in zip(places[1::4] + 0.5, BATCH, strict=True):
@@ -120,16 +122,18 @@ def draw_influence(axis, name, measured):
     rows = np.arange(len(measured[name]))[::-1]
     shares = {other: np.array(list(figures.values())) for other, figures in measured.items()}
     axis.plot(shares[name][:, 1], rows, "k|", markersize=17, label="share of weight")
-    marks = {"grpo": ("s", GREY, 9, "none"), "gdpo": ("o", ORANGE, 9, "none")}
-    for other, (marker, edge, size, face) in {**marks, name: ("D", BLUE, 5.5, BLUE)}.items():
-        axis.plot(shares[other][:, 0], rows, marker, mec=edge, ms=size, mfc=face, label=other)
+    own = style(name).light
+    marks = {"grpo": ("s", 9, "none"), "gdpo": ("o", 9, "none"), name: ("D", 5.5, own)}
+    for other, (marker, size, face) in marks.items():
+        look = {"mec": style(other).light, "ms": size, "mfc": face}
+        axis.plot(shares[other][:, 0], rows, marker, label=other, **look)
     axis.set(xlim=(-0.65, 1.05), yticks=rows, yticklabels=measured[name])
     axis.axvline(0, color=GREY, linewidth=0.8)
     axis.xaxis.set_major_formatter("{x:.0%}")
     for row, text in zip(rows, shares[name][:, 2], strict=True):
-        axis.text(1.05, row, f"{text:.3g}", ha="right", va="center", fontsize=8, color=BLUE)
+        axis.text(1.05, row, f"{text:.3g}", ha="right", va="center", fontsize=8, color=own)
     axis.set_title("influence of a reward that is …", fontsize=10, loc="left", pad=10)
-    axis.set_title("largest |A|", fontsize=8, loc="right", color=BLUE)
+    axis.set_title("largest |A|", fontsize=8, loc="right", color=own)
 
 
 def main():

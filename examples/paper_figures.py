@@ -19,9 +19,10 @@ import numpy as np
 from gdpo.advantages import grpo, grpo_no_std
 from gdpo.advantages.contrib import mo_grpo
 from gdpo.errors import MissingExtraError
+from gdpo.report.colours import style
 
 ESTIMATORS = {"GRPO": grpo, "GRPO w/o std": grpo_no_std, "GDPO": mo_grpo}
-COLOURS = {"GRPO": "#D55E00", "GRPO w/o std": "#777777", "GDPO": "#0072B2"}
+STYLES = {"GRPO": style("grpo"), "GRPO w/o std": style("grpo_no_std"), "GDPO": style("gdpo")}
 MARKERS = {"GRPO": "o", "GRPO w/o std": "s", "GDPO": "^"}
 PAIRS = [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2)]
 """Number of rewards that each of two samples gets, for Figure 2."""
@@ -99,7 +100,7 @@ def draw(path, pairs, samples, rewards):
 def draw_pairs(axis, pairs, title):
     heights = np.arange(len(PAIRS))[::-1]
     for offset, (name, advantages) in zip((0.2, 0, -0.2), pairs.items(), strict=True):
-        axis.plot(advantages, heights + offset, MARKERS[name], color=COLOURS[name])
+        axis.plot(advantages, heights + offset, MARKERS[name], color=STYLES[name].light)
     axis.set_yticks(heights, [f"{a} and {b}" for a, b in PAIRS])
     axis.set_xlim(-0.08, 1.55)
     axis.set_ylabel("rewards that each sample gets", fontsize=8.5)
@@ -109,11 +110,11 @@ def draw_pairs(axis, pairs, title):
 
 def draw_counts(axis, places, counts, title):
     for name, row in counts.items():
-        style = {"color": COLOURS[name], "marker": MARKERS[name], "markersize": 4.5}
+        style = {"color": STYLES[name].light, "marker": MARKERS[name], "markersize": 4.5}
         axis.plot(places[: len(row)], row, label=name, **style)
         end, above = (places[len(row) - 1], row[-1]), (0, -13 if name == "GRPO" else 6)
         place = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
-        axis.annotate(row[-1], end, above, color=COLOURS[name], **place)
+        axis.annotate(row[-1], end, above, color=STYLES[name].light, **place)
     axis.set_xlabel(title.rsplit(" ", 1)[1], fontsize=8.5)
     axis.set_ylabel("different groups of advantages", fontsize=8.5)
     axis.margins(y=0.08)
