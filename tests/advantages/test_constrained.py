@@ -53,7 +53,7 @@ def test_the_state_survives_json():
 
 def test_the_state_of_other_constraints_is_refused():
     saved = DualAscent(targets=[NAN, 0.9]).state()
-    with pytest.raises(ConfigError, match="other constraints"):
+    with pytest.raises(ConfigError, match="different constraints"):
         DualAscent(targets=[0.9, NAN]).restore(saved)
 
 

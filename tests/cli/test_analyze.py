@@ -297,7 +297,7 @@ def test_weights_are_those_asked_for(gdpo_says, dump, here):
         (("run", *COLUMNS, "--low", "wid=1"), "did you mean 'wide'"),
         (("run", "--high", "wide=most"), "--high wide=most: "),
         (("run", *COLUMNS, "--low", "wide=1", "--high", "wide=0"), "must have low < high"),
-        (("run", "--weights", "wide=1,wide=2"), "--weights names wide twice"),
+        (("run", "--weights", "wide=1,wide=2"), "--weights lists wide twice"),
         (("run", "--format", "verl", "--columns", "step=a"), "--format verl"),
         (("run", *COLUMNS, "--estimators", "recorded"), "contain no advantages"),
         (("run", "--fail-on", "error"), "Allowed: note, warning"),
@@ -483,7 +483,7 @@ def test_an_estimator_that_fails_on_the_way_changes_nothing_that_is_known(
 def test_a_page_that_cannot_be_is_told_before_anything_is_read(gdpo_says, dump, here):
     code, out, err = gdpo_says("analyze", dump, *COLUMNS, "--output", "a" * 300 + ".html")
     assert code == 2
-    assert "File name too long. Name another file" in " ".join(err.split())
+    assert "File name too long. Choose another file" in " ".join(err.split())
     assert "rows" not in out
     assert gdpo_says("analyze", dump, *COLUMNS, "--output", "a" * 245 + ".html")[0] == 0
     assert (here / ("a" * 245 + ".html")).is_file()

@@ -26,7 +26,7 @@ from tests.experiments.conftest import write_run
         (["recipes/gsm8q"], "did you mean 'gsm8k'"),
         (["recipes/gsm8k", "--vary", "rewards.formt.weight=1,2"], "did you mean 'format'"),
         (["--suite", "toys", "--vary", "a=1"], "--vary"),
-        (["--suite", "toys", "--estimators", "gdpo,gdpo"], "gdpo is named twice"),
+        (["--suite", "toys", "--estimators", "gdpo,gdpo"], "gdpo is listed twice"),
         (["recipes/gsm8k", "--estimators", "a=gdpo,a=grpo"], "a twice"),
         (["recipes/gsm8k", "--estimators", "gdpo,a=gdpo"], "'gdpo' and 'a'"),
         (["recipes/gsm8k", "--estimators", "my mine=gdpo"], "'my mine'"),
@@ -168,4 +168,4 @@ def test_a_folder_of_runs_is_reported(gdpo_says, tmp_path):
 def test_a_folder_without_runs_is_named(gdpo_says, tmp_path):
     code, _, err = gdpo_says("report", str(tmp_path))
     assert code == 2
-    assert "holds no run" in err
+    assert "contains no run" in err

@@ -138,7 +138,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, two_estimators):
     with pytest.raises(ConfigError, match="nowhere"):
         read_experiment(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no run"):
+    with pytest.raises(DataError, match="contains no run"):
         read_experiment(tmp_path / "empty")
     write_run(two_estimators, "gdpo", 9, {"format": [1.0]})
     with pytest.raises(DataError, match=r"estimator and seed.*rewards"):

@@ -148,7 +148,7 @@ def test_rollouts_with_different_rewards_are_an_error(tmp_path):
 def test_a_file_that_is_no_record_is_an_error(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_text("nothing")
-    with pytest.raises(DataError, match="not a rollout record"):
+    with pytest.raises(DataError, match="not a gdpo rollout record"):
         read_rollouts(path)
 
 
@@ -167,5 +167,5 @@ def test_a_step_without_rollouts_has_no_record(tmp_path):
 
 
 def test_a_missing_record_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="not a rollout record"):
+    with pytest.raises(DataError, match="not a gdpo rollout record"):
         read_rollouts(tmp_path / "nowhere.parquet")

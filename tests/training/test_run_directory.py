@@ -79,7 +79,7 @@ def test_a_run_directory_that_cannot_be_made_is_reported(recipe_file):
 def test_a_link_to_nothing_is_no_free_place(recipe):
     recipe.run_dir.parent.mkdir()
     recipe.run_dir.symlink_to("gone")
-    with pytest.raises(ConfigError, match="is not a run of gdpo"):
+    with pytest.raises(ConfigError, match="is not a gdpo run"):
         create_run(recipe, {})
 
 

@@ -116,9 +116,9 @@ def test_an_existing_run_is_refused_and_left_as_it_is(finished, recipe):
 def test_a_folder_of_something_else_is_refused(recipe):
     recipe.run_dir.mkdir(parents=True)
     (recipe.run_dir / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="not a run of gdpo"):
+    with pytest.raises(ConfigError, match="not a gdpo run"):
         train(recipe)
-    with pytest.raises(DataError, match="not a run of gdpo"):
+    with pytest.raises(DataError, match="not a gdpo run"):
         train(recipe, resume=True)
     assert [p.name for p in recipe.run_dir.iterdir()] == ["thesis.tex"]
 

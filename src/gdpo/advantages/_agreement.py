@@ -69,7 +69,7 @@ def corr_grpo(
         epsilon: Keeps the denominator away from 0. Dimensionless, above 0.
         noise_floor: Standard deviation below which a reward counts for less in the correlation, in
             the unit of the reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, in the unit of the weighted rewards, with mean 0 in each
@@ -133,7 +133,7 @@ def gd2po_hard(
         threshold: $\delta$, in standard deviations, 0 or more.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 over the kept rollouts, and 0 for
@@ -183,7 +183,7 @@ def gd2po_snr(
             0.2; its scripts use 0.8.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 over the kept rollouts, and 0 for
@@ -230,7 +230,7 @@ def gdpo_decorrelated(
 
     with $C$ the correlation of the normalized rewards within groups, over the batch. The covariance
     of $\sum_k w_k z_k$ with $z_k$ is $(C w)_k$ and not $w_k$, so two rewards that agree count twice
-    under GDPO. $\alpha = 1$ gives every reward the influence that its weight asks for, $\alpha = 0$
+    under GDPO. $\alpha = 1$ gives every reward an influence equal to its weight share, $\alpha = 0$
     is GDPO, and $\alpha = 1/2$ whitens the rewards (ZCA).
 
     Directions in which the rewards hardly differ are scaled up by at most $\lambda^{-\alpha}$. If
@@ -247,7 +247,7 @@ def gdpo_decorrelated(
         shrinkage: $\lambda$, from 1e-6 to 1. 1 is GDPO.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1

@@ -68,7 +68,7 @@ def gdpo(
             means importance.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
         token_counts: Number of tokens of each response, `[prompt, sample]`, 0 or more. None: each
             rollout counts once, as in the paper.
 
@@ -128,7 +128,7 @@ def gdpo_leave_one_out(
         weights: One weight per reward, multiplied with the normalized reward.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless except in the case above, with mean 0 and
@@ -185,7 +185,7 @@ def per_reward_batch_std(
             means importance.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no

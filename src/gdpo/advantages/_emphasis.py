@@ -64,7 +64,7 @@ def sa_mrpo(
         gamma: $\gamma$, 0 or more. A larger value takes weight away earlier.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
@@ -124,7 +124,7 @@ def saw(
         low: The lowest value of each reward, in its unit.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1

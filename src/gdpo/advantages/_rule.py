@@ -1,7 +1,7 @@
 """Binds an estimator to the options of a configuration.
 
-A configuration has options as plain data, by reward name. They are converted to what the estimator
-takes and tested once, before a model is loaded.
+A configuration stores options as plain data, keyed by reward name. The options are converted to the
+estimator's arguments and tested once, before a model is loaded.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -74,7 +74,7 @@ def mo_grpo(
             means importance.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
@@ -124,7 +124,7 @@ def dvao(
         weights: One weight per reward, in effect multiplied with the raw reward.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
@@ -180,7 +180,7 @@ def dara_symmetric(
         max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
@@ -234,7 +234,7 @@ def dara_asymmetric(
         max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
@@ -297,7 +297,7 @@ def rvpo(
         sharpness: $\kappa$, from 0.01 to 1000. A larger value is closer to the minimum.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
@@ -359,7 +359,7 @@ def constrained_grpo(
         multipliers: $\lambda$ of each constraint, 0 or more. NaN: the reward is an objective.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
-        max_advantage: Largest size of an advantage, above 0. None: no limit.
+        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
 
     Returns:
         Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
@@ -437,8 +437,8 @@ class DualAscent:
             )
         if all(isnan(target) for target in self.targets):
             raise ConfigError(
-                "targets has no number: give the mean that at least one reward should reach, as in "
-                "targets={'format': 0.95}"
+                "targets contains no number: give the mean that at least one reward should reach, "
+                "as in targets={'format': 0.95}"
             )
         self.multipliers = self.multipliers or [t if isnan(t) else self.start for t in self.targets]
 
@@ -469,12 +469,13 @@ class DualAscent:
         """Load the multipliers that `state` returned.
 
         Raises:
-            ConfigError: If they belong to other constraints.
+            ConfigError: If they belong to different constraints.
         """
         saved = [nan if m is None else float(m) for m in state["multipliers"]]
         if [isnan(m) for m in saved] != [isnan(t) for t in self.targets]:
             raise ConfigError(
-                "the saved multipliers belong to other constraints: resume with the same targets"
+                "the saved multipliers belong to different constraints: resume with the same "
+                "targets"
             )
         self.multipliers = saved
 

@@ -67,7 +67,7 @@ def resolve_estimator(name: str) -> Estimator:
     estimator = find(name, ESTIMATORS, "estimator")
     if not callable(estimator):
         raise ConfigError(
-            f"estimator {name!r} is a {type(estimator).__name__}: name a function "
+            f"estimator {name!r} is a {type(estimator).__name__}: give a function "
             f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
         )
     return estimator

@@ -89,8 +89,8 @@ def analyze(
     Args:
         reading: Result of `read_rollout_files`.
         weights: Weights by reward name. Default: the recorded weights, else 1.
-        low: Lowest possible value by reward name. Default: declared in the files.
-        high: Highest possible value by reward name. Default: declared in the files.
+        low: Lowest possible value of each reward, by name. Default: declared in the files.
+        high: Highest possible value of each reward, by name. Default: declared in the files.
         replayed: Estimators that recompute the advantages of every step, see `Replay`; empty: all
             of them. None: no estimator. The first, or GRPO, computes the advantages of steps
             without recorded ones.

@@ -154,9 +154,9 @@ class Replay:
         estimators: Estimator names, or `recorded` for the advantages in the files. The first is the
             baseline. None: all of `among`, with the recorded advantages as the baseline if the
             first step has them, else GRPO's.
-        low: Lowest possible value by reward name, for estimators that need it. Default: declared
-            in the files.
-        high: Highest possible value by reward name. Default: declared in the files.
+        low: Lowest possible value of each reward, by name, for estimators that need it. Default:
+            declared in the files.
+        high: Highest possible value of each reward, by name. Default: declared in the files.
         among: Names of all estimators. Default: all registered ones.
         trained: Estimators, by name, that runs of gdpo were trained with. The others are called
             with their default options. Default: none.

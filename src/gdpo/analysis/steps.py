@@ -119,8 +119,8 @@ def analyze_steps(
         tables: One table per step, from `read_rollout_files`.
         weights: Weights by reward name. Default: the recorded weights, else 1.
         estimator: Estimator for steps without recorded advantages. Default: grpo.
-        low: Lowest possible value by reward name. Default: declared in the files.
-        high: Highest possible value by reward name. Default: declared in the files.
+        low: Lowest possible value of each reward, by name. Default: declared in the files.
+        high: Highest possible value of each reward, by name. Default: declared in the files.
 
     Raises:
         ConfigError: If a weight names an unknown reward, or the estimator is unknown.

@@ -73,8 +73,8 @@ def analyze_trained(
     Args:
         runs: The runs.
         estimators: Estimators by name to show. The first is the baseline.
-        low: Lowest possible value by reward name. Default: declared in the record.
-        high: Highest possible value by reward name. Default: declared in the record.
+        low: Lowest possible value of each reward, by name. Default: declared in the record.
+        high: Highest possible value of each reward, by name. Default: declared in the record.
         problems: Reasons why estimators cannot be called, by name. Default: none.
 
     Raises:
@@ -96,7 +96,7 @@ def analyze_trained(
                 continue
             if batch.advantages is None:
                 raise DataError(
-                    f"{table.files[0]} is not a rollout record of gdpo: it has no advantages"
+                    f"{table.files[0]} is not a gdpo rollout record: it has no advantages"
                 )
             step = analyze_step(batch, ranges, recorded_by=run.estimator, low=low, high=high)
             done.runs.setdefault(run.name, RunAnalysis(run.name)).add(step)
@@ -114,4 +114,4 @@ def _refuse_unread(reading: RolloutReading) -> None:
     lost = dict(reading.report.left_out)
     lost |= {notice.file: notice.what for notice in reading.report.notices.values() if notice.rows}
     for file, why in lost.items():
-        raise DataError(f"{file} is not a complete rollout record of gdpo: {why}")
+        raise DataError(f"{file} is not a complete gdpo rollout record: {why}")

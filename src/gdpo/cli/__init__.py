@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: Words that follow `gdpo`. None: those of `sys.argv`.
+        arguments: Command-line arguments after `gdpo`. None: those of `sys.argv`.
     """
     with _quick_to_stop():
         from gdpo.cli._app import run

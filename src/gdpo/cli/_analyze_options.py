@@ -78,7 +78,7 @@ class AnalyzeOptions:
             page, no_page = _page(paths, output, report=report, wanted=wanted)
         except OSError as error:
             raise ConfigError(
-                f"--output {error.filename or output or PAGE}: {error.strerror}. Name another "
+                f"--output {error.filename or output or PAGE}: {error.strerror}. Choose another "
                 "file, or give --no-report to write no page"
             ) from error
         return cls(
@@ -124,13 +124,13 @@ def _page(
     page = output or PAGE
     if page.exists() and not (page.is_file() and _is_ours(page)):
         raise ConfigError(
-            f"{page} exists and was not written by gdpo analyze, so it is not overwritten: name "
-            "another file with --output, or give --no-report"
+            f"{page} exists and was not written by gdpo analyze, so it is not overwritten: "
+            "choose another file with --output, or give --no-report"
         )
     if not page.parent.is_dir() or not os.access(page.parent, os.W_OK):
         raise ConfigError(
-            f"{page.parent.absolute()} is not a writable folder: name another file with --output, "
-            "or give --no-report"
+            f"{page.parent.absolute()} is not a writable folder: choose another file with "
+            "--output, or give --no-report"
         )
     return page, ""
 
@@ -154,7 +154,7 @@ def _is_ours(page: Path) -> bool:
 def _names(text: str, option: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError(f"{option} is empty: name at least one column")
+        raise ConfigError(f"{option} is empty: give at least one column")
     return names
 
 
@@ -165,7 +165,7 @@ def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
             raise ConfigError(f"{option} {name}{equals}{value}: write {form}")
     names = [name.strip() for name, _, _ in pairs]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"{option} names {', '.join(sorted(twice))} twice: name each once")
+        raise ConfigError(f"{option} lists {', '.join(sorted(twice))} twice: list each once")
     return dict(zip(names, (value.strip() for _, _, value in pairs), strict=True))
 
 
@@ -196,7 +196,7 @@ def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
     for name in names:
         if name != RECORDED and ":" not in name and Path(name).exists():
             raise ConfigError(
-                f"--estimators {name}: this is a path. Name the paths before the options"
+                f"--estimators {name}: this is a path. Put the paths before the options"
             )
         if name != RECORDED:
             resolve_estimator(name)

@@ -237,8 +237,8 @@ def _nothing(analysis: Analysis) -> str:
     if message := without_rewards(report):
         return message
     if report.read:
-        return "no reward found in these files: name the reward columns with --rewards"
+        return "no reward found in these files: list the reward columns with --rewards"
     if report.files or report.left_out:
         return "no rollout could be read from these files: see the notices above"
     endings = ", ".join(ENDINGS)
-    return f"no rollout files found: name a file or folder with {endings} (.gz may follow)"
+    return f"no rollout files found: give a file or folder with {endings} (.gz may follow)"

@@ -58,7 +58,7 @@ def compare_recipe(
 ) -> int:
     """Train the runs that are left, write the report and return the exit code.
 
-    With `dry_run`, only print the runs and what they can show.
+    With `dry_run`, only print the runs and the smallest p-value that the seeds allow.
 
     Raises:
         ConfigError: If an argument is wrong, before anything is trained.
@@ -146,7 +146,7 @@ def make_report(
         if export is not None:
             other += ", or another folder with --export"
         raise ConfigError(
-            f"{error.filename or file} cannot be written: {error.strerror}. Name {other}"
+            f"{error.filename or file} cannot be written: {error.strerror}. Choose {other}"
         ) from error
     console.print(summary(comparison))
     console.print(f"report: {file}", markup=False, soft_wrap=True)

@@ -53,10 +53,10 @@ def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
 def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
     names = [each for name in names for each in GROUPS.get(name, (name,))]
     if not names:
-        raise ConfigError("--benchmarks is empty: name at least one, for example gsm8k")
+        raise ConfigError("--benchmarks is empty: give at least one, for example gsm8k")
     if stray := set(files) - set(names):
         raise ConfigError(
-            f"--data gives rows for {', '.join(sorted(stray))}, which --benchmarks does not name: "
+            f"--data gives rows for {', '.join(sorted(stray))}, which --benchmarks does not list: "
             "add it there, or correct the name"
         )
     return [find_benchmark(name, files.get(name)) for name in names]

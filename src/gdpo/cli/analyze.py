@@ -41,9 +41,9 @@ def analyze(
         format: Format of the files. Default: detected from the field names.
         rewards: Comma-separated columns that hold rewards. A dot enters an object, as in
             scores.style. Default: the rewards of the format, else inferred from names and values.
-        columns: Comma-separated MEANING=COLUMN pairs for files of no known format. MEANING is step,
-            group, prompt, completion, advantage, num_tokens, finish_reason or total. Default:
-            inferred from the column names.
+        columns: Comma-separated MEANING=COLUMN pairs for files in an unrecognized format. MEANING
+            is step, group, prompt, completion, advantage, num_tokens, finish_reason or total.
+            Default: inferred from the column names.
         group_size: Number of rollouts per prompt, for files without group ids in which the rollouts
             of a prompt follow each other. Default: equal prompts of a step form a group.
         weights: Comma-separated NAME=WEIGHT pairs. Default: the weights in the files, else 1.
@@ -61,7 +61,8 @@ def analyze(
             row, or for all steps of a shorter run: note or warning. With --follow, only 5 steps in
             a row count.
         output: File for the page (HTML). An existing file is overwritten only if gdpo analyze wrote
-            it. Default: analysis.html in the current directory, unless that is part of the run.
+            it. Default: analysis.html in the current directory; no page if that directory is part
+            of the run.
         report: Whether to write the page. Default: --report.
         follow: Repeat the analysis whenever a file is added or grows, until Ctrl-C or until
             --fail-on ends it.
@@ -75,7 +76,7 @@ def analyze(
     if not paths:
         taken = f" (--estimators took {', '.join(estimators)} as names)" if estimators else ""
         raise ConfigError(
-            f"PATH is missing: name a file or folder with rollouts before the options, as in gdpo "
+            f"PATH is missing: give a file or folder with rollouts before the options, as in gdpo "
             f"analyze PATH{taken}, or run gdpo analyze --example"
         )
     names = ", ".join(map(_printable, paths)) if len(paths) <= 3 else f"{len(paths):,} paths"

@@ -38,9 +38,9 @@ def compare(
 
     Args:
         recipe: Recipe file (YAML), or a folder that contains a `recipe.yaml`.
-        estimators: Comma-separated estimators, or `all`. The first is the baseline. Give your own
-            estimator a name with `mine=my_module:my_estimator`. Default: grpo,gdpo; with --suite:
-            all.
+        estimators: Comma-separated estimators, or `all`. The first is the baseline. Write
+            your own estimator as NAME=MODULE:FUNCTION, as in `mine=my_module:my_estimator`.
+            Default: grpo,gdpo; with --suite: all.
         arms: Former name of --estimators.
         vary: Recipe key with comma-separated values, as in `--vary rewards.length.weight=1,0.5`.
             Each value is combined with each estimator. May be repeated: every combination is
@@ -58,7 +58,8 @@ def compare(
         price: Price of one run for one hour, in any currency. Prints the cost of the remaining
             runs. Default: print no cost.
         retry_failed: Train failed runs again.
-        dry_run: Print the runs and what they can show, and exit. Needs no GPU, data or network.
+        dry_run: Print the runs and the smallest p-value that the seeds allow, and exit. Needs no
+            GPU, data or network.
     """
     from rich.console import Console
 
@@ -75,7 +76,7 @@ def compare(
         )
         estimators = arms
     if suite not in (None, "toys"):
-        raise ConfigError(f"--suite {suite}: the only suite is toys. Give --suite toys")
+        raise ConfigError(f"--suite {suite}: the only suite is toys. Use --suite toys")
     if (recipe is None) == (suite is None):
         raise ConfigError(
             "give a recipe, or --suite toys" + ("" if recipe is None else ", not both")

@@ -13,8 +13,8 @@ def demo(
     how both rewards developed, and writes a report and a plot.
 
     Args:
-        start: How often the policy writes the format before training: `rare` (it was in 1 % of
-            the warm-start texts) or `common` (4 %, and a higher learning rate).
+        start: How often the policy uses the format before training: `rare` (1 % of the warm-start
+            texts have it) or `common` (4 %, and a higher learning rate).
         seed: Random seed for the requests and the sampling.
         steps: Optimizer steps of each estimator.
         output: Folder for everything. It must be empty or not exist yet. Default: `runs/demo`, or

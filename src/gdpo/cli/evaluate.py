@@ -29,8 +29,8 @@ def evaluate(
 ) -> int:
     """Evaluate a model on benchmarks and print every score with a 95 % confidence interval.
 
-    Correctness and constraints (format, length, bugs) stand side by side. The intervals are over
-    problems, because samples of one problem are not independent. Every response is saved as a
+    Correctness and constraints (format, length, bugs) are printed side by side. The intervals are
+    over problems, because samples of one problem are not independent. Every response is saved as a
     rollout record. Rerun the same command to resume an interrupted evaluation.
 
     Args:
@@ -48,7 +48,7 @@ def evaluate(
         temperature: Sampling temperature. 0: greedy decoding. The paper's maths results use 0.6
             with --top-p 0.95.
         top_p: Cumulative probability for nucleus sampling, above 0 and at most 1.
-        max_tokens: Longest response in tokens.
+        max_tokens: Maximum response length in tokens.
         token_limit: Count a response with more tokens than this as too long.
         rows: Use only the first N problems of each benchmark.
         seed: Random seed for sampling.
@@ -59,7 +59,8 @@ def evaluate(
         at_once: Responses generated together, or concurrent requests to the server.
         output: Folder of the evaluation. Default: `evaluation` in the run directory, otherwise
             evaluations/MODEL.
-        baseline: Folder of another evaluation. Also prints the difference to it, paired by problem.
+        baseline: Folder of another evaluation. Also prints the difference from it, paired by
+            problem.
         push: OWNER/NAME: upload the run to the Hub afterwards, as `gdpo push` does.
     """
     from rich.console import Console

@@ -28,7 +28,7 @@ def train(
 
     Args:
         recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`, such as a run directory.
-            With --resume, a run directory means the run inside it, even if it was moved.
+            With --resume, the run directory may have been moved or renamed.
         set: Override a value of the recipe, as in `--set trainer.max_steps=20`. Can be repeated.
         resume: Resume an interrupted run from its newest intact checkpoint. The recipe must be the
             same, except for the number of steps and how often checkpoints are saved.

@@ -45,7 +45,7 @@ class PolicySettings:
     vocabulary: int = 640
     """Largest vocabulary. It is smaller if there are no more pairs to merge."""
     context: int = 256
-    """Longest sequence, in tokens."""
+    """Maximum sequence length in tokens."""
     steps: int = 500
     """Steps of the supervised phase."""
     batch: int = 24

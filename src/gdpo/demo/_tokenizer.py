@@ -26,7 +26,7 @@ def build_tokenizer(examples: Sequence[Example], size: int) -> Any:
 
     Args:
         examples: Prompts and responses to train on.
-        size: Largest vocabulary, without the tags.
+        size: Maximum size of the vocabulary, without the tags.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

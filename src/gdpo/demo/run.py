@@ -270,7 +270,7 @@ class DemoSettings:
     """
 
     start: str = "rare"
-    """A key of `STARTS`: how often the policy writes the format before training."""
+    """A key of `STARTS`: how often the policy uses the format before training."""
     steps: int = 150
     """Optimizer steps of each estimator."""
     seed: int = 1
@@ -283,7 +283,7 @@ class DemoSettings:
     samples: int = 4
     """Samples per prompt."""
     response_tokens: int = 40
-    """Longest response. The longest reference answer still fits."""
+    """Maximum response length in tokens. The longest reference answer still fits."""
     policy: PolicySettings = field(default_factory=PolicySettings)
     """Model and warm start. Its texts are replaced by those of `start`."""
 

@@ -28,49 +28,51 @@ class Thresholds:
     """
 
     zero_variance: float = 0.9
-    """Share of zero-variance groups from which a reward counts as constant."""
+    """Share of zero-variance groups at or above which a reward counts as constant."""
     few_groups: int = 7
     """With fewer groups, a finding about a share of groups is a note, not a warning. A reward that
     varies in half of all groups is constant in 6 of 6 groups by chance in 1.6 % of the batches, and
     in 7 of 7 in 0.8 %."""
     below_resolution: float = 0.1
-    """Share of groups whose values differ only by rounding, from which the lost signal is reported.
-    A smaller share costs little, and a computed reward may have a few such groups."""
+    """Share of groups whose values differ only by rounding, at or above which the lost signal is
+    reported. A smaller share costs little, and a computed reward may have a few such groups."""
     top: float = 0.95
-    """Fraction of the declared range above which the mean of a constant reward counts as the top.
-    It is below 1 because the few groups that still vary lower the mean of a learned reward."""
+    """Fraction of the declared range at or above which the mean of a constant reward counts as the
+    top. It is below 1 because the few groups that still vary lower the mean of a learned reward."""
     bottom: float = 0.05
-    """Fraction of the declared range below which the mean of a constant reward counts as the
+    """Fraction of the declared range at or below which the mean of a constant reward counts as the
     bottom."""
     missing: float = 0.9
-    """Share of missing values from which a reward counts as mostly missing."""
+    """Share of missing values at or above which a reward counts as mostly missing."""
     window: int = 256
     """Number of groups over which a training run sums the influence. Shares over a few groups are
     noise: with 256 groups of 8 the standard error of a share is about 2 %."""
     least_groups: int = 64
-    """Fewest groups with which a reward can be reported as ignored or reversed."""
+    """Minimum number of groups for reporting a reward as ignored or reversed."""
     least_varying: int = 16
-    """Fewest groups among these in which the reward must vary."""
+    """Minimum number of these groups in which the reward must vary."""
     ignored: float = 0.25
-    """Fraction of the correlation with the advantage that the weights ask for, below which a reward
+    """Fraction of the correlation with the advantage that the weights imply, below which a reward
     is ignored. Under GRPO, a reward with a fifth of the others' standard deviation is about
     there."""
     reversed: float = 0.05
     """Smallest influence share against the weight that counts as reversed."""
     opposed: float = 0.5
-    """Size of a negative correlation from which two rewards are opposed. At equal weights each then
-    loses half of its influence to the other."""
+    """Absolute value of a negative correlation at or above which two rewards are opposed. At equal
+    weights each then loses half of its influence to the other."""
     redundant: float = 0.95
-    """Correlation from which two rewards are redundant: they share 90 % of their variance."""
+    """Correlation at or above which two rewards are redundant: they share 90 % of their
+    variance."""
     agreement: float = 0.5
     """Share of rollouts without conflict, relative to unrelated rewards, below which a batch is in
     conflict. Two unrelated rewards of 0 and 1, each earned by half of the rollouts, already
     conflict in half of all rollouts, so the share alone shows nothing."""
     zero_advantage: float = 0.9
-    """Share of zero-advantage groups from which a batch counts as having no signal."""
+    """Share of zero-advantage groups at or above which a batch counts as having no signal."""
     signal_rms: float = 3.0
-    """Root mean square of the advantages in the groups with signal, from which batch normalization
-    amplifies too much. It is 1 / √share if a share of the groups has signal, so a ninth gives 3."""
+    """Root mean square of the advantages in the groups with signal, at or above which batch
+    normalization amplifies too much. It is 1 / √share if a share of the groups has signal,
+    so a ninth gives 3."""
     tiny_std: float = 0.01
     """Typical standard deviation within a group, as a fraction of the declared range, below which
     it may be noise."""
@@ -79,10 +81,11 @@ class Thresholds:
     suits estimators that do not normalize. One failure among 16 samples gives 3.8 and one among 64
     gives 7.9: the formula produces these without an outlier."""
     same: float = 0.999
-    """Correlation from which advantages count as equal to GRPO's: 0.2 % of the variance differs."""
+    """Correlation at or above which advantages count as equal to GRPO's: 0.2 % of the variance
+    differs."""
     merged: float = 0.5
-    """Number of different advantages per group under GRPO, relative to the estimator, up to which
-    GRPO counts as merging rollouts."""
+    """Number of different advantages per group under GRPO, relative to the estimator, at or below
+    which GRPO counts as merging rollouts."""
     standard_errors: float = 3.0
     """How many standard errors a correlation, conflict or influence must be away from a harmless
     value. At 3, a given value exceeds it by chance in 0.3 % of the batches."""
@@ -245,7 +248,7 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
     r"""Yield a finding for each reward that is ignored or pushed against its weight.
 
     $\rho_k$ is the correlation of the advantage with the z-scores of reward k over the groups in
-    which it varies, $\rho^*_k$ the correlation that the weights ask for, and $d$ the degrees of
+    which it varies, $\rho^*_k$ the correlation that the weights imply, and $d$ the degrees of
     freedom. The reward is ignored if $\rho^*_k > 0$, $\rho_k + 3/\sqrt d < \rho^*_k / 4$, and the
     interval of its influence share ends below half of its weight share. It is reversed if
     $\rho_k < -3/\sqrt d$ and its influence share is -5 % or less.
@@ -514,9 +517,10 @@ def pair_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Find
 
 
 def asked_correlation(diagnosis: Diagnosis, k: int, m: int) -> float:
-    """Return the correlation of what two rewards ask for; 0 if it is unknown or a weight is 0.
+    """Return the correlation of two rewards in the direction of their weights.
 
-    With weights of opposite sign, rewards that rise together are opposed.
+    With weights of opposite sign, rewards that rise together are opposed. 0: the correlation is
+    unknown, or a weight is 0.
     """
     weights = diagnosis.rewards[k].weight, diagnosis.rewards[m].weight
     if diagnosis.degrees[k][m] == 0 or 0 in weights:
@@ -566,7 +570,7 @@ def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, 
 
     Args:
         diagnosis: The diagnosis of one batch.
-        thresholds: The values from which a number becomes a finding.
+        thresholds: The thresholds of the findings.
     """
     found = [
         *reward_findings(diagnosis, thresholds),

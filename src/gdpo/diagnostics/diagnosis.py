@@ -14,7 +14,7 @@ class Severity(StrEnum):
     """How serious a finding is, worst first."""
 
     WARNING = "warning"
-    """Training does not do what the weights ask for."""
+    """Training does not follow the weights."""
     NOTE = "note"
     """Information. Nothing is wrong."""
 
@@ -31,7 +31,7 @@ class Kind(StrEnum):
     OUT_OF_REACH = "out_of_reach"
     """A reward does not vary, at the bottom of its range."""
     IGNORED = "ignored"
-    """The advantage hardly follows a reward, although its weight asks for it."""
+    """The advantage hardly follows a reward, much less than its weight implies."""
     OPPOSED = "opposed"
     """Two rewards pull in opposite directions."""
     CONFLICT = "conflict"

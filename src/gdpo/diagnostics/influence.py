@@ -25,26 +25,27 @@ _NORMAL_95 = 1.959964
 
 
 class Sums(NamedTuple):
-    """Stores one number per reward for each sum over groups. The reward varies in "live" groups."""
+    """Stores one number per reward for each sum over groups. "Varying": the reward varies in it."""
 
     influence: Vector
     """U: sum of A z."""
     weight: Vector
     """Sum over groups of w / Σ|w|, with the sign of the weight."""
     live: Vector
-    """Number of live groups."""
+    """Number of varying groups."""
     std: Vector
-    """Sum of the standard deviations in the live groups."""
+    """Sum of the standard deviations in the varying groups."""
     degrees: Vector
-    """Degrees of freedom of the live groups: sum of samples minus one."""
+    """Degrees of freedom of the varying groups: sum of samples minus one."""
     squares: Vector
-    """Sum of A² in the live groups, with A centered over the samples that the reward applies to."""
+    """Sum of A² in the varying groups, with A centered over the samples that the reward applies
+    to."""
     z_squares: Vector
-    """Sum of z² in the live groups."""
+    """Sum of z² in the varying groups."""
     asked: Vector
-    """Sum of A* z in the live groups, with A* = Σ_l w_l z_l / Σ|w|, which the weights ask for."""
+    """Sum of A* z in the varying groups, with A* = Σ_l w_l z_l / Σ|w|, which the weights imply."""
     asked_squares: Vector
-    """Sum of A*² in the live groups, centered like A."""
+    """Sum of A*² in the varying groups, centered like A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +112,7 @@ class Influence:
 
     @property
     def asked_correlations(self) -> Vector:
-        """Return the same correlation for the advantages that the weights ask for, Σ_l w_l z_l."""
+        """Return the same correlation for the advantages that the weights imply, Σ_l w_l z_l."""
         return self._signs * _correlation(self.sums.asked, self.sums.asked_squares, self.sums)
 
     def after(self, previous: "Influence | None") -> "Influence":
@@ -146,7 +147,8 @@ class Window:
     """Holds the last steps, as few as contain a number of groups, and sums them.
 
     Args:
-        groups: Fewest groups in the window, once there are that many. Steps are kept whole.
+        groups: Minimum number of groups in the window, once there are that many. Steps are kept
+            whole.
     """
 
     def __init__(self, groups: int) -> None:

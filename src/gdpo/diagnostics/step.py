@@ -70,7 +70,7 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
         low: Declared lowest value of each reward, in its unit, in order or by name. None: unknown.
         high: Declared highest value of each reward, in its unit, in order or by name. None:
             unknown.
-        thresholds: Values from which a number becomes a finding. None: `Thresholds()`.
+        thresholds: Thresholds of the findings. None: `Thresholds()`.
 
     Returns:
         A frozen `Diagnosis`. Print it, or log its `metrics()`.

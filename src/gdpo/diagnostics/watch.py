@@ -76,7 +76,7 @@ class FindingHistory:
     """Records which findings held over the steps of a run.
 
     Args:
-        thresholds: Values from which a number becomes a finding. None: `Thresholds()`.
+        thresholds: Thresholds of the findings. None: `Thresholds()`.
     """
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
@@ -179,7 +179,7 @@ class Watch:
     warning is due after five steps in a row.
 
     Args:
-        thresholds: Values from which a number becomes a finding. None: `Thresholds()`.
+        thresholds: Thresholds of the findings. None: `Thresholds()`.
 
     Examples:
         >>> import numpy as np

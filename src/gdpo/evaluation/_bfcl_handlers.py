@@ -54,7 +54,7 @@ _MEMORY = 2 << 30
 
 
 _LONGEST = 50_000
-"""Longest result of a tool, in characters. The rest is dropped."""
+"""Maximum length of a tool's result, in characters. The rest is dropped."""
 
 
 _DIED = "Error during execution: the tool took too long"

@@ -95,7 +95,7 @@ def _response(talk: Talk) -> Response:
 
 
 def messages_of(completion: str) -> list[str]:
-    """Return the model's messages of a conversation; none if the text is not a conversation."""
+    """Return the model's messages in a conversation, or an empty list if it is not one."""
     try:
         said = json.loads(completion)
     except (ValueError, RecursionError):
@@ -104,7 +104,8 @@ def messages_of(completion: str) -> list[str]:
 
 
 MOST_STEPS = 20
-"""Most messages with calls in one turn. With more the row is wrong, as on the leaderboard."""
+"""Maximum number of messages with calls in one turn. With more the row is wrong, as on the
+leaderboard."""
 
 _CHECK_S = 30.0
 

@@ -185,7 +185,7 @@ def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
 
     Args:
         benchmark: The benchmark.
-        limit: Longest response in tokens that is not too long.
+        limit: Length in tokens above which a response counts as too long.
     """
     rewards = [r for r in benchmark.task().rewards if r.name != "length"]
     rewards += benchmark.also()

@@ -109,8 +109,8 @@ def evaluate(
         on_progress: Called with the progress.
 
     Raises:
-        ConfigError: If the folder holds an evaluation with other settings, if another process
-            evaluates into it, or if it cannot be written to.
+        ConfigError: If the folder contains an evaluation with different settings, if another
+            process evaluates into it, or if it cannot be written to.
         DataError: If rows cannot be read. All rows are read before the first response.
     """
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
@@ -182,21 +182,22 @@ def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[
         ]
         if differing:
             raise ConfigError(
-                f"{folder} holds an evaluation with other settings: "
+                f"{folder} contains an evaluation with different settings: "
                 + "; ".join(f"{key} is {saved.get(key)}, not {requested[key]}" for key in differing)
                 + ". Use the same settings, or choose another folder with --output"
             )
         before = saved.get("rows_digest", {})
         if others := [name for name in rows if before.get(name, rows[name]) != rows[name]]:
             raise ConfigError(
-                f"{folder} holds an evaluation on other rows of {', '.join(others)}. Choose "
+                f"{folder} contains an evaluation on different rows of {', '.join(others)}. Choose "
                 "another folder with --output"
             )
         for key in ("data", "rows_digest"):
             requested[key] = {**saved.get(key, {}), **requested[key]}
     elif folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise ConfigError(
-            f"{folder} holds files that are not an evaluation: choose another folder with --output"
+            f"{folder} contains files that `gdpo evaluate` did not write: choose another folder "
+            "with --output"
         )
     return requested
 

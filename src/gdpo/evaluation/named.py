@@ -31,7 +31,8 @@ FIXED = ("gold", "empty")
 
 
 ENGINES = ("transformers", "vllm")
-"""Libraries that run a model in this process. They sample differently, so the user chooses."""
+"""Libraries that run a model in this process. The two sample differently, so the user chooses
+one."""
 
 
 def responder_of(

@@ -12,7 +12,7 @@ from gdpo.tasks.tool_calling.prompt import user_turns
 from gdpo.training.preflight import Finding, Verdict
 
 _NAMED = 5
-"""Most rows that a finding names."""
+"""Maximum number of rows that a finding lists."""
 
 
 def benchmarks_at_hand(task: Task) -> list[Benchmark]:

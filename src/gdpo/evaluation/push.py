@@ -94,7 +94,7 @@ def uploads(run: RunDirectory, *, rollouts: bool = False) -> list[Upload]:
     """
     if not run.recipe.is_file():
         raise ConfigError(
-            f"{run.path} is not a run of gdpo: it has no recipe.yaml. Name a run directory"
+            f"{run.path} is not a gdpo run: it has no recipe.yaml. Give a run directory"
         )
     if not run.model.is_dir() or not run.readme.is_file():
         raise ConfigError(

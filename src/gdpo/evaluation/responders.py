@@ -21,7 +21,7 @@ class Sampling:
     top_p: float = 1.0
     """Cumulative probability for nucleus sampling, above 0 and at most 1."""
     max_tokens: int = 1024
-    """Longest response in tokens."""
+    """Maximum response length in tokens."""
     seed: int = 0
     """Random seed."""
 

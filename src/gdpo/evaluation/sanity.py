@@ -30,7 +30,7 @@ OnSanityProgress: TypeAlias = Callable[[str, Progress], None]
 
 _LIMIT = 4000
 _SHOWN = 200
-"""Longest reason, in characters."""
+"""Maximum length of a reason, in characters."""
 
 
 @dataclass(frozen=True, slots=True)

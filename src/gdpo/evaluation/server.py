@@ -316,7 +316,7 @@ class Server:
         at_once: Number of concurrent requests.
         deadline: Seconds without data that end a request. None: the time for `max_tokens` at
             `SLOWEST` tokens/s, at least 600.
-        retries: How often to resend a request if nothing has arrived.
+        retries: Number of times to resend a request if no data has arrived.
         kept: Folder for the responses of an unfinished part. None: save nothing.
     """
 

@@ -13,7 +13,7 @@ from gdpo.evaluation.benchmarks import GROUPS
 from gdpo.evaluation.evaluation import Result
 
 _SHOWN = 20
-"""Most problem numbers that a sentence lists."""
+"""Maximum number of problem numbers in a sentence."""
 
 
 def results_table(results: Sequence[Result]) -> Table:
@@ -86,7 +86,7 @@ def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: st
     Raises:
         ConfigError: If the evaluations have no problem in common.
     """
-    table = Table("benchmark", "problems", "measure", f"difference to {name}", "95 % interval")
+    table = Table("benchmark", "problems", "measure", f"difference from {name}", "95 % interval")
     others = {result.benchmark: result for result in theirs}
     for result in ours:
         other = others.get(result.benchmark)

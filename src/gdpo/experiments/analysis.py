@@ -63,8 +63,8 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
       for final rewards and for times. Intervals are not corrected.
     - A reward that ended with the same value in all runs is not counted in the correction, nor are
       the times of a reward whose threshold no run reached. This is decided from the runs of all
-      estimators together, without their labels. No relabelling changes it, so each permutation test
-      stays valid given what was left out. The p-value of such a comparison is always 1.
+      estimators together, without their labels. Relabelling the runs does not change what is left
+      out, so each permutation test stays valid. The p-value of such a comparison is always 1.
 
     The figures are deterministic and do not depend on the order of the seeds.
 

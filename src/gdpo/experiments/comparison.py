@@ -93,7 +93,7 @@ class Comparison:
 
 
 _LISTED = 4
-"""Most differences that the details list one by one."""
+"""Maximum number of differences that the details list one by one."""
 
 _TINY = 1e-4
 """Smaller p-values are written as `p < 0.0001`."""

@@ -20,7 +20,7 @@ _RECENT = 5
 """Number of last steps whose mean reward is shown."""
 
 _MOST_ROWS = 30
-"""Most runs that the table shows. With more, it shows those that are running or ended last."""
+"""Maximum number of runs in the table. With more, it shows those that are running or ended last."""
 
 _HOUR = 3600.0
 

@@ -85,7 +85,7 @@ def _read_label(text: str) -> str:
     if not equals:
         return name
     if not estimator:
-        raise ConfigError(f"--estimators {text}: name the estimator behind the =, as in ours=gdpo")
+        raise ConfigError(f"--estimators {text}: write the estimator after the =, as in ours=gdpo")
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"--estimators {text}: {name!r} cannot be a name. Use letters, digits, '_', '-' and "
@@ -313,7 +313,7 @@ def run_grid(
     counts in the statistics. If another process trains a run, for example after a comparison was
     killed, the run is waited for, counts in `jobs`, and is resumed if that process ends early.
     Ctrl-C makes all runs save and end, and waits for them; a second Ctrl-C kills them.
-    `Grid.conclusion` describes how they ended.
+    Afterwards, `Grid.conclusion` describes how the runs ended.
 
     Args:
         grid: The comparison.
@@ -347,9 +347,9 @@ def run_grid(
 def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
     for what, values in (("estimators", labels), ("seeds", seeds)):
         if not values:
-            raise ConfigError(f"--{what}: name at least one")
+            raise ConfigError(f"--{what} is empty: give at least one")
         if twice := sorted({str(v) for v in values if list(values).count(v) > 1}):
-            raise ConfigError(f"--{what} names {', '.join(twice)} twice: remove one")
+            raise ConfigError(f"--{what} lists {', '.join(twice)} twice: remove one")
     if outside := [seed for seed in seeds if not 0 <= seed < _SEEDS]:
         raise ConfigError(f"--seeds {outside[0]}: a seed must be from 0 to {_SEEDS - 1}")
     if not 0 < reach <= 1:
@@ -423,7 +423,7 @@ def _joined(folder: Path, plan: Plan) -> Plan:
     if there is None:
         if folder.exists() and not (folder.is_dir() and _is_blank(folder)):
             raise ConfigError(
-                f"{folder} exists and is not a comparison: name another folder with --output"
+                f"{folder} exists and is not a comparison: choose another folder with --output"
             )
         return plan
     if not any(RunDirectory(path).environment.is_file() for path in folder.iterdir()):
@@ -441,12 +441,12 @@ def _joined(folder: Path, plan: Plan) -> Plan:
 
 
 def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
-    """Refuse a name that stands for another estimator in the existing comparison."""
+    """Refuse a name that means another estimator in the existing comparison."""
     old = {label: estimator_of(label) for label in there.labels}
     for label in plan.labels:
         if (before := old.get(label, estimator_of(label))) != estimator_of(label):
             raise ConfigError(
-                f"{folder}: {str(label)!r} stands for {before} there, not for "
+                f"{folder}: in this comparison, {str(label)!r} is the name of {before}, not of "
                 f"{estimator_of(label)}. Choose another name, or another folder with --output"
             )
 
@@ -462,7 +462,7 @@ def _refuse_other(folder: Path, old: str, new: str) -> None:
     if changed:
         shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
         raise ConfigError(
-            f"{folder} holds a comparison of another recipe:\n{shown}\nName another folder with "
+            f"{folder} holds a comparison of another recipe:\n{shown}\nChoose another folder with "
             "--output"
         )
 

@@ -118,7 +118,7 @@ _LOG_LINES = 15
 """Last lines of a failed run's output that are shown."""
 
 _NAMED = 3
-"""Most runs that are named in the message that waits for them."""
+"""Maximum number of runs that the waiting message lists."""
 
 _ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",

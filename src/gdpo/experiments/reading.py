@@ -23,7 +23,7 @@ from gdpo.runs.lock import is_locked
 
 
 class Label(str):
-    """Stores the name of what is compared, and the estimator that it stands for.
+    """Stores the name of what is compared, and the estimator that it refers to.
 
     A label without a name given by the user is an ordinary `str`: its first word is the estimator.
 
@@ -35,7 +35,7 @@ class Label(str):
     estimator: str
 
     def __new__(cls, label: str, estimator: str) -> "Label":
-        """Make a label that stands for an estimator."""
+        """Make a label that refers to an estimator."""
         made = super().__new__(cls, label)
         made.estimator = estimator
         return made
@@ -46,7 +46,7 @@ class Label(str):
 
 
 def estimator_of(label: str) -> str:
-    """Return the estimator that a label stands for.
+    """Return the estimator that a label refers to.
 
     Examples:
         >>> estimator_of("gdpo length.weight=0.5")
@@ -186,7 +186,7 @@ _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
 """Metrics with the lengths of a step's completions, in tokens, and what they are called here."""
 
 _LONGEST = 120
-"""Most characters of a label in the name of a run's folder."""
+"""Maximum number of characters of a label in the name of a run's folder."""
 
 _DEFAULT_SEED = 42
 """TRL's seed if a recipe sets none."""
@@ -279,7 +279,7 @@ def read_experiment(folder: Path) -> Experiment:
     paths = [folder] if _is_run(folder) else sorted(p for p in _folders(folder) if _is_run(p))
     if not paths:
         raise DataError(
-            f"{folder} holds no run: name a run directory, a folder of run directories, or a "
+            f"{folder} contains no run: give a run directory, a folder of run directories, or a "
             "folder of gdpo compare"
         )
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
@@ -335,8 +335,8 @@ def _compared(folder: Path, plan: Plan) -> Experiment:
     recipes = [(run.label, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
     if not recipes:
         raise DataError(
-            f"{folder}: no run of this comparison has started yet. Give the gdpo compare command "
-            "again to start them"
+            f"{folder}: no run of this comparison has started yet. Rerun the gdpo compare command "
+            "to start them"
         )
     return _experiment(
         folder, plan.labels, plan.seeds, runs, recipes, plan.reach, varied=plan.varied

@@ -273,8 +273,9 @@ def expanded_level(count: int, level: float = 0.95) -> float:
     For an interquartile mean of 5 values the interval is the range from the lowest to the highest.
     It contained the true value in 94 % of experiments with normal runs, in 93 % with skewed runs
     and in 82 % if some runs learn and others do not (percentile at 0.95: 90, 89 and 79 %). With 10
-    values it did in 96 to 97 %, with 3 values only in 64 to 76 %, the same as the percentile
-    interval. Measured with `benchmarks/few_seeds.py`; see docs/reference/statistics.md.
+    values the interval contained it in 96 to 97 %, and with 3 values only in 64 to 76 %, the same
+    as the percentile interval. Measured with `benchmarks/few_seeds.py`; see
+    docs/reference/statistics.md.
 
     Args:
         count: Number of values, at least 2.

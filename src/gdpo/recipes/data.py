@@ -43,7 +43,7 @@ class Rows:
         """Return these rows without those whose prompt is too long.
 
         Args:
-            limit: Most tokens in a prompt.
+            limit: Maximum number of tokens in a prompt.
             lengths: Number of tokens in the prompt of each problem.
         """
         kept = [i for i, length in enumerate(lengths) if length <= limit]

@@ -65,7 +65,7 @@ def locate_model(recipe: Recipe) -> LocatedModel:
         if not (folder / "config.json").is_file():
             raise ConfigError(
                 f"{place}: the folder {folder} has no config.json, so it is not a saved "
-                "transformers model. Name the folder that `save_pretrained` wrote"
+                "transformers model. Give the folder that `save_pretrained` wrote"
             )
         if not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
             raise ConfigError(f"{place}: the folder {folder} has no weights (*.safetensors, *.bin)")

@@ -96,7 +96,7 @@ def _refuse_to_mean_another(folder: Path, recipe: Recipe) -> None:
     if any((folder / part).exists() for part in ("metrics.jsonl", "checkpoints", "rollouts")):
         raise ConfigError(
             f"{folder} looks like a run, but has no {ENVIRONMENT_FILE}, and its recipe belongs to "
-            f"the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or name {recipe.run_dir}"
+            f"the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or give {recipe.run_dir}"
         )
 
 
@@ -208,7 +208,7 @@ def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 def _recipe_file(path: Path) -> Path:
     if path.is_dir():
         if not (path / RECIPE_FILE).is_file():
-            raise ConfigError(f"the folder {path} has no {RECIPE_FILE}. Name a recipe file")
+            raise ConfigError(f"the folder {path} has no {RECIPE_FILE}. Give a recipe file")
         return path / RECIPE_FILE
     if not path.exists():
         beside = _recipes_in(path.parent)

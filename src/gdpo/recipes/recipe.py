@@ -47,7 +47,7 @@ def _one_or_several(source: Any) -> Any:
         return source
     texts = tuple(cast("list[Any]", source)) if isinstance(source, list | tuple) else ()
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"data.source should be text, or a list of texts, got {source!r}")
+        raise ValueError(f"data.source must be a string or a list of strings, got {source!r}")
     return texts
 
 
@@ -92,9 +92,9 @@ class BatchConfig(Config):
     rollouts_per_step: PositiveInt | None = None
     """Rollouts per optimizer step. Default: all rollouts of the generation."""
     micro_batch: PositiveInt = 8
-    """Most rollouts in one forward pass on one device; lower it if memory runs out. It changes
-    results only by rounding, except with `trainer.loss_type: bnpo`, TRL's mean over the tokens of a
-    forward pass."""
+    """Maximum number of rollouts in one forward pass on one device; lower it if memory runs out. It
+    changes results only by rounding, except with `trainer.loss_type: bnpo`, TRL's mean over the
+    tokens of a forward pass."""
 
     @property
     def rollouts(self) -> int:

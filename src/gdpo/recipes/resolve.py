@@ -145,8 +145,8 @@ def _refuse_unlisted_gate(
     for entry, reward in zip(recipe.rewards, rewards, strict=True):
         if entry.name == on:
             raise ConfigError(
-                f"the gate of {gated!r} names {on!r}, which has the name {reward.name!r}. Write "
-                f"`on: {reward.name}`"
+                f"the gate of {gated!r} refers to {on!r}, but that reward is called "
+                f"{reward.name!r}. Write `on: {reward.name}`"
             )
     if ":" in on or on in BUILT_IN or task.reward(on) is not None:
         raise ConfigError(

@@ -53,11 +53,11 @@ def copy_recipe(name: str, folder: Path) -> Path:
     source = shipped_recipe(name)
     if folder.exists() or folder.is_symlink():
         raise ConfigError(
-            f"{folder} already exists, and nothing is overwritten. Name another folder"
+            f"{folder} already exists, and nothing is overwritten. Choose another folder"
         )
     try:
         shutil.copytree(source, folder)
         shutil.copytree(source.parent / "launch", folder / "launch")
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error}. Name another folder") from error
+        raise ConfigError(f"{folder} cannot be written: {error}. Choose another folder") from error
     return folder

@@ -60,14 +60,14 @@ def write_project(folder: Path) -> list[Path]:
     paths = [folder / name for name in FILES]
     if existing := [path.name for path in paths if path.exists() or path.is_symlink()]:
         raise ConfigError(
-            f"{folder} already has {', '.join(existing)}, and nothing is overwritten. Name another "
-            "folder: gdpo init FOLDER"
+            f"{folder} already has {', '.join(existing)}, and nothing is overwritten. Choose "
+            "another folder: gdpo init FOLDER"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_all(folder)
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error}. Name another folder") from error
+        raise ConfigError(f"{folder} cannot be written: {error}. Choose another folder") from error
     return paths
 
 

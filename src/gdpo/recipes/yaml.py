@@ -1,8 +1,8 @@
 """Reads YAML and stores the line of each value, so that later errors can name file and line.
 
-It follows the core schema of YAML 1.2: `1e-6` is a number, and `no`, `on` and `off` are text.
-PyYAML follows YAML 1.1, where the first is text and the others are booleans. A repeated key is an
-error instead of a silent overwrite.
+It follows the core schema of YAML 1.2: `1e-6` is a number, and `no`, `on` and `off` are strings.
+PyYAML follows YAML 1.1, where the first is a string and the others are booleans. A repeated key is
+an error instead of a silent overwrite.
 """
 
 import re
@@ -20,17 +20,17 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 """Path to a value: `("rewards", 0, "weight")`."""
 
 _SHOWN = 60
-"""Most characters of an override that a message shows."""
+"""Maximum number of characters of an override in a message."""
 
 _DIGITS = 1000
-"""Most characters of a whole number. Python refuses to convert much longer ones."""
+"""Maximum number of characters of a whole number. Python refuses to convert much longer ones."""
 
 _DEPTH = 100
 """Deepest nesting of lists and mappings."""
 
 _VALUES = 100_000
-"""Most values in a document after its aliases are expanded. A few lines of nested aliases can
-expand to more than fits in memory."""
+"""Maximum number of values in a document after its aliases are expanded. A few lines of nested
+aliases can expand to more than fits in memory."""
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -259,7 +259,7 @@ class _Builder:
             key: Any = self.scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             place = self.place(key_node)
             if not isinstance(key, str):
-                raise ConfigError(f"{place}: a key must be text, not {key_node.value!r}")
+                raise ConfigError(f"{place}: a key must be a string, not {key_node.value!r}")
             if key in seen:
                 raise ConfigError(
                     f"{place}: {dotted((*path, key))} is set twice, first at {seen[key]}. "

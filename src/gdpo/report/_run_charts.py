@@ -23,7 +23,7 @@ from gdpo.report.colours import styles
 from gdpo.report.text import number
 
 _POINTS = 20_000
-"""Most points of all thin lines together. They determine the size of the page."""
+"""Maximum number of points in all thin lines together. They determine the size of the page."""
 
 _LENGTHS = 2
 """Charts of the lengths."""

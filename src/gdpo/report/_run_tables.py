@@ -1,4 +1,4 @@
-"""Tables of runs that gdpo trained, with the numbers of the page and nothing shortened."""
+"""Tables of runs that gdpo trained, with the same numbers as the page and no text shortened."""
 
 from collections.abc import Iterator
 from itertools import chain

@@ -26,11 +26,13 @@ def check_destination(folder: Path) -> None:
     """Raise a ConfigError unless a folder does not exist yet, or is empty."""
     if folder.is_symlink() or folder.exists():
         if not folder.is_dir():
-            raise ConfigError(f"--export {folder} is a file. Name a folder that does not exist yet")
+            raise ConfigError(
+                f"--export {folder} is a file. Choose a folder that does not exist yet"
+            )
         if any(folder.iterdir()):
             raise ConfigError(
-                f"--export {folder} is not empty, and an export overwrites nothing. Name a folder "
-                "that does not exist yet"
+                f"--export {folder} is not empty, and an export overwrites nothing. Choose a "
+                "folder that does not exist yet"
             )
 
 
@@ -45,7 +47,7 @@ def write_export(contents: Contents, folder: Path) -> None:
     """Write every figure and every table of a page of runs, and a list of them, to a folder.
 
     Figures: SVG, their points as CSV, and PNG if matplotlib is installed. Tables: CSV, Markdown and
-    LaTeX. The folder appears when all is written.
+    LaTeX. The folder is created only when every file is complete.
 
     Args:
         contents: What the page shows.

@@ -20,7 +20,7 @@ from gdpo.report.export import check_destination, write_export
 from gdpo.report.text import number, probability, visible
 
 _LISTED = 10
-"""Most seeds that are listed one by one."""
+"""Maximum number of seeds that are listed one by one."""
 
 _LINES = 3
 """Last lines of a failed run's output that are shown."""

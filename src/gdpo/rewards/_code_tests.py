@@ -113,7 +113,7 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 
 def _check_names(given: Mapping[str, Any], required: set[str], optional: set[str]) -> None:
     for name in sorted(required - given.keys()):
-        raise DataError(f"reference 'tests' of this kind needs {name!r}, which is missing. Add it")
+        raise DataError(f"reference 'tests' lacks the key {name!r}, which this kind needs. Add it")
     for name in given:
         if name not in required | optional:
             meant = did_you_mean(name, sorted(required | optional))
@@ -142,7 +142,7 @@ def _pairs(value: Any) -> list[Sequence[Any]]:
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"reference 'tests.{place}' must be text, got {_shown(value)}")
+        raise DataError(f"reference 'tests.{place}' must be a string, got {_shown(value)}")
     return value
 
 

@@ -60,7 +60,8 @@ _SEARCHED = 100_000
 """Number of characters at the end of a response that are searched for the program."""
 
 _TRIES = 8
-"""How many shortened versions of an unfinished program are parsed. Each takes linear time."""
+"""Maximum number of shortened versions of an unfinished program that are parsed. Each takes
+linear time."""
 
 _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

@@ -123,7 +123,7 @@ def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
                     f"{did_you_mean(used, names)}"
                 )
         if name == gate.on:
-            raise ConfigError(f"reward {name!r} is gated on itself. Name another reward in `on`")
+            raise ConfigError(f"reward {name!r} is gated on itself. Set `on` to another reward")
 
 
 def declared_ranges(

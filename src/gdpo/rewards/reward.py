@@ -117,7 +117,7 @@ def refuse_no_reward(given: object) -> None:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise ConfigError(f"a reward's name must be text, got {_shown(name)}")
+        raise ConfigError(f"a reward's name must be a string, got {_shown(name)}")
     if not name.isprintable() or not name or set(name) & set("/|"):
         raise ConfigError(
             f"a reward's name must not be empty and must not contain a slash, a bar or "

@@ -210,7 +210,7 @@ def _first_places(
     kinds = {reward.of: reward.name for reward in rewards.values()}
     if "tokens" in kinds and num_tokens is None:
         raise ConfigError(
-            f"reward {kinds['tokens']!r} scores the number of tokens. Give num_tokens, one number "
+            f"reward {kinds['tokens']!r} needs the number of tokens. Pass num_tokens, one number "
             "per completion"
         )
     keys = [_key(reference, i) for i, reference in enumerate(references)]

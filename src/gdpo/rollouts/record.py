@@ -111,7 +111,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
             row["extra"] = json.loads(row["extra"])
         return [Rollout(**row) for row in rows]
     except (OSError, pa.ArrowInvalid, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not a rollout record of gdpo: {error}") from error
+        raise DataError(f"{path} is not a gdpo rollout record: {error}") from error
 
 
 def read_declared(schema: Any) -> object:
@@ -220,8 +220,8 @@ def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
     for rollout in rollouts:
         if tuple(rollout.rewards) != names or tuple(rollout.weights.values()) != weights:
             raise DataError(
-                f"step {rollout.step} has other rewards or weights than step {rollouts[0].step}: "
-                "give only rollouts of runs with the same rewards and weights"
+                f"step {rollout.step} has different rewards or weights from step "
+                f"{rollouts[0].step}: give only rollouts of runs with the same rewards and weights"
             )
         groups.setdefault((rollout.step, rollout.group_id), []).append(rollout)
     size = max(len(group) for group in groups.values())

@@ -42,7 +42,7 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
     except OSError as error:
         raise ConfigError(
             f"{folder} contains rollouts of an earlier run, which cannot be moved to {earlier}: "
-            f"{error}. Name another folder"
+            f"{error}. Choose another folder"
         ) from error
 
 
@@ -79,8 +79,8 @@ class StepWriter:
                 probe.write(_PROBE)
         except OSError as error:
             raise ConfigError(
-                f"{self.folder}: cannot write rollouts: {error}. Name a writable folder on a disk "
-                "with free space"
+                f"{self.folder}: cannot write rollouts: {error}. Choose a writable folder on a "
+                "disk with free space"
             ) from error
 
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:

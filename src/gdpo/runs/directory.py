@@ -117,11 +117,11 @@ class RunDirectory:
             facts = json.loads(self.environment.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{self.environment} cannot be read, so {self.path} is not a run of gdpo: {error}"
+                f"{self.environment} cannot be read, so {self.path} is not a gdpo run: {error}"
             ) from error
         if not isinstance(facts, dict):
             raise DataError(
-                f"{self.environment} is not a JSON object, so {self.path} is not a run of gdpo"
+                f"{self.environment} is not a JSON object, so {self.path} is not a gdpo run"
             )
         return cast("dict[str, Any]", facts)
 
@@ -287,7 +287,7 @@ def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
     other = f"give the new run another name: --set name={free_name(run.path)}"
     if not run.environment.exists():
         raise ConfigError(
-            f"{run.path} exists and is not a run of gdpo. Nothing in it is overwritten: {other}"
+            f"{run.path} exists and is not a gdpo run. Nothing in it is overwritten: {other}"
         )
     raise ConfigError(
         f"{run.path} already contains a run ({recipe.place('name')}), which is never overwritten. "

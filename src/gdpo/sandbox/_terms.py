@@ -104,7 +104,7 @@ class Asserts:
         statements = _listed(self.statements, "Asserts.statements")
         for i, statement in enumerate(statements):
             if not isinstance(statement, str):
-                raise DataError(f"Asserts.statements[{i}] must be text, got {statement!r:.80}")
+                raise DataError(f"Asserts.statements[{i}] must be a string, got {statement!r:.80}")
         object.__setattr__(self, "statements", statements)
 
 

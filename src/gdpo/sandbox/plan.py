@@ -1,7 +1,7 @@
 """Compiles tests into the plan that the grader runs. A plan is reused for all programs.
 
 Each assert of `check` becomes a separate test: it is wrapped in `with record.one():`, and the body
-of a loop in `with record.block(n):`. So a failed test does not stop the others.
+of a loop in `with record.block(n):`. A failed test therefore does not stop the others.
 """
 
 import ast
@@ -112,9 +112,7 @@ def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes |
     tree = _parse(code, "Check.code")
     checks = [s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name == "check"]
     if not checks:
-        raise DataError(
-            "Check.code must define a function `check(candidate)` at its top level, and does not"
-        )
+        raise DataError("Check.code must define a function `check(candidate)` at its top level")
     asserts = _count_asserts(checks[-1].body)
     names = _names([code], [tree], setup, "Check.setup")
     checks[-1].body = _guarded(checks[-1].body)
@@ -149,7 +147,7 @@ def _plan_stdio(tests: Stdio) -> tuple[bytes, None, int]:
     cases = [_pair(case, f"Stdio.cases[{i}]") for i, case in enumerate(tests.cases)]
     for i, case in enumerate(cases):
         if not all(isinstance(text, str) for text in case):
-            raise DataError(f"Stdio.cases[{i}]: the input and the expected output must be text")
+            raise DataError(f"Stdio.cases[{i}]: the input and the expected output must be strings")
     return _marshalled({"kind": "stdio", "cases": cases}, "Stdio.cases"), None, len(cases)
 
 

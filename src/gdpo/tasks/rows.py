@@ -71,7 +71,7 @@ def value_at(row: Mapping[str, Any], *path: str) -> Any:
 def texts_in(value: Any, column: str) -> list[str]:
     """Return the value if it is a list of texts, else raise a DataError that names the column."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise DataError(f"column {column!r} must hold a list of texts, got {describe(value)}")
+        raise DataError(f"column {column!r} must hold a list of strings, got {describe(value)}")
     return value
 
 
@@ -322,7 +322,7 @@ def _file_rows(path: Path) -> Iterator[_Placed]:
     if path.is_dir():
         inside = sorted(p.name for p in path.iterdir() if _ends_readably(p))[:_NAMED]
         shown = ", ".join(inside) or f"it has no file that ends in {', '.join(_READERS)}"
-        raise DataError(f"{path} is a folder. Name one file in it: {shown}")
+        raise DataError(f"{path} is a folder. Choose one file in it: {shown}")
     if read is None:
         raise DataError(
             f"{path}: the name of a file of rows must end in {', '.join(_READERS)}; "

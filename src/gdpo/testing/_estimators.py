@@ -22,13 +22,13 @@ Oracle: TypeAlias = Callable[..., Any]
 """A second, simpler implementation of an estimator: `(rewards, weights, **options)`, on lists."""
 
 ToArray = Callable[[Any], Any]
-"""Converts a NumPy array to an array of a library, with the same dtype."""
+"""Converts a NumPy array to the array type of a library, with the same dtype."""
 
 LIBRARIES = ("numpy", "torch", "array_api_strict", "jax")
 """The array libraries that are tested, each if it is installed."""
 
 _EXACT = 1e-9
-"""Tolerance if the same numbers are computed in another order."""
+"""Tolerance if the same numbers are computed in a different order."""
 
 _SHIFTED = 1e-5
 """Tolerance in single precision, or if a shift or an inexact factor costs digits."""

@@ -98,7 +98,7 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
     Args:
         reward: A reward with at least one example.
         texts: Number of texts that are built from the examples, in addition to the fixed ones.
-        seconds: Longest time for one text, in seconds.
+        seconds: Maximum time for one text, in seconds.
 
     Raises:
         ConfigError: If the object is not a `Reward`.

@@ -29,7 +29,7 @@ _TOLERATED = 0.05
 """Share of rows whose reference answer may score below the maximum: published data has errors."""
 
 _NAMED = 5
-"""Most rows that a message names."""
+"""Maximum number of rows that a message lists."""
 
 _SHOWN = 100
 """Characters of a reference answer that a finding shows."""

@@ -32,7 +32,7 @@ _LAST = 10
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
 _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
-"""Files of a checkpoint that have such an ending but do not belong to the model."""
+"""Checkpoint files with one of these endings that do not belong to the model."""
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:

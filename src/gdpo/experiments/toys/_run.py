@@ -141,11 +141,12 @@ class Alignment:
     """
 
     weighted_sum: float
-    """Cosine with the gradient of the weighted sum of the raw rewards."""
+    """Cosine between the mean update and the gradient of the weighted sum of the raw rewards."""
     in_ranges: float
-    """Cosine with the gradient of the weighted sum of the rewards, each divided by its range."""
+    """Cosine between the mean update and the gradient of the weighted sum of the rewards, each
+    divided by its range."""
     rewards: Mapping[str, float]
-    """Cosine with the gradient of each reward."""
+    """Cosine between the mean update and the gradient of each reward."""
     pull: Float[np.ndarray, " choice"]
     """The mean update for each natural parameter."""
 

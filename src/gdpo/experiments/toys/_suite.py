@@ -70,7 +70,7 @@ def suite(
     """
     toys, seeds = list(toys), tuple(seeds)
     if twice := sorted({str(each) for each in estimators if list(estimators).count(each) > 1}):
-        raise ConfigError(f"estimators: {', '.join(twice)} is named twice. Remove one")
+        raise ConfigError(f"estimators: {', '.join(twice)} is listed twice. Remove one")
     tasks = [(toy, estimator) for toy in toys for estimator in estimators]
     for toy, estimator in tasks:
         rule_for(toy, estimator_of(estimator))  # finds a misspelt name before anything starts

@@ -41,7 +41,7 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Stores what an estimator needs from a batch and verl does not pass to it."""
+    """Stores the data of a batch that an estimator needs and that verl does not pass to it."""
 
     columns: Columns
     """Rewards of each row, by name."""

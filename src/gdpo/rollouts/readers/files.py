@@ -28,7 +28,7 @@ _RECORD = re.compile(r"step_\d{6,}\.parquet")
 _EARLIER = re.compile(r"earlier-\d+")
 """Folders next to a record that hold the records of earlier runs."""
 _DROPPED = re.compile(r"dropped-\d{4}-\d\d-\d\dT[-\d]+")
-"""Folders in a run of gdpo with steps that were repeated after the run was resumed."""
+"""Folders in a gdpo run with steps that were repeated after the run was resumed."""
 _OF_A_RUN = frozenset({"recipe.yaml", "environment.json"})
 _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
 """A file of TRL, which holds one step."""

@@ -53,7 +53,8 @@ class Format:
     wordless: bool = False
     """Whether the files contain no texts, so that they cannot be rescored."""
     known: Layout | None = None
-    """Meanings of the fields, for records of no known format. None: the format defines them."""
+    """Meanings of the fields, for records in an unrecognized format. None: the format defines
+    them."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -147,7 +148,7 @@ def format_of(
     numbers: Iterable[str],
     record: Record | None = None,
 ) -> tuple[Format, str]:
-    """Return the format of a file, and a phrase on how it is known.
+    """Return the format of a file, and a phrase on how it was determined.
 
     Args:
         kind: Kind of the file, such as `parquet` or `jsonl`.
@@ -182,7 +183,7 @@ def format_of(
 
 
 def format_of_records(kind: str, asked: ReaderOptions, record: Record) -> tuple[Format, str]:
-    """Return the format of a file of records, and a phrase on how it is known.
+    """Return the format of a file of records, and a phrase on how it was determined.
 
     Raises:
         DataError: If the format is unknown (see `format_of`), or if its files contain no texts

@@ -1,4 +1,4 @@
-"""Infers the meaning of fields and the rewards in files of no known format.
+"""Infers the meaning of fields and the rewards in files in an unrecognized format.
 
 The rules use names, whether a field holds numbers, and the values of the first rollouts. They are
 the same for JSONL and for tables: both give their numbers as arrays by path. The parts of a path
@@ -291,7 +291,7 @@ def infer(columns: Mapping[str, Values], known: Layout, texts: Sequence[str] = (
     the numbers in an object of metrics; the numbers that add up to a total; all other numbers.
 
     Args:
-        columns: Numbers of the first rollouts, by path. NaN: missing.
+        columns: Numeric values of the first rollouts, by path. NaN: missing.
         known: Meanings of the other fields.
         texts: Fields that are named as rewards and hold texts.
     """

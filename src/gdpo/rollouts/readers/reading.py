@@ -38,7 +38,7 @@ _REPEATS = frozenset({"trl", "ms-swift"})
 _LONGEST = 1000
 """Characters kept of the error of a library about a file, at most."""
 RESCORED = "rescored"
-"""How the rewards of a file are known, after `rescore`."""
+"""How the rewards of a file were determined, after `rescore`."""
 WEIGHTS_DIFFER = "other weights than an earlier rollout of the step: the earlier weights are used"
 
 
@@ -126,8 +126,9 @@ def read_rollout_files(
         format: One of `FORMATS`. Default: detected for each file from its fields.
         rewards: Names of the columns that are rewards. A dot enters an object. Default: the
             rewards of the format, else inferred.
-        columns: Column of each meaning, for files of no known format: `step`, `group`, `prompt`,
-            `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default: inferred.
+        columns: Column of each meaning, for files in an unrecognized format: `step`, `group`,
+            `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default:
+            inferred.
         group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
             the rollouts of a prompt follow each other. Default: equal prompts form a group.
         load_pt: Function that reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which
@@ -145,7 +146,7 @@ def read_rollout_files(
     """
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
     if not paths:
-        raise ConfigError("path is empty: name a file or folder with rollouts")
+        raise ConfigError("path is empty: give a file or folder with rollouts")
     if group_size is not None and group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
     named = None if rewards is None else tuple(rewards)

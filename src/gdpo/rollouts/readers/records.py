@@ -20,7 +20,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
 LONGEST = 40
-"""Longest text, in characters, that may be a number."""
+"""Maximum length, in characters, of a text that may be a number."""
 _VERL = frozenset(
     {
         "input",

@@ -52,7 +52,7 @@ class FileReport:
     """Report on all files, which receives the notices."""
     format: str = ""
     format_from: str = ""
-    """How the format is known, as a phrase."""
+    """How the format was determined, as a phrase."""
     rows: int = 0
     """Rollouts or lines in the file, valid or not, counted before they are parsed."""
     read: int = 0
@@ -65,7 +65,7 @@ class FileReport:
     """Decompressed bytes of the lines read so far."""
     rewards: tuple[str, ...] = ()
     rewards_from: str = ""
-    """How the rewards are known, as a phrase."""
+    """How the rewards were determined, as a phrase."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
     step: str | None = None
@@ -128,7 +128,7 @@ class FileReport:
             self.report.left_out[self.path] = "the file is empty"
 
     def found_rewards(self, names: Iterable[str], how: str) -> None:
-        """Add the rewards of some rollouts, and how they are known."""
+        """Add the rewards of some rollouts, and how they were determined."""
         self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
         self.rewards_from = how
 

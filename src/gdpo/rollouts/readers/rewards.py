@@ -1,7 +1,7 @@
 """Determines which fields of a file are rewards: requested, known from the format, or inferred.
 
 A format of records defines which fields may be rewards; those that hold numbers are rewards. In
-files of no known format, rewards are inferred from the first rollouts, see `inference`.
+files in an unrecognized format, rewards are inferred from the first rollouts, see `inference`.
 """
 
 import json
@@ -50,11 +50,11 @@ from gdpo.rollouts.record import read_declared
 MOST = 64
 """Rewards of a file that are inferred, at most. Each is a column for all its rollouts."""
 _MOST_LOOKED_AT = 256
-"""Numeric fields of a file of no known format whose values are examined, at most."""
+"""Numeric fields of a file in an unrecognized format whose values are examined, at most."""
 _TEXTS = 1024
 """Text fields that are tracked, at most, because they may turn out to be rewards."""
 _LONGEST_NAME = 200
-"""Longest name of a reward, in characters."""
+"""Maximum length of a reward's name, in characters."""
 _IDS = frozenset(
     {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
     | {"time", "timestamp", "created_at"}
@@ -73,7 +73,7 @@ class RecordRewards:
     Args:
         asked: Options of the caller.
         file: Report of the file, which receives notices.
-        known: Meanings of the fields, for records of no known format. None: known format.
+        known: Meanings of the fields, for records in an unrecognized format. None: known format.
     """
 
     def __init__(self, asked: ReaderOptions, file: FileReport, known: Layout | None) -> None:
@@ -112,7 +112,7 @@ class RecordRewards:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """Replace the fields of records of no known format with their rewards, by name.
+        """Replace the fields of records in an unrecognized format with their rewards, by name.
 
         The first call, with the first rollouts of the file, infers the rewards.
         """
@@ -139,7 +139,7 @@ class RecordRewards:
             row.rewards = {name: value for name, value in named if name is not None}
 
     def of(self, batch: Batch, rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the rewards of some rollouts, and a phrase on how they are known.
+        """Return the rewards of some rollouts, and a phrase on how they were determined.
 
         They are the requested rewards; else all fields that have held a number in these or earlier
         rollouts; else the scalar reward. Call it in the order of the file.
@@ -289,7 +289,7 @@ class TableRewards:
         self._report_missing(asked, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the paths of the rewards by name, and how they are known."""
+        """Return the paths of the rewards by name, and how they were determined."""
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
@@ -324,8 +324,8 @@ class TableRewards:
     def _named_texts(self) -> tuple[list[str], list[str]]:
         """Return the text columns that are named as rewards: those with numbers, and the others.
 
-        Long texts are left out, because they explain a reward. A total that is a number in any row
-        is not a text column.
+        Long texts are left out, because they explain a reward. A total that is a number in at
+        least one row does not count as a text column.
         """
         paths = self._reward_texts()[:_MOST_LOOKED_AT]
         rows = self._first(paths) if paths else None

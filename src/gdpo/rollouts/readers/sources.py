@@ -144,10 +144,10 @@ def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[in
         )
     payload = load_pt(file.path)
     if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):
-        raise DataError("not a rollout file of slime: it has no 'rollout_id' and 'samples'")
+        raise DataError("not a slime rollout file: it has no 'rollout_id' and 'samples'")
     found = cast("Record", payload)
     if not isinstance(found["samples"], list):
-        raise DataError("not a rollout file of slime: its 'samples' are not a list")
+        raise DataError("not a slime rollout file: its 'samples' are not a list")
     for index, sample in enumerate(cast("list[Any]", found["samples"])):
         if isinstance(sample, dict):
             yield index, {**cast("dict[str, Any]", sample), "rollout_id": found["rollout_id"]}

@@ -153,13 +153,13 @@ def _index(x: Any) -> int:
 def _attribute(cls: type, name: Any) -> str:
     """Return the name of an attribute that may be set on objects of a class.
 
-    A value in the place of a method is refused, because the tests would trust it.
+    A value that would replace a method is refused, because the tests would trust it.
     """
     if not as_text(name).isidentifier() or name.startswith("__"):
         raise ValueError("an attribute that must not be set")
     own = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
     if hasattr(own, "__get__") and not isinstance(own, MemberDescriptorType):
-        raise ValueError("an attribute in the place of a method")
+        raise ValueError("an attribute that would replace a method")
     return name
 
 
@@ -174,7 +174,7 @@ def _integer(text: Any) -> int:
 def _fraction(*parts: Any) -> Fraction:
     # Reducing a fraction takes quadratic time.
     if any(len(as_text(part)) > _LONGEST_FRACTION for part in parts):
-        raise ValueError("a fraction of too many digits")
+        raise ValueError("a fraction with too many digits")
     return Fraction(*map(_integer, parts))
 
 

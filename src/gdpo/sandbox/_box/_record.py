@@ -2,7 +2,7 @@
 
 The host has rewritten the tests' code: every assert is wrapped in `with record.one():`, and every
 loop body and all of `check` in `with record.block(n):`. `record.settle()` precedes every statement.
-So a failed test does not stop the others.
+A failed test therefore does not stop the others.
 """
 
 from types import TracebackType

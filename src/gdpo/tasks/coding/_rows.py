@@ -154,7 +154,7 @@ def _stream(value: Any, place: str, index: int) -> str:
     lines = value if isinstance(value, list) else [value]
     if not all(isinstance(line, str) for line in lines):
         raise DataError(
-            f"column {place!r}: inputs and outputs must be text, or lists of lines, got "
+            f"column {place!r}: inputs and outputs must be strings, or lists of lines, got "
             f"{describe(value)} in test {index}"
         )
     return "\n".join(lines)
@@ -307,7 +307,7 @@ def read_row(row: Row) -> Problem:
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))
     solution = shape.solution(row)
     if solution is not None and not isinstance(solution, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DataError(f"the row's solution must be text, got {describe(solution)}")
+        raise DataError(f"the row's solution must be a string, got {describe(solution)}")
     limits = PLUS_LIMITS if is_plus(row) else None
     reference = {"tests": shape.tests(row), "limits": limits, "solution": solution}
     if shape.problem is None:

@@ -41,8 +41,8 @@ Correctness:
 10. Reference calls are assigned to written calls so that the total is largest. Published: greedily,
     in order.
 11. `true` does not equal 1. Published: Python's `True == 1`. (In both, 1 equals 1.0 but not "1".)
-12. Every written call must have a name that is text and parameters that are an object. Otherwise
-    the completion gets -3. Published: only calls that happen to be compared are checked.
+12. Every written call must have a name that is a string and parameters that are an object.
+    Otherwise the completion gets -3. Published: only calls that happen to be compared are checked.
 13. `NaN` and `Infinity` are not valid JSON. Published: Python reads them.
 14. More than 256 calls (or more than the reference answer has, if that is larger) get -3.
     Published: no limit, so a completion with a call for every possible value gets nearly the

@@ -1,8 +1,8 @@
 """The published rewards of ToolRL with exactly the same values, including quirks.
 
-They reproduce `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the same file in
-NVlabs/GDPO, b080e63) with no environment variable except an `EXPERIMENT_NAME` that contains Qwen.
-Use them to compare with published runs.
+The rewards reproduce `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the same file in
+NVlabs/GDPO, b080e63), with no environment variable set except an `EXPERIMENT_NAME` that contains
+Qwen. Use these rewards to compare with published runs.
 """
 
 import json

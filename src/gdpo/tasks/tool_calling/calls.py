@@ -86,7 +86,7 @@ def _number(node: ast.Constant, sign: int) -> int | float:
 
 def _key(node: ast.expr | None) -> str:
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-        raise DataError("the keys of an object must be text")
+        raise DataError("the keys of an object must be strings")
     return node.value
 
 
