@@ -2,7 +2,7 @@
 
     python -m tests.diagnostics.healthy
 
-prints the table of docs/reference/diagnostics.md (two minutes).
+prints the shares of docs/reference/diagnostics.md for single batches (two minutes).
 """
 
 import sys
