@@ -338,6 +338,18 @@ def test_a_reward_is_reversed_if_those_that_it_is_against_outweigh_it():
     assert {finding.rewards for finding in heavier} == {("a",), ("b",)}
 
 
+def test_a_reversed_reward_of_a_small_scale_is_to_be_normalized_before_its_weight_is_raised():
+    x = uniform(1)
+    small = stacked(x, 0.01 * (-x + 0.4 * uniform(3)))
+    finding = the(Kind.REVERSED, small, ["large", "small"], [1, 1], estimator="grpo")
+    assert "`large`" in finding.message
+    assert finding.remedy.startswith("normalize each reward separately (estimator gdpo)")
+    assert 80 < finding.evidence["std_ratio"] < 110
+    alike = the(Kind.REVERSED, stacked(x, -x + 0.4 * uniform(3)), ["a", "b"], [1, 0.5])
+    assert "std_ratio" not in alike.evidence
+    assert "gdpo" not in alike.remedy
+
+
 def test_a_penalty_that_is_pushed_up_is_reversed_too():
     x = uniform(1)
     batch = stacked(x, x + 0.4 * uniform(3))

@@ -264,15 +264,15 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
         if reward.weight_share == 0 or reward.live < thresholds.least_varying:
             continue
         margin = thresholds.standard_errors * reward.error
+        others = [other for other in rewards if other is not reward and other.weight_share > 0]
+        most = max(others, key=lambda other: other.share / other.weight_share, default=None)
         if reward.correlation < -margin and -reward.share >= thresholds.reversed:
-            yield _reversed(reward, influence.groups)
+            yield _reversed(reward, most, influence.groups)
             continue
         # If a few groups have all of the advantages, a correlation over all groups is small.
         little = reward.share + reward.margin < reward.weight_share / 2
         hardly = reward.correlation + margin < thresholds.ignored * reward.asked
         if little and hardly and reward.asked > 0:
-            others = [other for other in rewards if other is not reward and other.weight_share > 0]
-            most = max(others, key=lambda other: other.share / other.weight_share, default=None)
             yield _ignored(reward, most, influence.groups)
 
 
@@ -306,18 +306,35 @@ def _rewards(influence: Influence) -> Iterator[_Reward]:
         )
 
 
-def _reversed(reward: _Reward, groups: int) -> Finding:
+_SEPARATELY = "normalize each reward separately (estimator gdpo)"
+
+
+def _std_ratio(reward: _Reward, dominating: _Reward | None) -> float | None:
+    """Return how many times larger the other reward's std is; None: not large enough to matter."""
+    if dominating is None or dominating.share <= 0 or reward.std <= 0:
+        return None
+    ratio = dominating.std / reward.std
+    return ratio if ratio >= _RATIO else None
+
+
+def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
+    """Return the finding. `dominating` is the other reward with the most influence per weight."""
     direction, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
+    cause, evidence = "", _evidence(reward, groups)
+    remedy = f"increase the size of the weight of `{reward.name}`"
+    if dominating is not None and (ratio := _std_ratio(reward, dominating)):
+        cause = f". The standard deviation of `{dominating.name}` is {times(ratio)} as large"
+        remedy = _SEPARATELY
+        evidence["std_ratio"] = ratio
     return Finding(
         Kind.REVERSED,
         Severity.WARNING,
         (reward.name,),
         f"`{reward.name}` is pushed {direction}, although its weight is {sign}: over {groups:,} "
         f"groups its influence share is {interval(reward.share, reward.margin)}. The rewards that "
-        "are opposed to it have more influence",
-        f"increase the size of the weight of `{reward.name}`, accept that this reward gets worse, "
-        "or gate the other rewards on it",
-        _evidence(reward, groups),
+        f"are opposed to it have more influence{cause}",
+        f"{remedy}, accept that this reward gets worse, or gate the other rewards on it",
+        evidence,
     )
 
 
@@ -328,11 +345,9 @@ def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Findin
     if dominating is not None and dominating.share > 0:
         share = interval(dominating.share, dominating.margin)
         cause = f". `{dominating.name}` has {share} of the influence"
-        ratio = dominating.std / reward.std if reward.std > 0 else 0.0
-        if ratio >= _RATIO:
+        if ratio := _std_ratio(reward, dominating):
             cause += f", and its standard deviation is {times(ratio)} as large"
-            remedy = "normalize each reward separately (estimator gdpo), or divide each reward by "
-            remedy += "its standard deviation"
+            remedy = f"{_SEPARATELY}, or divide each reward by its standard deviation"
             evidence["std_ratio"] = ratio
     return Finding(
         Kind.IGNORED,
