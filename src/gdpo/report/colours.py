@@ -66,7 +66,7 @@ class Style:
     """How the lines of one estimator are drawn."""
 
     place: int
-    """Its number, from 0. On pages `a<number>` is the CSS class of the style."""
+    """Number of the style, from 0. On pages `a<number>` is the CSS class of the style."""
     light: str
     """Colour on a light background, as `#rrggbb`."""
     dark: str
