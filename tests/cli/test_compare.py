@@ -161,6 +161,7 @@ def test_a_folder_of_runs_is_reported(gdpo_says, tmp_path):
     assert code == 0
     assert "gdpo ends 0.7" in " ".join(out.split())
     assert "higher than grpo in format" in " ".join(out.split())
+    assert "raw" in out
     assert len(out.splitlines()) <= 20
     assert (tmp_path / "report.html").is_file()
 

@@ -409,3 +409,134 @@ def test_the_headline_is_one_sentence_in_every_case():
 
 def test_a_tiny_p_value_is_written_without_an_exponent():
     assert headline(analyse(experiment(apart(12)))).endswith("12 seeds, p < 0.0001).")
+
+
+def saturated(*, at, seeds=5, total=100, **others):
+    """Return runs that all end at 1; `at` gives the step after which each label does."""
+    return [
+        run(label, s, format=rising(1.0, at=step + s, steps=total), **others)
+        for label, step in at.items()
+        for s in range(seeds)
+    ]
+
+
+def test_a_saturated_reward_can_be_reached_sooner_although_all_runs_end_alike():
+    found = analyse(experiment(saturated(at={"grpo": 60, "gdpo": 20})))
+    assert found.differences[0].constant
+    assert "sooner than grpo" in headline(found)
+    assert "nothing to compare" not in found.answer
+    assert any(
+        "format" in each and "no difference in where they end" in each for each in details(found)
+    )
+
+
+def test_the_detail_on_a_constant_reward_speaks_of_ended_runs_while_runs_are_open():
+    runs = saturated(at={"grpo": 0, "gdpo": 0})
+    assert any(each.startswith("All runs") for each in details(analyse(experiment(runs))))
+    runs += [run(label, 5, "running", format=[0.3] * 20) for label in ("grpo", "gdpo")]
+    assert any(each.startswith("All ended runs") for each in details(analyse(experiment(runs))))
+
+
+def test_the_p_value_of_a_time_is_called_corrected_for_the_times_that_are_compared():
+    rng = np.random.default_rng(2)
+    brevity = Measured("brevity", 0.0, 1.0, 1.0)
+    runs = [
+        replace(r, means={**r.means, "brevity": np.full(100, 0.1 + 0.1 * rng.random())})
+        for r in [
+            run(label, s, format=rising(0.9 + 0.01 * ((s * k) % 5), at=at + s))
+            for label, at, k in (("grpo", 60, 1), ("gdpo", 20, 2))
+            for s in range(5)
+        ]
+    ]
+    found = analyse(experiment(runs, rewards=(FORMAT, brevity)))
+    assert [d.untimed for d in found.differences] == [False, True]
+    assert "sooner" in headline(found)
+    assert "corrected" not in found.answer, "one time is compared, and two final rewards"
+    twice = [replace(r, means={**r.means, "brevity": np.ones(100)}) for r in runs]
+    found = analyse(experiment(twice, rewards=(FORMAT, brevity)))
+    assert "corrected p = 0.016" in headline(found)
+    assert any("2 comparisons" in each for each in details(found))
+
+
+def test_seeds_with_which_a_time_could_be_decided_are_not_called_too_few():
+    rng = np.random.default_rng(0)
+    rewards = tuple(Measured(f"r{i}", 0.0, 1.0, 1.0) for i in range(7))
+
+    def runs(seeds):
+        return [
+            run(label, s, **{r.name: np.full(50, rng.uniform(0.2, 0.5)) for r in rewards[1:]})
+            for label in ("grpo", "gdpo")
+            for s in range(seeds)
+        ]
+
+    def timed(each):
+        return replace(each, means={"r0": np.full(50, rng.uniform(0.82, 0.9)), **each.means})
+
+    five = analyse(experiment([timed(r) for r in runs(5)], rewards=rewards, total_steps=50))
+    assert sum(not d.untimed for d in five.differences) == 1
+    assert headline(five) == "No difference between gdpo and grpo was found with 5 seeds."
+    assert any("0.056 after correction" in each for each in details(five)), "where runs end"
+    four = analyse(experiment([timed(r) for r in runs(4)], rewards=rewards, total_steps=50))
+    assert "5 seeds are the fewest" in headline(four)
+
+
+def test_runs_that_never_reached_the_threshold_are_those_of_the_headline():
+    runs = [
+        replace(r, means={"first": np.full(100, 0.5 + 0.001 * r.seed), **r.means})
+        for r in saturated(at={"grpo": 60, "gdpo": 20})
+    ]
+    first = Measured("first", 0.0, 1.0, 1.0)
+    found = analyse(experiment(runs, rewards=(first, FORMAT)))
+    assert "sooner" in headline(found)
+    assert "never reached" not in found.answer
+
+
+def test_every_run_means_the_seeds_that_ended_in_both():
+    runs = [run("grpo", s, format=[0.2 + 0.01 * s] * 50) for s in range(3)]
+    runs += [run("gdpo", s, format=[0.6 + 0.01 * s] * 50) for s in range(3)]
+    assert "ended in both" not in analyse(experiment(runs, total_steps=50)).answer
+    runs += [run("grpo", 3, format=[0.95] * 50), run("gdpo", 3, "running", format=[0.1] * 10)]
+    found = analyse(experiment(runs, total_steps=50))
+    [seen] = [each for each in details(found) if "every run" in each]
+    assert "3 seeds that ended in both" in seen
+
+
+@pytest.mark.parametrize(("count", "shown", "more"), [(5, 4, 0), (6, 5, 0), (7, 4, 2)])
+def test_all_differences_are_listed_or_the_rest_is_counted(count, shown, more):
+    rewards = tuple(Measured(f"r{i}", 0.0, 1.0, 1.0) for i in range(count))
+    runs = [
+        run(label, s, **{r.name: np.full(50, level + 0.01 * s) for r in rewards})
+        for label, level in (("grpo", 0.2), ("gdpo", 0.5))
+        for s in range(8)
+    ]
+    found = analyse(experiment(runs, rewards=rewards, total_steps=50))
+    assert sum("higher than grpo" in each for each in details(found)) == shown
+    assert [each.split()[0] for each in details(found) if "more difference" in each] == (
+        [str(more)] if more else []
+    )
+
+
+def test_an_interval_that_includes_0_is_named_in_the_headline():
+    ends = {"grpo": [0.30, 0.31, 0.32, 0.33, 0.34], "gdpo": [0.35, 0.36, 0.37, 0.38, 0.99]}
+    runs = [run(label, s, format=[v] * 50) for label in ends for s, v in enumerate(ends[label])]
+    found = analyse(experiment(runs, total_steps=50))
+    assert found.differences[0].final.low < 0
+    assert "includes 0" in headline(found)
+    assert "includes 0" not in headline(analyse(experiment(apart())))
+
+
+def test_a_tie_without_an_interval_names_no_interval():
+    runs = [
+        run(label, s, format=[0.2 + 0.01 * s] * 100) for label in ("grpo", "gdpo") for s in range(5)
+    ]
+    found = analyse(experiment(runs))
+    assert np.isnan(found.differences[0].final.low)
+    assert "these intervals" not in found.answer
+
+
+def test_a_reward_that_is_constant_up_to_rounding_has_a_p_value_of_1():
+    ends = {"grpo": 1.0, "gdpo": 1.0 + 1000 * np.finfo(float).eps}
+    runs = [run(label, s, format=[ends[label]] * 10) for label in ends for s in range(5)]
+    (d,) = analyse(experiment(runs, total_steps=10)).differences
+    assert d.constant
+    assert d.p_value == d.p_adjusted == 1

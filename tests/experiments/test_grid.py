@@ -304,6 +304,59 @@ def test_a_name_keeps_its_estimator_when_seeds_are_added_and_cannot_be_given_to_
         make_grid(recipe, read_labels("grpo,mine=rloo"), [1], folder, reach=0.8)
 
 
+def existing(recipe, folder, labels):
+    """Write a comparison with one seed that has been trained."""
+    grid = make_grid(recipe, read_labels(labels), [1], folder, reach=0.8)
+    for label in grid.plan.labels:
+        write_run(folder, label, 1, {"vowels": [0.0] * 2, "format": [0.0] * 2}, steps=2)
+    grid.plan.write(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("gdpo.advantages.contrib_mo_grpo", "gdpo.advantages.contrib:mo_grpo"),
+        ("MINE", "mine"),
+        ("GRPO", "grpo"),
+    ],
+)
+def test_a_new_name_cannot_take_the_runs_of_another_estimator(recipe, tmp_path, name, other):
+    folder = tmp_path / "compare"
+    existing(recipe, folder, "grpo,gdpo.advantages.contrib:mo_grpo,mine=gdpo")
+    with pytest.raises(ConfigError, match=rf"'{name}' .*'{other}'.*--output"):
+        make_grid(recipe, read_labels(f"{name}=rloo"), [1], folder, reach=0.8)
+
+
+def test_new_labels_whose_folders_differ_only_in_case_are_refused(recipe, tmp_path):
+    with pytest.raises(ConfigError, match=r"'mine' and 'Mine' .*folder"):
+        make_grid(recipe, read_labels("mine=gdpo,Mine=rloo"), [1], tmp_path / "c", reach=0.8)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "twins"),
+    [
+        ("grpo,gdpo", "grpo,ours=gdpo", "'ours' .*'gdpo'"),
+        ("grpo,gdpo", "base=grpo,gdpo", "'base' .*'grpo'"),
+        ("grpo,ours=gdpo", "grpo,gdpo", "'gdpo' .*'ours'"),
+    ],
+)
+def test_the_same_training_is_not_added_under_another_name(recipe, tmp_path, old, new, twins):
+    folder = tmp_path / "compare"
+    existing(recipe, folder, old)
+    with pytest.raises(ConfigError, match=rf"{twins}.*--output"):
+        make_grid(recipe, read_labels(new), [1], folder, reach=0.8)
+    assert make_grid(recipe, read_labels(old), [1, 2], folder, reach=0.8).plan.seeds == (1, 2)
+
+
+def test_the_same_estimator_with_other_values_can_be_added_under_another_name(recipe, tmp_path):
+    folder = tmp_path / "compare"
+    existing(recipe, folder, "grpo,gdpo")
+    varied_labels = make_grid(
+        recipe, read_labels("ours=gdpo"), [1], folder, reach=0.8, variants=varied(recipe)
+    ).plan.labels
+    assert len(varied_labels) == 4
+
+
 def test_another_recipe_or_another_folder_is_not_mixed_in(recipe, tmp_path):
     folder = tmp_path / "compare"
     grid = make_grid(recipe, ["gdpo"], [1], folder, reach=0.8)

@@ -158,6 +158,26 @@ def test_a_broken_plan_is_named(tmp_path):
         read_experiment(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "3", '"grpo"'])
+def test_a_plan_that_is_not_an_object_is_named(tmp_path, text):
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(DataError, match=r"comparison.json .*object"):
+        read_plan(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["labels", "arms", "seeds"])
+@pytest.mark.parametrize("value", ["grpo", "12", [], None, {"grpo": 1}])
+def test_a_plan_whose_labels_or_seeds_are_not_a_filled_list_is_named(tmp_path, key, value):
+    Plan("task: x", ("gdpo",), (1,)).write(tmp_path)
+    file = tmp_path / "comparison.json"
+    plain = json.loads(file.read_text())
+    if key == "arms":
+        del plain["labels"]
+    file.write_text(json.dumps({**plain, key: value}))
+    with pytest.raises(DataError, match=rf"comparison.json .*'{key}'"):
+        read_plan(tmp_path)
+
+
 def test_runs_of_other_models_or_lengths_are_not_compared(two_estimators):
     write_run(two_estimators, "mo_grpo", 1, {"format": [0.0], "correctness": [0.0]}, steps=9)
     with pytest.raises(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -64,7 +64,8 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
     - A reward that ended with the same value in all runs is not counted in the correction, nor are
       the times of a reward whose threshold no run reached. This is decided from the runs of all
       estimators together, without their labels. Relabelling the runs does not change what is left
-      out, so each permutation test stays valid. The p-value of such a comparison is always 1.
+      out, so each permutation test stays valid if runs of the two estimators are exchangeable. The
+      p-value of such a comparison is always 1.
 
     The figures are deterministic and do not depend on the order of the seeds.
 
@@ -219,12 +220,19 @@ def _corrected(
     return tuple(
         replace(
             d,
-            p_adjusted=d.p_value if d.reward in constant else p,
+            p_value=_one(d.p_value) if d.reward in constant else d.p_value,
+            p_adjusted=_one(d.p_value) if d.reward in constant else p,
             p_time_adjusted=d.p_time if d.reward in untimed else p_time,
             constant=d.reward in constant,
+            untimed=d.reward in untimed,
         )
         for d, p, p_time in zip(differences, finals, times, strict=True)
     )
+
+
+def _one(p: float) -> float:
+    """Return 1, or NaN if there is nothing to compare."""
+    return p if isnan(p) else 1.0
 
 
 def _constant(values: Float[np.ndarray, " run"]) -> bool:

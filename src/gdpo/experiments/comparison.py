@@ -1,6 +1,6 @@
 """Stores the results of an experiment and writes its conclusion."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, isnan, log10
 
@@ -62,6 +62,9 @@ class Difference:
     constant: bool = False
     """Whether all runs of the experiment ended with the same value of this reward. There is nothing
     to compare then, and the correction does not count this comparison."""
+    untimed: bool = False
+    """Whether no ended run of the experiment reached the threshold of this reward. The correction
+    of times does not count this comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +159,33 @@ def details(comparison: Comparison) -> tuple[str, ...]:
     if compared and max(d.pairs for d in compared) == 1:
         sentences += _one_seed(comparison)
     elif compared:
+        sooner = [] if found else _sooner(comparison)
         if found:
-            shown, rest = found[1 : 1 + _LISTED], len(found) - 1 - _LISTED
-            sentences += [_higher(d, comparison) + "." for d in shown]
-            sentences += [f"{_count(rest, 'more difference')} were found." if rest > 1 else ""]
-        elif sooner := _sooner(comparison):
-            sentences += [f"{_faster(d, comparison)}." for d in sooner[1 : 1 + _LISTED]]
+            sentences += _others(found, _higher, comparison)
+        elif sooner:
+            sentences += _others(sooner, _faster, comparison)
             sentences += ["No difference was found in where the runs end."]
         else:
-            sentences += _limits(compared)
-        sentences += _correction(compared)
-        sentences += _never(comparison, found[0] if found else compared[0])
+            sentences += _limits(comparison)
+        sentences += _correction(comparison, _timed(compared) if sooner else _counted(compared))
+        clearest = found or sooner or sorted(compared, key=lambda d: d.p_adjusted)
+        sentences += _never(comparison, clearest[0])
     sentences += _failures(comparison)
     if unfinished := _open_runs(experiment):
         sentences.append(f"{unfinished} of {len(experiment.runs)} runs have not ended yet.")
     return tuple(filter(None, sentences))
+
+
+def _others(
+    found: Sequence[Difference],
+    write: Callable[[Difference, Comparison], str],
+    comparison: Comparison,
+) -> list[str]:
+    """Return a sentence on each difference after the first, and the number of those left out."""
+    shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
+    rest = len(found) - 1 - len(shown)
+    sentences = [f"{write(d, comparison)}." for d in shown]
+    return [*sentences, f"{_count(rest, 'more difference')} were found."] if rest else sentences
 
 
 def _compared(comparison: Comparison) -> list[Difference]:
@@ -178,8 +193,13 @@ def _compared(comparison: Comparison) -> list[Difference]:
 
 
 def _counted(compared: Sequence[Difference]) -> int:
-    """Return how many comparisons the correction counts."""
+    """Return how many comparisons the correction of final rewards counts."""
     return sum(not d.constant for d in compared)
+
+
+def _timed(compared: Sequence[Difference]) -> int:
+    """Return how many comparisons the correction of times counts."""
+    return sum(not d.untimed for d in compared)
 
 
 def _found(comparison: Comparison) -> list[Difference]:
@@ -227,9 +247,11 @@ def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | Non
     size = d.final
     if size.value < 0:
         size = Interval(-size.value, -size.high, -size.low)
+    zero = ", which includes 0" if size.low <= 0 <= size.high else ""
+    p = _p(d.p_adjusted, _counted(_compared(comparison)))
     text = (
         f"{d.label} ends {_value(size)} {_way(d)} than {d.baseline} in {d.reward} "
-        f"({_range(size)}, {_count(d.pairs, 'seed')}, {_p(d.p_adjusted, comparison)})"
+        f"({_range(size)}{zero}, {_count(d.pairs, 'seed')}, {p})"
     )
     if contrary is None:
         return text
@@ -239,10 +261,11 @@ def _higher(d: Difference, comparison: Comparison, *, contrary: Difference | Non
 
 def _faster(d: Difference, comparison: Comparison) -> str:
     medians = [_median(comparison.outcome(label, d.reward)) for label in (d.label, d.baseline)]
+    p = _p(d.p_time_adjusted, _timed(_compared(comparison)))
     return (
         f"{d.label} reaches {_percent(comparison.experiment.reach)} of the range of {d.reward} "
         f"{'sooner' if d.excess > 0 else 'later'} than {d.baseline} (median {medians[0]} instead "
-        f"of {medians[1]}, {_count(d.pairs, 'seed')}, {_p(d.p_time_adjusted, comparison)})"
+        f"of {medians[1]}, {_count(d.pairs, 'seed')}, {p})"
     )
 
 
@@ -251,38 +274,48 @@ def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
     between = f"between {labels[1]} and {labels[0]}" if len(labels) == 2 else f"from {labels[0]}"
     seeds = f"{_count(max(d.pairs for d in compared), 'seed')}"
     text = f"No difference {between} was found with {seeds}"
-    if _could_decide(compared) or not _counted(compared):
+    counts = [count for count in (_counted(compared), _timed(compared)) if count]
+    if _ends_decide(compared) or _times_decide(compared) or not counts:
         return f"{text}."
-    needed = _count(fewest_seeds(_counted(compared)), "seed")
+    needed = _count(fewest_seeds(min(counts)), "seed")
     return f"{text}; {needed} are the fewest that could show one."
 
 
-def _could_decide(compared: Sequence[Difference]) -> bool:
-    """Return whether any result of these comparisons could have been called a difference."""
-    count = _counted(compared)
-    return any(
-        d.pairs >= FEWEST_SEEDS and d.p_floor * count < ALPHA for d in compared if not d.constant
-    )
+def _ends_decide(compared: Sequence[Difference]) -> bool:
+    """Return whether any final rewards could have been called different with these seeds."""
+    return _could_decide([d for d in compared if not d.constant])
 
 
-def _limits(compared: Sequence[Difference]) -> list[str]:
+def _times_decide(compared: Sequence[Difference]) -> bool:
+    """Return whether any steps to the threshold could have been called different."""
+    return _could_decide([d for d in compared if not d.untimed])
+
+
+def _could_decide(family: Sequence[Difference]) -> bool:
+    return any(d.pairs >= FEWEST_SEEDS and d.p_floor * len(family) < ALPHA for d in family)
+
+
+def _limits(comparison: Comparison) -> list[str]:
     """Return what the number of seeds could show, and the differences that were seen."""
+    compared = _compared(comparison)
     count = _counted(compared)
     varied = [d for d in compared if not d.constant]
     if not varied:
         return []
-    if _could_decide(compared):
-        shown = [_seen(d) for d in varied] if count <= _LISTED else []
-        return (
-            [*shown, "Smaller differences than these intervals need more seeds."] if shown else []
-        )
+    if _ends_decide(compared):
+        if count > _LISTED:
+            return []
+        known = any(not isnan(d.final.low) for d in varied)
+        more = "Smaller differences than these intervals need more seeds." if known else ""
+        return [*map(_seen, varied), more]
     least = min(d.p_floor for d in varied)
     corrected = f", or {_p_value(min(1.0, least * count))} after correction" if count > 1 else ""
     seeds = _count(max(d.pairs for d in varied), "seed")
     apart = [d for d in varied if d.p_value <= d.p_floor and d.final.value != 0 and d.pairs > 1]
     return [
-        f"With {seeds} the smallest possible p-value is {_p_value(least)}{corrected}.",
-        *(_apart(d) for d in apart[:_LISTED]),
+        f"With {seeds} the smallest possible p-value for where runs end is "
+        f"{_p_value(least)}{corrected}.",
+        *(_apart(d, comparison) for d in apart[:_LISTED]),
     ]
 
 
@@ -290,24 +323,27 @@ def _seen(d: Difference) -> str:
     return f"In {d.reward}, {d.label} minus {d.baseline} is {_value(d.final)} ({_range(d.final)})."
 
 
-def _apart(d: Difference) -> str:
+def _apart(d: Difference, comparison: Comparison) -> str:
     size = d.final
     if size.value < 0:
         size = Interval(-size.value, -size.high, -size.low)
+    runs = max(comparison.outcome(label, d.reward).runs for label in (d.label, d.baseline))
+    seeds = f" over the {d.pairs} seeds that ended in both" if d.pairs < runs else ""
     return (
-        f"In {d.reward}, every run of {d.label} ended {_way(d)} than every run of {d.baseline}, by "
-        f"{_value(size)} on average ({_range(size)}), but so few seeds cannot rule out chance."
+        f"In {d.reward}, every run of {d.label} ended {_way(d)} than every run of {d.baseline}"
+        f"{seeds}, by {_value(size)} on average ({_range(size)}), but so few seeds cannot rule out "
+        "chance."
     )
 
 
-def _correction(compared: Sequence[Difference]) -> list[str]:
-    count = _counted(compared)
-    constant = list(dict.fromkeys(d.reward for d in compared if d.constant))
-    same = "the same value" if len(constant) == 1 else "the same values"
+def _correction(comparison: Comparison, count: int) -> list[str]:
+    """Return the number of comparisons that the correction counts, and the constant rewards."""
+    constant = list(dict.fromkeys(d.reward for d in _compared(comparison) if d.constant))
+    which = "All ended runs" if _open_runs(comparison.experiment) else "All runs"
+    same = "the same final value" if len(constant) == 1 else "the same final values"
     return [
         f"P-values are corrected for {count} comparisons." if count > 1 else "",
-        f"All runs ended with {same} of {listed(constant)}, so there is nothing to compare in "
-        f"{'it' if len(constant) == 1 else 'them'}."
+        f"{which} have {same} of {listed(constant)}, so there is no difference in where they end."
         if constant
         else "",
     ]
@@ -380,8 +416,8 @@ def _median(outcome: Outcome) -> str:
     return "not reached" if isnan(median.value) else f"step {median.value:.0f}"
 
 
-def _p(p: float, comparison: Comparison) -> str:
-    corrected = "corrected " if _counted(_compared(comparison)) > 1 else ""
+def _p(p: float, count: int) -> str:
+    corrected = "corrected " if count > 1 else ""
     return f"{corrected}p < {_TINY:.4f}" if p < _TINY else f"{corrected}p = {_p_value(p)}"
 
 

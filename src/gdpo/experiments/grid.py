@@ -372,7 +372,7 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
             raise ConfigError(
                 f"{str(other)!r} and {str(label)!r} would be the same training: remove one"
             )
-        if (other := folders.setdefault(run_name(label, 0), label)) != label:
+        if (other := folders.setdefault(_folder_of(label), label)) != label:
             raise ConfigError(
                 f"{str(other)!r} and {str(label)!r} would share a run folder: rename one"
             )
@@ -441,14 +441,38 @@ def _joined(folder: Path, plan: Plan) -> Plan:
 
 
 def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
-    """Refuse a name that means another estimator in the existing comparison."""
+    """Refuse a label that means another estimator in the existing comparison, or repeats one."""
     old = {label: estimator_of(label) for label in there.labels}
+    folders = {_folder_of(label): label for label in there.labels}
+    trained = {_meaning(label): label for label in there.labels}
     for label in plan.labels:
         if (before := old.get(label, estimator_of(label))) != estimator_of(label):
             raise ConfigError(
                 f"{folder}: in this comparison, {str(label)!r} is the name of {before}, not of "
                 f"{estimator_of(label)}. Choose another name, or another folder with --output"
             )
+        if label in old:
+            continue
+        if (other := trained.get(_meaning(label))) is not None:
+            raise ConfigError(
+                f"{folder}: {str(label)!r} is the same training as {str(other)!r} in this "
+                f"comparison. Use {str(other)!r}, or another folder with --output"
+            )
+        if (other := folders.get(_folder_of(label))) is not None:
+            raise ConfigError(
+                f"{folder}: {str(label)!r} would share the run folders of {str(other)!r} in this "
+                "comparison. Choose another name, or another folder with --output"
+            )
+
+
+def _folder_of(label: str) -> str:
+    """Return the same text for labels that share a folder where case is ignored, as on macOS."""
+    return run_name(label, 0).casefold()
+
+
+def _meaning(label: str) -> tuple[str, str]:
+    """Return the estimator and the varied values of a label, without its name."""
+    return estimator_of(label), label.partition(" ")[2]
 
 
 def _is_blank(folder: Path) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -236,12 +236,15 @@ def read_plan(folder: Path) -> Plan | None:
         return None
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(plain, dict):
+            raise TypeError("it is not a JSON object")
+        plain = cast("dict[str, Any]", plain)
         named = plain.get("estimators", {})
         labels = tuple(
             Label(str(label), str(named[label])) if label in named else str(label)
-            for label in plain.get("labels") or plain["arms"]
+            for label in _entries(plain, "arms" if "arms" in plain else "labels")
         )
-        seeds = tuple(map(int, plain["seeds"]))
+        seeds = tuple(map(int, _entries(plain, "seeds")))
         varied = tuple(map(str, plain.get("varied", ())))
         return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -249,6 +252,13 @@ def read_plan(folder: Path) -> Plan | None:
             f"{file} cannot be read: {error}. It is written by gdpo compare: restore it, or move "
             "it away to read the folder as plain runs"
         ) from error
+
+
+def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
+    entries = plain.get(key)
+    if not isinstance(entries, list) or not entries:
+        raise TypeError(f"{key!r} is missing or is not a list with at least one entry")
+    return cast("list[Any]", entries)
 
 
 def run_name(label: str, seed: int) -> str:

@@ -51,7 +51,7 @@ def _table(comparison: Comparison) -> Table:
     table.add_column("estimator", style="bold", overflow="fold")
     headings = ["final (95 %)"]
     if comparison.differences:
-        headings += [f"minus {visible(labels[0])}", "p (at least)"]
+        headings += [f"minus {visible(labels[0])}", "p (raw at least)"]
     for heading in [*headings, "reached", "median step"]:
         table.add_column(Text(heading), justify="right")
     found = {(d.label, d.reward): d for d in comparison.differences}
