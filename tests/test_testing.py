@@ -136,7 +136,7 @@ def test_a_reward_that_changes_its_reference_is_found(check):
         return tagged(completion, reference)
 
     reward = replace(GOOD, function=careless, examples=(Example("4", dict(REFERENCE), 0.0),))
-    with pytest.raises(RewardError, match="reference"):
+    with pytest.raises(RewardError, match="its reference"):
         check(reward)
 
 

@@ -1,5 +1,6 @@
 """`gdpo init`: what it writes is complete, plain and trains; what exists is left alone."""
 
+import re
 import subprocess
 import sys
 
@@ -88,6 +89,72 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="No space left"):
         starter.write_project(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, gdpo_says):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (20_000, 3_000):  # too small for the model, and for every file
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            code, _, err = gdpo_says("init", tmp_path / "new" / "folder")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert code == 2
+        assert str(tmp_path / "new" / "folder") in err
+        assert "Traceback" not in err
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("message", ["No space left on device (os error 28)", "not of the disk"])
+def test_an_error_of_a_tokenizer_is_about_the_disk_only_if_it_says_so(
+    tmp_path, monkeypatch, message
+):
+    def fails(folder):
+        raise Exception(message)  # the type that tokenizers raises
+
+    monkeypatch.setattr(starter, "_save_model", fails)
+    expected = ConfigError if "os error" in message else Exception
+    with pytest.raises(Exception, match=re.escape(message)) as raised:
+        starter.write_project(tmp_path / "new")
+    assert raised.type is expected
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", list(starter.FILES))
+@pytest.mark.parametrize("late", [False, True])
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, name, late):
+    def slow(folder):
+        folder.mkdir()
+        if not late:
+            (tmp_path / name).write_text("mine")
+
+    def checked(folder):
+        real(folder)
+        if late and list(folder.iterdir()):  # the second time, when the temporary folder exists
+            (tmp_path / name).write_text("mine")
+
+    real = starter._refuse_existing
+    monkeypatch.setattr(starter, "_save_model", slow)
+    monkeypatch.setattr(starter, "_refuse_existing", checked)
+    with pytest.raises(ConfigError, match=name):
+        starter.write_project(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["my proj; touch pwned", "-x", "it's $HOME", "plain"])
+def test_the_next_command_reaches_the_folder_in_a_shell(tmp_path, gdpo_says, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(starter, "_save_model", lambda folder: folder.mkdir())
+    code, out, _ = gdpo_says("init", "--", name)
+    assert code == 0
+    command = out.partition("Next: ")[2].partition(" && gdpo")[0]
+    shell = subprocess.run(
+        ["sh", "-c", f"{command} && pwd"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert shell.stdout.rstrip("\n") == str(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_without_torch_the_missing_package_is_named(tmp_path, monkeypatch):

@@ -37,6 +37,16 @@ def test_a_folder_with_files_is_refused_before_anything_is_written(gdpo_says, ru
     assert [path.name for path in (tmp_path / "paper").iterdir()] == ["mine.tex"]
 
 
+@pytest.mark.parametrize("path", [".", "../paper", "../link"])
+def test_the_current_folder_or_a_link_is_filled(gdpo_says, runs, tmp_path, monkeypatch, path):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "link").symlink_to("paper")
+    monkeypatch.chdir(tmp_path / "paper")
+    code, _, err = gdpo_says("report", str(runs), "--export", path)
+    assert (code, err) == (0, "")
+    assert (tmp_path / "paper" / "README.md").is_file()
+
+
 def test_without_matplotlib_the_reason_is_printed(gdpo_says, runs, tmp_path, monkeypatch):
     monkeypatch.setattr("gdpo.report.export.find_spec", lambda name: None)
     code, out, _ = gdpo_says("report", str(runs), "--export", str(tmp_path / "paper"))

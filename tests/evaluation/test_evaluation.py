@@ -328,7 +328,7 @@ def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp
 def test_an_evaluation_is_not_resumed_with_other_rows(gsm8k_file, tmp_path):
     run(tmp_path / "e", ["gsm8k"], [gsm8k_file])
     other = written(tmp_path / "other.jsonl", [{"question": "9?", "answer": "#### 9"}])
-    with pytest.raises(ConfigError, match="gsm8k"):
+    with pytest.raises(ConfigError, match="different rows of gsm8k"):
         run(tmp_path / "e", ["gsm8k"], [other])
     moved = shutil.copy(gsm8k_file, tmp_path / "moved.jsonl")
     run(tmp_path / "e", ["gsm8k"], [moved])

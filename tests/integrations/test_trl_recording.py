@@ -184,9 +184,9 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tiny_pol
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "rollouts"
     theirs = make("theirs", tiny_policy, tmp_path / "run")
-    with pytest.raises(ConfigError, match="rollouts"):
+    with pytest.raises(ConfigError, match="cannot write"):
         record_rollouts(theirs, folder)
-    with pytest.raises(ConfigError, match="rollouts"):
+    with pytest.raises(ConfigError, match="cannot write"):
         make("ours", tiny_policy, tmp_path / "run", rollouts_dir=str(folder))
 
 

@@ -162,7 +162,7 @@ def test_a_run_is_not_overwritten_and_can_be_resumed(planned, install, monkeypat
 def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recipe_file):
     install("0.9.1")
     launch_verl(planned())
-    with pytest.raises(ConfigError, match="recipe"):
+    with pytest.raises(ConfigError, match="learning_rate"):
         launch_verl(planned("trainer.learning_rate=1.0"), resume=True)
     recipe = load_recipe(recipe_file, FOR_VERL)
     with pytest.raises(ConfigError, match=r"processes .*1.*2"):

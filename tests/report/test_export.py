@@ -2,10 +2,13 @@
 
 import csv
 import io
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,7 +18,7 @@ from tests.report.runs import experiment_of, record, trained, two_estimators, un
 
 from gdpo.errors import ConfigError
 from gdpo.experiments.analysis import analyse
-from gdpo.experiments.reading import Measured
+from gdpo.experiments.reading import Label, Measured
 from gdpo.report import write_report
 from gdpo.report._tables import Estimate, Name, Table, to_csv, to_latex, to_markdown
 from gdpo.report.colours import style
@@ -212,6 +215,115 @@ def test_a_failed_export_leaves_nothing_half_written(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="space"):
         write_report(comparison, tmp_path / "page.html", export=tmp_path / "export")
     assert {path.name for path in tmp_path.iterdir()} == {"page.html"}
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    (tmp_path / "runs").mkdir()
+    run = unrecorded("gdpo", 1, tmp_path / "runs")
+    return analyse(experiment_of(tmp_path / "runs", [run]), draws=100)
+
+
+def ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("path", [".", "../empty", "link", "./link/../empty"])
+def test_an_empty_folder_is_filled_by_any_of_its_paths(tmp_path, monkeypatch, comparison, path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    before = empty.stat().st_ino
+    (tmp_path / "link").symlink_to(empty, target_is_directory=True)
+    monkeypatch.chdir(empty if path.startswith(".") and "link" not in path else tmp_path)
+    write_report(comparison, tmp_path / "page.html", export=Path(path))
+    assert {"README.md", "results.csv"} <= {file.name for file in empty.iterdir()}
+    assert not list(empty.glob(".*"))
+    assert empty.stat().st_ino == before, "a mount point cannot be replaced"
+    assert {each.name for each in tmp_path.iterdir()} == {"page.html", "empty", "link", "runs"}
+
+
+def test_an_empty_folder_stays_empty_when_its_export_fails(tmp_path, monkeypatch, comparison):
+    (tmp_path / "empty").mkdir()
+    moves, rename = [], Path.rename
+
+    def fails_later(self, target):
+        moves.append(target)
+        if len(moves) == 3:
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fails_later)
+        with pytest.raises(OSError, match="space"):
+            write_report(comparison, tmp_path / "page.html", export=tmp_path / "empty")
+    assert len(moves) == 3
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_file_that_appears_in_an_empty_folder_is_kept(tmp_path, monkeypatch, comparison):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def slow(table):
+        (empty / "results.csv").write_text("mine")
+        return to_latex(table)
+
+    monkeypatch.setattr("gdpo.report.export.to_latex", slow)
+    with pytest.raises(ConfigError, match=r"--export .*empty"):
+        write_report(comparison, tmp_path / "page.html", export=empty)
+    assert [path.read_text() for path in empty.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["below a file", "link to itself", "read-only", "read-only parent"]
+)
+def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path, monkeypatch, comparison, kind):
+    (tmp_path / "file").touch()
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    folder = {
+        "below a file": tmp_path / "file" / "export",
+        "link to itself": tmp_path / "link",
+        "read-only": tmp_path / "closed",
+        "read-only parent": tmp_path / "closed" / "a" / "b",
+    }[kind]
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path / "closed")
+    with pytest.raises(ConfigError, match=rf"--export {folder} .*folder"):
+        write_report(comparison, tmp_path / "page.html", export=folder)
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are only looked up on POSIX")
+@pytest.mark.parametrize("exists", [False, True])
+def test_what_a_killed_export_left_is_removed(tmp_path, comparison, exists):
+    folder = tmp_path / "paper"
+    name = f".{ended_process()}.partial" if exists else f".paper.{ended_process()}.partial"
+    left = (folder if exists else tmp_path) / name
+    left.mkdir(parents=True)
+    (left / "results.csv").touch()
+    of_others = tmp_path / f".other.{ended_process()}.partial"
+    living = tmp_path / f".paper.{os.getppid()}.partial"
+    for kept in (of_others, living):
+        kept.mkdir()
+    write_report(comparison, tmp_path / "page.html", export=folder)
+    assert (folder / "README.md").is_file()
+    assert not left.exists()
+    assert of_others.is_dir()
+    assert living.is_dir()
+
+
+def test_an_own_estimator_has_the_same_name_in_every_table(tmp_path):
+    runs = [trained(tmp_path / "runs", label, 1) for label in ("grpo", "gdpo")]
+    runs[1] = replace(runs[1], label=Label("mine", "evil:x"))
+    folder = exported(tmp_path, analyse(experiment_of(tmp_path, runs), draws=100))
+    for stem in ("results", "advantages"):
+        assert [row["estimator"] for row in rows_of(folder / f"{stem}.csv")][-1] == "mine"
+    page = " ".join(Cells((tmp_path / "page.html").read_text("utf-8")).parts)
+    advantages = page.partition("The same rollouts under every estimator")[2]
+    assert "mine" in advantages
+    assert "evil:x" not in advantages
 
 
 LONG = (

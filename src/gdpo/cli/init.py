@@ -16,6 +16,8 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     Args:
         folder: Folder to write to; it is created if it does not exist. Default: the current folder.
     """
+    import shlex
+
     from rich.console import Console
 
     from gdpo.recipes.starter import FILES, write_project
@@ -23,7 +25,8 @@ def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> 
     console = Console(highlight=False)
     for path in write_project(folder):
         console.print(f"{path}: {FILES[path.name]}", markup=False, soft_wrap=True)
-    inside = "" if folder == Path() else f"cd {folder} && "
+    end = "-- " if str(folder).startswith("-") else ""
+    inside = "" if folder == Path() else f"cd {end}{shlex.quote(str(folder))} && "
     console.print(
         f"Next: {inside}gdpo check recipe.yaml && gdpo train recipe.yaml",
         markup=False,

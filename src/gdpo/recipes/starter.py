@@ -1,10 +1,12 @@
 """Writes a small project that trains: a recipe, a task, a reward, rows and a tiny model."""
 
+import errno
+import os
 import shutil
 import string
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,18 +59,27 @@ def write_project(folder: Path) -> list[Path]:
     for package in _NEEDED:
         if find_spec(package) is None:
             raise MissingExtraError(package, "train", "to build the model that the recipe trains")
-    paths = [folder / name for name in FILES]
-    if existing := [path.name for path in paths if path.exists() or path.is_symlink()]:
+    _refuse_existing(folder)
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_all(folder)
+    except BaseException as error:
+        for each in made:
+            with suppress(OSError):  # by now it may have files of others
+                each.rmdir()
+        if not isinstance(error, OSError):
+            raise
+        raise ConfigError(f"{folder} cannot be written: {error}. Choose another folder") from error
+    return [folder / name for name in FILES]
+
+
+def _refuse_existing(folder: Path) -> None:
+    if existing := [name for name in FILES if os.path.lexists(folder / name)]:
         raise ConfigError(
             f"{folder} already has {', '.join(existing)}, and nothing is overwritten. Choose "
             "another folder: gdpo init FOLDER"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_all(folder)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error}. Choose another folder") from error
-    return paths
 
 
 def _write_all(folder: Path) -> None:
@@ -78,11 +89,40 @@ def _write_all(folder: Path) -> None:
         for name in FILES:
             if name != MODEL:
                 shutil.copyfile(_TEMPLATES / name, partial / name)
-        _save_model(partial / MODEL)
-        for name in FILES:
-            (partial / name).rename(folder / name)
+        with _full_disk_is_os_error():
+            _save_model(partial / MODEL)
+        _move(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _move(partial: Path, folder: Path) -> None:
+    """Move everything from one folder to another, or nothing, and overwrite nothing."""
+    moved: list[str] = []
+    try:
+        _refuse_existing(folder)  # the model took seconds
+        for name in FILES:
+            if os.path.lexists(folder / name):
+                raise FileExistsError(errno.EEXIST, "now exists", str(folder / name))
+            (partial / name).rename(folder / name)
+            moved.append(name)
+    except BaseException:
+        for name in moved:
+            (folder / name).rename(partial / name)
+        raise
+
+
+@contextmanager
+def _full_disk_is_os_error() -> Generator[None]:
+    """Turn the errors with which safetensors and tokenizers report a failed write into OSErrors."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if "(os error " not in str(error):  # as the standard library of Rust ends its messages
+            raise
+        raise OSError(str(error)) from error
 
 
 def _save_model(folder: Path) -> None:

@@ -77,31 +77,34 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     """Recompute every recorded step under every estimator of the experiment.
 
     Runs are named by their place in the experiment. An estimator appears once for each set of
-    options. If only one was trained, GRPO or GDPO is added. Labels that differ only in their
-    weights are one estimator, because each step is recomputed with its recorded weights.
+    options, with the name that the user gave it. If only one was trained, GRPO or GDPO is added.
+    Labels that differ only in their weights are one estimator, because each step is recomputed with
+    its recorded weights.
     """
     problems: dict[str, str] = {}
-    options: dict[str, Mapping[str, object]] = {}
+    found: dict[str, tuple[str, Mapping[str, object]]] = {}
     runs: dict[str, set[str]] = {}
     for label in experiment.labels:
-        estimator, own, problem = estimator_of(label), *_options(experiment, label)
-        alike = (n for n, o in options.items() if (estimator_of(n), o) == (estimator, own))
-        name = next(alike, label if estimator in options else estimator)
-        options.setdefault(name, own)
+        own, problem = _options(experiment, label)
+        estimator, first = (estimator_of(label), own), label.partition(" ")[0]
+        alike = (name for name, other in found.items() if other == estimator)
+        name = next(alike, str(label) if first in found else first)
+        found.setdefault(name, estimator)
         problems |= {name: problem} if problem else {}
         runs.setdefault(name, set()).update(
             str(place) for place, run in enumerate(experiment.runs) if run.label == label
         )
-    if len(options) == 1:
-        options["gdpo" if "grpo" in options else "grpo"] = {}
+    if len(found) == 1:
+        other = "gdpo" if "grpo" in found else "grpo"
+        found[other] = (other, {})
     return analyze_trained(
         [
             TrainedRun(str(place), RunDirectory(run.path).rollouts, estimator_of(run.label))
             for place, run in enumerate(experiment.runs)
         ],
         {
-            name: TrainedWith(estimator_of(name), own, frozenset(runs.get(name, ())))
-            for name, own in options.items()
+            name: TrainedWith(estimator, own, frozenset(runs.get(name, ())))
+            for name, (estimator, own) in found.items()
         },
         low={reward.name: reward.low for reward in experiment.rewards},
         high={reward.name: reward.high for reward in experiment.rewards},

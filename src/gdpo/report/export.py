@@ -23,17 +23,55 @@ INDEX = "README.md"
 
 
 def check_destination(folder: Path) -> None:
-    """Raise a ConfigError unless a folder does not exist yet, or is empty."""
-    if folder.is_symlink() or folder.exists():
-        if not folder.is_dir():
-            raise ConfigError(
-                f"--export {folder} is a file. Choose a folder that does not exist yet"
-            )
-        if any(folder.iterdir()):
-            raise ConfigError(
-                f"--export {folder} is not empty, and an export overwrites nothing. Choose a "
-                "folder that does not exist yet"
-            )
+    """Raise a ConfigError unless a folder is empty and writable, or does not exist and can be made.
+
+    What an export that was killed has written to it does not count.
+    """
+    other = "Choose a folder that does not exist yet"
+    place = _resolved(folder)
+    existing = next(each for each in (place, *place.parents) if os.path.lexists(each))
+    if not existing.is_dir():
+        part = "" if existing == place else f" cannot be created, because {existing}"
+        raise ConfigError(f"--export {folder}{part} is not a folder. {other}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"--export {folder} cannot be written, because the folder {existing} is not writable. "
+            "Choose a folder in a writable one"
+        )
+    if existing == place and _entries(place):
+        raise ConfigError(
+            f"--export {folder} is not empty, and an export overwrites nothing. {other}"
+        )
+
+
+def _resolved(folder: Path) -> Path:
+    """Return an absolute path with a name of its own, also for `.`, `..` and a link to a folder."""
+    return Path(os.path.realpath(folder))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what a folder contains, except for what killed exports have written to it."""
+    left = _left_over(folder, "")
+    return [path for path in folder.iterdir() if path not in left]
+
+
+def _left_over(folder: Path, name: str) -> set[Path]:
+    """Return the temporary folders of exports with this name whose process has ended."""
+    pattern = re.compile(rf"{re.escape(name)}\.([0-9]{{1,9}})\.partial")
+    found = ((path, pattern.fullmatch(path.name)) for path in folder.iterdir())
+    return {path for path, match in found if match and _has_ended(int(match[1]))}
+
+
+def _has_ended(process: int) -> bool:
+    if os.name != "posix":  # on Windows, `os.kill` ends the process
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def missing_png() -> str:
@@ -47,26 +85,52 @@ def write_export(contents: Contents, folder: Path) -> None:
     """Write every figure and every table of a page of runs, and a list of them, to a folder.
 
     Figures: SVG, their points as CSV, and PNG if matplotlib is installed. Tables: CSV, Markdown and
-    LaTeX. The folder is created only when every file is complete.
+    LaTeX. A new folder is created only when every file is complete. An existing folder stays the
+    same folder; the files are moved into it when all are complete.
 
     Args:
         contents: What the page shows.
         folder: It must not exist, or be empty.
 
     Raises:
-        ConfigError: If the folder exists and is not empty.
+        ConfigError: If the folder exists and is not empty, or cannot be written to.
     """
     check_destination(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name[:100]}.{os.getpid()}.partial")
+    place = _resolved(folder)
+    exists = place.is_dir()
+    inside, name = (place, "") if exists else (place.parent, f".{place.name[:100]}")
+    inside.mkdir(parents=True, exist_ok=True)
+    for left in _left_over(inside, name):
+        shutil.rmtree(left, ignore_errors=True)
+    partial = inside / f"{name}.{os.getpid()}.partial"
     partial.mkdir()
     try:
         _write(contents, partial)
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
+        if exists:
+            _move_up(partial, folder)
+        else:
+            partial.rename(place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _move_up(partial: Path, folder: Path) -> None:
+    """Move the files of a folder to the one that contains it, or none of them."""
+    place = partial.parent
+    if [path for path in place.iterdir() if path != partial]:
+        raise ConfigError(
+            f"--export {folder} is no longer empty, and an export overwrites nothing. Choose a "
+            "folder that does not exist yet"
+        )
+    moved: list[Path] = []
+    try:
+        for file in sorted(partial.iterdir()):
+            target = file.rename(place / file.name)
+            moved.append(target)
+    except BaseException:
+        for file in moved:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _write(contents: Contents, folder: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_step_that_cannot_be_written_does_not_end_the_training(tmp_path, caplo
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_at_the_first_batch(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="rollouts"):
+    with pytest.raises(ConfigError, match="cannot write"):
         trained(tmp_path / "file" / "rollouts")
 
 
