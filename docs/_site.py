@@ -23,7 +23,9 @@ _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
 )
-_NOTEBOOK_LINK = re.compile(r'href="(?P<target>[^":#]+\.(?:md|py)(?:#[^"]*)?)"')
+_NOTEBOOK_LINK = re.compile(
+    r'(?P<attribute>href|src)="(?P<target>[^":#]+\.(?:md|py|png)(?:#[^"]*)?)"'
+)
 _NEXT_OUTPUT = re.compile(
     r'</pre>\s*</div>\s*</div>\s*<div class="jp-OutputArea-child">\s*'
     r'<div class="jp-OutputPrompt jp-OutputArea-prompt"></div>\s*'
@@ -71,7 +73,8 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
         if file is None:
             _LOG.warning("%s links to %s, which is not there", page.file.src_uri, match["target"])
             return match[0]
-        return f'href="{file.url_relative_to(page.file)}{f"#{anchor}" if anchor else ""}"'
+        url = file.url_relative_to(page.file) + (f"#{anchor}" if anchor else "")
+        return f'{match["attribute"]}="{url}"'
 
     return _NOTEBOOK_LINK.sub(link, _NEXT_OUTPUT.sub("", html))
 
