@@ -20,6 +20,7 @@ from gdpo._files import cache_folder, cached
 from gdpo.demo import _tokenizer
 from gdpo.demo._texts import Carelessness, Example, Texts
 from gdpo.demo._tokenizer import build_tokenizer
+from gdpo.recipes.starter import no_progress_bars
 
 Tokens: TypeAlias = list[int]
 
@@ -118,7 +119,7 @@ def _build(folder: Path, settings: PolicySettings, progress: Progress) -> None:
         texts = _tokenized(tokenizer, examples)
         _supervise(model, _batches(texts, settings.batch, rng), settings, progress)
     tokenizer.save_pretrained(folder)
-    with _no_bars():
+    with no_progress_bars():
         model.save_pretrained(folder)
 
 
@@ -211,20 +212,6 @@ def _padded(batch: Sequence[_Text], pad: int) -> dict[str, Any]:
         "attention_mask": torch.from_numpy(mask),
         "labels": torch.from_numpy(labels),
     }
-
-
-@contextmanager
-def _no_bars() -> Generator[None]:
-    """Disable transformers' progress bars, which would overwrite the demo's."""
-    from transformers.utils import logging as hf
-
-    drawn = hf.is_progress_bar_enabled()
-    hf.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if drawn:
-            hf.enable_progress_bar()
 
 
 @contextmanager

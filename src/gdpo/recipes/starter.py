@@ -145,7 +145,7 @@ def _save_model(folder: Path) -> None:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    with torch.random.fork_rng(devices=[]), _no_progress_bars():
+    with torch.random.fork_rng(devices=[]), no_progress_bars():
         torch.manual_seed(_SEED)
         LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -174,8 +174,8 @@ def _tokenizer() -> Any:
 
 
 @contextmanager
-def _no_progress_bars() -> Generator[None]:
-    """Turn off the progress bars of transformers, which would be drawn for a 0.3 MB file."""
+def no_progress_bars() -> Generator[None]:
+    """Turn off the progress bars of transformers, which are of no use for a model of a few MB."""
     from transformers.utils import logging as hf
 
     drawn = hf.is_progress_bar_enabled()
