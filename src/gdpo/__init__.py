@@ -1,6 +1,6 @@
 """Trains a language model on several rewards at once, so that no reward is ignored.
 
-The names in this module need no torch. The TRL trainer is `gdpo.integrations.trl.GDPOTrainer`.
+Nothing in this module needs torch. The TRL trainer is `gdpo.integrations.trl.GDPOTrainer`.
 """
 
 from importlib import import_module

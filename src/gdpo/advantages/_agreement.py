@@ -65,7 +65,8 @@ def corr_grpo(
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
+        weights: One weight per reward. It multiplies the raw reward, so it depends on the unit of
+            the reward.
         epsilon: Keeps the denominator away from 0. Dimensionless, above 0.
         noise_floor: Standard deviation below which a reward counts for less in the correlation, in
             the unit of the reward, 0 or more. None: no floor.

@@ -121,7 +121,7 @@ def dvao(
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward, in effect multiplied with the raw reward.
+        weights: One weight per reward, in effect multiplied by the raw reward.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
         max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
@@ -176,7 +176,7 @@ def dara_symmetric(
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
             not apply.
-        weights: One weight per reward. Dimensionless: it means importance.
+        weights: One weight per reward: its importance. Dimensionless.
         max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
@@ -230,7 +230,7 @@ def dara_asymmetric(
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
             not apply.
-        weights: One weight per reward. Dimensionless: it means importance.
+        weights: One weight per reward: its importance. Dimensionless.
         max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
             reward, 0 or more. None: no floor.
@@ -354,7 +354,7 @@ def constrained_grpo(
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
             not apply.
-        weights: One weight per reward. Dimensionless: it means importance. Leave the weights of
+        weights: One weight per reward: its importance. Dimensionless. Leave the weights of
             constraints at 1.
         multipliers: $\lambda$ of each constraint, 0 or more. NaN: the reward is an objective.
         noise_floor: Smallest standard deviation to divide each reward by, in the unit of the

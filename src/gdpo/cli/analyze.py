@@ -32,10 +32,10 @@ def analyze(
 
     Reads rollout files of TRL, verl, NeMo-RL, ms-swift, prime-rl, verifiers, slime, SkyRL,
     tinker-cookbook, ART and open-instruct, and any parquet, JSONL or CSV file with one row per
-    rollout. The format is detected and printed. Prints a summary and writes a page.
+    rollout. The format is detected and printed. Prints a summary and writes an HTML page.
 
     Args:
-        paths: Files with rollouts, or folders of one or several runs.
+        paths: Rollout files, or folders of one or more runs.
         example: Analyze the rollouts that come with gdpo: a small run in which one reward was
             ignored.
         format: Format of the files. Default: detected from the field names.
@@ -45,7 +45,7 @@ def analyze(
             is step, group, prompt, completion, advantage, num_tokens, finish_reason or total.
             Default: inferred from the column names.
         group_size: Number of rollouts per prompt, for files without group ids in which the rollouts
-            of a prompt follow each other. Default: equal prompts of a step form a group.
+            of a prompt are consecutive. Default: equal prompts of a step form a group.
         weights: Comma-separated NAME=WEIGHT pairs. Default: the weights in the files, else 1.
         low: Comma-separated NAME=VALUE pairs: the lowest value that each reward can have. Default:
             the range in the files, which only gdpo's own files contain.
@@ -57,10 +57,10 @@ def analyze(
             with all if none is named. The first is the baseline. `recorded` means the advantages in
             the files.
         json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
-        fail_on: Exit with code 1 if a finding of this severity or worse lasted for 5 steps in a
-            row, or for all steps of a shorter run: note or warning. With --follow, only 5 steps in
-            a row count.
-        output: File for the page (HTML). An existing file is overwritten only if gdpo analyze wrote
+        fail_on: note or warning. Exit with code 1 if a finding of this severity or worse lasted for
+            5 steps in a row, or for all steps of a shorter run. With --follow, only 5 steps in a
+            row count.
+        output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
             it. Default: analysis.html in the current directory; no page if that directory is part
             of the run.
         report: Whether to write the page. Default: --report.

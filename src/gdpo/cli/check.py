@@ -28,9 +28,10 @@ def check(
 
     With a recipe, checks its keys and types, every row of the data, the trainer's fields, the batch
     sizes, and the model and its tokenizer. Scores each reward on the reference answers: the task's
-    rewards must reach their maximum on 95 % of them, and a bad response must not. Compares the rows
-    with the benchmarks of --benchmarks, or else with those of installed packages (BFCL, HumanEval):
-    no row may repeat a benchmark problem. Exits with 0 if `gdpo train` can start, else with 1.
+    rewards must reach their maximum on 95 % of them, and a bad response must not. Checks that no
+    row repeats a problem of the benchmarks in --benchmarks. Without --benchmarks, compares the rows
+    with those of installed packages (BFCL, HumanEval). Exits with 0 if `gdpo train` can start, else
+    with 1.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
     response. At least 95 % of the reference answers must be scored as right, and the empty response

@@ -41,7 +41,8 @@ def evaluate(
             olympiad, humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests,
             codeforces, taco, tool_calling. BFCL with gdpo's prompt: bfcl (all categories), or one
             category, such as bfcl_simple_python. BFCL with ToolRL's prompt, for comparison with
-            the paper: bfcl_toolrl, or one category. With --data, also the name of any task.
+            the paper: bfcl_toolrl, or one category, such as bfcl_toolrl_simple_python. With --data,
+            also the name of any task.
         data: NAME=FILE: read the rows of benchmark NAME from FILE instead of the Hub. May be
             repeated.
         samples: Responses per problem. More than 1 needs --temperature.
@@ -52,7 +53,7 @@ def evaluate(
         token_limit: Count a response with more tokens than this as too long.
         rows: Use only the first N problems of each benchmark.
         seed: Random seed for sampling.
-        server: URL of a server with OpenAI's chat API; http://host:8000/v1 for `vllm serve`.
+        server: URL of an OpenAI-compatible server, as in http://host:8000/v1 for `vllm serve`.
         deadline: Stop when the server has sent nothing for this many seconds. Default: 600, or the
             time for --max-tokens at 10 tokens/s if that is longer.
         engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.

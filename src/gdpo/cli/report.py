@@ -6,7 +6,7 @@ from pathlib import Path
 def report(run: Path, /, *, output: Path | None = None, export: Path | None = None) -> int:
     """Write an HTML report of a run, a folder of runs or a comparison, and print its summary.
 
-    The report is one file that loads nothing. It shows which estimator is better, by how much and
+    The report is a self-contained file. It shows which estimator is better, by how much and
     how certain that is, the curves of every reward, the findings of the diagnostics, and rollouts.
     Unfinished runs are included up to their last step.
 

@@ -272,11 +272,11 @@ def _check_names(names: Sequence[str], rewards: Any) -> None:
         return  # the estimator reports what is wrong with it
     if len(names) != rewards.shape[-1]:
         raise ConfigError(
-            f"the array has {rewards.shape[-1]} rewards, but {len(names)} names "
+            f"the array has {rewards.shape[-1]} rewards, but there are {len(names)} names "
             f"({', '.join(names)}): give one name per reward"
         )
     if len(set(names)) < len(names):
-        raise ConfigError(f"the names of rewards must differ, got {', '.join(names)}: rename one")
+        raise ConfigError(f"reward names must be unique, got {', '.join(names)}: rename one")
     check_finite(rewards, names)
 
 

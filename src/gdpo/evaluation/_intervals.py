@@ -58,8 +58,8 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     """Return the mean difference of two models on the same problems, with its 95 % interval.
 
-    The interval is Student's over problems. If all problems have the same difference, the standard
-    deviation is unknown and the bounds are NaN.
+    The interval is Student's t interval over problems. If all problems have the same difference,
+    the standard deviation is unknown and the bounds are NaN.
 
     Args:
         ours: Value of each problem.

@@ -1,4 +1,4 @@
-"""Gets responses from a server with OpenAI's chat API: vLLM, SGLang, llama.cpp and others.
+"""Gets responses from an OpenAI-compatible server: vLLM, SGLang, llama.cpp and others.
 
 Responses are streamed if the server supports it, so that a request may take any time while data
 arrive, and only silence ends it. A partial response cannot be continued. A request is therefore
@@ -164,7 +164,7 @@ def _of_json(answer: Any) -> Response:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ServerError(
             f"the server's reply lacks choices[0].message.content or usage.completion_tokens: "
-            f"{str(answer)[:SHOWN]}. Use a server with OpenAI's chat API"
+            f"{str(answer)[:SHOWN]}. Use an OpenAI-compatible server"
         ) from error
 
 
@@ -206,7 +206,7 @@ def _of_stream(lines: Iterable[bytes]) -> Response:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ServerError(
             f"the server's stream has events that are not chat.completion.chunk "
-            f"({type(error).__name__}: {error}). Use a server with OpenAI's chat API"
+            f"({type(error).__name__}: {error}). Use an OpenAI-compatible server"
         ) from error
     if ended and coming.tokens is None:
         raise NoCountError
@@ -307,7 +307,7 @@ _NO_ROOM = Response("", 0, "length")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Gets responses from a server with OpenAI's chat API.
+    """Gets responses from an OpenAI-compatible server.
 
     Args:
         url: Address up to `/v1`, which is added to an address without a path.

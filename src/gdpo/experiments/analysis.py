@@ -205,7 +205,11 @@ def _comparable(traces: _Traces, i: int) -> bool:
 def _corrected(
     differences: tuple[Difference, ...], traces: Mapping[tuple[str, str], _Traces]
 ) -> tuple[Difference, ...]:
-    """Return the differences with corrected p-values, without those that cannot differ."""
+    """Return the differences with corrected p-values.
+
+    Rewards that are constant over all runs, and thresholds that no run reached, do not count in the
+    correction.
+    """
     constant, untimed = set[str](), set[str]()
     for reward in {d.reward for d in differences}:
         of_reward = [each for (_, name), each in traces.items() if name == reward]

@@ -125,8 +125,8 @@ def headline(comparison: Comparison) -> str:
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
     compared. Among several, the smallest p-value is reported; among equal p-values, the largest
     share of the reward's range. If another difference has the opposite direction, it is named in
-    the same sentence. If no difference was found, and none could have been, the sentence says how
-    many seeds are needed.
+    the same sentence. If these seeds could not have shown any difference, the sentence states
+    how many seeds are needed.
     """
     experiment, compared = comparison.experiment, _compared(comparison)
     first = experiment.labels[0]

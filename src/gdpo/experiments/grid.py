@@ -455,7 +455,7 @@ def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
             continue
         if (other := trained.get(_meaning(label))) is not None:
             raise ConfigError(
-                f"{folder}: {str(label)!r} is the same training as {str(other)!r} in this "
+                f"{folder}: {str(label)!r} is the same configuration as {str(other)!r} in this "
                 f"comparison. Use {str(other)!r}, or another folder with --output"
             )
         if (other := folders.get(_folder_of(label))) is not None:

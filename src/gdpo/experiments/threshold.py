@@ -65,7 +65,7 @@ def first_reached(
 ) -> int | None:
     """Return the first step at which the mean of the last `window` steps reaches the threshold.
 
-    A mean that is below the threshold by no more than rounding reaches it.
+    A mean that is below the threshold only by a rounding error counts as reaching it.
 
     Args:
         values: One value for each step.

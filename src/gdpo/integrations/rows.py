@@ -84,7 +84,7 @@ def reward_columns(
     asked_by: str = "reward_keys",
     given_by: str = "the reward function",
 ) -> Float[np.ndarray, "row reward"]:
-    """Return the rewards of these names, in this order. None and NaN: the reward does not apply.
+    """Return the rewards with these names, in this order. None and NaN: the reward does not apply.
 
     Args:
         columns: One number or None per row, by reward name.

@@ -23,7 +23,7 @@ def register(
     """Register both for `GRPOConfig(advantage_estimator="gdpo", reward_manager="gdpo")`.
 
     Args:
-        name: The name of both in the configuration.
+        name: Name of the estimator and of the reward manager in the configuration.
         reward_keys: `__name__` of the reward functions. A reward of NaN does not apply.
         reward_weights: One number per reward in the order of `reward_keys`, or a dict by name.
             Default: all 1.

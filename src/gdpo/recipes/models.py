@@ -22,7 +22,8 @@ Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
 
 PROMPTS_MEASURED = 1000
-"""Number of prompts, those with the most characters, that are tokenized to find the longest."""
+"""Maximum number of prompts to tokenize to find the longest. Those with the most characters are
+tokenized."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")

@@ -89,7 +89,7 @@ class Document:
     """Location by key path: `recipe.yaml:12`, or `--set model=...`."""
 
     def place(self, path: Sequence[str | int]) -> str:
-        """Return where the value at this path, or the nearest container of it, was set."""
+        """Return where the value at this path, or its nearest container, was set."""
         return nearest_place(self.places, path, self.source)
 
 

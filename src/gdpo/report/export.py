@@ -36,7 +36,7 @@ def check_destination(folder: Path) -> None:
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
             f"--export {folder} cannot be written, because the folder {existing} is not writable. "
-            "Choose a folder in a writable one"
+            "Choose a writable location"
         )
     if existing == place and _entries(place):
         raise ConfigError(

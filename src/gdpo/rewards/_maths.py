@@ -436,7 +436,7 @@ _CHARACTERS = str.maketrans(
 )
 
 _DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
-"""A long dash that is a minus. Between two digits it is a range, as in 2–3."""
+"""A long dash used as a minus sign. Between two digits it is a range, as in 2–3."""
 
 _AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
 

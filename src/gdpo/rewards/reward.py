@@ -121,7 +121,7 @@ def _check_name(name: object) -> None:
     if not name.isprintable() or not name or set(name) & set("/|"):
         raise ConfigError(
             f"a reward's name must not be empty and must not contain a slash, a bar or "
-            f"unprintable characters, because metric names contain it; got {name!r}"
+            f"unprintable characters, because it becomes part of metric names; got {name!r}"
         )
 
 

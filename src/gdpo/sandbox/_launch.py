@@ -94,7 +94,7 @@ class Launch:
 
 
 def bubblewrap(binary: str) -> Launch:
-    """Return the launch of a box made of namespaces.
+    """Return how to launch a box that is isolated by namespaces.
 
     Programs in it see no network, no other process, and only Python's files.
     """

@@ -196,7 +196,7 @@ _alive: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
 
 def default_sandbox() -> Sandbox:
-    """Return the sandbox that this process shares. It has one worker and starts at first use.
+    """Return the shared sandbox of this process. It has one worker and starts on first use.
 
     Raises:
         SandboxError: If no backend works on this machine.

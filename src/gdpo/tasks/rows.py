@@ -325,7 +325,7 @@ def _file_rows(path: Path) -> Iterator[_Placed]:
         raise DataError(f"{path} is a folder. Choose one file in it: {shown}")
     if read is None:
         raise DataError(
-            f"{path}: the name of a file of rows must end in {', '.join(_READERS)}; "
+            f"{path}: the name of a data file must end in {', '.join(_READERS)}; "
             f"got {path.suffix or 'no ending'!r}"
         )
     try:

@@ -34,7 +34,7 @@ def toy_experiment(
     Args:
         toy: The problem.
         estimators: The estimators. The first is the baseline.
-        seeds: Seeds; each estimator runs once for each.
+        seeds: Seeds. Each estimator runs once per seed.
         processes: Number of processes. 1: run in this process.
         folder: Folder in the paths of the runs. Nothing is written.
 
@@ -59,7 +59,7 @@ def suite(
 
     Args:
         estimators: Estimators, with or without names of your own. The first is the baseline.
-        seeds: Seeds; each estimator runs once for each.
+        seeds: Seeds. Each estimator runs once per seed.
         progress: Called after each estimator.
         toys: The problems.
         processes: Number of processes. 1: run in this process.

@@ -237,7 +237,7 @@ _OF_ROWS = ("vespo/phi_seq_mean",)
 
 @dataclass(frozen=True)
 class Packing:
-    """Stores which changes of the micro-batches leave the gradient unchanged.
+    """Stores which changes to the micro-batches leave the gradient unchanged.
 
     Args:
         regroups: Whether a rollout may move to another micro-batch of the optimizer step.

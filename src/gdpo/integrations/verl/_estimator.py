@@ -29,7 +29,7 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
     """Return, for each row, the row of the last output of its rollout.
 
     Args:
-        keys: verl's names of the rows: `<prompt>_<rollout>_<output number>`.
+        keys: verl's row keys: `<prompt>_<rollout>_<output number>`.
     """
     parts = [key.rpartition("_") for key in keys]
     last: dict[str, int] = {}

@@ -132,7 +132,7 @@ _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running"}
 )
-"""Words that, next to `reward`, name a statistic of rewards, which is not a reward."""
+"""Words that, next to `reward`, mark a statistic of rewards instead of a reward."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names"})
 _VALUES = frozenset({"value", "score", "reward"})
 """Names of the value in an object that describes one reward."""

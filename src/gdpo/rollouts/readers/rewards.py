@@ -48,7 +48,7 @@ from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
-"""Rewards of a file that are inferred, at most. Each is a column for all its rollouts."""
+"""Maximum number of rewards inferred from a file. Each adds a column for all of its rollouts."""
 _MOST_LOOKED_AT = 256
 """Numeric fields of a file in an unrecognized format whose values are examined, at most."""
 _TEXTS = 1024

@@ -23,7 +23,7 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
     Args:
         limits: `cpu` in seconds, `memory` and `file` in bytes, the numbers `files` and `threads`,
             and the working folder `scratch`. If `threads` is None, only memory limits the threads.
-        fds: The pipes for requests and replies. A whole program has its input and output as well.
+        fds: The pipes for requests and replies; for a whole program, also its input and output.
         seccomp: The filter to install.
     """
     os.setsid()
