@@ -452,7 +452,7 @@ for shape in [(), (4,), (4, 1), (2, 2, 3, 1), (0, 4, 1), (4, 0, 1)]:
     ("arguments", "message"),
     [
         ({"names": ["a", "b"], "weights": None}, "3 rewards.* 2 names"),
-        ({"names": ["a", "b", "a"]}, "must differ"),
+        ({"names": ["a", "b", "a"]}, "unique, got"),
         ({"weights": [1, 2]}, "2 entries for 3 rewards"),
         ({"weights": {"formatt": 1}}, "did you mean 'format'"),
         ({"weights": [1, NAN, 1]}, "finite"),
