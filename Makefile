@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
 
-demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side (2 minutes, CPU)
+demo: $(VENV)/.installed  ## Train a tiny policy with GRPO and GDPO side by side (2 to 4 minutes, CPU)
 	$(BIN)/gdpo demo
 
 test: export HYPOTHESIS_PROFILE ?= fast

@@ -6,7 +6,7 @@ from pathlib import Path
 def demo(
     *, start: str = "rare", seed: int = 1, steps: int = 150, output: Path | None = None
 ) -> int:
-    """Train a tiny policy with GRPO and with GDPO side by side, on the CPU (about 2 minutes).
+    """Train a tiny policy with GRPO and with GDPO side by side, on the CPU (2 to 4 minutes).
 
     The task is tool calling with two rewards, format and correctness. Nothing is downloaded. The
     demo uses the rewards and the code of `gdpo train`; the model is a toy. At the end it prints
