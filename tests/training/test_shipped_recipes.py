@@ -107,7 +107,7 @@ def test_the_batches_are_the_published_ones_on_any_number_of_gpus(
 def test_a_recipe_is_checked_and_trains(name, tiny_policy, tmp_path):
     recipe = small(name, tiny_policy, tmp_path)
     wrong = [f.text for f in check(recipe) if f.verdict is Verdict.WRONG]
-    assert all("the model sees" in text for text in wrong), wrong  # the tiny model's context
+    assert all("the model's context" in text for text in wrong), wrong  # the tiny model's context
     result = train(recipe)
     assert result.finished
     assert [reward.name for reward in result.rewards] == [
@@ -140,7 +140,7 @@ def test_every_gold_answer_gets_the_maximum(name, file, tiny_policy):
     wrong = [
         f.text for f in check(load_recipe(RECIPES / name, changes)) if f.verdict is Verdict.WRONG
     ]
-    assert all("the model sees" in text for text in wrong), wrong  # the tiny model's context
+    assert all("the model's context" in text for text in wrong), wrong  # the tiny model's context
 
 
 def test_recipes_are_found_by_name_and_copied(tmp_path):
