@@ -35,7 +35,7 @@ _FENCE = re.compile(
 )
 _FILE = re.compile(r"# (?P<name>[\w.-]+\.(?:py|yaml|jsonl))\s*$")
 _ELSEWHERE = re.compile(r"(make|pip install|\.venv/bin/pip install)\b")
-_SECONDS = 300  # ends a command that hangs
+_SECONDS = 900  # ends a command that hangs
 
 
 @dataclass(frozen=True)

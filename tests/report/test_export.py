@@ -112,7 +112,8 @@ def test_the_three_formats_of_a_table_have_the_same_numbers(usual):
 def test_the_numbers_of_a_csv_file_are_numbers(usual):
     _, folder, _ = usual
     row = next(row for row in rows_of(folder / "results.csv") if row["reward"] == "correct")
-    assert float(row["final"]) == pytest.approx(usual[0].outcome("grpo", "correct").final.value, abs=0.01)  # fmt: skip # noqa: E501
+    final = usual[0].outcome("grpo", "correct").final.value
+    assert float(row["final"]) == pytest.approx(final, abs=0.01)
     assert row["difference from grpo"] == ""
     points = rows_of(folder / "reward-2-correct.csv")
     assert len(points) == 2 * 12
@@ -293,6 +294,14 @@ def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path, monkeypatch,
     with pytest.raises(ConfigError, match=rf"--export {folder} .*folder"):
         write_report(comparison, tmp_path / "page.html", export=folder)
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("page", ["page.html", "pages/page.html"])
+def test_the_folder_of_the_page_is_refused_first(tmp_path, comparison, page):
+    folder = tmp_path / "paper"
+    with pytest.raises(ConfigError, match=r"page\.html"):
+        write_report(comparison, folder / page, export=folder)
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="processes are only looked up on POSIX")

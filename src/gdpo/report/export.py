@@ -22,13 +22,19 @@ INDEX = "README.md"
 """The file of an export that lists the others."""
 
 
-def check_destination(folder: Path) -> None:
+def check_destination(folder: Path, *, page: Path | None = None) -> None:
     """Raise a ConfigError unless a folder is empty and writable, or does not exist and can be made.
 
-    What an export that was killed has written to it does not count.
+    What an export that was killed has written to it does not count. The page is written before the
+    export, so it must be in another folder.
     """
     other = "Choose a folder that does not exist yet"
     place = _resolved(folder)
+    if page is not None and place in _resolved(page).parents:
+        raise ConfigError(
+            f"--export {folder} is the folder of the page {page}, and an export needs a folder of "
+            f"its own. {other}"
+        )
     existing = next(each for each in (place, *place.parents) if os.path.lexists(each))
     if not existing.is_dir():
         part = "" if existing == place else f" cannot be created, because {existing}"

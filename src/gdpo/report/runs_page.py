@@ -41,11 +41,12 @@ def write_report(comparison: Comparison, file: Path, *, export: Path | None = No
             (CSV, Markdown, LaTeX). It must not exist, or be empty. None: nothing is exported.
 
     Raises:
-        ConfigError: If `export` exists and is not an empty folder. Nothing is written then.
+        ConfigError: If `export` exists and is not an empty folder, or is the folder of `file`.
+            Nothing is written then.
         DataError: If a rollout file in a run directory cannot be read.
     """
     if export is not None:
-        check_destination(export)
+        check_destination(export, page=file)
     contents = read_contents(comparison)
     write_whole(file, _page(contents))
     if export is not None:
