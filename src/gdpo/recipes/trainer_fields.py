@@ -169,6 +169,16 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     return config
 
 
+def _refuse_vllm(recipe: Recipe, config: "GDPOConfig") -> None:
+    from gdpo.integrations.trl.vllm_versions import check_vllm
+
+    try:
+        check_vllm(same_process=config.vllm_mode == "colocate")
+    except ConfigError as error:
+        place = recipe.place("trainer", "use_vllm")
+        raise ConfigError(f"{place}: {error} (--set trainer.use_vllm=false)") from error
+
+
 def _refuse_no_accelerator(recipe: Recipe) -> None:
     """Raise a ConfigError if the recipe needs an accelerator and there is none. TRL does not."""
     import torch
@@ -190,12 +200,8 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
             "this run "
             "trains. Remove it; trainer.bf16 works on a CPU"
         )
-    if config.use_vllm and find_spec("vllm") is None:
-        raise ConfigError(
-            f"{recipe.place('trainer', 'use_vllm')}: trainer.use_vllm is true, but vllm is not "
-            "installed. Install it with pip install 'trl[vllm]', or generate without it, which is "
-            "slower: --set trainer.use_vllm=false"
-        )
+    if config.use_vllm:
+        _refuse_vllm(recipe, config)
     if config.use_liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError(
             f"{recipe.place('trainer', 'use_liger_kernel')}: trainer.use_liger_kernel is true, but "

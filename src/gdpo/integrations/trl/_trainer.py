@@ -38,6 +38,7 @@ from gdpo.integrations.trl._rewards import (
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
+from gdpo.integrations.trl.vllm_versions import check_vllm
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import check_gates, closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
@@ -344,6 +345,8 @@ def _checked(args: Any, model: Any) -> GDPOConfig:
             f"args is a {type(args).__name__}, not a GDPOConfig: write GDPOConfig(...) with the "
             "same arguments"
         )
+    if args.use_vllm:
+        check_vllm(same_process=args.vllm_mode == "colocate")
     return args
 
 
