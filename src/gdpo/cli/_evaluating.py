@@ -14,7 +14,7 @@ from gdpo.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
 from gdpo.evaluation.evaluation import Progress, Settings, read_results
 from gdpo.evaluation.named import folder_of, responder_of
 from gdpo.evaluation.push import add_to_readme
-from gdpo.evaluation.responders import check_sampling
+from gdpo.evaluation.responders import VllmOptions, check_sampling
 from gdpo.evaluation.sanity import Sanity
 from gdpo.evaluation.server import Server
 from gdpo.evaluation.tables import bfcl_lines, differences_table, results_table, unscorable_lines
@@ -132,6 +132,20 @@ def _print_part(now: Progress, name: str, console: Console) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
+def _vllm_options(settings: Settings, folder: Path, *, enforce_eager: bool) -> VllmOptions | None:
+    if settings.engine == "vllm":
+        length = settings.max_model_len
+        if length is not None and length < 1:
+            raise ConfigError(f"--max-model-len must be 1 or more, got {length}")
+        return VllmOptions(folder / "vllm.log", length, enforce_eager)
+    if enforce_eager or settings.max_model_len is not None:
+        raise ConfigError(
+            "--max-model-len and --enforce-eager are options of vLLM: add --engine vllm, or omit "
+            "them"
+        )
+    return None
+
+
 def run_evaluation(
     settings: Settings,
     names: Sequence[str],
@@ -139,6 +153,7 @@ def run_evaluation(
     *,
     server: str | None,
     deadline: float | None,
+    enforce_eager: bool,
     at_once: int,
     output: Path | None,
     baseline: Path | None,
@@ -154,6 +169,7 @@ def run_evaluation(
     compared = read_results(baseline) if baseline else None
     if deadline is not None and server is None:
         raise ConfigError("--deadline applies to a server: add --server URL, or omit --deadline")
+    vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
     asked = server and Server(
         server,
         settings.model,
@@ -168,7 +184,10 @@ def run_evaluation(
         server=asked or None,
         at_once=at_once,
         engine=settings.engine,
+        vllm=vllm,
     )
+    if vllm is not None:
+        console.print(f"vLLM's output: {vllm.log}", markup=False, soft_wrap=True)
     try:
         with progress_shown() as show:
             results = evaluate(

@@ -22,6 +22,8 @@ def evaluate(
     server: str | None = None,
     deadline: float | None = None,
     engine: str = "transformers",
+    max_model_len: int | None = None,
+    enforce_eager: Annotated[bool, Parameter(negative=())] = False,
     at_once: int = 32,
     output: Path | None = None,
     baseline: Path | None = None,
@@ -57,6 +59,10 @@ def evaluate(
         deadline: Stop when the server has sent nothing for this many seconds. Default: 600, or the
             time for --max-tokens at 10 tokens/s if that is longer.
         engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.
+        max_model_len: With --engine vllm: maximum length of prompt and response in tokens, for
+            which vLLM reserves memory. Default: the model's.
+        enforce_eager: With --engine vllm: do not compile. vLLM starts sooner and generates more
+            slowly.
         at_once: Responses generated together, or concurrent requests to the server.
         output: Folder of the evaluation. Default: `evaluation` in the run directory, otherwise
             evaluations/MODEL.
@@ -79,6 +85,7 @@ def evaluate(
         data=files_of(data or ()),
         weights="" if server else weights_of(model),
         engine=engine,
+        max_model_len=max_model_len,
     )
     names = names_of(benchmarks)
     console = Console(highlight=False)
@@ -90,6 +97,7 @@ def evaluate(
         console,
         server=server,
         deadline=deadline,
+        enforce_eager=enforce_eager,
         at_once=at_once,
         output=output,
         baseline=baseline,

@@ -73,6 +73,8 @@ class Settings:
     """Digest of local weights: a model that was trained further is a different model."""
     engine: str = "transformers"
     """Library that runs the model in this process."""
+    max_model_len: int | None = None
+    """Maximum length of prompt and response that vLLM allows. None: the model's."""
 
 
 @dataclass(frozen=True, slots=True)

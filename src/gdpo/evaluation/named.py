@@ -15,6 +15,7 @@ from gdpo.evaluation.responders import (
     RowAnswers,
     Sampling,
     VllmModel,
+    VllmOptions,
     check_vllm,
 )
 from gdpo.evaluation.server import Server
@@ -42,6 +43,7 @@ def responder_of(
     server: Server | None,
     at_once: int,
     engine: str = "transformers",
+    vllm: VllmOptions | None = None,
 ) -> Callable[[Benchmark], Responder]:
     """Return a function that gives the responder of a benchmark. It loads the model once.
 
@@ -52,6 +54,7 @@ def responder_of(
         server: Server to ask. It saves responses in the folder of the benchmark. None: no server.
         at_once: Number of responses to generate together.
         engine: Library that runs a local model, one of `ENGINES`.
+        vllm: How to start vLLM. Required if it is the engine.
 
     Raises:
         ConfigError: If the model or engine does not exist, or the model has no chat template.
@@ -72,11 +75,12 @@ def responder_of(
             make_ready(located, recipe)
             tokenizer = load_tokenizer(located, recipe)
             with located.loading():
-                loaded.append(
-                    VllmModel(located.source, sampling)
-                    if engine == "vllm"
-                    else LocalModel(located.source, tokenizer, sampling, at_once=at_once)
-                )
+                if engine == "vllm":
+                    assert vllm is not None, "the engine vllm needs its options"
+                    loaded.append(VllmModel(located.source, tokenizer, sampling, vllm))
+                else:
+                    source = located.source
+                    loaded.append(LocalModel(source, tokenizer, sampling, at_once=at_once))
         return loaded[0]
 
     return answering

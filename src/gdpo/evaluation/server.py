@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from gdpo._files import errors_name
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.evaluation.responders import OnResponses, Response, Sampling, ignore
+from gdpo.evaluation.responders import NO_ROOM, OnResponses, Response, Sampling, ignore
 from gdpo.tasks import Problem
 
 T = TypeVar("T")
@@ -301,9 +301,6 @@ _READ = 10_000
 _NO_ROOM_SAYS = ("context length", "context size")
 """Words in the errors of vLLM, SGLang and llama.cpp for a prompt that leaves no room to respond."""
 
-_NO_ROOM = Response("", 0, "length")
-"""Response that such a prompt gets. It may occur late in a long conversation."""
-
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -452,7 +449,7 @@ class Server:
                 "no room",
                 f"has no room for a response to a prompt, which counts as empty: {error}",
             )
-            return _NO_ROOM
+            return NO_ROOM
         message = f"{self.url} refuses the request: {error}"
         if error.code == _NOT_FOUND and not self.address.endswith("/v1"):
             message += f". The address must end with /v1: try --server {self.address}/v1"
