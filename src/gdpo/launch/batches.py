@@ -67,7 +67,7 @@ class Batches:
 
 
 def plan(recipe: Recipe, machines: Machines) -> Batches:
-    """Return the batch sizes of a recipe, which do not depend on the number of machines.
+    """Return the batch sizes of a recipe. Only `micro_batch` depends on the number of machines.
 
     Raises:
         ConfigError: If the batch does not divide evenly over the machines' GPUs, or if an optimizer

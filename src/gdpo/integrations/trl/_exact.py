@@ -1,6 +1,6 @@
 """Keeps the float64 values that reward functions return. TRL rounds rewards to float32.
 
-In float32, the variation of a reward between 100,000 and 100,001 cannot be told from rounding.
+In float32, a reward that varies between 100,000 and 100,001 looks constant except for rounding.
 """
 
 import functools
