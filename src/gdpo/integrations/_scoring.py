@@ -34,9 +34,9 @@ class Computed:
     def metrics(self, watch: Watch) -> dict[str, float]:
         """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
 
-        The metrics are those of `Diagnosis.metrics()`, and the metrics of the estimator's state if
-        the estimator has a state. Influence shares are computed over the most recent groups. The
-        method also logs each warning that `watch` reports.
+        The result contains `Diagnosis.metrics()` and, if the estimator has a state, metrics of the
+        state. Influence shares are computed over the most recent groups. The method also logs each
+        warning that `watch` reports.
         """
         diagnosis = watch.update(self._diagnosis())
         for finding in watch.due:
@@ -67,11 +67,12 @@ class Judge:
 
     Args:
         options: The configuration. `task` is the name of a task or `module:attribute`. `rewards` is
-            a list (default: all rewards of the task). An entry is the name of a reward of the task,
-            the name of a built-in reward, `module:attribute`, or `{name: ..., options: {...}}`.
-            `gates` is a dict, for example `{length: {on: correct, at_least: 1}}`. All other keys
-            (`on_error`, `workers`, ...) are options of `gdpo.rewards.Scorer`.
-        place: Name of the configuration section. Used in error messages.
+            a list of rewards (default: all rewards of the task). Each reward is the name of one of
+            the task's rewards, the name of a built-in reward, `module:attribute`, or
+            `{name: ..., options: {...}}`. `gates` is a dict, for example
+            `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
+            options of `gdpo.rewards.Scorer`.
+        place: Name of the configuration section, used in error messages.
 
     Raises:
         ConfigError: If a name or an option is unknown or invalid.
@@ -99,12 +100,15 @@ class Judge:
         *,
         num_tokens: Sequence[int] | None = None,
     ) -> Float[np.ndarray, "rollout reward"]:
-        """Return the gated rewards of each completion. NaN means not applicable or failed.
+        """Return the gated rewards of each completion.
+
+        NaN means that a reward does not apply or failed.
 
         Args:
             completions: The model's responses.
             references: The reference of each completion.
-            num_tokens: Number of tokens of each completion. Some rewards require it.
+            num_tokens: Number of tokens of each completion, required if a reward depends on the
+                length.
         """
         scorer = self._scorers.get()
         try:
@@ -119,7 +123,7 @@ def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str,
 
     Args:
         ground_truth: A dict, or a JSON object as text.
-        place: Name of the field in the data file. Used in error messages.
+        place: Name of the field in the data file, used in error messages.
 
     Raises:
         DataError: If the ground truth is neither a dict nor a JSON object.

@@ -35,8 +35,8 @@ def make_settings(
         weights: One weight per reward, in the order of `keys`, or a mapping from reward name to
             weight. None: all 1.
         options: The estimator's options, as a mapping from name to value. None: no options.
-        place: Prefix of `reward_keys`, `reward_weights` and `options` in the configuration. Error
-            messages contain this prefix.
+        place: Prefix of `reward_keys`, `reward_weights` and `options` in the configuration, used in
+            error messages.
 
     Raises:
         ConfigError: If the estimator or an option is unknown, if `keys` is not a list of distinct

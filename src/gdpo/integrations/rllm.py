@@ -27,7 +27,7 @@ def register(
     Args:
         name: The estimator's name in the map. If a configuration file sets
             `algorithm.adv_estimator` to a name that rLLM does not know, rLLM uses the estimator
-            that is registered as "other". Register that name to select the estimator in a
+            that is registered as "other". Use `name="other"` to select the estimator in a
             configuration file.
         reward_keys: Names of the trajectory `signals` to use as rewards. None or NaN means that a
             reward does not apply to the trajectory.
@@ -37,7 +37,7 @@ def register(
         options: The estimator's options, as a dict from name to value.
 
     Raises:
-        ConfigError: If the settings are invalid. The first batch also raises this error if no
+        ConfigError: If the settings are invalid. This error is also raised at the first batch if no
             trajectory has a signal for one of the keys.
     """
     settings = make_settings(estimator, reward_keys, reward_weights, options)
@@ -46,7 +46,7 @@ def register(
 
 
 class Estimator:
-    """Computes the advantages of all groups of one role when rLLM calls the object."""
+    """Computes advantages when rLLM calls the object with all groups of one role."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

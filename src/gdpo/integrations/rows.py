@@ -23,7 +23,7 @@ NAME = "gdpo"
 
 
 PREFIX = "gdpo/"
-"""Prefix of gdpo's estimator names in a framework, also before a user's `module:attribute`."""
+"""Prefix of estimator names in a framework: `gdpo/<name>` or `gdpo/<module>:<attribute>`."""
 
 
 def estimator_names() -> list[str]:
@@ -38,7 +38,7 @@ def is_ours(estimator: Any) -> bool:
 
 
 def without_prefix(estimator: Any) -> str:
-    """Return the estimator's name without the prefix: a key of `ESTIMATORS` or a module path."""
+    """Return the name without the prefix, as a key of `ESTIMATORS` or `module:attribute`."""
     return as_text(estimator).removeprefix(PREFIX)
 
 
@@ -84,13 +84,13 @@ def reward_columns(
     asked_by: str = "reward_keys",
     given_by: str = "the reward function",
 ) -> Float[np.ndarray, "row reward"]:
-    """Return the rewards called `names` as an array, with NaN where a reward does not apply.
+    """Return the named rewards as an array, with NaN where a reward does not apply.
 
     Args:
         columns: Maps each reward name to a number or None for each row.
         names: Names of the rewards, in the order of the returned columns.
-        asked_by: Setting that names the rewards. Used in error messages.
-        given_by: Function that must return the rewards. Used in error messages.
+        asked_by: Setting that names the rewards, used in error messages.
+        given_by: Function that must return the rewards, used in error messages.
 
     Raises:
         ConfigError: If a column is missing. The message suggests existing names.
@@ -101,7 +101,8 @@ def reward_columns(
             scores = [key for key, column in columns.items() if _holds_numbers(column)]
             raise ConfigError(
                 f"{asked_by} names {name!r}, but no rollout of this batch has this reward: "
-                f"{did_you_mean(name, scores)}. Correct the name, or return it from {given_by}"
+                f"{did_you_mean(name, scores)}. Correct the name, or return the reward from "
+                f"{given_by}"
             )
     return np.stack([_numbers(name, columns[name]) for name in names], axis=-1)
 
@@ -137,7 +138,7 @@ def as_groups(
 
 
 def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prompt sample"]:
-    """Return the advantages of a batch. If the estimator has a state, update the state.
+    """Return the advantages of a batch, and update the estimator's state if it has one.
 
     Raises:
         DataError: If a reward is infinite. The message names the reward.
@@ -152,7 +153,7 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
 def _places(
     prompt_ids: Sequence[Any], counted: Bool[np.ndarray, " row"]
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return the prompt and sample index of each row (-1 if not counted), and the grid's shape."""
+    """Return the prompt and sample index of each row (-1 if left out), and the array's shape."""
     prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
     order: dict[Any, int] = {}
     sizes: list[int] = []

@@ -23,7 +23,7 @@ _BROADCAST = ("grpo", "gspo", "cispo")
 
 
 _UNPACKED = 2**27
-"""A `.pt` file whose unpacked size in bytes is at most this number is always accepted."""
+"""Compressed `.pt` files are accepted up to this unpacked size, in bytes."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -100,7 +100,7 @@ def _settings_of(args: Any) -> Settings:
 
 @lru_cache
 def _settings(described: str) -> Settings:
-    """Return the settings of a JSON description. Equal descriptions share one object and state."""
+    """Return the settings that a JSON text describes. Equal texts return the same object."""
     estimator, keys, weights, options = json.loads(described).values()
     return make_settings(estimator, keys, weights, options, place="gdpo_")
 

@@ -34,8 +34,8 @@ def register(
 
     Raises:
         ConfigError: If the settings are invalid, or if the estimator has a state or uses token
-            counts. Creating the learner also raises this error if a key is not the name of exactly
-            one reward function.
+            counts. This error is also raised when the learner is created if a key is not the name
+            of exactly one reward function.
     """
     settings = make_settings(estimator, reward_keys, reward_weights, options)
     if settings.rule.duals is not None or settings.rule.wants_token_counts:

@@ -124,7 +124,7 @@ def with_fields(
     Args:
         config: The configuration.
         fields: Maps the dotted path of a field to its value.
-        place: Place of the fields in the recipe. Used in error messages.
+        place: Place of the fields in the recipe, used in error messages.
 
     Raises:
         ConfigError: If a path leads through a value that is not a mapping, or if a path names a

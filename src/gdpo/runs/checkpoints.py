@@ -50,7 +50,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def unlisted(folder: Path) -> list[Path]:
-    """Return checkpoints that the Trainer wrote but that have no list, so they may be intact."""
+    """Return checkpoints that have no list of files but may be intact."""
     return sorted(
         path
         for path in folder.glob("checkpoint-*")
@@ -123,7 +123,7 @@ def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()
 
 
 def best_checkpoint(folder: Path) -> str | None:
-    """Return the path of the best checkpoint that is stored in a checkpoint, or None."""
+    """Return the path of the best checkpoint, as recorded in a checkpoint's state, or None."""
     state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     return state.get("best_model_checkpoint")
 

@@ -18,7 +18,7 @@ from gdpo.recipes.yaml import dump_yaml
 from gdpo.rewards import Reward
 
 _SHARE = 0.1
-"""Share of the measured steps that count as the start. The end is the same share."""
+"""Share of the measured steps over which start and end are averaged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Checks that your own reward or estimator fulfils its contract.
+"""Checks that your own reward or estimator satisfies its contract.
 
 Each check is one line in a test, and raises an error if the contract is broken:
 

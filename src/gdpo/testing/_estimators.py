@@ -77,7 +77,7 @@ def check_estimator(
     examples: int = 200,
     libraries: tuple[str, ...] = LIBRARIES,
 ) -> None:
-    """Check that an estimator fulfils the contract of `gdpo.advantages`.
+    """Check that an estimator satisfies the contract of `gdpo.advantages`.
 
     The check uses fixed batches, and random batches with missing values, ties, zero-variance groups
     and groups of one. If hypothesis is installed, it searches for failing batches. The estimator
@@ -97,8 +97,8 @@ def check_estimator(
             returns advantages `[prompt, sample]`.
         options: The estimator's keyword options. For options whose shape depends on the rewards, a
             function that computes the options from NumPy rewards.
-        oracle: A simpler implementation of the same formula, on nested lists. None: there is no
-            implementation to compare with.
+        oracle: A simpler implementation of the same formula, on nested lists, for comparison. None:
+            no comparison.
         claims: Properties that the estimator has in addition to the contract. None: the defaults of
             `Claims`.
         examples: Number of random batches.
@@ -127,7 +127,7 @@ def check_estimator(
 
 
 def _check_fixed(subject: "_Subject", library: str) -> None:
-    """Run the checks on fixed batches with arrays of a library. Skip a library if not installed."""
+    """Run the checks on fixed batches with a library's arrays. Skip libraries not installed."""
     if library not in LIBRARIES:
         raise ConfigError(f"unknown library {library!r}: {did_you_mean(library, LIBRARIES)}")
     if find_spec(library) is None:

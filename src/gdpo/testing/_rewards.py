@@ -1,4 +1,4 @@
-"""Checks that a reward fulfils its contract on its examples and on hostile texts."""
+"""Checks that a reward satisfies its contract on its examples and on hostile texts."""
 
 import random
 import re
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class TooLate(BaseException):
-    """Signals that a call took too long. `except Exception` in the called code cannot catch it."""
+    """Signals that a call took too long. `except Exception` does not catch this exception."""
 
 
 def at_most(seconds: float, call: Callable[[], T]) -> T:
@@ -86,7 +86,7 @@ _ODD = (
 
 
 def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> None:
-    """Check that a reward fulfils its contract.
+    """Check that a reward satisfies its contract.
 
     For each of its examples, the reward must return the known score. For any other text and the
     reference of every example, the reward must return a number in `[low, high]` or `None`, return

@@ -41,7 +41,7 @@ class StopRequest:
     peers: Sequence[int] = field(default=())
     """Ids of the run's other processes on this machine, which receive SIGTERM."""
     announce: Callable[[], None] = lambda: None
-    """Function that shows the stop request. A signal handler calls it, so it takes no lock."""
+    """Function that shows the stop request without a lock, because a signal handler calls it."""
     since: float = 0.0
     """Time of the first signal, in seconds of the monotonic clock."""
 

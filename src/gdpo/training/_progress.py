@@ -68,7 +68,7 @@ class Display:
     update: Callable[[], None]
     """Function that shows the step that was added to the view."""
     stopping: Callable[[], None]
-    """Function that shows the stop request. A signal handler calls it, so it takes no lock."""
+    """Function that shows the stop request without a lock, because a signal handler calls it."""
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from gdpo.tasks import Problem, Task
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-"""Number of seconds until a warning names a reward without a deadline that is still running."""
+"""Number of seconds after which a warning names a running reward that has no deadline."""
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
 """Unusual completions. Every reward must return a valid value for each of these completions."""
@@ -51,7 +51,7 @@ class RewardFinding:
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
 ) -> Iterator[RewardFinding]:
-    """Yield findings about the rewards' requirements, about each reward and the bad response.
+    """Yield findings about the rewards' requirements, each reward, and the bad response.
 
     A reward of the task may score below its maximum on the reference answers of at most 5 % of the
     rows. The finding names these rows. A user's own reward need not reach its maximum (for example,

@@ -109,7 +109,7 @@ def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
     """Write `model/` from a checkpoint, completely or not at all.
 
-    The files are hard links if the file system supports links, because a model may have many
+    The files are hard links if the file system supports links, because a model may take up many
     gigabytes. A LoRA adapter is merged into its base model.
 
     Returns:

@@ -137,7 +137,8 @@ def train(
         MissingExtraError: If a package of an extra is not installed.
         GdpoError: If the disk is full, or if another process of this run has ended. The message
             names the last saved step.
-        KeyboardInterrupt: If training is stopped before it starts, or if it is stopped twice.
+        KeyboardInterrupt: If a stop is requested before training starts, or if a second stop is
+            requested.
     """
     stop = StopRequest()
     with stop_on_signal(stop):
@@ -323,7 +324,7 @@ def _check_disk(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | Non
 def _train(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, console: Console | None
 ) -> bool:
-    """Train, and return whether the last step is done. If not, the last finished step is saved."""
+    """Train, and return whether all steps are done. An early stop saves the last finished step."""
     loop.stop.peers = _peers()
     with show(loop.view, console) as loop.display, trainer.scorer:
         loop.stop.announce = loop.display.stopping
@@ -368,7 +369,7 @@ def _view(job: Job, run: RunDirectory) -> RunView:
 
 
 def _with_model(job: Job) -> Job:
-    """Prepare the model's files, and set options that depend on the number of steps."""
+    """Make the model available, and return the job with options that depend on the run's length."""
     with _processes().main_process_first():
         make_ready(job.model, job.recipe)
     save_steps = default_save_steps(job.batches)

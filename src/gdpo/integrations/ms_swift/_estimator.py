@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 def register_rewards(*, column: str = "reference", **options: Any) -> None:
-    """Register rewards in ms-swift's `orms`, each under its own name, for `--reward_funcs`.
+    """Register rewards in ms-swift's `orms`, so that `--reward_funcs` can select them by name.
 
     Args:
         column: Name of the dataset column that contains the reference, either a JSON object as
             text or a dict.
         options: Keys that define the rewards. `task` is the name of a task or `module:attribute`.
-            `rewards` is a list (default: all rewards of the task). An entry is the name of a reward
-            of the task, the name of a built-in reward, `module:attribute`, or
+            `rewards` is a list of rewards (default: all rewards of the task). Each reward is the
+            name of one of the task's rewards, the name of a built-in reward, `module:attribute`, or
             `{name: ..., options: {...}}`. `gates` is a dict, for example
             `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
             options of `gdpo.rewards.Scorer`.
@@ -65,8 +65,8 @@ def register_rewards(*, column: str = "reference", **options: Any) -> None:
 def _references(name: str, column: str, columns: dict[str, Any]) -> list[dict[str, Any]]:
     if column not in columns:
         raise ConfigError(
-            f"reward {name!r} needs the dataset column {column!r}, which does not exist: add it "
-            "(a JSON object as text per row), or set register_rewards(column=...)"
+            f"reward {name!r} needs the dataset column {column!r}, which does not exist: add this "
+            "column (one JSON object as text per row), or set register_rewards(column=...)"
         )
     return [as_reference(row, place=f"column {column!r}") for row in columns[column]]
 
@@ -118,7 +118,7 @@ def use_estimator(name: str = "gdpo") -> None:
 
 
 def with_estimator(compute: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Wrap `compute_advantages` or `compute_advantages_dynamic` to use this estimator."""
+    """Wrap one of ms-swift's advantage functions to compute advantages with this estimator."""
     estimator = resolve_estimator(name)
 
     @wraps(compute)

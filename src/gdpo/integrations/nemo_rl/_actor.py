@@ -14,7 +14,7 @@ PATH = f"{__name__}.{ACTOR}"
 """The import path of the actor class, for NeMo-RL's registry."""
 
 _AT_ONCE = 64
-"""Maximum number of concurrent calls of an actor. An async rollout is scored in its own call."""
+"""Maximum number of concurrent calls of an actor. Each async rollout is scored in its own call."""
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ class Rewarder:
             options of `gdpo.rewards.Scorer` have the same format as in
             `gdpo.integrations.verl.compute_score`. `ground_truth` names the reference field that
             receives a plain-text ground truth, for example `answer`. `tokenizer` names the
-            tokenizer that counts tokens; it is required if a reward depends on the length.
+            tokenizer that counts tokens, and is required if a reward depends on the length.
 
     Raises:
         ConfigError: If an option is unknown or invalid.
@@ -46,8 +46,8 @@ class Rewarder:
             metadata: For each conversation, `extra_env_info` with the reference in `ground_truth`.
 
         Raises:
-            DataError: If a ground truth is missing or has the wrong type. It must be text if
-                `env.gdpo.ground_truth` is set, otherwise a dict or a JSON object as text.
+            DataError: If a ground truth is missing or has the wrong type. The ground truth must be
+                text if `env.gdpo.ground_truth` is set, otherwise a dict or a JSON object as text.
         """
         answers = [_last_answer(messages) for messages in message_logs]
         references = [self._reference(info) for info in metadata]

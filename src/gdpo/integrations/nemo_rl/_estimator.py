@@ -83,7 +83,7 @@ class AdvantageEstimator:
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """The metrics of the latest batch. NeMo-RL's async trainer logs this attribute.
+        """Metrics of the latest batch, which NeMo-RL's async trainer logs.
 
         The names are `gdpo/<reward>/...` for the metrics of a reward and `gdpo/...` for the metrics
         of the batch, see `Diagnosis.metrics()`. The first access after a batch also logs each
@@ -96,5 +96,5 @@ class AdvantageEstimator:
 
 
 def _row_ids(prompt_ids: Any) -> list[bytes]:
-    """Return a hashable id for the prompt of each row. The time is linear in the token count."""
+    """Return a hashable prompt id for each row, in time linear in the number of tokens."""
     return [row.tobytes() for row in prompt_ids.cpu().numpy()]

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 KNOWN_COMMIT = "7ea279abfbeb698b092856d0dab61e7cf39bc909"
-"""Supported commit of github.com/NVIDIA-NeMo/RL. The conformance tests were run with it."""
+"""Supported commit of github.com/NVIDIA-NeMo/RL, used in the conformance tests."""
 
 _PASSED = {"prompt_ids", "rewards", "mask", "repeated_batch"}
 

@@ -15,7 +15,7 @@ from gdpo.integrations.rows import PREFIX, is_ours, without_prefix
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "gdpo"
-"""Name of gdpo's environment, in `env_name` of NeMo-RL's data and as a field of `env`."""
+"""Name of gdpo's environment in NeMo-RL's configuration (`env_name` and `env`)."""
 
 PLACE = "grpo.adv_estimator"
 
@@ -66,7 +66,7 @@ def read_settings(adv_estimator: Any) -> Settings:
 
     Raises:
         ConfigError: If the estimator, a field or an option is unknown, if the weights do not match
-            the keys, or if a field of NeMo-RL is set that has no effect with this estimator.
+            the keys, or if a field that has no effect with this estimator is set.
     """
     for switch, (value, why) in _SWITCHES.items():
         if switch in adv_estimator.model_fields_set and getattr(adv_estimator, switch) is value:
@@ -102,8 +102,8 @@ def check_run(config: Any, environments: Sequence[str]) -> None:
         environments: Names of the environments that the run's `data` section needs.
 
     Raises:
-        ConfigError: If `read_settings` raises this error, if a setting does not work with gdpo's
-            estimators, or if gdpo's environment does not return a configured reward.
+        ConfigError: If the estimator's settings are invalid, if another setting does not work with
+            gdpo's estimators, or if gdpo's environment does not return a configured reward.
     """
     if not is_ours(config.grpo.adv_estimator.name):
         return

@@ -1,4 +1,4 @@
-"""Defines `GDPOConfig`, which extends TRL's `GRPOConfig` by the name of an estimator."""
+"""Defines `GDPOConfig`, which extends TRL's `GRPOConfig` with a choice of estimator."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -53,8 +53,8 @@ class GDPOConfig(GRPOConfig):
             sort the rest by length, and trim the padding. The gradient is the same as TRL's
             (see `gdpo.integrations.trl._packing` for the details and the exceptions).
         completion_only_head (`bool`, *optional*, defaults to `True`):
-            On a CPU, compute log-probabilities only from the logits of completion tokens. TRL's
-            head, which is written for GPUs, is then not used.
+            On a CPU, compute log-probabilities only from the logits of completion tokens. `False`:
+            use TRL's head, which is written for GPUs.
         fast_generation (`bool`, *optional*):
             Where TRL would call `generate`, encode each prompt only once for its whole group, and
             remove completions from the batch when they end. The sampling distribution is unchanged.

@@ -40,7 +40,7 @@ from gdpo.integrations.trl._packing import loss_mask
 
 
 class FilteredGroups(GRPOTrainer):
-    """Extends TRL's GRPO trainer by `filter_groups`, which replaces groups without signal.
+    """Extends TRL's GRPO trainer with `filter_groups`, which replaces groups without signal.
 
     Raises:
         ConfigError: If `filter_groups` is set for a streamed dataset, an environment, a multimodal
@@ -101,7 +101,7 @@ class FilteredGroups(GRPOTrainer):
         return (advantages != 0).any(1).tolist()
 
     def _generate_more(self, count: int) -> Groups:
-        """Generate groups of other prompts on every rank, without changing TRL's metrics."""
+        """Generate groups of new prompts on every rank, without changing TRL's metrics."""
         # The number of input tokens differs between the generations of a step, and is the same in
         # a resumed run.
         seed = (self.args.seed, self.state.global_step, int(self.state.num_input_tokens_seen))

@@ -89,10 +89,10 @@ def replace_without_signal(
 
     Args:
         first: The groups of the first generation. New groups with signal replace groups without
-            signal of the same rank.
+            signal from the same rank.
         more: Function that generates the given number of groups on every rank.
-        have_signal: Function that returns for each group whether the group has signal. The result
-            must be equal on every rank.
+        have_signal: Function that returns whether each group has signal. The result must be the
+            same on every rank.
         ranks: The processes. Every process has the same number of groups.
         rounds: Maximum number of additional rounds.
 
@@ -171,7 +171,7 @@ def _stacked(
 def _rows(
     generated: Sequence[Groups], sources: Sequence[tuple[int, int]], ranks: Ranks, padding: int
 ) -> MicroBatch:
-    """Return this process's rows of the groups `sources`, which are pairs `(round, group)`."""
+    """Return this process's rows for the groups in `sources`, given as `(round, group)` pairs."""
     outputs = widened([groups.output for groups in generated], padding)
     starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
     samples = generated[0].rewards.shape[1]

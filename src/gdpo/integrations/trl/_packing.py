@@ -1,4 +1,4 @@
-"""Packs micro-batches, which avoids computation that does not contribute to TRL's gradient.
+"""Packs micro-batches to avoid computation that does not contribute to TRL's gradient.
 
 TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
 also trains on rollouts whose advantage is exactly 0. `PackedMicroBatches` takes the micro-batches
@@ -218,7 +218,7 @@ def _pad(value: torch.Tensor, width: int, filler: int, *, on_left: bool) -> torc
 logger = logging.getLogger(__name__)
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
-"""Methods that TRL's loss calls. A subclass may override them and depend on the loss's scale."""
+"""Methods that TRL's loss calls. An override may depend on the scale of the advantages."""
 
 _BY_ROWS = ("grpo", "dr_grpo", "luspo", "sapo")
 _BY_TOKENS = ("bnpo",)
@@ -264,7 +264,7 @@ class Packing:
 
 
 class PackedMicroBatches(GRPOTrainer):
-    """Extends TRL's GRPO trainer by `pack_micro_batches`."""
+    """Extends TRL's GRPO trainer with `pack_micro_batches`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -352,7 +352,7 @@ class PackedMicroBatches(GRPOTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Score a whole generation batch in chunks of similar length."""
+        """Score a whole generation batch in chunks of rows with similar lengths."""
         score = functools.partial(super()._get_per_token_logps_and_entropies, model)
         has_more = any(option is not None for option in options.values())
         if self._packing is None or batch_size is None or has_more or not self._training():
@@ -383,7 +383,7 @@ class PackedMicroBatches(GRPOTrainer):
 
 
 def packing_of(trainer: GRPOTrainer) -> Packing | None:
-    """Return which changes to a trainer's micro-batches are allowed, or None if no change is.
+    """Return the allowed changes to a trainer's micro-batches, or None if no change is allowed.
 
     If a change is not allowed, the function logs the reason.
     """

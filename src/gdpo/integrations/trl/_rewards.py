@@ -22,8 +22,9 @@ from gdpo.rewards.scorer import check_distinct
 def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str], Any]:
     """Return the names of the rewards that environments define, and the factory to pass to TRL.
 
-    A class is inspected for a reward without being called. Any other factory is called once, and
-    TRL receives the result as its first environment, so the total number of calls is unchanged.
+    If a factory is a class, the class is inspected without being called. Any other factory is
+    called once, and TRL receives the result as its first environment, so the total number of calls
+    is unchanged.
 
     Args:
         environment_factory: TRL's argument: a factory, a dict from name to factory, or None.

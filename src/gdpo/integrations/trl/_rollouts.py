@@ -47,7 +47,7 @@ class RolloutLog(TrainerCallback):
         return {mode: StepWriter(each, declared=self._declared) for mode, each in folders.items()}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Move files of an earlier run to a subfolder. Files that this run has written stay."""
+        """Move files of an earlier run to a subfolder. Files of the current run stay in place."""
         if self._begun:
             self._writers = self._new_writers()
         if state.is_world_process_zero and state.global_step == 0:

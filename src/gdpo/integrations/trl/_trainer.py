@@ -57,7 +57,7 @@ class Stateful(Protocol):
 
 
 class KeptState(TrainerCallback):
-    """Saves the states of objects (estimator, watch) with every checkpoint, and restores them.
+    """Saves the states of objects (estimator, watch) in every checkpoint, and restores the states.
 
     Args:
         subjects: Maps a name to each object. Each state is saved under this name in the
@@ -90,11 +90,11 @@ ONE_GROUP = (
 
 
 _LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/zero_variance_groups", "/zero_advantage_groups")
-"""Endings of the diagnosis metrics that are already logged under `rewards/` or TRL's names."""
+"""Suffixes of diagnosis metrics that are already logged under `rewards/` or TRL's names."""
 
 
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
-    """Trains like TRL's `GRPOTrainer`, with any multi-reward estimator and metrics per reward.
+    """Extends TRL's `GRPOTrainer` with multi-reward estimators and metrics for each reward.
 
     The arguments are those of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
     functions written for TRL, which work unchanged. Environments can also define rewards, in

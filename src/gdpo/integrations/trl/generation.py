@@ -110,7 +110,7 @@ def _cache_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active, or None. Rows of a prompt would share the dropout mask."""
+    """Return which dropout is active, or None. With dropout, rows of a prompt would share masks."""
     for name, value in _dropouts(model):
         if isinstance(value, float) and value > 0:
             return (
@@ -121,7 +121,7 @@ def _dropout_not_covered(model: Any) -> str | None:
 
 
 def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of every setting that may make a forward pass in training random."""
+    """Yield the name and value of each setting that can make a training forward pass random."""
     for key in ("dropout", "attention_dropout", "hidden_dropout"):  # some models read the config
         yield f"config.{key}", model.config.to_dict().get(key)
     for name, module in model.named_modules():
@@ -380,12 +380,12 @@ def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
     """Generate a completion for each prompt of a generation batch.
 
     Args:
-        prompts: Prompts as texts or conversations. A prompt occurs once per completion.
+        prompts: Texts or conversations, with one entry per completion.
         trainer: A trainer that `fast_rollouts` supports.
 
     Returns:
-        A dict with `prompt_ids` and `completion_ids`, each with one list of ids per prompt, and
-        with `logprobs`. `logprobs` is None, so the trainer computes the log-probabilities.
+        A dict with `prompt_ids` and `completion_ids`, each with one list of token ids per prompt.
+        The entry `logprobs` is None, so the trainer computes the log-probabilities.
     """
     prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
     return {

@@ -1,7 +1,7 @@
 """Computes log-probabilities on a CPU only from the logits of completion tokens.
 
-TRL's head is written for GPUs. On a CPU it also scores prompts, recomputes the logits in the
-backward pass, and multiplies in float32 whatever the model's dtype is. `CompletionOnlyHead`
+TRL's head is written for GPUs. On a CPU, TRL's head also scores prompts, recomputes the logits in
+the backward pass, and multiplies in float32 regardless of the model's dtype. `CompletionOnlyHead`
 computes only the logits of completion tokens and keeps them until the backward pass, which
 overwrites them with their gradient.
 
@@ -102,7 +102,7 @@ _TRL_BLOCKS = 4
 
 
 class CompletionOnlyHead(GRPOTrainer):
-    """Extends TRL's GRPO trainer by `completion_only_head`, a head for CPUs."""
+    """Extends TRL's GRPO trainer with `completion_only_head`, a head for CPUs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

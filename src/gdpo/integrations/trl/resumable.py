@@ -38,7 +38,7 @@ class FinishedStep:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Stores the callbacks that every process of a `ResumableTrainer` calls."""
+    """Stores the callbacks of a `ResumableTrainer`, which run in every process unless noted."""
 
     may_give_up: Callable[[], None]
     """Called when an exception may abort the step from now on."""
@@ -53,9 +53,9 @@ class Hooks:
 class ResumableTrainer(GDPOTrainer):
     """A `GDPOTrainer` that can be aborted within a step and still saves the last finished step.
 
-    Weights and optimizer change at the very end of a step. Until then, the main process can write a
-    checkpoint of the last finished step with `save_finished_step`, without the other processes. A
-    run that resumes from this checkpoint gives the same result as an uninterrupted run.
+    Weights and optimizer change at the very end of a step. Until then, the main process can save
+    the last finished step (`save_finished_step`) without the other processes. A run that resumes
+    from this checkpoint gives the same result as an uninterrupted run.
     """
 
     hooks: Hooks
@@ -71,7 +71,7 @@ class ResumableTrainer(GDPOTrainer):
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def save_finished_step(self) -> None:
-        """Save a checkpoint of the last finished step. Only the main process may do this."""
+        """Save a checkpoint of the last finished step. Call this only in the main process."""
         assert self.finished is not None, "no finished step to save"
         self.state, self._alone = self.finished.state, True
         self._save_checkpoint(self.model, None)
@@ -153,7 +153,7 @@ class ResumableTrainer(GDPOTrainer):
             self._maybe_log_save_evaluate(loss, None, self.model, None, self.state.epoch, None, now)
 
     def store_flos(self) -> None:
-        """Call TRL's method, unless this process saves alone. The method needs all processes."""
+        """Call TRL's `store_flos`, which needs all processes, unless this process saves alone."""
         if not self._alone:
             super().store_flos()
 

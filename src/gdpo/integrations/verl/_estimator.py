@@ -106,7 +106,7 @@ def compute_advantages(
         carried = Carried(non_tensor_batch)
     if carried is None:
         raise ConfigError(
-            "the separate rewards did not reach the estimator, because gdpo does not know this "
+            "the separate rewards did not reach the estimator, because gdpo does not support this "
             "trainer: use one of verl's own trainers, or pass non_tensor_batch"
         )
     groups = as_groups(

@@ -29,7 +29,7 @@ Change = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, change: Change) -> None:
-    """Call `change` with module `name` when it has been imported, or now if it already is."""
+    """Call `change` on module `name` right after its import, or now if it is already imported."""
     if name in sys.modules:
         change(sys.modules[name])
     else:
@@ -80,7 +80,7 @@ logger = logging.getLogger(__name__)
 
 
 def install(version: str) -> bool:
-    """Prepare the changes to verl's modules, each of which is applied when verl imports the module.
+    """Register the changes to verl's modules. Each change is applied when verl imports the module.
 
     Returns:
         False if this version of verl is not supported. In that case nothing is changed.

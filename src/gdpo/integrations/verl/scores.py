@@ -56,9 +56,9 @@ def compute_score(
         reward_router_address: Not used.
         reward_model_tokenizer: Not used.
         reward_kwargs: Keys that define the rewards. `task` is the name of a task or
-            `module:attribute`. `rewards` is a list (default: all rewards of the task). An entry is
-            the name of a reward of the task, the name of a built-in reward, `module:attribute`, or
-            `{name: ..., options: {...}}`. `gates` is a dict, for example
+            `module:attribute`. `rewards` is a list of rewards (default: all rewards of the task).
+            Each reward is the name of one of the task's rewards, the name of a built-in reward,
+            `module:attribute`, or `{name: ..., options: {...}}`. `gates` is a dict, for example
             `{length: {on: correct, at_least: 1}}`. `weights` sets the weights of `score`, by name
             or in order (default: all 1); gdpo's estimators do not use these weights. All other keys
             (`on_error`, `workers`, ...) are options of `gdpo.rewards.Scorer`.
@@ -120,7 +120,7 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
 
 
 def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
-    """Return ranges and gates of the rewards; empty if the reward function is not gdpo's.
+    """Return the rewards' ranges and gates, or an empty dict if the function is not gdpo's.
 
     Args:
         reward: The `reward` section of verl's configuration, or None.

@@ -14,7 +14,7 @@ KNOWN = ("0.9.0", "0.9.1")
 """Supported versions of verl. The conformance tests were run with each version."""
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
-"""Fields of `algorithm` that gdpo reads. verl itself defines all of them except `gdpo_options`."""
+"""Fields of `algorithm` that gdpo reads. verl defines all of these except `gdpo_options`."""
 
 ROLLOUTS = "gdpo_rollouts"
 """Field that sets the folder of the rollout record, which only the default (V1) trainer writes."""
@@ -42,7 +42,7 @@ def read_settings(algorithm: Any) -> Settings:
 
     Raises:
         ConfigError: If the estimator or an option is unknown, if the weights do not match the keys,
-            or if a field of verl is set that has no effect with this estimator.
+            or if a field that has no effect with this estimator is set.
     """
     for switch, (value, why) in _WITHOUT_EFFECT.items():
         if algorithm.get(switch) is value:
@@ -66,12 +66,12 @@ def _settings(described: str) -> Settings:
 
 
 def check_record(config: Any) -> None:
-    """Raise a ConfigError if `gdpo_rollouts` is set for a trainer that would not write it."""
+    """Raise a ConfigError if `gdpo_rollouts` is set for a trainer that writes no rollout record."""
     folder = config.algorithm.get(ROLLOUTS)
     if folder is None:
         return
     if not isinstance(folder, str) or not folder:
-        raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: set the path of a folder")
+        raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: set it to the path of a folder")
     name = as_text(config.algorithm.get("adv_estimator"))
     if not is_ours(name):
         raise ConfigError(
