@@ -1,8 +1,9 @@
 """The building blocks of every estimator: centre, scale, standardize, times, weighted sum.
 
-A stage takes and returns `Rounded`: values with a bound on their rounding error. A value within
-that bound is exactly zero, so a group without signal gives exactly 0 and not amplified noise. NaN
-marks a missing value: a stage leaves it out of every statistic and keeps it missing.
+A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
+A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
+amplified noise. NaN marks a missing value. Stages leave missing values out of every statistic and
+return them as NaN.
 
 `arrays` converts between a caller's array and `Rounded`.
 """
