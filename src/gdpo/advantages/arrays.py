@@ -257,8 +257,7 @@ def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
 
 @cache
 def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """Return the dtype of the advantages for rewards of this dtype, and the dtype's largest
-    number."""
+    """Return the dtype of the advantages for rewards of this dtype, and the largest value."""
     if not xp.isdtype(dtype, "real floating"):
         dtype, _ = _precision(xp, dtype)
     return dtype, float(xp.finfo(dtype).max)

@@ -225,8 +225,7 @@ def dara_asymmetric(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Apply the boost of `dara_symmetric` only to samples above their group's mean (DARA,
-    asymmetric).
+    r"""Apply the boost of `dara_symmetric` only to samples above the group mean (DARA, asymmetric).
 
     $$ A = \mathrm{standardize}_{\text{batch}}
        \Bigl(\sum_k w_k \bigl[z_k + (b_k - 1) \max(z_k, 0)\bigr]\Bigr). $$
