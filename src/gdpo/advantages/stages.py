@@ -329,8 +329,7 @@ def _before(each: _Moments) -> _Moments:
 
 
 def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
-    """Return the centered values and the divisor: the spread, or infinity if the spread is
-    noise."""
+    """Return the centered values and the divisor: the spread, or infinity for pure noise."""
     xp = x.xp
     present = _present(x, xp)
     count = _count(x.values, present, over, counts)
@@ -350,8 +349,7 @@ def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
 
 
 def _over(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
-    """Return the quotient. An infinite divisor means that there is no spread and gives exactly
-    0."""
+    """Return the quotient. An infinite divisor means no spread, so the result is exactly 0."""
     if floor is not None:
         divisor = namespace(divisor).maximum(divisor, floor)
     return Rounded(x.values / divisor, x.error / divisor, x.complete)
