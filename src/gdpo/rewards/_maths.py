@@ -236,7 +236,7 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
 
 
 def _has_solutions(equation: Any) -> bool:
-    """Return whether an equation has a solution. math-verify treats all unsolvable ones as equal."""
+    """Return whether an equation has a solution. math-verify treats all others as equal."""
     try:
         return bool(sp.solve(equation, _symbols(equation)))
     except _FAULTS:

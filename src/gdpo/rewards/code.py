@@ -54,8 +54,7 @@ _MARGIN = 20.0
 """Seconds added to the program's time limit, to start the sandbox or to kill a hanging one."""
 
 _KEPT = 4096
-"""Number of cached verdicts. The cache must hold a batch, because rewards are scored one after
-another."""
+"""Number of cached verdicts: enough for a batch whose rewards are scored one after another."""
 
 _SEARCHED = 100_000
 """The program is searched for only in this many characters at the end of a response."""

@@ -32,8 +32,7 @@ class Gate:
     def __post_init__(self) -> None:
         if not isfinite(self.at_least):
             raise ConfigError(
-                f"at_least of a gate on {self.on!r} must be a finite number, got "
-                f"{self.at_least}"
+                f"at_least of a gate on {self.on!r} must be a finite number, got {self.at_least}"
             )
 
 
@@ -61,7 +60,7 @@ def apply_gates(
     Args:
         rewards: Raw rewards, along the last axis. NaN means that the reward does not apply.
         names: Names of the rewards, in the order of the last axis.
-        gates: Gates by the name of the gated reward.
+        gates: Gates, keyed by the name of the gated reward.
 
     Returns:
         A new array of the same shape, library and dtype.
@@ -101,7 +100,7 @@ def closed_gates(
     Args:
         rewards: Raw rewards, before `apply_gates`.
         names: Names of the rewards.
-        gates: Gates by the name of the gated reward.
+        gates: Gates, keyed by the name of the gated reward.
     """
     xp = array_namespace(rewards)
     shares: dict[str, float] = {}
@@ -165,7 +164,7 @@ def describe_rewards(
         names: Names of the rewards.
         low: Lowest value of each reward. NaN: the reward declares no range.
         high: Highest value of each reward.
-        gates: Gates by the name of the gated reward.
+        gates: Gates, keyed by the name of the gated reward.
     """
     described: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, bottom, top in zip(names, low, high, strict=True):

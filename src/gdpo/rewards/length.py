@@ -102,8 +102,8 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     _check_tokens("soft_overlong", "buffer", buffer, at_least=0)
     if buffer > maximum:
         raise ConfigError(
-            f"soft_overlong: buffer must be at most maximum ({maximum}), got {buffer}. The buffer is "
-            "the number of tokens below the maximum over which the penalty grows"
+            f"soft_overlong: buffer must be at most maximum ({maximum}), got {buffer}. The penalty "
+            "grows over this number of tokens below the maximum"
         )
     return Reward(
         name=name,
