@@ -3,7 +3,7 @@ r"""Defines a reward that is 1 if an answer equals the reference answer in any n
 The answer is extracted from the completion (by `boxed`, `answer_tag` or `last_number`, depending on
 the task), parsed as LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
 
-The rules that differ from math-verify:
+Differences from math-verify:
 
 - Only the last answer counts. math-verify joins adjacent boxes into a set.
 - An answer with an unevaluated sum, product, integral, derivative, limit, determinant, binomial,

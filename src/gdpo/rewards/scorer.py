@@ -32,8 +32,8 @@ class Scorer:
     """Scores batches of completions with several rewards, and continues if a reward fails.
 
     A reward without a deadline runs in the calling process. A reward with a deadline runs in a
-    worker process, which is killed after the deadline. All rewards with a deadline run in the same
-    worker for one completion, one after another, so that they can share results. Coroutine
+    worker process, which is killed after the deadline. For each completion, all rewards with a
+    deadline run in the same worker, one after another, so that they can share results. Coroutine
     functions run concurrently in one event loop, which all scorers of this process share. Identical
     completions with the same reference are scored once.
 
