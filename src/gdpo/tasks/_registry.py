@@ -19,8 +19,7 @@ _PLACES = {
 
 
 class _Tasks(Mapping[str, Task]):
-    """Maps names to tasks, and imports each task on first use. Some tasks take seconds to
-    import."""
+    """Maps names to tasks. Each task is imported on first use, which can take seconds."""
 
     def __getitem__(self, name: str) -> Task:
         return _imported(*_PLACES[name])

@@ -17,23 +17,23 @@ NVlabs/GDPO) in the following points. The task `gsm8k_compatible` gives exactly 
 the published code.
 
 1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125" and "2125."
-  all equal "2125", and so does "2125%". A minus sign may be a long dash ("−" or "–"). As the prompt
-  requires, the answer must contain only the number: "72 dollars", "**72**" and "\boxed{72}" are not
-  numbers. Fractions, powers of ten and words are not numbers either, because the model must compute
-  the final value. An answer that is not a number is correct only if it is identical to the row's
-  answer. In the published code, only identical text is correct.
+   all equal "2125", and so does "2125%". A minus sign may be a long dash ("−" or "–"). As the
+   prompt requires, the answer must contain only the number: "72 dollars", "**72**" and "\boxed{72}"
+   are not numbers. Fractions, powers of ten and words are not numbers either, because the model
+   must compute the final value. An answer that is not a number is correct only if it is identical
+   to the row's answer. In the published code, only identical text is correct.
 2. Integer allows a sign, commas between groups of three digits, and leading zeros ("00" is an
-  integer). Only the digits 0 to 9 are recognized. The published code uses `str.isdigit`, which
-  rejects signs and commas, and accepts superscripts and digits of every script.
+   integer). Only the digits 0 to 9 are recognized. The published code uses `str.isdigit`, which
+   rejects signs and commas, and accepts superscripts and digits of every script.
 3. Format allows any whitespace around and between the two fields, and requires visible content in
-  both fields (zero-width characters do not count). The thinking ends at the first `</think>` and
-  may contain any tag. The answer must not contain a tag. The published code requires exactly one
-  newline between the fields and accepts empty fields. An `<answer>` inside the thinking, or a space
-  before or after the fields, gives 0.
+   both fields (zero-width characters do not count). The thinking ends at the first `</think>` and
+   may contain any tag. The answer must not contain a tag. The published code requires exactly one
+   newline between the fields and accepts empty fields. An `<answer>` inside the thinking, or a
+   space before or after the fields, gives 0.
 4. A row without "####" raises a DataError. In the published code, no answer to such a row is
-  correct.
+   correct.
 5. The wording of the system prompt is different. `gsm8k_compatible` uses the published prompt
-  verbatim (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
+   verbatim (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
 
 The GSM8K benchmark also reports a measure that is not used for training: **flexible**
 (`flexible_reward`).

@@ -245,8 +245,7 @@ def _description(row: Row) -> str:
 
 
 def _first_of_list(row: Row) -> str | None:
-    """Return the first solution of an APPS or TACO row, where `solutions` is a list or JSON
-    text."""
+    """Return the first solution of an APPS or TACO row, or None if there is none."""
     held = row.get("solutions")
     if isinstance(held, str):
         held = json_in(held, "solutions") if held.strip() else []
