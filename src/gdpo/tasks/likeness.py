@@ -49,8 +49,7 @@ def words(text: str) -> list[str]:
 def find_alike(
     texts: Sequence[str], kinds: Sequence[Hashable] = (), *, known: int | None = None
 ) -> list[int | None]:
-    """Return, for each text, the index of the first earlier text that it nearly duplicates, or
-    None.
+    """Return, for each text, the index of the first earlier near-duplicate text, or None.
 
     The earlier text is never itself a near-duplicate.
 
@@ -149,12 +148,11 @@ class _Index:
 
 
 def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
-    """Return, for each problem, the index of the earlier problem that it nearly duplicates, or
-    None.
+    """Return, for each problem, the index of an earlier near-duplicate problem, or None.
 
-    A problem nearly duplicates another if both have the same answer (ignoring case, whitespace and
-    a final full stop) and nearly the same user text over all turns. The texts are nearly the same
-    if the Jaccard index of the sets of word 5-grams is at least 0.8, ignoring case, punctuation and
+    Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
+    final full stop) and nearly the same user text over all turns. The texts are nearly the same if
+    the Jaccard index of the sets of word 5-grams is at least 0.8, ignoring case, punctuation and
     whitespace. To remove near-duplicates but keep the first problem of each group, drop every
     problem whose result is not None.
 
@@ -175,8 +173,8 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
 def overlaps(problems: Sequence[Problem], tests: Sequence[Problem]) -> list[int | None]:
     """Return, for each training problem, the index of the test problem that it overlaps, or None.
 
-    A training problem overlaps a test problem if a single user turn, or all user turns together,
-    are nearly the same in both (see `near_duplicates`). The answers are not compared.
+    A training problem overlaps a test problem if a single user turn, or the text of all user turns
+    together, is nearly the same in both (see `near_duplicates`). The answers are not compared.
 
     Args:
         problems: Problems to train on.

@@ -46,7 +46,8 @@ def text_at(row: Mapping[str, Any], *path: str) -> str:
     """Return the text in a column, or at a key inside the column.
 
     Args:
-        row: The row. *path: The column, followed by the keys inside the column.
+        row: The row.
+        *path: The column, followed by the keys inside the column.
 
     Raises:
         DataError: If a key is missing, or the value is not text or is only whitespace.
@@ -166,7 +167,7 @@ _Placed: TypeAlias = tuple[str, dict[str, Any]]
 """Location of a row for error messages (such as `rows.jsonl, line 3`), and the row."""
 
 _FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz", ".zst", ".yaml")
-"""File endings that mark a source as a file although they cannot be read."""
+"""Further file endings that mark a source as a file, in addition to those in `_READERS`."""
 
 _NAMED = 5
 """Maximum number of files or rows that a message names."""
@@ -341,7 +342,7 @@ def _ends_readably(path: Path) -> bool:
 
 
 def _nearby(path: Path) -> str:
-    """Describe the files that exist in the folder of a missing file."""
+    """Describe what the folder of a missing file contains."""
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist either"
     names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
