@@ -49,9 +49,9 @@ def words(text: str) -> list[str]:
 def find_alike(
     texts: Sequence[str], kinds: Sequence[Hashable] = (), *, known: int | None = None
 ) -> list[int | None]:
-    """Return, for each text, the index of the first earlier near-duplicate text, or None.
+    """Return, for each text, the index of the first earlier text that is nearly equal, or None.
 
-    The earlier text is never itself a near-duplicate.
+    The earlier text is never itself marked as a near-duplicate.
 
     Args:
         texts: The texts, in order.
@@ -148,7 +148,7 @@ class _Index:
 
 
 def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
-    """Return, for each problem, the index of an earlier near-duplicate problem, or None.
+    """Return, for each problem, the index of an earlier problem that is nearly equal, or None.
 
     Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
     final full stop) and nearly the same user text over all turns. The texts are nearly the same if

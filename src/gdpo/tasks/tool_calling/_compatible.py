@@ -113,8 +113,8 @@ format_reward = binary(
     Example(_TALK.replace("\n", " "), {"output": _TALK}, 0.0),
     Example(_CALL.replace(" a ", " a <tool_call> "), {"output": _CALL}, 0.0),
 )
-"""1 if the completion has all fields whose tags occur anywhere in the reference answer, with exactly
-one newline between the fields, otherwise 0. This is the published behaviour."""
+"""1 if the completion has all fields whose tags occur anywhere in the reference answer, and
+exactly one newline between the fields, otherwise 0. The published code does the same."""
 
 correctness_reward = Reward(
     name="correctness",

@@ -120,8 +120,7 @@ def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
 
 
 def _likeness(gold: Call, written: Call) -> float:
-    """Return the overlap of parameter names, plus 1 for each reference parameter with equal
-    value."""
+    """Return the overlap of parameter names, plus 1 for each parameter value that is equal."""
     right = sum(
         name in written.parameters and same_value(value, written.parameters[name])
         for name, value in gold.parameters.items()
@@ -180,8 +179,8 @@ correctness_reward = Reward(
 )
 """Agreement with the reference calls, in [-3, 3].
 
-Reference calls are matched to written calls of the same name so that the sum is largest. With J, the
-Jaccard index of two multisets of names, the score is
+Reference calls are matched to written calls of the same name so that the sum is largest. If J is
+the Jaccard index of two multisets of names, the score is
 
     found = J(names) + Σ_reference [J(parameter names) + equal values]
     correctness = 6 · found / (1 + Σ_reference [1 + parameters]) - 3.

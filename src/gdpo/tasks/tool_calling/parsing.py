@@ -29,7 +29,7 @@ class Parsed:
 @dataclass(frozen=True, slots=True)
 class _Field:
     calls: tuple[Call, ...] | None
-    """The calls of the field. Empty: the field is a response. None: the calls cannot be read."""
+    """The calls of the field (empty for a response). None: the calls cannot be read."""
     end: int
     """Index after the closing tag, or -1 if this tag is missing."""
     clean: bool
@@ -59,8 +59,7 @@ def parse(text: str) -> Parsed:
 
 @lru_cache(maxsize=4096)
 def parse_gold(text: str) -> Parsed:
-    """Parse a reference answer. The result is cached, because a group shares one reference
-    answer."""
+    """Parse a reference answer. The result is cached for the other completions of the group."""
     return parse(text)
 
 
