@@ -1,4 +1,4 @@
-"""Estimators: functions that compute one advantage per rollout from a batch of several rewards.
+"""Provides estimators: functions that compute one advantage per rollout from several rewards.
 
 All estimators share a contract:
 

@@ -57,9 +57,9 @@ def corr_grpo(
     `grpo_no_std` divided by the number of copies. Within a group, the advantages are proportional
     to GRPO's advantages, but they keep the unit of the rewards.
 
-    If the rewards of a group oppose each other, the denominator approaches 0. If their weights or
-    standard deviations also differ, advantages can reach several hundred, up to $\epsilon^{-1/2}$
-    times the centered sum. Set `max_advantage` to limit them.
+    If the rewards of a group oppose each other, the denominator approaches 0. If the rewards also
+    differ in weight or standard deviation, advantages can reach several hundred, up to
+    $\epsilon^{-1/2}$ times the centered sum. Set `max_advantage` to limit them.
 
     Difference from the paper: ε is inside the square root, as in the published code. The ε is kept
     because the published numbers depend on it.

@@ -153,7 +153,7 @@ class AdvantageRule:
             lacking = _without(self._options.get(key), names)
             if lacking:
                 raise ConfigError(
-                    f"estimator {self.name!r} needs {key!r} for every reward, but it is missing "
+                    f"estimator {self.name!r} needs {key!r} for every reward, but has no value "
                     f"for {', '.join(lacking)}: declare the range (low and high of gdpo.Reward), "
                     f"or set the option {key!r} by reward name"
                 )

@@ -70,7 +70,7 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Add the rewards with weights and subtract the group mean (Dr. GRPO).
+    r"""Apply Dr. GRPO: add the rewards with weights and subtract the group mean.
 
     $$ A = s - \bar s, \qquad s = \sum_k w_k r_k. $$
 

@@ -94,7 +94,7 @@ def rounded(rewards: Rewards) -> Rounded:
 
 
 def _in_its_precision(rewards: Any, dtype: Any) -> Any:
-    """Return the rewards in the dtype of the statistics; a small tensor becomes a NumPy array."""
+    """Return the rewards in the dtype of the statistics. A small tensor becomes a NumPy array."""
     if not is_torch_array(rewards):
         return namespace(rewards).astype(rewards, dtype, copy=False)
     if rewards.device.type == "cpu" and prod(rewards.shape) <= _SMALL:
@@ -113,7 +113,7 @@ def _rewards_apart(rewards: Any) -> Any:
 def finish(
     advantages: Rounded, rewards: Rewards, *, max_advantage: Number | None = None
 ) -> Advantages:
-    """Return the advantages in the caller's library, device and dtype; 0 where no reward applies.
+    """Convert advantages to the caller's library, device and dtype, with 0 where no reward applies.
 
     Args:
         advantages: The computed advantages, `[prompt, sample]`.
@@ -257,7 +257,7 @@ def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
 
 @cache
 def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """Return the dtype of the advantages for rewards of this dtype, and the largest value."""
+    """Return the dtype of the advantages for rewards of this dtype, and its largest value."""
     if not xp.isdtype(dtype, "real floating"):
         dtype, _ = _precision(xp, dtype)
     return dtype, float(xp.finfo(dtype).max)

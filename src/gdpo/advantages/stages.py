@@ -1,4 +1,4 @@
-"""The building blocks of every estimator: centre, scale, standardize, times, weighted sum.
+"""Provides the building blocks of all estimators: centre, scale, standardize, times, weighted sum.
 
 A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
 A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
@@ -128,7 +128,7 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
 
 
 def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
-    """Return the sample standard deviation of raw values; 0 where `standardize` gives 0.
+    """Return the sample standard deviation of raw values, or 0 where `standardize` gives 0.
 
     Calling `centre` and then `spread` gives the same value, but with twice the bound on the
     rounding error, because centering adds an error as large as that of the values.
@@ -139,7 +139,7 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 
 
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
-    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$; exactly 0 where nothing varies."""
+    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 without a spread."""
     centred, divisor = _centred(x, over, counts)
     return _over(centred, divisor, floor)
 
@@ -385,7 +385,7 @@ def _root_mean_square(
 
 
 def _bar(noise: Any, over: Axis) -> Any:
-    """Return the threshold for a spread. The batch needs no margin, because no step follows."""
+    """Return the threshold for a spread. A spread over the batch needs no margin."""
     return noise if over == BATCH else _MARGIN * noise
 
 

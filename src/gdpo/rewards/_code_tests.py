@@ -1,4 +1,4 @@
-"""Reads the tests and limits of a reference, and reports what is wrong with them.
+"""Reads the tests and limits of a reference, and reports errors in them.
 
 `gdpo.rewards.code` documents the format of the tests and limits.
 """
@@ -98,7 +98,7 @@ _KINDS: dict[str, tuple[Callable[[dict[str, Any]], Tests], set[str], set[str]]] 
     "calls": (_calls, {"function", "cases"}, set()),
     "stdio": (_stdio, {"cases"}, set()),
 }
-"""For each kind of tests: the function that reads it, its required names and its optional names."""
+"""Maps each kind of tests to its reading function, its required keys and its optional keys."""
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:

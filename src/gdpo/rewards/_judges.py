@@ -61,7 +61,7 @@ class Judges:
 
 
 async def _attempt(call: Call) -> tuple[Result, bool]:
-    """Return the result of one attempt, and whether to retry."""
+    """Return the result of one attempt, and True if the call should be retried."""
     seconds = call.reward.deadline or DEFAULT_DEADLINE_S
     start = monotonic()
     task = asyncio.create_task(_asked(call))

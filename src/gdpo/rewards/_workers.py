@@ -126,8 +126,8 @@ class Worker:
             pass
         raise RewardError(
             f"a worker process for rewards with a deadline did not start: {self._last_words()}. "
-            "It imports the module of the reward's function in a new Python process; its output "
-            "is above. Fix that import, or remove the deadline to run the reward in this process"
+            "A worker imports the module of the reward's function in a new Python process, whose "
+            "output is above. Fix this import, or remove the deadline to run the reward here"
         )
 
     def _last_words(self) -> str:

@@ -311,7 +311,7 @@ no_bug = _reward(
     Example("I would rather not say.", _SUM, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""1 if there was no syntax, import or run-time error and no limit was exceeded, else 0.
+"""1 if there was no syntax, import or run-time error and no limit was exceeded, otherwise 0.
 
 A wrong result does not count as a bug.
 """

@@ -1,4 +1,4 @@
-r"""Length rewards, in tokens.
+r"""Defines rewards for the length of a completion in tokens.
 
 These rewards use the trainer's token count, including the end-of-sequence token if the model wrote
 one. Words and characters are never counted. Three rewards are available: a hard limit, a limit with

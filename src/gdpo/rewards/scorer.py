@@ -207,7 +207,7 @@ def _first_places(
     for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
-                f"{len(completions)} completions but {len(given)} {what}. Give one per rollout"
+                f"got {len(completions)} completions but {len(given)} {what}. Give one per rollout"
             )
     kinds = {reward.of: reward.name for reward in rewards.values()}
     if "tokens" in kinds and num_tokens is None:
@@ -279,7 +279,7 @@ def check_distinct(names: Sequence[str]) -> None:
 def _check_rewards(rewards: Sequence[Reward]) -> None:
     if not isinstance(rewards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(
-            f"rewards must be a list, got one {type(rewards).__name__}. Put it in brackets: [...]"
+            f"rewards must be a list, got {type(rewards).__name__}. Put a single reward in brackets"
         )
     for reward in rewards:
         refuse_no_reward(reward)

@@ -1,4 +1,4 @@
-"""Separates the thinking from the rest of a completion. Tags inside the thinking are plain text."""
+"""Separates the thinking from the rest of a completion. Tags in the thinking are plain text."""
 
 import unicodedata
 

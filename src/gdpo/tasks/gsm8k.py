@@ -257,9 +257,9 @@ flexible_reward = binary(
 """1 if the last number in the completion equals the reference answer, otherwise 0.
 
 This is a measure of the benchmark, not a reward for recipes. The last number is searched for in the
-last `<answer>`. If there is no number in it, the last box is searched, and then the text after the
-thinking. For 144/2 the last number is 2. Every answer that the correctness reward accepts is also
-accepted here. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses the last
+last `<answer>`. If the tag contains no number, the last box is searched, and then the text after
+the thinking. For 144/2 the last number is 2. Every answer that the correctness reward accepts is
+also accepted here. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses the last
 number in the text."""
 
 TASK = Task(

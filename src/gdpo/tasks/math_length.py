@@ -25,8 +25,8 @@ The task reads rows of DeepScaleR, MATH, MATH-500, AIME and most other maths dat
   rows) are ignored.
 
 If the answer is missing (as in four rows of MATH) or math-verify cannot read the answer, the
-correctness reward does not apply. `gdpo check` counts these rows. An evaluation names them and
-counts them as wrong.
+correctness reward does not apply. `gdpo check` counts these rows. An evaluation names these rows
+and counts them as wrong.
 
 The prompt consists of the problem and DeepSeek-R1's request for a box, without a system message.
 The usage notes of DeepSeek-R1 recommend this form and apply to the models in the paper's runs.

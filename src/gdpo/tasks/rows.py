@@ -54,9 +54,9 @@ def text_at(row: Mapping[str, Any], *path: str) -> str:
     """
     place, value = ".".join(path), value_at(row, *path)
     if not isinstance(value, str):
-        raise DataError(f"column {place!r} must hold text, got {describe(value)}")
+        raise DataError(f"column {place!r} must contain text, got {describe(value)}")
     if not value.strip():
-        raise DataError(f"column {place!r} is empty. It must hold text")
+        raise DataError(f"column {place!r} is empty. It must contain text")
     return value
 
 
@@ -71,7 +71,7 @@ def value_at(row: Mapping[str, Any], *path: str) -> Any:
 def texts_in(value: Any, column: str) -> list[str]:
     """Return the value if it is a list of strings, or raise a DataError that names the column."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise DataError(f"column {column!r} must hold a list of strings, got {describe(value)}")
+        raise DataError(f"column {column!r} must contain a list of strings, got {describe(value)}")
     return value
 
 
@@ -90,7 +90,7 @@ def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
     value = row.get(column)
     if not isinstance(value, list) or not value:
         raise DataError(
-            f"column {column!r} must hold a list of messages with role and content, "
+            f"column {column!r} must contain a list of messages with role and content, "
             f"got {describe(value)}"
         )
     return [_message(item, f"{column}[{i}]") for i, item in enumerate(value)]
@@ -104,7 +104,7 @@ def _message(value: Any, place: str) -> dict[str, str]:
             f"column '{place}.role' must be one of {', '.join(_ROLES)}, got {describe(role)}"
         )
     if not isinstance(content, str):
-        raise DataError(f"column '{place}.content' must hold text, got {describe(content)}")
+        raise DataError(f"column '{place}.content' must contain text, got {describe(content)}")
     return {"role": role, "content": content}
 
 
@@ -390,7 +390,7 @@ def _json_rows(path: Path) -> Iterator[_Placed]:
     hint = ". If the file has one object per line, rename it to end in .jsonl"
     value = _parsed(text, str(path), hint)
     if not isinstance(value, list):
-        raise DataError(f"{path} must hold a list of rows, got {describe(value)}{hint}")
+        raise DataError(f"{path} must contain a list of rows, got {describe(value)}{hint}")
     yield from _numbered(str(path), value)
 
 

@@ -18,7 +18,7 @@ class Problem:
     """Stores the data of one row that training needs."""
 
     prompt: list[Message]
-    """Chat messages. The policy's chat template turns them into text."""
+    """Chat messages. The policy's chat template turns the messages into text."""
     reference: Reference
     """Data that the rewards score a completion against. Every problem of a task has the same
     keys."""

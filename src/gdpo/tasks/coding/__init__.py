@@ -1,4 +1,4 @@
-"""Coding with three rewards: passed tests, length, and no bug.
+"""Defines the coding task with three rewards: passed tests, length and no bug.
 
 A completion contains a Python program (see `gdpo.rewards.code.extract_code`), which runs in the
 sandbox against the tests of its row. The rewards, in order:
@@ -45,4 +45,4 @@ TASK = Task(
     gold_completion=gold_completion,
     bad_completion="I would rather not say.",
 )
-"""The coding task: programs are scored by the tests of their rows."""
+"""Coding task, in which programs are scored by the tests of their rows."""

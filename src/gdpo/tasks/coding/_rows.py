@@ -60,7 +60,7 @@ def mbpp_tests(row: Row) -> TestsOfRow:
     """
     statements = texts_in(row.get("test_list"), "test_list")
     if not statements:
-        raise DataError("column 'test_list' is empty. It must hold at least one test")
+        raise DataError("column 'test_list' is empty. It must contain at least one test")
     for i, statement in enumerate(statements):
         parsed(statement, f"test_list[{i}]")
     imports = texts_in(row.get("test_imports") or [], "test_imports")
@@ -129,7 +129,7 @@ def code_contests_tests(row: Row) -> TestsOfRow:
             cases += _stdio_cases(held.get("input"), held.get("output"), part)
     if not cases:
         raise DataError(
-            f"the row has no tests. At least one of the columns {', '.join(_PARTS)} must hold tests"
+            f"the row has no tests. Add tests to at least one of the columns {', '.join(_PARTS)}"
         )
     return {"kind": "stdio", "cases": cases}
 
@@ -190,11 +190,11 @@ def _keyed(value: Any) -> Any:
 def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any, Any]]]:
     for name, value in (("inputs", inputs), ("outputs", outputs)):
         if not isinstance(value, list):
-            raise DataError(f"column {place!r}: its {name} must be a list, got {describe(value)}")
+            raise DataError(f"column {place!r}: the {name} must be a list, got {describe(value)}")
     if len(inputs) != len(outputs):
         raise DataError(
-            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. It must have "
-            f"one of each per test"
+            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. Give one "
+            f"input and one output per test"
         )
     return list(enumerate(zip(inputs, outputs, strict=True)))
 
@@ -206,7 +206,7 @@ def _object_at(row: Row, *path: str) -> Mapping[str, Any]:
         value = json_in(value, place)
     if not isinstance(value, Mapping):
         raise DataError(
-            f"column {place!r} must hold an object, or an object as JSON text, got "
+            f"column {place!r} must contain an object, or an object as JSON text, got "
             f"{describe(value)}"
         )
     return value

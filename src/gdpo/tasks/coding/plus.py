@@ -62,7 +62,7 @@ def is_plus(row: Row) -> bool:
     if given:
         raise DataError(
             f"column {given[0]!r} shows that this row is from an EvalPlus release file in a format "
-            f"that is not supported: its column 'test' holds at most HumanEval's few asserts. Use "
+            f"that is not supported: column 'test' has at most HumanEval's few asserts. Use "
             f"rows whose 'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus on "
             f"the Hub, or …-OriginFmt.jsonl.gz of the same release"
         )

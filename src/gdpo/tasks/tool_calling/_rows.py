@@ -8,7 +8,7 @@
 | xLAM, and Hammer's originals | `query` (text or messages), `tools`, `answers` (JSON or lists) |
 | Hammer's own prompt | `instruction` (everything), `input` (empty), `output` (calls as JSON) |
 | ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
-| Seal-Tools, its files for fine-tuning | `conversations` (`from`: human, gpt; `value`) |
+| Seal-Tools (fine-tuning files) | `conversations` (`from`: human, gpt; `value`) |
 
 In ToolACE rows, the last assistant turn is the reference answer, no matter whether the turn
 contains calls or a response. All earlier turns form the dialogue, as in ToolRL. The functions are
@@ -131,8 +131,8 @@ def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
     turns = _hammer_turns(instruction)
     if not turns:
         raise DataError(
-            "column 'instruction' contains no question: it needs text after [BEGIN OF QUERY], or a "
-            "turn of the user"
+            "column 'instruction' contains no question: add text after [BEGIN OF QUERY], or a user "
+            "turn"
         )
     prompt = _hammer_prompt(tools, turns, "instruction")
     calls = _calls(json_in(output.strip().strip("`"), "output"), "output", "arguments")
@@ -217,7 +217,7 @@ def _functions(system: str) -> list[Mapping[str, Any]]:
 def _seal(row: Row) -> tuple[list[Message], str, str]:
     turns = _turns(row, ("human", "gpt"))
     if [who for who, _ in turns] != ["human", "gpt"]:
-        raise DataError("column 'conversations' must hold one turn from human and one from gpt")
+        raise DataError("column 'conversations' must contain one turn from human and one from gpt")
     place = "conversations[0].value"
     _, listed, rest = turns[0][1].partition("api_list = ")
     tools, asks, rest = rest.partition('\ntask_instruction = "')
@@ -305,7 +305,7 @@ def _literal(text: str, column: str) -> Any:
 
 def _objects(value: Any, column: str) -> list[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise DataError(f"column {column!r} must hold a list of objects, got {describe(value)}")
+        raise DataError(f"column {column!r} must contain a list of objects, got {describe(value)}")
     return value
 
 

@@ -279,7 +279,7 @@ def _as_calls(value: Any) -> list[Call] | None:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Return whether two JSON values are equal. 1 equals 1.0, but neither `true` nor "1".
+    """Return whether two JSON values are equal. The number 1 equals 1.0, but not `true` or "1".
 
     The function uses a stack, because JSON may be nested deeper than Python's recursion limit.
     """
