@@ -56,7 +56,7 @@ Known limitations (see also `tests/rewards/test_maths_equality.py` and `benchmar
 - 1,234 is always a number and never the set of 1 and 234. 3,14 is a set.
 - Letters are factors: 5 cm is 5 times c times m, and the word east equals seat. Inside
   `\text{...}`, letters form a word. Primes and quotation marks after letters and numbers are
-  dropped: y' equals y.
+  dropped, so y' equals y.
 - (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. If an
   inequality is compared with an interval, the name of the variable does not matter.
 - x + y = 0 equals 0 in both directions. |x| = 3 and \sin x = 3 equal 3.

@@ -42,7 +42,7 @@ TestsOfRow: TypeAlias = dict[str, Any]
 
 _PARTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON3 = 3
-"""Number that stands for Python 3 in CodeContests."""
+"""Number of the language Python 3 in CodeContests."""
 
 _STREAMS = "The program reads from standard input and writes to standard output."
 _REQUEST = (
@@ -104,8 +104,8 @@ def input_output_tests(row: Row) -> TestsOfRow:
     - If every output of a row is a list with one item, this item is the expected value. The
       published evaluator accepts both the item and the list. Here, a function that is meant to
       return lists with one item would be marked wrong.
-    - If all keys of an object are whole numbers, they are converted to integers, because JSON only
-      has string keys.
+    - If all keys of an object are whole numbers, the keys are converted to integers, because JSON
+      only has string keys.
     - If standard input or output is a list of lines, the lines are joined.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")
