@@ -5,7 +5,7 @@
 | ToolRL, supervised (`rlla_sft.json`) | `instruction`, `input`, `output` |
 | ToolRL, training (`rlla_4k`) | `prompt` (messages), `reward_model.ground_truth` |
 | API-Bank in ToolRL's prompt | `system`, `user`, `answer` (a list, or as a Python literal) |
-| xLAM, and Hammer's original rows | `query` (text or messages), `tools`, `answers` (JSON or lists) |
+| xLAM, Hammer's original rows | `query` (text or messages), `tools`, `answers` (JSON or lists) |
 | Hammer's own prompt | `instruction` (everything), `input` (empty), `output` (calls as JSON) |
 | ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
 | Seal-Tools (fine-tuning files) | `conversations` (`from`: human, gpt; `value`) |
