@@ -36,7 +36,7 @@ def analyze(
 
     Args:
         paths: Rollout files, or folders of one or more runs.
-        example: Analyze an example run that is included in gdpo. One of its rewards was ignored.
+        example: Analyze an example run, included in gdpo, in which one reward was ignored.
         format: Format of the files. Default: detected from the field names.
         rewards: Comma-separated names of the reward columns. Use a dot for a nested field, as in
             scores.style. Default: the reward columns of the detected format, or columns inferred
@@ -64,7 +64,7 @@ def analyze(
         output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
             the file. Default: analysis.html in the current directory, or no page if the current
             directory is part of the run.
-        report: Write the HTML page. This is the default; use --no-report to write no page.
+        report: Write the HTML page (the default).
         follow: Repeat the analysis whenever a file is added or grows. Stops on Ctrl-C or when
             --fail-on finds a lasting finding.
     """

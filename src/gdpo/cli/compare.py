@@ -34,7 +34,7 @@ def compare(
     Rerun the same command to resume: finished runs are kept, interrupted runs are resumed, and
     failed runs count as results. You can add estimators and seeds to an existing comparison.
 
-    With fewer than 5 seeds, the result is exploratory. For example, with 3 seeds no p-value can be
+    With fewer than 5 seeds, the result is exploratory. For example, with 3 seeds, no p-value can be
     below 0.10.
 
     Args:

@@ -9,8 +9,8 @@ def demo(
     """Train a tiny policy with GRPO and with GDPO side by side, on the CPU (2 to 4 minutes).
 
     The task is tool calling with two rewards, format and correctness. Nothing is downloaded. The
-    demo uses the same rewards and training code as `gdpo train`, but a toy model. It ends with a
-    table of both rewards, a report and a plot.
+    demo uses the same rewards and training code as `gdpo train`, but trains a toy model. The demo
+    ends with a table of both rewards, a report and a plot.
 
     Args:
         start: How often the policy uses the format before training: `rare` (in 1 % of the

@@ -55,8 +55,8 @@ def evaluate(
         rows: Use only the first N problems of each benchmark.
         seed: Random seed for sampling.
         server: URL of an OpenAI-compatible server, as in http://host:8000/v1 for `vllm serve`.
-        deadline: Stop if the server sends nothing for this many seconds. Default: 600, or the time
-            to generate --max-tokens at 10 tokens/s if that is longer.
+        deadline: Stop if the server sends nothing for this many seconds. Default: 600, or more if
+            the maximum response length takes longer at 10 tokens/s.
         engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.
         at_once: Number of responses to generate together, or of concurrent requests to the server.
         output: Folder of the evaluation. Default: `evaluation` in the run directory, otherwise

@@ -6,9 +6,9 @@ from pathlib import Path
 def report(run: Path, /, *, output: Path | None = None, export: Path | None = None) -> int:
     """Write an HTML report of a run, a folder of runs or a comparison, and print its summary.
 
-    The report is a self-contained file. It shows which estimator is better, by how much, and with
-    what confidence. It also contains the curves of every reward, the findings of the diagnostics,
-    and sample rollouts. Unfinished runs are included up to their last step.
+    The report is a self-contained file that shows which estimator is better, by how much, and with
+    what confidence. The report also contains the curves of every reward, the findings of the
+    diagnostics, and sample rollouts. Unfinished runs are included up to their last step.
 
     Args:
         run: A run directory, a folder of run directories, or a folder that `gdpo compare` wrote.

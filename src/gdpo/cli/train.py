@@ -30,12 +30,12 @@ def train(
         recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`, such as a run directory.
             With --resume, the run directory may have been moved or renamed.
         set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
-        resume: Resume an interrupted run from its newest intact checkpoint. Only the number of
-            steps and how often checkpoints are saved may change in the recipe.
+        resume: Resume an interrupted run from its newest intact checkpoint. In the recipe, only the
+            number of steps and the checkpoint settings may have changed.
         from_scratch: With --resume, start over at the first step if no checkpoint is intact. The
             existing files move to `dropped-<time>` in the run directory.
-        report: Write `report.html` at the end. This is the default; with --no-report, you can still
-            write the report later with `gdpo report`.
+        report: Write `report.html` at the end (the default). `gdpo report` can also write this
+            report later.
     """
     from rich.console import Console
 
