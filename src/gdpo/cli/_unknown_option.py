@@ -7,7 +7,7 @@ from cyclopts import CycloptsError, CycloptsPanel, UnknownOptionError
 from rich.panel import Panel
 
 _SURE = 0.8
-"""Similarity above which an option is suggested. Below it, recipe keys are tried first."""
+"""Similarity above which an option is suggested. Below this value, recipe keys are tried first."""
 
 
 def error_panel(error: CycloptsError) -> Panel:

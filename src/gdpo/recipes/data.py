@@ -40,7 +40,7 @@ class Rows:
         return "; ".join([*parts, f"{len(self.problems):,} rows remain"]) if parts else None
 
     def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
-        """Return these rows without those whose prompt is too long.
+        """Return a copy without the rows whose prompt is too long.
 
         Args:
             limit: Maximum number of tokens in a prompt.

@@ -91,13 +91,13 @@ def _models_in(folder: Path) -> list[str]:
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:
-    """Make sure that the model can be loaded. This converts `smollm2-135m` on first use."""
+    """Make sure that the model can be loaded. On first use, `smollm2-135m` is converted."""
     if recipe.model == SMOLLM2 and not Path(model.source).is_dir():
         convert_smollm2()
 
 
 def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
-    """Return the tokenizer. It pads on the left and has a pad token and a chat template.
+    """Return the tokenizer, which pads on the left and has a pad token and a chat template.
 
     Raises:
         ConfigError: If the tokenizer cannot be loaded, has no chat template, or has neither a pad
@@ -219,7 +219,7 @@ def _is_cached(name: str, place: str, revision: str | None) -> bool:
         raise MissingExtraError("huggingface_hub", "train", f"to find {name!r}") from error
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ConfigError(
-            f"{place}: {name!r} is not a model name on the Hub (owner/name). Correct it, or "
+            f"{place}: {name!r} is not a model name on the Hub (owner/name). Correct the name, or "
             f"{_LOCAL}"
         )
     return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
@@ -279,7 +279,7 @@ TRL_DEFAULTS = {
 
 
 def shares_gpu_with_vllm(recipe: Recipe) -> bool:
-    """Return whether vLLM runs on the training GPUs. A vLLM server has its own GPUs."""
+    """Return True if vLLM runs on the training GPUs. A vLLM server has its own GPUs."""
     return bool(recipe.trainer.get("use_vllm")) and _field(recipe, "vllm_mode") == "colocate"
 
 

@@ -28,7 +28,7 @@ from gdpo.recipes.resolve import find_rewards, find_task, resolve
 from gdpo.recipes.yaml import Document, KeyPath, dotted, override, override_place, read_yaml
 
 _YAML = (".yaml", ".yml")
-"""Endings of recipe files."""
+"""File extensions of recipes."""
 
 _PARTS: Mapping[str, type[Config]] = {
     "batch": BatchConfig,
@@ -92,7 +92,7 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
 
 def _refuse_to_mean_another(folder: Path, recipe: Recipe) -> None:
-    """Raise a ConfigError if a run's folder has no `environment.json` and names another run."""
+    """Raise a ConfigError if a run's folder has no `environment.json` and names a different run."""
     if any((folder / part).exists() for part in ("metrics.jsonl", "checkpoints", "rollouts")):
         raise ConfigError(
             f"{folder} looks like a run directory, but has no {ENVIRONMENT_FILE}, and its recipe "
@@ -218,8 +218,8 @@ def _recipe_file(path: Path) -> Path:
         near = nearest(_without_ending(path.name), beside)
         meant = "" if near is None else f": did you mean {beside[near]!r}?"
         raise ConfigError(
-            f"there is no file or folder {path}{meant or '.'} gdpo recipes ls lists the "
-            "shipped recipes"
+            f"there is no file or folder {path}{meant or '.'} To list the shipped recipes, run "
+            "gdpo recipes ls"
         )
     return path
 

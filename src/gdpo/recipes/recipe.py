@@ -75,7 +75,7 @@ class DataConfig(Config):
 
     @property
     def drops_near_duplicates(self) -> bool:
-        """Return whether near-duplicates are dropped."""
+        """Return True if near-duplicates are dropped."""
         return (self.near_duplicates or ("keep", "drop")[len(self.sources) > 1]) == "drop"
 
 
@@ -125,7 +125,7 @@ class GateConfig(Config):
     on: str
     """Name of the reward that the condition tests."""
     at_least: float
-    """Minimum value of that reward that meets the condition."""
+    """Minimum value of the tested reward that meets the condition."""
 
 
 class RewardConfig(Config):

@@ -43,7 +43,7 @@ class Resolved:
 
     @property
     def ranges(self) -> tuple[list[float], list[float]]:
-        """Return the lowest and highest value of each reward. The range of a gated reward has 0."""
+        """Return the lowest and highest value of each reward. A gated reward's range includes 0."""
         return declared_ranges(self.rewards, gated=self.gates)
 
     def under(self, recipe: Recipe) -> "Resolved":
@@ -176,7 +176,7 @@ def find_task(recipe: Recipe) -> Task:
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
-    """Return the rewards that the recipe names, in its order.
+    """Return the rewards that the recipe names, in the order of the recipe.
 
     Raises:
         ConfigError: If a reward does not exist or is not a `Reward`, or if two rewards have the

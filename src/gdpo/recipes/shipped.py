@@ -43,7 +43,7 @@ def copy_recipe(name: str, folder: Path) -> Path:
 
     Args:
         name: Name of the recipe.
-        folder: Destination folder. It must not exist.
+        folder: Destination folder, which must not exist.
 
     Raises:
         ConfigError: If there is no such recipe, or if the folder exists.

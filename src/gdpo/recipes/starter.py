@@ -49,7 +49,7 @@ def write_project(folder: Path) -> list[Path]:
     """Write the project to a folder. A missing folder is created.
 
     Args:
-        folder: Folder for the project. It may already contain files with different names.
+        folder: Folder for the project. The folder may contain files with different names.
 
     Returns:
         Paths of the files and of the model's folder, in the order of `FILES`.

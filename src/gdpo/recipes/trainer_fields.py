@@ -112,7 +112,7 @@ _NOT_NEGATIVE = (
 def check_fields(recipe: Recipe) -> None:
     """Check the names, types and values of the recipe's `trainer:` fields, one field at a time.
 
-    Imports TRL but loads no model.
+    This check imports TRL but loads no model.
 
     Raises:
         ConfigError: If a field does not exist, must be set elsewhere, or has an invalid value.
@@ -151,7 +151,8 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
         place = recipe.place("trainer", "eval_strategy")
         raise ConfigError(
-            f"{place}: trainer.eval_strategy is set, but the recipe has no `eval_data:`. Add it"
+            f"{place}: trainer.eval_strategy is set, but the recipe has no `eval_data:`. Add "
+            "`eval_data:`, or remove trainer.eval_strategy"
         )
     _refuse_no_accelerator(recipe)
     try:
@@ -175,7 +176,7 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
 def _refuse_no_accelerator(recipe: Recipe) -> None:
     """Raise a ConfigError if the recipe needs an accelerator but none is available.
 
-    TRL does not report this.
+    TRL does not report this problem.
     """
     import torch
 
@@ -194,7 +195,7 @@ def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
         raise ConfigError(
             f"{recipe.place('trainer', 'fp16')}: trainer.fp16 has no effect on the CPU, where "
             "this run "
-            "trains. Remove it; trainer.bf16 works on a CPU"
+            "trains. Remove trainer.fp16. trainer.bf16 works on a CPU"
         )
     if config.use_vllm and find_spec("vllm") is None:
         raise ConfigError(
@@ -254,7 +255,7 @@ def _construct(resolved: Resolved, fields: Mapping[str, Any]) -> "GDPOConfig":
 
 
 def _builds_without(resolved: Resolved, key: str) -> bool:
-    """Return whether TRL accepts the fields without this key, so that this key causes the error."""
+    """Return True if TRL accepts the fields without this key, so that this key causes the error."""
     try:
         fields = resolved.recipe.trainer
         _construct(resolved, {k: v for k, v in fields.items() if k != key})
@@ -330,7 +331,7 @@ def _field_types() -> dict[str, Any]:
 
 
 def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
-    """Return the end of a sentence that explains why a field is invalid. None: it is valid."""
+    """Return the end of a sentence that explains why a field is invalid. None: valid field."""
     if name in ELSEWHERE:
         return f" cannot be set here: {ELSEWHERE[name]}"
     if name not in types_of:
@@ -348,7 +349,7 @@ def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
 
 
 def out_of_range(name: str, value: Any) -> str | None:
-    """Return the end of a sentence that explains why a number is invalid. None: it is valid."""
+    """Return the end of a sentence that explains why a number is invalid. None: valid number."""
     bounds: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (_POSITIVE, lambda number: number > 0, "above 0"),
         (_NOT_NEGATIVE, lambda number: number >= 0, "0 or more"),

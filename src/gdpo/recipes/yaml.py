@@ -144,7 +144,7 @@ def override(document: Document, assignment: str, *, given: str | None = None) -
     """Return the document with one value replaced or added.
 
     Args:
-        document: The document. It is not modified.
+        document: The original document, which is not modified.
         assignment: Text of the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or
             `text`. An empty value means null. Refer to an entry of a list by its number, as in
             `rewards.0.weight=2`.
@@ -212,7 +212,7 @@ def spell_number(value: float) -> str:
 
 
 def override_place(assignment: str) -> str:
-    """Return the name of an override in messages."""
+    """Return the text that refers to an override in messages."""
     return f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
 
 
@@ -318,7 +318,7 @@ def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
     if not key.isdigit() or int(key) >= length:
         allowed = f"Use a number from 0 to {length - 1}" if length else "The list is empty"
         raise ConfigError(
-            f"{place}: {dotted(path)} is a list, and {key!r} is not one of its numbers. {allowed}"
+            f"{place}: {dotted(path)} is a list, and {key!r} is not a valid position. {allowed}"
         )
     return int(key)
 

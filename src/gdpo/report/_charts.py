@@ -13,7 +13,7 @@ from jaxtyping import Float
 from gdpo.report.text import number
 
 COLOURS = 8
-"""Number of lines with different colours. They use the first styles of `gdpo.report.colours`."""
+"""Number of different colours. Lines use the first styles of `gdpo.report.colours`."""
 
 _STEPS = (0.5, 1, 2, 5, 10)
 """Allowed distances between ticks, to be multiplied by a power of ten."""

@@ -44,8 +44,8 @@ def viewer_data(
     """Return the data that the page's script needs to show the groups of labelled runs.
 
     Args:
-        groups: Sampled groups in the order of their steps. This function reads their texts from the
-            rollout files.
+        groups: Sampled groups in the order of their steps. The texts of the groups are read from
+            the rollout files.
         labels: Names of runs and rewards on the page.
         estimators: Estimators whose advantages are shown.
         reading: Options of `read_texts`.

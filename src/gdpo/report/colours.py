@@ -97,7 +97,7 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
     colour. With more than 26 labels, styles repeat.
 
     Args:
-        labels: Labels of the estimators in the chart. Their order has no effect.
+        labels: Labels of the estimators in the chart. The order of the labels has no effect.
     """
     places = {label: _ESTIMATORS.index(label) for label in labels if label in _ESTIMATORS}
     for label in sorted(set(labels) - set(places)):

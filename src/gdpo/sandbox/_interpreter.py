@@ -31,8 +31,8 @@ print(json.dumps({
 """
 
 _OTHERS = ("site-packages", "dist-packages")
-"""Names of the folders of installed packages. They are hidden, because some packages contain
-answers to published tests."""
+"""Names of the folders of installed packages. These folders are hidden, because some packages
+contain answers to published tests."""
 
 PACKAGES = ("sortedcontainers",)
 """Packages that programs may import if they are installed in this environment. All are pure Python

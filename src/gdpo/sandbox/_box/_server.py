@@ -1,14 +1,14 @@
 """Runs the server process, which starts all other processes in the box.
 
-The server does not interpret programs or tests. It receives the limits of a job, keeps the bytes of
-the program in a buffer that it overwrites afterwards, and forks a grader, which reads the tests
-itself. The grader tells the server when to fork a program. Therefore, the memory of a program never
+The server does not interpret programs or tests. The server receives the limits of a job, keeps the
+bytes of the program in a buffer that is overwritten afterwards, and forks a grader, which reads the
+tests. The grader orders the server to fork programs. Therefore, the memory of a program never
 contains a test, an expected value, a different program, or the nonce that proves a verdict to the
 host.
 
-A grader serves several jobs, because forking is the most expensive step. This is safe, because a
-grader runs only trusted code and itself builds every value that it receives from a program. If a
-grader ends too early, the whole box is replaced.
+A grader serves several jobs, because forking is the most expensive step. A grader can safely be
+reused, because it runs only trusted code and builds every value from a program itself. If a grader
+ends too early, the whole box is replaced.
 """
 
 import builtins

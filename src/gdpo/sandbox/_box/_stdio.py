@@ -90,8 +90,8 @@ def _same_output(actual: str, expected: str) -> bool:
     """Return True if two outputs are equal.
 
     Blanks at the end of a line and empty lines are ignored. If two lines differ, their tokens are
-    compared. Two numbers with a point or an exponent may differ by 1e-6, or by this share of the
-    expected number if that is above 1.
+    compared. Two numbers with a point or an exponent may differ by 1e-6. Above 1, this tolerance is
+    relative to the expected number.
     """
     lines, wanted = _lines(actual), _lines(expected)
     return len(lines) == len(wanted) and all(map(_same_line, lines, wanted))
