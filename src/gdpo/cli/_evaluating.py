@@ -1,4 +1,4 @@
-"""Runs `gdpo evaluate` with parsed arguments. It imports heavy libraries."""
+"""Runs `gdpo evaluate` with parsed arguments. Contains the slow imports."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ from gdpo.runs.directory import RunDirectory
 
 
 def files_of(given: Sequence[str]) -> Mapping[str, str]:
-    """Return the files of `NAME=FILE` options by name.
+    """Return the files of `NAME=FILE` options, by name.
 
     Raises:
-        ConfigError: If an option is not of the form NAME=FILE.
+        ConfigError: If an option does not have the form NAME=FILE.
     """
     pairs = [text.partition("=") for text in given]
     for name, equals, file in pairs:
@@ -45,7 +45,7 @@ def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
     """Return the benchmarks that a command line names.
 
     Raises:
-        ConfigError: If a benchmark is unknown, or a file belongs to none of them.
+        ConfigError: If a benchmark is unknown, or if a file belongs to no listed benchmark.
     """
     return _found(names_of(names), files_of(data))
 
@@ -63,7 +63,7 @@ def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
 
 
 def sanity_lines(found: Sanity) -> list[Text]:
-    """Return a summary line for a benchmark, and a line for each exception."""
+    """Return a summary line for a benchmark, and a line for each row that fails."""
     right = found.answered - len(found.exceptions)
     summary = (
         f"{found.benchmark}: reference answers scored as correct: {right:,} of {found.answered:,}"
@@ -88,10 +88,10 @@ _STOPPED = "stopped. Finished responses are saved; rerun the same command to res
 
 @contextmanager
 def progress_shown() -> Generator[Callable[[Progress, str], None]]:
-    """Show progress on stderr: bars on a terminal, otherwise a line for each part.
+    """Show progress on stderr: bars on a terminal, otherwise one line for each part.
 
     Yields:
-        A function that takes the progress and the name to show.
+        A function that takes the progress and the label to show.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -161,7 +161,7 @@ def run_evaluation(
     """Evaluate a model and print the results.
 
     Raises:
-        ConfigError: If an argument is wrong. Arguments are checked before a model is loaded.
+        ConfigError: If an argument is invalid. Arguments are checked before a model is loaded.
     """
     check_sampling(settings.sampling)
     benchmarks = _found(names, settings.data)
