@@ -10,10 +10,8 @@ from gdpo.diagnostics.diagnosis import Kind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
 
-
 def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
-
 
 def test_the_example_prints_what_stands_below_it():
     (code,), (wanted,) = blocks("python"), blocks("text")
@@ -22,11 +20,9 @@ def test_the_example_prints_what_stands_below_it():
         exec(compile(code, str(PAGE), "exec"), {})
     assert printed.getvalue() == wanted
 
-
 def test_every_kind_is_in_the_table_worst_first():
     rows = re.findall(r"^\| `(\w+)`(?: \(note\))? \| .* \| .* \|$", PAGE.read_text("utf-8"), re.M)
     assert [row for row in rows if row in list(Kind)] == list(Kind)
-
 
 def test_the_thresholds_of_the_page_are_the_defaults():
     text = PAGE.read_text("utf-8")
@@ -35,7 +31,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"{t.zero_advantage:.0%} of the groups have zero advantage",
         f"with {t.reversed:.0%} of the influence",
         f"the **last {t.window} groups**",
-        f"It takes {t.least_groups} groups, {t.least_varying} in which the reward varies",
+        f"need {t.least_groups} groups, {t.least_varying} in which the reward varies",
         f"constant in {t.zero_variance:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
         f"in {t.below_resolution:.0%} of its groups it differs by no more than",
