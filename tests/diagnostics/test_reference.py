@@ -10,8 +10,10 @@ from gdpo.diagnostics.diagnosis import Kind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "diagnostics.md"
 
+
 def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+
 
 def test_the_example_prints_what_stands_below_it():
     (code,), (wanted,) = blocks("python"), blocks("text")
@@ -20,9 +22,11 @@ def test_the_example_prints_what_stands_below_it():
         exec(compile(code, str(PAGE), "exec"), {})
     assert printed.getvalue() == wanted
 
+
 def test_every_kind_is_in_the_table_worst_first():
     rows = re.findall(r"^\| `(\w+)`(?: \(note\))? \| .* \| .* \|$", PAGE.read_text("utf-8"), re.M)
     assert [row for row in rows if row in list(Kind)] == list(Kind)
+
 
 def test_the_thresholds_of_the_page_are_the_defaults():
     text = PAGE.read_text("utf-8")
