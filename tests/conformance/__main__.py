@@ -3,7 +3,7 @@
     python -m tests.conformance [framework ...] [--own]
 
 Creates an environment `.conformance/<framework>` per framework, runs the framework's script there,
-and prints the table of docs/reference/conformance.md. `--own` also runs the frameworks without
+and prints the figures of docs/reference/conformance.md. `--own` also runs the frameworks without
 gdpo. Exits with 1 if one of our paths is further than 1e-5 from gdpo, or if a framework that was
 named could not be run.
 """
