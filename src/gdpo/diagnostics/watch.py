@@ -2,8 +2,8 @@
 
 Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
 the last 256 groups, so they are reported as soon as they are found. All other findings are computed
-from a single batch. Such a finding can be due to chance in one batch, but hardly in several batches
-in a row.
+from a single batch. A finding in one batch can be due to chance, but this is unlikely for several
+batches in a row.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ class HeldFinding:
 
     @property
     def certain(self) -> bool:
-        """Return whether the finding is hardly due to chance, even in an unfinished run."""
+        """Return whether the finding is unlikely to be due to chance, even in an unfinished run."""
         return self.finding.kind in OVER_WINDOW or self.in_a_row >= LASTING
 
     @property
