@@ -72,8 +72,7 @@ class RolloutReading(Iterator[RolloutTable]):
             yield replace(table, groups=groups)
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
-        """Return the file's group ids, else blocks of `group_size` rollouts, else groups by
-        prompt."""
+        """Return the file's group ids, else blocks of `group_size` rows, else groups by prompt."""
         groups, size = table.groups, self._group_size
         if table.grouped_by == BY_IDS:
             self.report.size_unused += len(groups) if size is not None else 0

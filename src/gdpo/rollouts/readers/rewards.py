@@ -99,8 +99,7 @@ class RecordRewards:
         return LOOKED_AT if self._known is not None and not self._learned else 0
 
     def narrow(self, row: Row, line: int) -> None:
-        """Drop some fields of a rollout if there are more fields than the maximum number of
-        rewards."""
+        """Drop fields of a rollout that has more fields than the maximum number of rewards."""
         if len(row.rewards) <= MOST:
             return
         if self._known is not None:
@@ -296,8 +295,7 @@ class TableRewards:
         self._report_missing(asked, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the paths of the rewards by name, and a phrase that says how they were
-        determined."""
+        """Return the paths of the rewards by name, and a phrase on how they were determined."""
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
@@ -352,8 +350,7 @@ class TableRewards:
         return numeric, texts
 
     def _of_trl(self) -> tuple[dict[str, str], str]:
-        """Return the columns that TRL's log names, or without a log, all columns that may be
-        rewards."""
+        """Return the columns that TRL's log names, or without a log all possible rewards."""
         taken = self.known.taken()
         logged = [
             name
@@ -407,8 +404,7 @@ def _inferred(
 
 
 def _many(which: str) -> str:
-    """Return the notice about a file with more numeric fields than the maximum number of
-    rewards."""
+    """Return the notice about a file with more numeric fields than rewards are allowed."""
     return (
         f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
         "name the rewards (--rewards)"

@@ -92,8 +92,7 @@ class Unpacked(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes of whole lines, or a part of a longer line. Empty at the
-        end."""
+        """Return up to `size` bytes of whole lines, or a part of a longer line, or nothing."""
         size = 2**20 if size < 0 else size
         parts, held = [self._rest], len(self._rest)
         while held < size and (part := self._part(size - held)):
