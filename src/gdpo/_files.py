@@ -17,7 +17,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically, so that a reader never sees a partly written file."""
+    """Write a text file atomically, so that a reader never sees a partially written file."""
     with written_whole(path, f".{path.name[:100]}.{os.getpid()}.partial") as partial:
         partial.write_text(
             text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"

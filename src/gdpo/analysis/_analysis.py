@@ -92,8 +92,8 @@ def analyze(
         low: Lowest possible value of each reward, by name. Default: as declared in the files.
         high: Highest possible value of each reward, by name. Default: as declared in the files.
         replayed: Names of the estimators that recompute the advantages of every step, see `Replay`.
-            An empty sequence means all estimators, and None means no estimator. The first
-            estimator, or GRPO if none is named, also computes missing advantages.
+            An empty sequence means all estimators, and None means no estimator. For steps without
+            recorded advantages, the first estimator (or GRPO by default) computes the advantages.
         sampled: Whether to choose some groups for viewing. Default: False.
         progress: Function that is called with each step before it is analyzed. Default: None.
 

@@ -81,7 +81,7 @@ class Replayed:
     """Largest difference over all steps, see `changes`."""
     correlation: float
     sign_flips: float
-    """Share of rollouts whose advantage has the opposite sign to the baseline."""
+    """Share of rollouts whose advantage has the opposite sign of the baseline's advantage."""
     zero: float
     """Share of rollouts whose advantage is exactly 0."""
     signal_lost: int

@@ -110,7 +110,7 @@ class Rescorer:
         return found or {}
 
     def _read_row(self, written: RolloutText) -> Reference | None:
-        """Return the reference that the task reads, or None if the record is not its row."""
+        """Return the task's reference for a record, or None if the task cannot read the record."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
         extras = {name: value for name, value in written.extras.items() if value is not None}
@@ -177,7 +177,7 @@ def _found(name: str) -> tuple[Task | None, list[Reward]]:
     rewards = [found] if isinstance(found, Reward) else found
     if not isinstance(rewards, list | tuple) or not rewards:
         raise ConfigError(
-            f"--rescore {name!r} is a {type(found).__name__}: give a task, a gdpo.Reward or a list "
+            f"--rescore {name!r} is a {type(found).__name__}: pass a task, a gdpo.Reward or a list "
             "of rewards"
         )
     return None, list(cast("Sequence[Reward]", rewards))

@@ -94,7 +94,7 @@ class RunAnalysis:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all rewards that any step has."""
+        """Names of all rewards that occur in any step."""
         return tuple(self._counts)
 
     @property
@@ -291,7 +291,7 @@ class LengthBins:
         )
 
     def widened(self, width: float) -> "LengthBins":
-        """Return the same rollouts in bins of at least this width, after doubling if necessary."""
+        """Return the same rollouts in wider bins: the width is doubled until it is large enough."""
         wide = LengthBins()
         wide.width, wide._sums = self.width, self._sums
         while wide.width < width:

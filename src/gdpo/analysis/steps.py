@@ -114,7 +114,7 @@ def analyze_steps(
     low: Bounds = None,
     high: Bounds = None,
 ) -> Iterator[StepAnalysis]:
-    """Yield the diagnosis of every step with rewards and trained rollouts, as steps are read.
+    """Yield the diagnosis of each step that has rewards and trained rollouts, as it is read.
 
     Args:
         tables: One table per step, from `read_rollout_files`.

@@ -64,8 +64,8 @@ class Thresholds:
     """Minimum absolute value of a negative correlation for two rewards to count as opposed. At this
     value and with equal weights, each reward loses half of its influence to the other."""
     redundant: float = 0.95
-    """Minimum correlation for two rewards to count as redundant. At this value, they share 90 % of
-    their variance."""
+    """Minimum correlation for two rewards to count as redundant. At this value, the two rewards
+    share 90 % of their variance."""
     agreement: float = 0.5
     """Maximum share of rollouts without conflict, as a fraction of the share for unrelated rewards,
     for a batch to count as conflicting. The share itself is not enough: two unrelated rewards of 0
@@ -95,7 +95,7 @@ class Thresholds:
 
 
 def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield the findings about single rewards."""
+    """Yield the findings about individual rewards."""
     for reward in diagnosis.rewards:
         if reward.weight == 0:
             continue
@@ -262,8 +262,8 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
 
     Args:
         influence: Sums over one batch or over several steps.
-        thresholds: Thresholds of the findings. If there are fewer groups than `least_groups`, no
-            finding is yielded.
+        thresholds: Thresholds of the findings. If there are fewer groups than `least_groups`, there
+            are no findings.
     """
     if influence.groups < thresholds.least_groups:
         return

@@ -78,7 +78,7 @@ def diagnose(  # noqa: PLR0913 (two arrays and their description)
         thresholds: Thresholds of the findings. Default: `Thresholds()`.
 
     Returns:
-        A frozen `Diagnosis`. Print it, or log its `metrics()`.
+        A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.
 
     Raises:
         DataError: If a reward is infinite, the rewards do not have three axes, or the shape of the

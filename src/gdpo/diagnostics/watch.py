@@ -179,7 +179,7 @@ class Watch:
     """Reports each warning of a training run once.
 
     `ignored` and `reversed` are due as soon as they are found over the last 256 groups. Any other
-    warning is due after it occurred in five consecutive steps.
+    warning is due after it has occurred in five consecutive steps.
 
     Args:
         thresholds: Thresholds of the findings. Default: `Thresholds()`.

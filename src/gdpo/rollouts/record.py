@@ -77,12 +77,12 @@ def write_rollouts(
         path: Path of the file, see `rollout_file`. An existing file is replaced. Missing folders
             are created.
         rollouts: Rollouts with the same reward names.
-        declared: Ranges and gates of the rewards. They let a reader distinguish a learned reward
+        declared: Ranges and gates of the rewards. Ranges let a reader distinguish a learned reward
             from a reward that is never earned. Default: no ranges or gates.
 
     Raises:
-        DataError: If there are no rollouts, or the names of their rewards or weights differ, or the
-            order of these names does.
+        DataError: If there are no rollouts, or not all rollouts have the same names of rewards and
+            weights in the same order.
     """
     if not rollouts:
         raise DataError(f"{path}: the step has no rollouts to record")

@@ -68,8 +68,8 @@ _BATCH = 65_536
 _TEXTS = 4096
 """Number of rollouts per batch if texts are needed."""
 _FEW = 128
-"""Number of rollouts per batch if only a few texts are needed. Batches are small so that little is
-read after the last of these texts."""
+"""Number of rollouts per batch if only a few texts are needed. Small batches avoid reading much of
+the file after the last text that is needed."""
 _TEXT_BYTES = 2**27
 """Maximum number of bytes per batch if texts are needed."""
 _ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
@@ -215,7 +215,7 @@ def _of_tables(
     batches: Iterator[Any],
     texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
-    """Return the opened file of Arrow batches. If `rewards` is None, the texts are read."""
+    """Return an `OpenFile` for Arrow batches, which reads the texts if `rewards` is None."""
     known = known if rewards is None else rewards.known
 
     def read() -> Batches:
@@ -249,7 +249,7 @@ def _of_records(
     *,
     texts: bool,
 ) -> OpenFile:
-    """Return the opened file of records, from which either texts or rewards are read."""
+    """Return an `OpenFile` for records, which reads either texts or rewards."""
     rewards = None if texts else RecordRewards(asked, file, form.known)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 

@@ -79,7 +79,7 @@ class Column:
 
 
 def column_of(given: Sequence[Any]) -> Column:
-    """Return the column for the values of one field of records."""
+    """Return the values of one field of some records as a column."""
     kinds = set(map(type, given))
     none = np.zeros(len(given), np.bool_)
     missing = np.array([value is None for value in given]) if type(None) in kinds else none
@@ -96,7 +96,7 @@ def column_of(given: Sequence[Any]) -> Column:
 
 
 def column_in(column: Any) -> Column:
-    """Return the column for an Arrow array. Texts such as `n/a` count as missing values."""
+    """Return an Arrow array as a column. Texts such as `n/a` count as missing values."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     none = np.zeros(len(column), np.bool_)
@@ -149,7 +149,7 @@ class Batch:
     """Line number of each rollout, or row number from 0 if the file has no lines."""
     columns: Callable[[], Mapping[str, np.ndarray]]
     """Function that returns the columns of a `RolloutTable`, except those for rewards and files. An
-    invalid step is -1."""
+    invalid step is stored as -1."""
     has_group: Bool[np.ndarray, " rollout"]
     has_prompt: Bool[np.ndarray, " rollout"]
     reward: Callable[[str, Rows], Column | None]
@@ -319,7 +319,7 @@ class TextsOnDemand(Sequence[RolloutText]):
 
 
 def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
-    """Return the prompts and completions of the rows of a table, which are built on access."""
+    """Return the prompts and completions of the rows of a table. Each text is built on access."""
     paths = (known.prompt, known.completion)
     columns = [None if path is None else entered(batch, path) for path in paths]
 
@@ -393,7 +393,7 @@ def _groups(batch: Any, known: Layout, file: FileReport) -> Int64[np.ndarray, " 
 
 
 def _as_whole(column: Any) -> Any:
-    """Return floating-point ids, which tables with gaps store, as integers with null for NaN."""
+    """Return ids that were stored as floats, because some are missing, as integers with nulls."""
     is_nan = pc.call_function("is_nan", [column])
     known = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
     try:

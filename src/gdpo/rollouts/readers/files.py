@@ -66,7 +66,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
 
     Args:
         paths: Files and folders.
-        left_out: Dict that receives the files that are not read, and the reasons.
+        left_out: Dict to which each file that is not read is added, with the reason.
 
     Raises:
         DataError: If a path does not exist.
@@ -93,13 +93,13 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
 def without_twins(
     files: Sequence[RolloutFile], recorded: Callable[[Path], bool], left_out: dict[Path, str]
 ) -> list[RolloutFile]:
-    """Return the files, except TRL's files of steps that gdpo recorded too.
+    """Return the files, except TRL's files for steps that gdpo recorded too.
 
     Args:
         files: Files of all runs.
         recorded: Function that returns whether a file is a complete gdpo record. The function is
             called only for steps that exist in two files.
-        left_out: Dict that receives the files that are not read, and the reasons.
+        left_out: Dict to which each file that is not read is added, with the reason.
     """
     records = {_step_of(file): file.path for file in files if _RECORD.fullmatch(file.path.name)}
     for file in files:
@@ -149,7 +149,7 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
 
 def _why_not(file: Path) -> str | None:
-    """Return why a file is not read, None if it is read, or "" if it cannot have rollouts."""
+    """Return why a file is not read, None if it is read, or "" if it cannot contain rollouts."""
     if file.suffix.lower() in _PACKED and kind_of(file.with_suffix("")):
         return "compressed, but not with gzip: decompress it first"
     if not kind_of(file):

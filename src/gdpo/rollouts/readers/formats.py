@@ -204,6 +204,6 @@ def format_of_records(kind: str, asked: ReaderOptions, record: Record) -> tuple[
 
 
 def layout_of(form: str, asked: ReaderOptions, fields: Mapping[str, Kind]) -> Layout:
-    """Return the meanings of the columns of a file of this format."""
+    """Return the meanings of the columns in a file of this format."""
     known = {"gdpo": GDPO, "trl": TRL}.get(form)
     return known or layout(asked.columns, fields)

@@ -1,7 +1,7 @@
-"""Infers the rewards and the meanings of other fields in files in an unrecognized format.
+"""Infers the rewards, and the meanings of other fields, for files in an unrecognized format.
 
 The rules use the name of a field, whether the field contains numbers, and the values of the first
-rollouts. JSONL and tables have the same rules, because both provide their numbers as arrays by
+rollouts. The same rules apply to JSONL and tables, because both provide their numbers as arrays by
 path. In a path, a dot or slash separates an object or struct from the fields inside. A column with
 dots in its name is treated in the same way.
 """
@@ -78,7 +78,7 @@ LOOKED_AT = 4096
 _COMPARED = 512
 """Number of rollouts that are used to find a total by its values."""
 _ADDED_UP = 24
-"""Maximum number of numeric fields for which a total is searched by its values. With more fields, a
+"""Maximum number of numeric fields in the search for a total by its values. With more fields, a
 total is found only by its name."""
 _ROUNDING = 2e-3
 """Maximum difference between a sum and the total, as a fraction of the std of the total. The
@@ -139,14 +139,14 @@ _STATISTICS = frozenset(
 reward."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names"})
 _VALUES = frozenset({"value", "score", "reward"})
-"""Names of the field with the value, in an object that describes one reward."""
+"""Names of the value field in an object that describes one reward."""
 _NEVER = frozenset(
     {"lr", "kl", "temperature", "seed", "epoch", "epochs", "entropy", "loss", "perplexity", "ppl"}
     | {"logprob", "logprobs", "logp", "grad", "rank", "idx", "index", "id", "ids", "latency"}
     | {"duration", "elapsed", "version", "step", "steps", "advantage", "advantages", "adv"}
     | {"token", "tokens", "timestamp", "truncated", "turns", "weight", "weights"}
 )
-"""Words that exclude a field from the inferred rewards if its name contains one of them."""
+"""A field is never inferred to be a reward if its name contains one of these words."""
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars"})
 _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "beta", "trained"}
@@ -382,7 +382,7 @@ def _none(why: str) -> Inferred:
 
 
 def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
-    """Return the paths of requested rewards. The prefix of an object of rewards may be omitted."""
+    """Return the paths of requested rewards. Inside an object, the prefix is optional."""
     paths = list(paths)
     prefix = _container(paths)
     inside = {name: p for p in paths if prefix and (name := _name_in(p, prefix))}
@@ -443,7 +443,7 @@ def is_container(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _certainty(name: str) -> int | None:
-    """Return the rank of an object name (0: most likely contains rewards), or None if unlikely."""
+    """Return the rank of an object name, or None. Rank 0 means that rewards are most likely."""
     rest = set(_words(name)) - _REWARD
     if rest & _WEIGHTS or (rest and rest <= _STATISTICS):
         return None
@@ -488,7 +488,7 @@ def _name_in(path: str, prefix: str) -> str | None:
 
 
 def _described(paths: Sequence[str]) -> list[str]:
-    """Return the paths, but only the value field of each object that describes one reward."""
+    """Return the paths. For an object that describes one reward, keep only the value field."""
     described = {p.rpartition(".")[0] for p in paths if p.rpartition(".")[2] in _VALUES}
     described = {above for above in described if not is_container(_leaf(above))}
     return [
@@ -503,7 +503,7 @@ def _may_be_reward(path: str) -> bool:
 
 
 def _is_never(path: str) -> bool:
-    """Return whether the name cannot be a reward, because it is a length, time, setting or id."""
+    """Return whether the name rules out a reward, as it names a length, time, setting or id."""
     name = _leaf(path)
     words = _words(name)
     if is_named_reward(path):
@@ -551,7 +551,7 @@ def _total(paths: Sequence[str], numbers: Mapping[str, Values]) -> str | None:
 
     A total that is found by its values must be the sum of at least two other fields that vary, each
     with a positive weight. There must be more distinct rollouts than other fields, because with few
-    rollouts any field is a sum of other fields.
+    rollouts any field can be fitted as a sum of other fields.
     """
     if len(paths) < 2:
         return None

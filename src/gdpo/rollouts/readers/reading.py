@@ -126,9 +126,9 @@ def read_rollout_files(
             of several runs at any depth. Runs are named after the folders in which their paths
             differ.
         format: One of `FORMATS`. Default: detected for each file from its fields.
-        rewards: Names of the columns that are rewards. Use a dot for a field inside an object.
-            Default: the rewards that the format defines, or else inferred.
-        columns: Column of each meaning, for files in an unrecognized format: `step`, `group`,
+        rewards: Names of the columns that are rewards. Use a dot to name a field inside an object.
+            Default: the rewards that the format defines, or else rewards that are inferred.
+        columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
             `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default:
             inferred.
         group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
@@ -356,5 +356,7 @@ def read_texts(
     except UNREADABLE as error:
         raise DataError(f"{file} cannot be read: {error}") from error
     if left:
-        raise DataError(f"{file} has no row {min(left)}: it has changed since it was analyzed")
+        raise DataError(
+            f"{file} has no row {min(left)}: the file has changed since it was analyzed"
+        )
     return [texts[row] for row in rows]

@@ -135,9 +135,9 @@ def plain(value: Any) -> Any:
 
 
 def verl(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line, which verl's legacy trainer or its V1 trainer wrote.
+    """Yield the rollout of a line that verl's legacy trainer or V1 trainer wrote.
 
-    The legacy trainer writes all rewards. The V1 trainer writes only a total, and a uid.
+    The legacy trainer writes all rewards. The V1 trainer writes a total and a uid.
     """
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
@@ -158,7 +158,7 @@ def verl(record: Record) -> Iterator[Row]:
 
 
 def nemo_rl(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line, with a scalar reward. The prompt is the part without loss.
+    """Yield the rollout of a line, with a scalar reward. The prompt is the part that has no loss.
 
     With dynamic sampling, `rewards` contains the rewards of all samples, and only
     `filtered_rewards` belongs to the tokens of the same line. The logger writes all values except
@@ -461,7 +461,10 @@ def _advantage(trace: Record, sampled: list[Record]) -> Any:
 
 
 def _reason(trace: Record) -> str | None:
-    """Return `length` if a token limit ended the trace or its last call, else `stop`, or None."""
+    """Return `length` if a token limit ended the trace or its last call, or else `stop`.
+
+    None means that the reason is unknown.
+    """
     condition = trace.get("stop_condition")
     last = (trace.get("calls") or [{}])[-1].get("finish_reason")
     if condition is None and last is None:
@@ -532,8 +535,9 @@ def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterat
     """Yield the last output of each rollout, with its line, and report other outputs as skipped.
 
     verl's GRPO also compares only the last outputs, and gives their advantage to all outputs. verl
-    writes the outputs of a rollout one after another. If they are not consecutive, only the first
-    sequence of outputs is used. Each row without an output number is a rollout.
+    writes the outputs of a rollout one after another. If the outputs of a rollout are not
+    consecutive, only the first sequence of outputs is used. Each row without an output number
+    counts as one rollout.
     """
     step: Any = None
     of_step = set[str]()

@@ -46,8 +46,7 @@ class Notice:
 class FileReport:
     """Stores the format of a file and counts its rows.
 
-    The counts must be changed only by the methods. At the end of the file, `rows == read +
-    skipped`.
+    Only the methods may change the counts. At the end of the file, `rows == read + skipped`.
     """
 
     path: Path
@@ -99,7 +98,7 @@ class FileReport:
         self.skipped += rows
 
     def reject(self, line: int | None, what: str) -> None:
-        """Count a new line or row, also as skipped, and add a notice."""
+        """Count a new line or row, mark it as skipped, and add a notice."""
         self.rows += 1
         self.lose(line, what)
 
@@ -112,7 +111,7 @@ class FileReport:
         """Count all remaining rows as skipped, because the file cannot be read further.
 
         Args:
-            why: Reason that the notice gives.
+            why: Reason that is shown in the notice.
         """
         if all(file is not self for file in self.report.files):
             self.report.left_out[self.path] = why
@@ -153,7 +152,7 @@ class ReadReport:
     fields: dict[str, None] = field(default_factory=dict[str, None])
     """Names of fields in the files, but no more than a message lists."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
-    """Files that may hold rollouts, but were not read because no field looks like a reward."""
+    """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
     """Number of groups of each size."""
@@ -164,7 +163,7 @@ class ReadReport:
     mixed_blocks: int = 0
     """Number of groups formed by `group_size` that contain several prompts."""
     torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
-    """Number of separate pieces of each step. Several pieces of a step are not joined."""
+    """Number of separate pieces of each step. Separate pieces of a step are not joined."""
 
     @property
     def rows(self) -> int:

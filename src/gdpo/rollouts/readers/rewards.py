@@ -299,7 +299,7 @@ class TableRewards:
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
-        """Infer the rewards from names and values. Return them and a phrase that says how."""
+        """Infer the rewards from names and values, and return them with a phrase that says how."""
         some = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
         total = self.known.total
         some += [total] if total is not None and total not in some else []
@@ -328,7 +328,7 @@ class TableRewards:
         ]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
-        """Return two lists of text columns that are named as rewards: with numbers, and without.
+        """Return text columns named as rewards, in two lists: columns with numbers, and others.
 
         Columns with long texts are left out, because such texts explain a reward. A total that is a
         number in at least one row does not count as a text column.
@@ -404,7 +404,7 @@ def _inferred(
 
 
 def _many(which: str) -> str:
-    """Return the notice about a file with more numeric fields than rewards are allowed."""
+    """Return the notice for a file with too many numeric fields that may be rewards."""
     return (
         f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
         "name the rewards (--rewards)"
@@ -457,7 +457,7 @@ def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout)
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:
-    """Return the rewards that are named in the newest log of the run with this completions file.
+    """Return the reward names in the newest log of the run that wrote a completions file.
 
     TRL logs `rewards/<name>/mean` for each reward, and nothing for other columns, in the
     `trainer_state.json` of every checkpoint. The result is empty if there is no log, or if the log

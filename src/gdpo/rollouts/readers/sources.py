@@ -71,7 +71,7 @@ class Unpacked(io.RawIOBase):
     """Streams a gzip file up to the last whole line that can be decompressed.
 
     Without this class, a reader that reads ahead would fail on a broken part before it returns the
-    lines that precede it.
+    preceding lines.
     """
 
     broken: Exception | None = None
@@ -92,7 +92,7 @@ class Unpacked(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes of whole lines, or a part of a longer line, or nothing."""
+        """Return up to `size` bytes: whole lines, part of a longer line, or nothing at the end."""
         size = 2**20 if size < 0 else size
         parts, held = [self._rest], len(self._rest)
         while held < size and (part := self._part(size - held)):
@@ -198,7 +198,10 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
 
 
 def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
-    """Return the record of a line, or the reason why there is none. `made_by` builds objects."""
+    """Return the record of a line, or the reason why there is none.
+
+    `made_by` is the hook that builds JSON objects.
+    """
     try:
         record = json.loads(
             raw.decode(), object_pairs_hook=made_by

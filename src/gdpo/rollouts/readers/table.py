@@ -120,7 +120,7 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
 
 
 def _ranges_of(tables: Sequence[RolloutTable]) -> dict[str, Range]:
-    """Return the declared ranges of rewards for which the tables do not contradict each other."""
+    """Return the declared ranges, except for rewards whose range differs between tables."""
     found = {(name, known) for table in tables for name, known in table.ranges.items()}
     names = [name for name, _ in found]
     return {name: known for name, known in found if names.count(name) == 1}
