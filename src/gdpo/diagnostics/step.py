@@ -221,8 +221,8 @@ def _advantages(
         a = _numpy(given)
         if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
             raise DataError(
-                f"advantages must be finite and have the shape {rewards.shape[:2]} of the rewards "
-                f"[prompt, sample]; got an array of shape {a.shape}. Pass one finite number per "
+                f"advantages must be a finite array [prompt, sample] of shape {rewards.shape[:2]}, "
+                f"like the rewards; got an array of shape {a.shape}. Pass one finite number per "
                 "rollout"
             )
         return np.asarray(a, dtype=np.float64)
