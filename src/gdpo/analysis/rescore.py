@@ -13,9 +13,9 @@ from gdpo.rewards.named import make
 from gdpo.rollouts.readers import Rescored, RolloutText
 from gdpo.tasks import TASKS, Task
 
-NO_TEXT = "no text of the completion: cannot be rescored"
-NO_REFERENCE = "no reference answer in the files: rewards that need one fail"
-NO_TOKENS = "no token count: rewards that need one are missing"
+NO_TEXT = "the completion has no text, so it cannot be rescored"
+NO_REFERENCE = "no reference in the files, so rewards that need a reference fail"
+NO_TOKENS = "no token count in the files, so rewards that need token counts are missing"
 
 _TRUTHS = ("reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution")
 """Fields of a record that may contain the reference of the completion."""

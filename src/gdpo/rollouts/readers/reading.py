@@ -40,7 +40,7 @@ _LONGEST = 1000
 """Maximum number of characters that are kept of a library's error message."""
 RESCORED = "rescored"
 """Phrase that says how the rewards of a file were determined, if they were rescored."""
-WEIGHTS_DIFFER = "other weights than an earlier rollout of the step: the earlier weights are used"
+WEIGHTS_DIFFER = "weights differ from an earlier rollout of the step: the earlier weights are used"
 
 
 class RolloutReading(Iterator[RolloutTable]):
@@ -162,7 +162,7 @@ def _read_file(
 ) -> Iterator[RolloutTable]:
     """Yield the tables of a file, and report what cannot be read."""
     if found.kind not in KINDS_READ:
-        report.left_out[found.path] = f"its name ends with none of {', '.join(ENDINGS)}"
+        report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
         return
     file = FileReport(found.path, report)
     try:
@@ -301,7 +301,7 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
         table = joined(tables)
         if table.weights is None and any(part.weights for part in tables):
             what = (
-                "other weights than the other files of the step: weight 1 is used for each reward"
+                "weights differ from the other files of the step: weight 1 is used for each reward"
             )
             _file_of(report, tables[-1].files[0]).note(None, what)
         yield table

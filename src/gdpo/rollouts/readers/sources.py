@@ -235,7 +235,7 @@ class _Wrong:
         self._seen += 1
         if self._seen > self._reported:
             self._reported = self._seen
-            what = "the row has another number of fields than the first line"
+            what = "the number of fields in the row differs from the first line"
             self._file.reject(max(row.number - 2, 0) if row.number else None, what)
         return "skip"
 
