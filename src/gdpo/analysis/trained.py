@@ -27,7 +27,7 @@ class TrainedRun:
     rollouts: Path
     """Folder of the rollout records. The folder need not exist."""
     estimator: str
-    """Display name of the estimator of the run."""
+    """Display name of the run's estimator."""
 
 
 @dataclass(slots=True)

@@ -34,16 +34,16 @@ class Thresholds:
     note. If a reward varies in half of all groups, it is constant by chance in all groups of 1.6 %
     of the batches with 6 groups, and of 0.8 % of the batches with 7 groups."""
     below_resolution: float = 0.1
-    """Minimum share of groups whose values differ only by rounding for the lost signal to be
-    reported. A smaller share loses little signal, and a few such groups are normal for a computed
+    """The lost signal is reported if at least this share of groups has values that differ only by
+    rounding. A smaller share loses little signal, and a few such groups are normal for a computed
     reward."""
     top: float = 0.95
-    """Fraction of the declared range at or above which the mean of a constant reward counts as the
-    top. The fraction is below 1 because the few groups that still vary lower the mean of a learned
-    reward."""
+    """A constant reward counts as being at the top if its mean is at or above this fraction of the
+    declared range. The fraction is below 1 because the few groups that still vary lower the mean of
+    a learned reward."""
     bottom: float = 0.05
-    """Fraction of the declared range at or below which the mean of a constant reward counts as the
-    bottom."""
+    """A constant reward counts as being at the bottom if its mean is at or below this fraction of
+    the declared range."""
     missing: float = 0.9
     """Minimum share of missing values for a reward to count as mostly missing."""
     window: int = 256
@@ -67,22 +67,22 @@ class Thresholds:
     """Minimum correlation for two rewards to count as redundant. At this value, the two rewards
     share 90 % of their variance."""
     agreement: float = 0.5
-    """Maximum share of rollouts without conflict, as a fraction of the share for unrelated rewards,
-    for a batch to count as conflicting. The share itself is not enough: two unrelated rewards of 0
-    or 1, each earned by half of the rollouts, conflict in half of all rollouts."""
+    """A batch counts as conflicting if its share of rollouts without conflict is at most this
+    fraction of the share for unrelated rewards. The share itself is not enough: two unrelated
+    rewards of 0 or 1, each earned by half of the rollouts, conflict in half of all rollouts."""
     zero_advantage: float = 0.9
     """Minimum share of zero-advantage groups for a batch to count as having no signal."""
     signal_rms: float = 3.0
-    """Root mean square of the advantages in the groups with signal, at or above which batch
-    normalization amplifies too much. If a share s of the groups has signal, the root mean square is
-    1 / √s, so s = 1/9 gives 3."""
+    """Batch normalization amplifies too much if the root mean square of the advantages in the
+    groups with signal is at least this large. If a share s of the groups has signal, the root mean
+    square is 1 / √s, so s = 1/9 gives 3."""
     tiny_std: float = 0.01
-    """Typical standard deviation within a group, as a fraction of the declared range, below which
-    the variation may be noise."""
+    """If the typical standard deviation within a group is below this fraction of the declared
+    range, the variation may be noise."""
     extreme: float = 10.0
-    """Size above which an advantage is extreme, as a multiple of the root mean square in the groups
-    with signal. A multiple also works for estimators that do not normalize. Without any outlier,
-    one failure among 16 samples gives 3.8, and one failure among 64 samples gives 7.9."""
+    """An advantage is extreme if it is larger than this multiple of the root mean square in the
+    groups with signal. A multiple also works for estimators that do not normalize. Without any
+    outlier, one failure among 16 samples gives 3.8, and one failure among 64 samples gives 7.9."""
     same: float = 0.999
     """Minimum correlation for advantages to count as equal to GRPO's. At this value, 0.2 % of the
     variance differs."""
@@ -386,8 +386,8 @@ def _evidence(reward: _Reward, groups: int) -> dict[str, float]:
 
 
 _UNIT = 1e-3
-"""After advantages are divided by their own standard deviation, the result has a standard deviation
-that differs from 1 by at most this much, even in float32."""
+"""If advantages were divided by their own standard deviation, their standard deviation differs from
+1 by at most this much, even in float32."""
 
 
 def batch_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:

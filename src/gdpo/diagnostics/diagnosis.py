@@ -241,7 +241,8 @@ class Diagnosis:
     """Correlation of the advantages with GRPO's advantages, over the rollouts that have a
     reward."""
     influence: Influence = field(compare=False, repr=False)
-    """The sums from which the influence shares are computed. They can be pooled over steps."""
+    """The sums from which the influence shares are computed. These sums can be pooled over
+    steps."""
     precision: str = "float64"
     """Floating-point type of the rewards."""
     findings: tuple[Finding, ...] = ()

@@ -154,8 +154,8 @@ class Window:
     """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, once that many were added. The window
-            contains only whole steps.
+        groups: Minimum number of groups in the window, as soon as this many groups have been added.
+            The window contains only whole steps.
     """
 
     def __init__(self, groups: int) -> None:

@@ -135,7 +135,7 @@ def plain(value: Any) -> Any:
 
 
 def verl(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line that verl's legacy trainer or V1 trainer wrote.
+    """Yield the rollout in a line that verl's legacy trainer or V1 trainer wrote.
 
     The legacy trainer writes all rewards. The V1 trainer writes a total and a uid.
     """
@@ -158,7 +158,7 @@ def verl(record: Record) -> Iterator[Row]:
 
 
 def nemo_rl(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line, with a scalar reward. The prompt is the part that has no loss.
+    """Yield the rollout in a line, with a scalar reward. The prompt is the part that has no loss.
 
     With dynamic sampling, `rewards` contains the rewards of all samples, and only
     `filtered_rewards` belongs to the tokens of the same line. The logger writes all values except
@@ -189,7 +189,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
 
 
 def swift(record: Record) -> Iterator[Row]:
-    """Yield the rollouts of a line, whose fields are lists with one value per rollout."""
+    """Yield the rollouts in a line, whose fields are lists with one value per rollout."""
     columns = {
         name: cast("list[Any]", value) for name, value in record.items() if isinstance(value, list)
     }
@@ -218,7 +218,7 @@ def swift(record: Record) -> Iterator[Row]:
 
 
 def swift_row(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line of ms-swift's Ray trainer, with a scalar reward."""
+    """Yield the rollout in a line of ms-swift's Ray trainer, with a scalar reward."""
     yield Row(
         step=record["gen_step"],
         prompt=record["prompt"],
@@ -229,7 +229,7 @@ def swift_row(record: Record) -> Iterator[Row]:
 
 
 def tinker(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line, with metrics as rewards.
+    """Yield the rollout in a line, with metrics as rewards.
 
     The rewards are the metrics of the trajectory, and the means of the metrics of its steps. A
     metric `stop/<reason>` is not a reward, but the reason why the episode ended.
@@ -307,7 +307,7 @@ def skyrl(record: Record) -> Iterator[Row]:
 
 
 def open_instruct(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line, in which prompt and completion are tokens."""
+    """Yield the rollout in a line that stores prompt and completion as tokens."""
     credit = record.get("advantage")
     yield Row(
         step=record["step"],
@@ -356,7 +356,7 @@ def episodes(record: Record) -> Iterator[Row]:
 
 
 def results(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line of `results.jsonl`, whose metrics include the rewards."""
+    """Yield the rollout in a line of `results.jsonl`, whose metrics include the rewards."""
     yield Row(
         group=record["example_id"],
         prompt=record.get("prompt"),
@@ -371,7 +371,7 @@ def results(record: Record) -> Iterator[Row]:
 
 
 def platform(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a row of prime-rl's parquet file, whose `info` may contain a trace.
+    """Yield the rollout in a row of prime-rl's parquet file, whose `info` may contain a trace.
 
     The rewards are in the trace. Without a trace, the rewards are among the metrics.
     """

@@ -295,7 +295,7 @@ class TableRewards:
         self._report_missing(asked, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the paths of the rewards by name, and a phrase on how they were determined."""
+        """Return the paths of the rewards by name, and how the rewards were determined."""
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:

@@ -91,7 +91,7 @@ COLUMNS = (
     *("steps", "groups", "rewards", "total", "advantages", "num_tokens", "cut", "trained"),
     *("file", "row"),
 )
-"""The fields of a table with one value per rollout."""
+"""Fields of a `RolloutTable` that have one value per rollout."""
 
 
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
