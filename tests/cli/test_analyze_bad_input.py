@@ -106,7 +106,7 @@ def test_every_reward_missing_is_no_crash(analyzed, tmp_path):
     written.lines(tmp_path / "run" / "a.jsonl", [{"prompt": "a", "q": None}] * 4)
     found, out = analyzed(tmp_path / "run", "--rewards", "q")
     assert found["runs"][0]["rewards"][0]["mean"] is None
-    assert "! `q` is missing on every rollout" in out
+    assert "! `q` is missing from every rollout" in out
 
 
 def test_a_hundred_thousand_distinct_prompts(analyzed, tmp_path):

@@ -44,7 +44,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"below {t.tiny_std:.0%} of the range",
         f"`signal_rms` is {t.signal_rms:g} or more",
         f"an advantage is larger than {t.extreme:g} root mean squares",
-        f"missing on {t.missing:.0%} of the rollouts",
+        f"missing from {t.missing:.0%} of the rollouts",
         f"correlation with GRPO of {t.same:g}",
         f"fewer than {t.few_groups} groups",
     ):

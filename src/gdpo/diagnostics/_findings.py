@@ -122,7 +122,7 @@ def _missing(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findin
             Kind.NEVER_APPLIES,
             Severity.WARNING,
             (reward.name,),
-            f"`{reward.name}` is missing on every rollout",
+            f"`{reward.name}` is missing from every rollout",
             "check whether the reward function fails, whether its gate ever opens, and whether the "
             "dataset has the column that it reads",
             {"missing": 1.0},
@@ -132,7 +132,7 @@ def _missing(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findin
             Kind.MOSTLY_MISSING,
             Severity.NOTE,
             (reward.name,),
-            f"`{reward.name}` is missing on {percent(reward.missing)} of the rollouts, so only a "
+            f"`{reward.name}` is missing from {percent(reward.missing)} of the rollouts, so only a "
             "few rollouts train it",
             "no action needed if the reward is meant to be rare; otherwise check whether its "
             "function fails, or choose prompts to which it applies",

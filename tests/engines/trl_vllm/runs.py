@@ -6,16 +6,13 @@ python -m tests.engines trl-vllm
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.engines.checks import advantage_difference, analyzed, learned, main, means, steps
+from tests.engines.servers import free_port, serving
 
 HERE = Path(__file__).parent
 os.environ |= {
@@ -118,44 +115,22 @@ def resume(folder, policy):
 def server(folder, policy):
     transfer = ("--weight-transfer-config", '{"backend": "file"}')
     options = ("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1")
-    with serving(folder, policy, *transfer, *options, "--enable-scale-out") as address:
+    with vllm_serve(folder, policy, *transfer, *options, "--enable-scale-out") as address:
         return shown(
             folder, train(folder, policy, vllm_mode="server", vllm_server_base_url=address)
         )
 
 
 @contextmanager
-def serving(folder, policy, *options):
+def vllm_serve(folder, policy, *options):
     """Run `vllm serve` and yield its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", policy, "--host"]
     command += ["127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "512"]
-    with (folder / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [*command, "--max-num-seqs", "64", *options],
-            env=os.environ | {"VLLM_SERVER_DEV_MODE": "1"},
-            stdout=log,
-            stderr=log,
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        while not answers(f"{address}/health"):
-            assert process.poll() is None, (folder / "server.log").read_text()[-3000:]
-            time.sleep(1)
+    command += ["--max-num-seqs", "64", *options]
+    log, development = folder / "server.log", {"VLLM_SERVER_DEV_MODE": "1"}
+    with serving(command, f"{address}/health", log, development):
         yield address
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(address):
-    try:
-        with urllib.request.urlopen(address, timeout=5) as reply:
-            return reply.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 RECIPE = """
@@ -192,7 +167,7 @@ def recipe(folder, policy):
     problems += ("--rows", "8", "--max-tokens", "16")
     options = ("--engine", "vllm", "--max-model-len", "512", "--enforce-eager")
     gdpo("evaluate", run, *problems, *options)
-    with serving(folder, run / "model", "--served-model-name", "tiny") as address:
+    with vllm_serve(folder, run / "model", "--served-model-name", "tiny") as address:
         place = ("--server", f"{address}/v1", "--output", folder / "by_server")
         gdpo("evaluate", "tiny", *problems, *place)
     results = [
