@@ -37,11 +37,12 @@ class Response:
     finish_reason: str
     """`stop` or `length`."""
     shown: tuple[Message, ...] = ()
-    """For a conversation, all messages. `text` is then the model's messages as JSON."""
+    """All messages of a conversation; `text` then contains the model's messages as JSON. Empty: the
+    response is not a conversation."""
 
 
 OnResponses: TypeAlias = Callable[[int], None]
-"""Called with the number of responses that have arrived since the last call."""
+"""Function called with the number of responses that have arrived since the last call."""
 
 
 def ignore(_: int) -> None:
@@ -58,7 +59,7 @@ class Responder(Protocol):
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return `samples` responses per problem, the same ones for the same seed if possible."""
+        """Return `samples` responses per problem, which depend only on the seed if possible."""
         ...
 
 
@@ -68,7 +69,7 @@ class RowAnswers:
 
     Args:
         task: Task that gives the reference answers.
-        gold: Whether to respond with the reference answer. False: with an empty text.
+        gold: True: respond with the reference answer. False: respond with an empty text.
     """
 
     task: Task
@@ -88,14 +89,14 @@ class RowAnswers:
 
 
 class LocalModel:
-    """Runs a model with transformers, on the GPU if there is one.
+    """Runs a model with transformers, on the GPU if one is available.
 
-    If the model allows it, a prompt is processed once for all of its samples, and finished rows
-    leave the batch (`gdpo.integrations.trl`).
+    If the model supports this, each prompt is processed once for all of its samples, and finished
+    rows are removed from the batch (`gdpo.integrations.trl`).
 
     Args:
         model: Folder or name for `from_pretrained`.
-        tokenizer: Its tokenizer, padding on the left, with a chat template.
+        tokenizer: Tokenizer of the model, with left padding and a chat template.
         sampling: Sampling settings.
         at_once: Number of responses to generate together.
     """
@@ -189,7 +190,8 @@ def check_sampling(sampling: Sampling) -> None:
     """Check the sampling settings.
 
     Raises:
-        ConfigError: If a number is out of its range.
+        ConfigError: If a setting is out of range, or more than one sample is requested with greedy
+            decoding.
     """
     wrong = [
         f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
@@ -210,7 +212,7 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 _SHOWN = 300
-"""Characters of vLLM's error that a message shows."""
+"""Maximum number of characters of vLLM's error in a message."""
 
 
 _HOW = "vLLM (pip install vllm; use a separate environment if it needs another torch)"
@@ -234,7 +236,7 @@ class VllmModel:
         sampling: Sampling settings.
 
     Raises:
-        ConfigError: If vLLM does not start with the model.
+        ConfigError: If vLLM cannot start with the model.
     """
 
     def __init__(self, model: str, sampling: Sampling) -> None:
@@ -245,7 +247,7 @@ class VllmModel:
             self._model: Any = LLM(model=model, dtype="auto", seed=sampling.seed)
         except Exception as error:
             raise ConfigError(
-                f"vLLM does not start with {model}: {type(error).__name__}: "
+                f"vLLM cannot start with {model}: {type(error).__name__}: "
                 f"{str(error)[:_SHOWN]}. See its output above. If vLLM needs other settings, start "
                 "it as a server (`vllm serve MODEL --max-model-len 8192`), then run gdpo evaluate "
                 "MODEL --server http://localhost:8000/v1"
@@ -260,7 +262,7 @@ class VllmModel:
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return the responses to each problem. vLLM batches them."""
+        """Return the responses to each problem. vLLM batches the prompts."""
         drawn = self._sampling
         params = self._params(
             n=samples,
