@@ -1,8 +1,8 @@
 """Defines the single-turn benchmarks of the Berkeley Function Calling Leaderboard (BFCL).
 
 The rows, answers and checker come from the package `bfcl-eval`. This package pins about fifty other
-packages. Therefore it is installed without its dependencies, only its checker is imported, and the
-checker's table of models is replaced by a single entry:
+packages. Therefore only its checker is imported, and the checker's table of models is replaced by a
+single entry. To install the package without its dependencies:
 
 ```
 pip install --no-deps bfcl-eval==2026.3.23
@@ -12,15 +12,15 @@ pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript=
 This version of the package contains the rows, tools and checker of V4. The paper used v3. The rows
 of v3 come with version 2025.6.8 of the package, and are used if that version is installed.
 
-The prompt is ToolRL's, as in the task `tool_calling`, because the paper's models were trained on
-this prompt. A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls from a
+The prompt is ToolRL's, as in the task `tool_calling`. The paper's models were trained on this
+prompt. A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls from a
 response. Calls are parsed as JSON and never executed: the checker compares them with the reference
 answers. As on the leaderboard, a row that expects no call is passed by any response without a
 readable call, and a row of `live_relevance` by any response with a readable call.
 
-**Format** is the format reward of the task. After the thinking, a response must contain only calls
-if the row expects calls, and only text for the user if it does not. The paper does not say how it
-measures "Correct Format".
+**Format** is the format reward of the task. The thinking must be followed by nothing but calls if
+the row expects calls, and otherwise by nothing but a response to the user. The paper does not say
+how it measures "Correct Format".
 
 Multi-turn categories are in `_bfcl_multi_turn`. Memory and web search are not supported.
 
@@ -274,8 +274,7 @@ def data_file(category: str) -> Path:
 
 
 def possible_answers(category: str) -> dict[str, Any]:
-    """Return the reference answers by row id. The result is empty if the category has no
-    answers."""
+    """Return the reference answers by row id. Categories without answers give an empty result."""
     file = data_file(category)
     file = file.parent / "possible_answer" / file.name
     if not file.is_file():

@@ -39,7 +39,7 @@ Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 _START_S = 60.0
-"""Maximum number of seconds in which the process must import the tools."""
+"""Maximum time for the process to import the tools, in seconds."""
 
 
 _CPU_S = 2
@@ -120,8 +120,7 @@ def _in_process(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]] | N
 
 
 def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Run each step's calls in this process, from the row's initial state, and return the
-    results."""
+    """Run the calls of all steps in this process, starting from the row's initial state."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
     utilities: Any = multi_turn_utils
@@ -237,7 +236,7 @@ def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
     system = [message["content"] for message in dialogue if message["role"] == "system"]
     if (
         system
-    ):  # ToolRL's prompt has a system message, so the row's precedes the first turn
+    ):  # ToolRL's prompt has its own system message, so that of the row precedes the first turn
         rest = [{"role": "user", "content": "\n\n".join(system)}, *rest]
     return tool_prompt(tools, rest)
 

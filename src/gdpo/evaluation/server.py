@@ -447,7 +447,7 @@ class Server:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error
 
     def _refused(self, error: ReplyError) -> Response:
-        """Return an empty response if the prompt leaves no room for one. Otherwise raise an
+        """Return an empty response if the prompt leaves no room for a response, else raise an
         error."""
         if error.code in _TRANSIENT:
             raise _MayPassError(str(error), late=error.late) from error
