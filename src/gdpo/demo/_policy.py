@@ -25,7 +25,7 @@ from gdpo.recipes.starter import no_progress_bars
 Tokens: TypeAlias = list[int]
 
 _IGNORED = -100
-"""Label of a token that the loss ignores."""
+"""Label of tokens that the loss ignores."""
 
 _SORTED_BATCHES = 10
 """Number of batches whose texts are sorted by length together. Sorting reduces padding, and the
@@ -49,9 +49,9 @@ class PolicySettings:
     context: int = 256
     """Maximum sequence length in tokens."""
     steps: int = 500
-    """Steps of the supervised phase."""
+    """Number of steps of the supervised phase."""
     batch: int = 24
-    """Texts per supervised step."""
+    """Number of texts per supervised step."""
     learning_rate: float = 6e-3
     """Peak learning rate of the supervised phase."""
     texts: Texts = field(default_factory=Carelessness)
@@ -60,7 +60,7 @@ class PolicySettings:
 
     @property
     def key(self) -> str:
-        """Digest of settings, code and library versions, 12 hex digits."""
+        """Digest (12 hex digits) of settings, code and library versions."""
         facts = {
             "settings": asdict(self),
             "code": [Path(file).read_text("utf-8") for file in (*_SOURCES, *self.texts.sources)],

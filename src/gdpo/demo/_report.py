@@ -48,7 +48,7 @@ class Curve:
 
     @property
     def threshold(self) -> float:
-        """80 % of the way from the lowest to the highest value."""
+        """80 % of the way from the lowest to the highest possible value."""
         return self.low + REACHED * (self.high - self.low)
 
     @property
@@ -80,7 +80,7 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 
 
 def report_table(all_curves: Sequence[Curve]) -> Table:
-    """Return a table of each reward and estimator: start, end and step at the threshold."""
+    """Return a table with start, end and step at the threshold for each reward and estimator."""
     table = Table(
         title="start and end: mean over the first and the last tenth of the steps",
         title_justify="left",
@@ -106,7 +106,7 @@ def report_table(all_curves: Sequence[Curve]) -> Table:
 def last_responses(trainings: Sequence[Training]) -> RenderableType:
     """Return the first response of each estimator to the first prompt of the last step.
 
-    All estimators have the same prompts in the same order.
+    All estimators get the same prompts in the same order.
     """
     rollouts = [
         read_rollouts(rollout_file(training.run.rollouts, len(training.rows())))[0]

@@ -62,7 +62,7 @@ class Carelessness:
     right_name: float = 0.75
     """Probability that a call names the requested tool instead of a random tool."""
     whole_json: float = 0.75
-    """Probability that a call has its last brace."""
+    """Probability that a call keeps its last brace."""
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -224,7 +224,8 @@ class Start:
     known: str
     """Result of seeds 0 to 5 with the default settings. Printed after training."""
     other: str
-    """What happens from the other starting point. Printed after training, with the command."""
+    """Result of training from the other starting point. Printed after training, with the
+    command."""
 
 
 STARTS: Mapping[str, Start] = {
@@ -270,9 +271,9 @@ class DemoSettings:
     """
 
     start: str = "rare"
-    """A key of `STARTS`. It sets how often the policy uses the format before training."""
+    """A key of `STARTS`. The start defines how often the policy uses the format before training."""
     steps: int = 150
-    """Optimizer steps of each estimator."""
+    """Number of optimizer steps per estimator."""
     seed: int = 1
     """Random seed for requests and sampling, the same for both estimators.
 
@@ -332,13 +333,14 @@ def run_demo(
     Args:
         console: Console for progress and results.
         settings: Settings of the demo. None: the defaults.
-        output: Folder for all files. It must be empty or not exist. None: `runs/demo`, or the first
-            unused name of `runs/demo-2`, `runs/demo-3` and so on.
+        output: Folder for all files. The folder must be empty or not exist. None: `runs/demo`, or
+            the first unused name of `runs/demo-2`, `runs/demo-3` and so on.
 
     Raises:
         ConfigError: If `output` is not empty.
         MissingExtraError: If a package that training needs is not installed.
-        KeyboardInterrupt: If Ctrl-C was pressed. Both training runs have ended by then.
+        KeyboardInterrupt: If Ctrl-C was pressed. The error is raised after both training runs have
+            ended.
     """
     settings = settings or DemoSettings()
     started = time.monotonic()
@@ -359,7 +361,7 @@ def run_demo(
 
 
 def _closing_lines(settings: DemoSettings) -> list[str]:
-    """Return lines with the results of other seeds and of the other start, and their commands."""
+    """Return lines with results of other seeds and the other start, and commands to run them."""
     start = STARTS[settings.start]
     [other] = STARTS.keys() - {settings.start}
     defaults = settings == DemoSettings(start=settings.start, seed=settings.seed)

@@ -1,4 +1,4 @@
-"""Uploads a finished run to the Hugging Face Hub: the model, the model card and its files.
+"""Uploads a finished run to the Hugging Face Hub: model, card, recipe, metrics and results.
 
 Some files are never uploaded: checkpoints, `environment.json` (which contains the command line) and
 the responses of an evaluation. Rollouts are uploaded only on request.
@@ -140,7 +140,7 @@ def check_repository(name: str) -> None:
 
 
 def check_push(run: RunDirectory, name: str) -> None:
-    """Check everything that can be checked before a push without contacting the Hub.
+    """Check everything about a push that can be checked without contacting the Hub.
 
     Raises:
         ConfigError: If the name is not OWNER/NAME, the user is not logged in, or the run is not

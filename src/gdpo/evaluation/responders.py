@@ -37,8 +37,8 @@ class Response:
     finish_reason: str
     """`stop` or `length`."""
     shown: tuple[Message, ...] = ()
-    """All messages of a conversation; `text` then contains the model's messages as JSON. Empty: the
-    response is not a conversation."""
+    """All messages, if the response is a conversation. In that case, `text` contains the model's
+    messages as JSON."""
 
 
 OnResponses: TypeAlias = Callable[[int], None]
@@ -59,17 +59,17 @@ class Responder(Protocol):
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return `samples` responses per problem, which depend only on the seed if possible."""
+        """Return `samples` responses per problem, reproducible for a given seed if possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
-    """Responds with reference answers or with nothing, to test a benchmark without a model.
+    """Responds with reference answers or empty texts, to test a benchmark without a model.
 
     Args:
         task: Task that gives the reference answers.
-        gold: True: respond with the reference answer. False: respond with an empty text.
+        gold: Whether to respond with the reference answer instead of an empty text.
     """
 
     task: Task

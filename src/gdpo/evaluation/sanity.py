@@ -20,8 +20,8 @@ TOLERATED = 0.05
 """Share of rows whose reference answer may fail, because published data contain mistakes."""
 
 _DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
-"""Rewards that must be lowest for an empty response. Other rewards may be higher, such as the
-reward for code without bugs."""
+"""Rewards that must have their lowest value for an empty response. Other rewards may be higher,
+such as the reward for code without bugs."""
 
 _SILENCE = "irrelevance"
 """Part of the name of benchmarks in which the leaderboard counts an empty response as right."""

@@ -1,9 +1,9 @@
 """Gets responses from an OpenAI-compatible server: vLLM, SGLang, llama.cpp and others.
 
-Responses are streamed if the server supports streaming. A request can then take any time while data
-arrive, and fails only after a long silence. A partial response cannot be continued. Therefore a
-request is resent several times if no data arrived, but only once if a response broke off. After a
-silence, the request is not resent, because the server may still be working on it.
+Responses are streamed if the server supports streaming. A streamed request can take any time as
+long as data arrive, and fails only after a long silence. A partial response cannot be continued.
+Therefore a request is resent several times if no data arrived, but only once if a response broke
+off. After a silence, the request is not resent, because the server may still be working on it.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ def side_by_side(
     """Apply `work` to each item in threads, and return the results in the order of the items.
 
     After a failure, no further item is started, and the error is raised when the running items have
-    ended. An interruption is raised at once. The threads then end with their current item or with
-    the process.
+    ended. An interruption is raised at once. The threads then end after their current item, or
+    together with the process.
 
     Args:
         work: Function to call in threads.
@@ -447,8 +447,7 @@ class Server:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error
 
     def _refused(self, error: ReplyError) -> Response:
-        """Return an empty response if the prompt leaves no room for a response, else raise an
-        error."""
+        """Return an empty response if the prompt leaves no room. Otherwise raise an error."""
         if error.code in _TRANSIENT:
             raise _MayPassError(str(error), late=error.late) from error
         if error.code == _BAD_REQUEST and any(said in error.text for said in _NO_ROOM_SAYS):

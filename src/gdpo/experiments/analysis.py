@@ -47,7 +47,8 @@ class _Traces:
 
 
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
-    """Compute the results of all estimators on all rewards, and differences from the baseline.
+    """Compute the results of all estimators on all rewards, and their differences from the
+    baseline.
 
     - A run counts as soon as it has one step. The final reward of a run is the mean over the last
       tenth of its steps so far, whether the run finished, failed or is still running. For the time
@@ -56,10 +57,11 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
       expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
       bootstrap intervals of 3 values fall short of their nominal coverage.
     - A reward is not compared if its gate or options differ from those of the baseline.
-    - An estimator is compared with the baseline over the seeds whose runs have ended for both. The
-      mean difference has Student's t interval. Permutation tests compare the final rewards and the
-      log-rank scores. P-values are corrected (Holm) for all estimators and rewards, separately for
-      final rewards and for times to the threshold. Intervals are not corrected.
+    - An estimator is compared with the baseline over the seeds for which both runs have ended. The
+      mean difference gets a Student's t interval. Permutation tests compare the final rewards and
+      the log-rank scores. Holm's correction is applied to the p-values of all estimators and
+      rewards, separately for final rewards and for times to the threshold. Intervals are not
+      corrected.
     - The correction does not count a reward that ended with the same value in all runs. The
       correction of times does not count a reward whose threshold no run reached. Both rules use the
       runs of all estimators together and ignore their labels. Relabelling the runs therefore does

@@ -46,7 +46,8 @@ class Difference:
     """Number of seeds for which the runs of both estimators have ended with a final reward. Failed
     runs count."""
     final: Interval
-    """Mean paired difference of the final rewards. Above 0: this estimator ends higher."""
+    """Mean paired difference of the final rewards. Above 0: this estimator ends with a higher
+    reward."""
     p_value: float
     """P-value of the two-sided permutation test of the final rewards."""
     p_adjusted: float
@@ -127,9 +128,9 @@ def headline(comparison: Comparison) -> str:
     """Return the conclusion of an experiment as one sentence with one number.
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
-    compared. If there are several, the headline reports the difference with the smallest p-value.
-    If p-values are equal, the headline reports the difference that is the largest share of its
-    reward's range. If another difference has the opposite direction, the sentence names that
+    compared. If there are several such differences, the headline reports the one with the smallest
+    p-value. If p-values are equal, the headline reports the difference that is the largest share of
+    its reward's range. If another difference has the opposite direction, the sentence names that
     difference too. If these seeds could not have shown any difference, the sentence states how many
     seeds are needed.
     """
@@ -186,7 +187,7 @@ def _others(
     write: Callable[[Difference, Comparison], str],
     comparison: Comparison,
 ) -> list[str]:
-    """Return a sentence for each difference after the first, and the number of omitted ones."""
+    """Return a sentence for each difference after the first. Count the differences left out."""
     shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
     rest = len(found) - 1 - len(shown)
     sentences = [f"{write(d, comparison)}." for d in shown]
@@ -301,7 +302,7 @@ def _could_decide(family: Sequence[Difference]) -> bool:
 
 
 def _limits(comparison: Comparison) -> list[str]:
-    """Return sentences on what this number of seeds could show, and on observed differences."""
+    """Return sentences about what this number of seeds could show and what was observed."""
     compared = _compared(comparison)
     count = _counted(compared)
     varied = [d for d in compared if not d.constant]
@@ -342,7 +343,7 @@ def _apart(d: Difference, comparison: Comparison) -> str:
 
 
 def _correction(comparison: Comparison, count: int) -> list[str]:
-    """Return sentences on the correction and on rewards that are equal in all runs."""
+    """Return sentences about the correction and about rewards that are equal in all runs."""
     constant = list(dict.fromkeys(d.reward for d in _compared(comparison) if d.constant))
     which = "All ended runs" if _open_runs(comparison.experiment) else "All runs"
     same = "the same final value" if len(constant) == 1 else "the same final values"
@@ -403,7 +404,7 @@ def _range(interval: Interval) -> str:
 
 
 def _number(value: float, interval: Interval) -> str:
-    """Format a value to two digits of its interval's width, or to three digits without one."""
+    """Format a value to two digits of the interval's width. Without an interval: three digits."""
     width = interval.high - interval.low
     if isnan(width) or width <= 0:
         text = f"{value:.3g}"

@@ -20,8 +20,8 @@ _RECENT = 5
 """Number of last steps over which the displayed reward is averaged."""
 
 _MOST_ROWS = 30
-"""Maximum number of runs in the table. If there are more runs, the table shows the running ones and
-the last of the others that have started."""
+"""Maximum number of runs in the table. If there are more runs, the table shows the running runs,
+and the last ended runs in the remaining rows."""
 
 _HOUR = 3600.0
 

@@ -120,7 +120,7 @@ def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _briefly(assignment: str) -> str:
-    """Drop the prefix `rewards.` before a reward's name; keep it before a reward's number."""
+    """Drop the prefix `rewards.` before a reward's name, but keep the prefix before an index."""
     rest = assignment.removeprefix("rewards.")
     return assignment if rest[:1].isdigit() else rest
 
@@ -268,7 +268,8 @@ def make_grid(
         reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
         variants: Recipes with the varied values, by name. Each recipe is combined with every
             estimator. None: only `recipe`.
-        retry_failed: Whether to train failed runs again. The records of their failures are deleted.
+        retry_failed: Whether to train failed runs again. If so, the records of their failures are
+            deleted.
 
     Raises:
         ConfigError: If an estimator does not exist, an estimator or seed is repeated, two labels
@@ -607,7 +608,7 @@ def described(grid: Grid, *, jobs: int) -> list[str]:
     """Return lines that describe a comparison: its runs, each label, and what it could show.
 
     Args:
-        grid: The comparison. Its folder may not exist yet.
+        grid: The comparison, whose folder may not exist yet.
         jobs: Number of concurrent runs.
     """
     labels = list(dict.fromkeys(cell.label for cell in grid.cells))
@@ -661,7 +662,7 @@ def decidable(grid: Grid) -> list[str]:
 
 
 def _power(seeds: int, count: int) -> str:
-    """Return a sentence: whether these seeds can show a difference, and how many seeds could."""
+    """Return a sentence that says whether this number of seeds can show a difference."""
     least = min(1.0, least_p(seeds, seeds) * count)
     corrected = f" after correction for {count} comparisons" if count > 1 else ""
     smallest = f"With {_count(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"

@@ -278,12 +278,13 @@ def expanded_level(count: int, level: float = 0.95) -> float:
     The interval contained the true value in 94 % of experiments with normally distributed runs, in
     93 % with skewed runs and in 82 % if some runs learn and others do not. The percentile interval
     at 0.95 had a coverage of 90, 89 and 79 %. With 10 values, the coverage of the expanded interval
-    was 96 to 97 %. With 3 values it was only 64 to 76 %, the same as for the percentile interval.
-    The coverage was measured with `benchmarks/few_seeds.py` (see docs/reference/statistics.md).
+    was 96 to 97 %. With 3 values, the coverage was only 64 to 76 %, the same as for the percentile
+    interval. The coverage was measured with `benchmarks/few_seeds.py` (see
+    docs/reference/statistics.md).
 
     Args:
         count: Number of values, at least 2.
-        level: Share of experiments whose interval should contain the true figure, from 0 to 1.
+        level: Desired coverage of the interval, from 0 to 1.
 
     References:
         Hesterberg 2015, "What Teachers Should Know About the Bootstrap" ("expanded percentile"),

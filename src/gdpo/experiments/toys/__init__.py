@@ -1,4 +1,4 @@
-"""Toys: small problems with exact gradients, which show differences of estimators in seconds.
+"""Toys: small problems with exact gradients that show how estimators differ, within seconds.
 
 A toy is a small policy with its rewards, and `TOYS` contains all toys. `run_toy` trains a toy with
 one estimator and returns the reward curves. `suite` trains several toys with several estimators and

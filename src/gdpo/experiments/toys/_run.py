@@ -54,7 +54,7 @@ class Adam:
 
 
 def rule_for(toy: Toy, estimator: str, options: Mapping[str, Any] | None = None) -> AdvantageRule:
-    """Return the rule of an estimator, with the ranges of the toy's rewards.
+    """Return the advantage rule of an estimator, with the ranges of the toy's rewards.
 
     Args:
         toy: The toy.

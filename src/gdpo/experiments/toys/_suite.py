@@ -16,8 +16,8 @@ from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
 from gdpo.experiments.toys._toys import TOYS, Toy
 
 Progress: TypeAlias = Callable[[int, int, str, str], None]
-"""Function called when an estimator has finished on a toy. Arguments: number of finished pairs,
-number of all pairs, toy, estimator."""
+"""Function called when an estimator has finished on a toy. Arguments: number of finished pairs of
+toy and estimator, number of all pairs, toy, estimator."""
 
 _FOLDER = Path("toys")
 

@@ -1,10 +1,10 @@
 r"""Defines the toys: policies whose expected rewards and gradients are known exactly.
 
 A rollout consists of a few independent choices. A *binary* choice is 0 or 1, and a *graded* choice
-is a number from -1 to 1. Both kinds of choice follow exponential families with one natural
-parameter $\eta$ per choice. The natural parameters of all choices depend on one shared parameter
-vector: $\eta = \eta_0 + F\theta$. A reward is an affine function of the choices plus noise that the
-policy cannot influence.
+is a number from -1 to 1. Both kinds of choices are exponential families with one natural parameter
+$\eta$ per choice. The natural parameters of all choices depend on one shared parameter vector:
+$\eta = \eta_0 + F\theta$. A reward is an affine function of the choices plus noise that the policy
+cannot influence.
 """
 
 import math
@@ -146,8 +146,8 @@ class Toy:
 
         Args:
             eta: Natural parameters.
-            uniform: Random numbers from 0 to 1. The first ones are for the choices, one per choice.
-                The others are for the noise, one per reward.
+            uniform: Random numbers from 0 to 1. The first numbers determine the choices, one per
+                choice. The other numbers determine the noise, one per reward.
         """
         count = len(self.choices)
         chosen = draw(eta[..., None, None, :], uniform[..., :count], self.graded)
