@@ -180,7 +180,7 @@ def side_by_side(
     Args:
         recipes: One recipe per training run.
         folder: Folder for recipe files and log files, which are named after the runs.
-        say: Function that shows a message to the user. Called while runs are being stopped.
+        say: Function that shows a message to the user, called while runs are being stopped.
 
     Yields:
         The training runs, and a function to call regularly, which raises if a signal has arrived.

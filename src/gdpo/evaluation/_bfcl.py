@@ -346,7 +346,7 @@ def _checker() -> Any:
 
 
 def _language(name: str) -> Any:
-    """Return the checker's name of a language: an enumeration member in V4, a string in v3."""
+    """Return the checker's value for a language: an enumeration member in V4, a string in v3."""
     if find_spec("bfcl_eval.constants.enums") is None:
         return _LANGUAGES[name].split()[0]
     from bfcl_eval.constants.enums import Language

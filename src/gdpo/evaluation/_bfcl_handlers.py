@@ -2,10 +2,10 @@
 
 `TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
 https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's authors
-refer for their evaluation. The sentences of its prompts are copied literally, because responses
-depend on them. Steps that this handler leaves to BFCL follow BFCL's code for models without native
-tool calls: `base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at 58f96342,
-a commit of BFCL-v3 (24 May 2025).
+refer for their evaluation. `TOOLRL` copies the sentences of that handler's prompts literally,
+because responses depend on them. Steps that this handler leaves to BFCL follow BFCL's code for
+models without native tool calls: `base_handler.py` and `utils.py` of
+https://github.com/ShishirPatil/gorilla at 58f96342, a commit of BFCL-v3 (24 May 2025).
 
 ToolRL's handler has a closing sentence for multi-turn rows, which BFCL never uses at that commit.
 `TOOLRL` does use this sentence. It is not known which commit of BFCL the authors used.
@@ -56,7 +56,7 @@ _MEMORY = 2 << 30
 
 
 _LONGEST = 50_000
-"""Maximum length of a tool's result, in characters. The rest is dropped."""
+"""Maximum length of a tool's result, in characters. Longer results are truncated."""
 
 
 _DIED = "Error during execution: the tool took too long"

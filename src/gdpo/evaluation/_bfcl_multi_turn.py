@@ -2,13 +2,13 @@
 
 The user sends several requests, one per turn. In each turn, the model calls tools and reads their
 results, at most 20 times, until the model writes a message without a readable call. Then the next
-turn starts. Every prompt is ToolRL's prompt with the dialogue so far, and is written by a handler.
-At the end, the checker executes the model's calls and the row's reference calls. After each turn,
-the tools must be in the same state in both executions, and the results of the model's calls must
+turn starts. A handler writes every prompt, which is ToolRL's prompt with the dialogue so far. At
+the end, the checker executes the model's calls and the row's reference calls. After each turn, the
+tools must be in the same state in both executions, and the results of the model's calls must
 include the results of the reference calls.
 
 **Format** is the share of the model's messages that pass the format reward of the task. A message
-with a call is checked as calls, and any other message as a response.
+with a call must have the format for calls, and any other message the format for responses.
 
 References:
     Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
@@ -143,7 +143,7 @@ def multi_turn_problems(
 
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
-    """Return a category as a task. Its completions are conversations.
+    """Return a category as a task whose completions are conversations.
 
     Args:
         category: One of `MULTI_TURN`.

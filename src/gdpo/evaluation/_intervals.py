@@ -27,7 +27,7 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
     The interval is Wilson's with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the
     number of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to
     [0, 1]. With one sample per problem, $n_e$ is about $N$. If all problems have the same value,
-    $n_e = N$. For example, 0 of 20 gives the interval 0 to 0.16.
+    $n_e = N$. For example, 0 correct of 20 problems gives the interval 0 to 0.16.
 
     Args:
         of_problems: For each problem, the mean over its samples. NaN: the measure does not apply.

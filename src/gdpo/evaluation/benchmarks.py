@@ -46,7 +46,8 @@ class Benchmark:
     next_prompts: NextPrompts | None = None
     """Returns the next prompts of conversations. None: a response is a single message."""
     keep: Callable[[Row], bool] | None = None
-    """Returns whether a row of the source belongs to the benchmark. None: all rows do."""
+    """Returns whether a row of the source belongs to the benchmark. None: all rows belong to the
+    benchmark."""
     also: Callable[[], tuple[Reward, ...]] = tuple
     """Returns additional rewards, which are only measured and never used in training."""
 

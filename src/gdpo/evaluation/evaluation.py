@@ -106,8 +106,8 @@ def evaluate(
     Args:
         settings: Settings of the evaluation.
         benchmarks: Benchmarks to evaluate, in order.
-        responder: Function that returns the responder of a benchmark. Called only for unfinished
-            benchmarks.
+        responder: Function that returns the responder of a benchmark. The function is called only
+            for unfinished benchmarks.
         folder: Folder for responses (rollout records), settings and results.
         on_progress: Function called whenever the progress changes.
 
@@ -154,7 +154,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def _identity(prompt: Any, reference: Mapping[str, Any]) -> str:
-    """Return the digest of prompt and reference, 12 hex digits."""
+    """Return the digest (12 hex digits) of prompt and reference."""
     return _digest([json.dumps([prompt, dict(reference)], sort_keys=True, default=str)])
 
 

@@ -31,8 +31,8 @@ FIXED = ("gold", "empty")
 
 
 ENGINES = ("transformers", "vllm")
-"""Libraries that can run a model in this process. Their samples differ, so the user chooses the
-library."""
+"""Libraries that can run a model in this process. The libraries give different samples, so the user
+chooses the library."""
 
 
 def responder_of(
@@ -49,7 +49,7 @@ def responder_of(
         model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`.
             With a server: the name of the model on that server.
         sampling: Sampling settings.
-        server: Server that runs the model. Its responses are saved in the folder of the benchmark.
+        server: Server that runs the model. Responses are saved in the folder of the benchmark.
             None: run the model in this process.
         at_once: Number of responses to generate together.
         engine: Library that runs a local model, one of `ENGINES`.

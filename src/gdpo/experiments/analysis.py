@@ -47,8 +47,7 @@ class _Traces:
 
 
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
-    """Compute the results of all estimators on all rewards, and their differences from the
-    baseline.
+    """Compute the results of all estimators on all rewards, and compare them with the baseline.
 
     - A run counts as soon as it has one step. The final reward of a run is the mean over the last
       tenth of its steps so far, whether the run finished, failed or is still running. For the time

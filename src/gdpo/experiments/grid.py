@@ -324,7 +324,7 @@ def run_grid(
         grid: The comparison.
         jobs: Number of concurrent runs. If CUDA_VISIBLE_DEVICES lists several devices, each run
             gets one device.
-        update: Function that updates a display. Called repeatedly during training.
+        update: Function that updates a display, called repeatedly during training.
         say: Function that shows a message to the user.
     """
     slots = _slots(jobs)

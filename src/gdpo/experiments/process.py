@@ -29,7 +29,7 @@ class Orphan:
     """Describes a training run that another process started."""
 
     run: RunDirectory
-    """The run directory. It may not exist yet."""
+    """The run directory, which may not exist yet."""
     note: Path
     pid: int | None
     """Process id. None: no comparison started the process, so no comparison stops the process."""
@@ -81,7 +81,8 @@ def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]
     """Record which process trains a run. Start the process inside this context.
 
     Yields:
-        The file descriptor that the process must inherit, and a function that records its id.
+        The file descriptor that the process must inherit, and a function that records the process
+        id.
     """
     with note.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,8 +113,8 @@ _INTERRUPTED = 130
 """Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that stop a run on purpose. A run killed by another signal, such as SIGSEGV or SIGKILL
-when out of memory, has failed."""
+"""Signals that stop a run on purpose. Any other signal means that the run failed, for example
+SIGSEGV, or SIGKILL if memory runs out."""
 
 _LOG_LINES = 15
 """Number of last output lines that are shown for a failed run."""
@@ -156,7 +157,7 @@ class Training:
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
-        """Send the process a signal; does nothing if it has ended."""
+        """Send a signal to the process, unless the process has ended."""
         self.process.send_signal(number)
 
     @property
@@ -197,7 +198,7 @@ class Stoppable(Protocol):
         ...
 
     def send(self, number: int, /) -> None:
-        """Send the process a signal; does nothing if it has ended."""
+        """Send a signal to the process, unless the process has ended."""
         ...
 
 
@@ -244,8 +245,8 @@ def stop_trainings(
 
     Args:
         trainings: Training processes. Processes that have already ended are ignored.
-        say: Function that shows a message to the user. Called if there is a process to wait for.
-        update: Function that updates a display. Called repeatedly while waiting.
+        say: Function that shows a message to the user, called if there is a process to wait for.
+        update: Function that updates a display, called repeatedly while waiting.
 
     Returns:
         The processes that were killed.
@@ -280,7 +281,7 @@ def _waiting_for(names: Sequence[str]) -> str:
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Return a phrase: the step at which a stopped run was saved, or from which it will resume."""
+    """Return a phrase with the step at which a stopped run was saved or will resume."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
     done = max(saved, *(row["step"] for row in run.read_metrics() if "loss" in row), 0)

@@ -89,12 +89,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Stores one training run: its label, its seed and the course of its rewards."""
+    """Stores one training run: its label, seed, state and reward curves."""
 
     label: str
     seed: int
     path: Path
-    """The run directory. It may not exist yet."""
+    """The run directory, which may not exist yet."""
     state: State
     why: str
     """Reason for the failure. Empty if the run has not failed."""
@@ -140,7 +140,7 @@ class Experiment:
         return tuple(run for run in self.runs if run.label == label)
 
     def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
-        """Return the mean reward of each step, one row per seed. NaN: the step has no value yet."""
+        """Return the mean reward of each step, one row per seed. NaN: no value at this step."""
         return self._table([run.means.get(reward) for run in self.runs_of(label)])
 
     def lengths(self, label: str, figure: str) -> Float[np.ndarray, "seed step"]:
@@ -209,7 +209,7 @@ class Plan:
 
     @property
     def estimators(self) -> dict[str, str]:
-        """The estimator of each label in which the user named the estimator."""
+        """For each label with a name given by the user, its estimator."""
         return {str(each): each.estimator for each in self.labels if isinstance(each, Label)}
 
     def write(self, folder: Path) -> None:
@@ -493,7 +493,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, _Curve], dict[
 
 
 def _steps(recipe: Recipe) -> int:
-    """Return the number of steps that the recipe sets; 0 if it depends on the data."""
+    """Return the number of steps that the recipe sets, or 0 if the number depends on the data."""
     steps = recipe.trainer.get("max_steps", -1)
     return steps if isinstance(steps, int) and steps > 0 else 0
 
@@ -542,6 +542,6 @@ def _refuse_twins(runs: Sequence[Run]) -> None:
     for run in runs:
         if (other := seen.setdefault((run.label, run.seed), run.path)) != run.path:
             raise DataError(
-                f"{other} and {run.path} are both {run.label} with seed {run.seed}. Move one of "
-                "them to another folder"
+                f"{other} and {run.path} both have the label {run.label} and the seed {run.seed}. "
+                "Move one of them to another folder"
             )

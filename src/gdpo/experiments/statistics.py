@@ -336,8 +336,8 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
 
     A run that ended or failed without reaching the threshold is censored at its last step. Until
     that step, the run is at risk; it is neither dropped nor counted as having reached the
-    threshold. The median is the first step at which S is at most one half. The bounds of its
-    interval are the first steps at which the bounds of the band are at most one half.
+    threshold. The median is the first step at which S is at most one half. The bounds of the
+    median's interval are the first steps at which the bounds of the band are at most one half.
 
     At S = 0 the formula for the band is undefined. There, the lower bound is 0 and the upper bound
     keeps its last value. (lifelines sets both to 0.)
