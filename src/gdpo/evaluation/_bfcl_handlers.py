@@ -173,7 +173,7 @@ def _main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # tools may print
     importlib.import_module(
         "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
-    )  # once, before the forks
+    )  # import once, before the forks
     json.dump([_apart(talk) for talk in talks], answers)
 
 

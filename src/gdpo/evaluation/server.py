@@ -264,7 +264,7 @@ class Answered:
         with self._writing, errors_name(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="ascii") as file:
-                # Start a new line first, because the last one may be incomplete.
+                # Start a new line first, because the last line may be incomplete.
                 file.write("\n" + json.dumps(kept))
 
 
