@@ -139,7 +139,7 @@ def headline(comparison: Comparison) -> str:
     if len(experiment.labels) == 1:
         return _single(comparison)
     if not comparison.differences:
-        return "No reward is defined in the same way as in the baseline, so nothing can be compared."
+        return "No reward has the same definition as in the baseline, so nothing can be compared."
     if not compared:
         yet = " yet" if _open_runs(experiment) else ""
         return f"No seed has ended for both {first} and another estimator{yet}."

@@ -542,6 +542,6 @@ def _refuse_twins(runs: Sequence[Run]) -> None:
     for run in runs:
         if (other := seen.setdefault((run.label, run.seed), run.path)) != run.path:
             raise DataError(
-                f"{other} and {run.path} are both runs of {run.label} with seed {run.seed}. Move one "
-                "of them to another folder"
+                f"{other} and {run.path} are both runs of {run.label} with seed {run.seed}. "
+                "Move one of them to another folder"
             )
