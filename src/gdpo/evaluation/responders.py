@@ -42,14 +42,15 @@ class Response:
     finish_reason: str
     """`stop` or `length`."""
     shown: tuple[Message, ...] = ()
-    """For a conversation, all messages. `text` is then the model's messages as JSON."""
+    """All messages, if the response is a conversation. In that case, `text` contains the model's
+    messages as JSON."""
 
 
 NO_ROOM = Response("", 0, "length")
 """Response to a prompt that leaves no room for one. It may occur late in a long conversation."""
 
 OnResponses: TypeAlias = Callable[[int], None]
-"""Called with the number of responses that have arrived since the last call."""
+"""Function called with the number of responses that have arrived since the last call."""
 
 
 def ignore(_: int) -> None:
@@ -66,17 +67,17 @@ class Responder(Protocol):
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return `samples` responses per problem, the same ones for the same seed if possible."""
+        """Return `samples` responses per problem, reproducible for a given seed if possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
-    """Responds with reference answers or with nothing, to test a benchmark without a model.
+    """Responds with reference answers or empty texts, to test a benchmark without a model.
 
     Args:
         task: Task that gives the reference answers.
-        gold: Whether to respond with the reference answer. False: with an empty text.
+        gold: Whether to respond with the reference answer instead of an empty text.
     """
 
     task: Task
@@ -96,14 +97,14 @@ class RowAnswers:
 
 
 class LocalModel:
-    """Runs a model with transformers, on the GPU if there is one.
+    """Runs a model with transformers, on the GPU if one is available.
 
-    If the model allows it, a prompt is processed once for all of its samples, and finished rows
-    leave the batch (`gdpo.integrations.trl`).
+    If the model supports this, each prompt is processed once for all of its samples, and finished
+    rows are removed from the batch (`gdpo.integrations.trl`).
 
     Args:
         model: Folder or name for `from_pretrained`.
-        tokenizer: Its tokenizer, padding on the left, with a chat template.
+        tokenizer: Tokenizer of the model, with left padding and a chat template.
         sampling: Sampling settings.
         at_once: Number of responses to generate together.
     """
@@ -197,7 +198,8 @@ def check_sampling(sampling: Sampling) -> None:
     """Check the sampling settings.
 
     Raises:
-        ConfigError: If a number is out of its range.
+        ConfigError: If a setting is out of range, or more than one sample is requested with greedy
+            decoding.
     """
     wrong = [
         f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
@@ -252,7 +254,7 @@ class VllmModel:
         options: How to start vLLM.
 
     Raises:
-        ConfigError: If vLLM does not start with the model.
+        ConfigError: If vLLM cannot start with the model.
     """
 
     def __init__(
@@ -272,7 +274,7 @@ class VllmModel:
                 )
         except Exception as error:
             raise ConfigError(
-                f"vLLM does not start with {model}: {_cause(error, options.log)[:_SHOWN]}. Its "
+                f"vLLM cannot start with {model}: {_cause(error, options.log)[:_SHOWN]}. Its "
                 f"output is in {options.log}. Try --max-model-len 4096 or --enforce-eager, or "
                 "start `vllm serve` with the settings that it needs and use --server"
             ) from error
