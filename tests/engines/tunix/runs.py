@@ -1,0 +1,181 @@
+"""Complete trainings of tunix (JAX, CPU) with our estimators.
+
+    python -m tests.engines tunix
+
+tunix's own Llama with random weights, its vanilla rollout and its `GRPOLearner`, over a vocabulary
+of words.
+"""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import grain
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from tests.engines.checks import advantage_difference, analyzed, learned, main
+from tunix.models.llama3 import model as llama
+from tunix.rl import rl_cluster
+from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+from tunix.rl.rollout import base_rollout
+from tunix.tests.test_common import MockVocab
+
+from gdpo.integrations.tunix import register
+from gdpo.rollouts import Rollout, rollout_file, write_rollouts
+
+STEPS, PROMPTS, SAMPLES = 20, 4, 8
+CLOSE = 0.02
+"""Largest mean difference of a log-probability between sampler and trainer."""
+WEIGHTS = {"yes": 1.0, "plain": 0.25}
+WORDS = ["<pad>", "<s>", "</s>", "yes", "no", *(f"w{i}" for i in range(27))]
+
+
+def yes(prompts, completions, **_):
+    """Return the share of words that are `yes`."""
+    words = [text.split(" ") for text in completions]
+    return [each.count("yes") / len(each) for each in words]
+
+
+def plain(prompts, completions, **_):
+    """Return 1 for one word, however often it is repeated, and less for more words."""
+    return [1.0 / len(set(text.split(" "))) for text in completions]
+
+
+def training(estimator):
+    def run(folder, policy):
+        register("ours", reward_keys=list(WEIGHTS), reward_weights=WEIGHTS, estimator=estimator)
+        learner = GRPOLearner(
+            rl_cluster=cluster(),
+            reward_fns=[yes, plain],
+            algo_config=GRPOConfig(
+                num_generations=SAMPLES,
+                beta=0.0,
+                advantage_estimator="ours",
+                reward_manager="ours",
+            ),
+        )
+        differences = watch(learner, folder)
+        rows = [{"prompts": f"w{i % 27} w{i % 5}"} for i in range(PROMPTS * STEPS)]
+        learner.train(grain.MapDataset.source(rows).batch(PROMPTS))
+        assert learner.rl_cluster.global_steps == STEPS
+        assert max(differences) < CLOSE, differences
+        assert analyzed(folder) == ["yes", "plain"]
+        return {
+            "advantage_difference": advantage_difference(folder, estimator),
+            "logprob_difference": [differences[0], differences[-1]],
+            "component": learned(folder, "yes", by=0.1),
+        }
+
+    return run
+
+
+def watch(learner, folder):
+    """Record the rollouts that tunix trains on. Return a list for the log-probabilities.
+
+    The list gets, for each step, how far the sampler's are from those of the trained weights.
+    """
+    differences, generated = [], []
+    cluster, advantages_of = learner.rl_cluster, learner._generate_and_compute_advantage
+    generate = cluster.generate
+
+    def keep(*arguments, **options):
+        generated.append(generate(*arguments, **options))
+        return generated[-1]
+
+    def recorded(inputs, *arguments, **options):
+        example = advantages_of(inputs, *arguments, **options)
+        step = len(differences) + 1
+        write_rollouts(rollout_file(folder, step), rollouts(step, generated[-1], example))
+        differences.append(difference(cluster, generated[-1], example))
+        return example
+
+    cluster.generate, learner._generate_and_compute_advantage = keep, recorded
+    return differences
+
+
+def rollouts(step, output, example):
+    scores = {each.__name__: each(None, output.text) for each in (yes, plain)}
+    return [
+        Rollout(
+            run="tunix",
+            step=step,
+            group_id=i // SAMPLES,
+            sample_id=i % SAMPLES,
+            prompt="",
+            completion=text,
+            rewards={name: values[i] for name, values in scores.items()},
+            weights=WEIGHTS,
+            advantage=float(example.advantages[i]),
+            num_tokens=len(output.tokens[i]),
+            finish_reason="length",
+        )
+        for i, text in enumerate(output.text)
+    ]
+
+
+def difference(cluster, output, example):
+    """Return the mean difference of a token's log-probability between sampler and trainer."""
+    trained = cluster.get_old_per_token_logps(
+        prompt_tokens=example.prompt_ids,
+        completion_tokens=example.completion_ids,
+        micro_batch_size=len(output.tokens),
+    )
+    tokens = [
+        np.asarray(trained[i][: len(sampled)]) - np.asarray(sampled)
+        for i, sampled in enumerate(output.logprobs)
+    ]
+    return float(np.abs(np.concatenate(tokens)).mean())
+
+
+def cluster():
+    """Return tunix's cluster: one process is actor, reference and rollout."""
+    roles = (rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
+    sizes = ("mini_batch_size", "train_micro_batch_size", "rollout_micro_batch_size")
+    return rl_cluster.RLCluster(
+        actor=model(),
+        tokenizer=MockVocab({word: i for i, word in enumerate(WORDS)}),
+        cluster_config=rl_cluster.ClusterConfig(
+            role_to_mesh=dict.fromkeys(roles, mesh),
+            training_config=rl_cluster.RLTrainingConfig(
+                actor_optimizer=optax.adam(3e-3),
+                eval_every_n_steps=10_000,
+                max_steps=STEPS,
+                compute_logps_micro_batch_size=PROMPTS,
+                **dict.fromkeys(sizes, PROMPTS),
+            ),
+            rollout_config=base_rollout.RolloutConfig(
+                max_tokens_to_generate=12,
+                max_prompt_length=8,
+                kv_cache_size=64,
+                temperature=1.0,
+                top_p=1.0,
+                top_k=None,
+                return_logprobs=True,
+            ),
+        ),
+    )
+
+
+def model():
+    config = llama.ModelConfig(
+        num_layers=2,
+        vocab_size=len(WORDS),
+        embed_dim=64,
+        hidden_dim=128,
+        num_heads=2,
+        head_dim=32,
+        num_kv_heads=2,
+        rope_theta=10_000,
+        norm_eps=1e-6,
+        weight_tying=False,
+    )
+    return llama.Llama3(config, rngs=nnx.Rngs(0))
+
+
+ESTIMATORS = ("gdpo", "mo_grpo", "per_reward_batch_std")
+
+if __name__ == "__main__":
+    main({each: training(each) for each in ESTIMATORS}, ["google-tunix", "jax"])
