@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 # With two torch threads on two busy cores, each waits for the other at every operation.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-all conformance check lint types docs docs-serve dist clean help
+.PHONY: demo test test-slow test-all conformance engines check lint types docs docs-serve dist clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -30,6 +30,11 @@ test-all: $(VENV)/.installed  ## Run all tests, with more examples of each prope
 FRAMEWORKS ?=
 conformance: $(VENV)/.installed  ## Our advantages on the frameworks' own code paths (FRAMEWORKS="trl verl": these)
 	$(BIN)/python -m tests.conformance $(FRAMEWORKS)
+
+ENGINES ?=
+RUNS ?=
+engines: $(VENV)/.installed  ## Complete trainings on real engines, on a CPU (ENGINES="trl-vllm tunix", RUNS="colocate gdpo")
+	$(BIN)/python -m tests.engines $(ENGINES) $(if $(RUNS),--runs $(RUNS))
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check
@@ -69,4 +74,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt requirements-bfcl.txt
 	@touch $@
 
 clean:  ## Remove the environment and caches; runs stay
-	rm -rf $(VENV) site dist .cache .conformance .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist .cache .conformance .engines .pytest_cache .ruff_cache .hypothesis

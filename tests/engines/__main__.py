@@ -38,9 +38,9 @@ SAMPLED_EVERY = 0.5
 LIMIT = 1800
 """Seconds after which a run that hangs is ended."""
 
-HEADER = (
-    "| engine | run | versions | exit 0 | largest difference of advantages | log-probabilities, "
-    "first → last step | learned | CPU s | wall s | GB | measured |"
+COLUMNS = (
+    *("engine", "run", "versions", "exit 0", "advantages", "log-probabilities", "learned"),
+    *("CPU s", "wall s", "GB", "measured"),
 )
 
 
@@ -115,8 +115,12 @@ def execute(python, name, run, policy):
     log = folder / "log.txt"
     command = [python, HERE / ENGINES[name].script, run, folder / "work", "--policy", policy]
     (folder / "work").mkdir()
-    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
-    variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
+    variables = {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT),
+    }
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -173,7 +177,11 @@ def row(name, run, shown, costs, times):
         *costs.cells,
         f"{datetime.now(UTC).date()}, {commit()}",
     ]
-    return "| " + " | ".join(cells) + " |"
+    return line(cells)
+
+
+def line(cells):
+    return f"| {' | '.join(cells)} |"
 
 
 def commit():
@@ -191,7 +199,13 @@ def run_engine(name, runs, times):
     """Return rows of an engine, and the reasons of runs that failed."""
     python = prepare(name)
     script = HERE / ENGINES[name].script
-    listed = subprocess.run([python, script, "--list"], check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        [python, script, "--list"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     rows, failed = [], []
     with tempfile.TemporaryDirectory() as folder:
         policy = make_policy(Path(folder) / "policy")
@@ -213,9 +227,8 @@ def run_engine(name, runs, times):
 def write(rows):
     """Replace the rows of the same runs in the page's table, and add the others at its end."""
     page = PAGE.read_text(encoding="utf-8")
-    head, old, tail = re.split(r"(?s)(?<=\|\n)((?:\| .*?\|\n)+)", page, maxsplit=1)
-    table = {tuple(line.split("|")[1:3]): line for line in old.splitlines()}
-    table |= {tuple(line.split("|")[1:3]): line for line in rows}
+    head, old, tail = re.split(r"(?<=---\|\n)((?:\|.*\n)*)", page, maxsplit=1)
+    table = {tuple(each.split("|")[1:3]): each for each in (*old.splitlines(), *rows)}
     PAGE.write_text(head + "\n".join(table.values()) + "\n" + tail, encoding="utf-8")
 
 
@@ -238,7 +251,7 @@ def main():
             shown, wrong = [], [f"{name}: {why}"]
         rows += shown
         failed += wrong
-    sys.stdout.write("\n".join([HEADER, "|---" * HEADER.count(" | ") + "|---|", *rows, ""]))
+    sys.stdout.write("\n".join([line(COLUMNS), line(["---"] * len(COLUMNS)), *rows, ""]))
     sys.stderr.write("".join(f"{why}\n" for why in failed))
     if options.write:
         write(rows)
