@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 # With two torch threads on two busy cores, each waits for the other at every operation.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-all conformance engines check lint types docs docs-serve dist clean help
+.PHONY: demo test test-slow test-all conformance engines gpu check lint types docs docs-serve dist clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
@@ -35,6 +35,9 @@ ENGINES ?=
 RUNS ?=
 engines: $(VENV)/.installed  ## Complete trainings on real engines, on a CPU (ENGINES="trl-vllm tunix", RUNS="colocate gdpo")
 	$(BIN)/python -m tests.engines $(ENGINES) $(if $(RUNS),--runs $(RUNS))
+
+gpu: $(VENV)/.installed  ## What only a GPU can show; without a GPU, prints the list
+	$(BIN)/python -m tests.gpu
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check
