@@ -163,7 +163,7 @@ def _pair(case: Any, place: str) -> tuple[Any, Any]:
 
 def _need_some(tests: Sequence[Any], place: str) -> None:
     if not tests:
-        raise DataError(f"{place} is empty. Give at least one test")
+        raise DataError(f"{place} is empty. Add at least one test")
 
 
 def _check_expression(text: str, place: str) -> None:
