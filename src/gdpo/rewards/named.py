@@ -48,7 +48,7 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
         if not isinstance(made, Reward):
             raise ConfigError(
                 f"reward {name!r}: the function returned {type(made).__name__} instead of a "
-                "gdpo.Reward. Return a gdpo.Reward. If the function scores completions itself, "
+                "gdpo.Reward. Make it return a Reward. If the function scores completions itself, "
                 f"it {_PLAIN}"
             )
         return made
