@@ -258,9 +258,9 @@ flexible_reward = binary(
 
 This metric is for the benchmark and is not a reward for recipes. The last number is searched for in
 the last `<answer>`. If the tag contains no number, the last box is searched, and then the text
-after the thinking. For 144/2 the last number is 2. Every answer that the correctness reward accepts
-is also accepted here. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses the
-last number in the text."""
+after the thinking. For 144/2 the last number is 2. This metric also accepts every answer that the
+correctness reward accepts. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses
+the last number in the text."""
 
 TASK = Task(
     name="gsm8k",
