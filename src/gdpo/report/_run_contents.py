@@ -21,8 +21,7 @@ from gdpo.runs.directory import RunDirectory
 
 @dataclass(slots=True)
 class Lasting:
-    """Stores a finding that lasted in one or more of an estimator's runs, with the latest
-    message."""
+    """Stores a finding that lasted in an estimator's runs, with its most recent message."""
 
     finding: Finding
     steps: int = 0

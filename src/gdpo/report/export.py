@@ -122,8 +122,7 @@ def write_export(contents: Contents, folder: Path) -> None:
 
 
 def _move_up(partial: Path, folder: Path) -> None:
-    """Move all files in a folder to its parent folder. If one cannot be moved, move none of
-    them."""
+    """Move all files in a folder to its parent folder. If an error occurs, move none of them."""
     place = partial.parent
     if [path for path in place.iterdir() if path != partial]:
         raise ConfigError(
