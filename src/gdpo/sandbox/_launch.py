@@ -131,8 +131,7 @@ def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
 
 
 def _system_folders() -> list[str]:
-    """Return bwrap options for the loader's folders, which are symbolic links on most
-    machines."""
+    """Return bwrap options for the loader's folders, which are symbolic links on most machines."""
     options: list[str] = []
     for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
         if place.is_symlink():

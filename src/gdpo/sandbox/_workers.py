@@ -1,4 +1,4 @@
-"""Manages worker processes: each worker's pipes, and the thread that starts and stops the workers."""
+"""Manages worker processes: their pipes, and the thread that starts and stops the workers."""
 
 import json
 import marshal

@@ -104,8 +104,8 @@ class Sandbox:
             except WorkerDied as error:
                 words = str(error)
         raise SandboxError(
-            f"the sandbox's process exited twice without a verdict: {words}. The program is not the "
-            f"cause. Check whether this machine is out of memory or processes"
+            f"the sandbox's process exited twice without a verdict: {words}. The program is not "
+            f"the cause. Check whether this machine is out of memory or at its process limit"
         )
 
     def run_many(
