@@ -172,7 +172,7 @@ def per_reward_batch_std(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Center each reward per group, divide by its *batch* std, and take the weighted sum.
+    r"""Center each reward per group, divide it by its *batch* std, and take the weighted sum.
 
     $$ A = \sum_k w_k \frac{c_k}{\mathrm{std}_{\text{batch}}(c_k)}, \qquad c_k = r_k - \bar r_k. $$
 

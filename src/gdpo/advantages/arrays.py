@@ -22,8 +22,8 @@ Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
 """Importance of each reward (dimensionless). A reward with weight 0 is left out."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
-"""An option with one number per reward, in that reward's unit. NaN: no value for this reward. None:
-no value for any reward."""
+"""An option with one number per reward, in that reward's unit. NaN: no value for this reward.
+None: no value for any reward."""
 
 Advantages: TypeAlias = Float[Any, "prompt sample"]
 """Factor by which the policy gradient of each rollout is multiplied."""

@@ -292,11 +292,10 @@ def rvpo(
 
     The worst rewards of a sample determine most of its advantage, so a high reward cannot
     compensate for a low reward. A constant reward counts as 0 for every sample and pulls the soft
-    minimum towards
-    0. For $\kappa \to 0$, the result approaches GDPO with weights that sum to 1. The mean of the
-       soft minimum is not 0, so batch normalization shifts groups without signal away from 0. Rare
-       failures have the lowest $z$ and dominate, so a reward's priority depends on its difficulty,
-       not on its importance.
+    minimum towards 0. For $\kappa \to 0$, the result approaches GDPO with weights that sum to 1.
+    The mean of the soft minimum is not 0, so batch normalization shifts groups without signal away
+    from 0. Rare failures have the lowest $z$ and dominate, so a reward's priority depends on its
+    difficulty, not on its importance.
 
     The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here $\kappa$ is
     fixed. The formula is taken from secondary sources.

@@ -48,8 +48,8 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
         if not isinstance(made, Reward):
             raise ConfigError(
                 f"reward {name!r}: the function returned {type(made).__name__} instead of a "
-                "gdpo.Reward. Make it return a Reward. If the function scores completions itself, "
-                f"it {_PLAIN}"
+                "gdpo.Reward. Make the function return a Reward. If the function scores "
+                f"completions itself, it {_PLAIN}"
             )
         return made
     if options:

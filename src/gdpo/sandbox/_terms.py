@@ -158,8 +158,8 @@ class Calls:
 class Stdio:
     """Stores tests that run the whole program and compare its output, as in programming contests.
 
-    Trailing spaces and empty lines are ignored. If the texts still differ, they are compared token
-    by token, and two numbers with a decimal point or an exponent may differ by 1e-6.
+    Trailing whitespace and empty lines are ignored. If the texts still differ, they are compared
+    token by token, and two numbers with a decimal point or an exponent may differ by 1e-6.
 
     Args:
         cases: One pair per test, with the standard input and the expected standard output. Each

@@ -89,7 +89,7 @@ def _failure(process: Process, report: bytes) -> Failure | None:
 def _same_output(actual: str, expected: str) -> bool:
     """Return True if two outputs are equal.
 
-    Trailing spaces and empty lines are ignored. If two lines differ, their tokens are compared. Two
+    Trailing whitespace and empty lines are ignored. If two lines differ, their tokens are compared. Two
     numbers with a decimal point or an exponent may differ by 1e-6. Above 1, this tolerance is
     relative to the expected number.
     """
