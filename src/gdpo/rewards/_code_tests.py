@@ -119,10 +119,7 @@ def _check_names(given: Mapping[str, Any], required: set[str], optional: set[str
     for name in given:
         if name not in required | optional:
             meant = did_you_mean(name, sorted(required | optional))
-            raise DataError(
-                f"reference 'tests' has the key {name!r}, which tests of this kind do not have: "
-                f"{meant}"
-            )
+            raise DataError(f"reference 'tests' has an unknown key {name!r}: {meant}")
 
 
 def _list(value: Any, place: str, *, least: int = 1) -> Sequence[Any]:
