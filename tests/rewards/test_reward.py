@@ -19,7 +19,7 @@ def test_a_reward_cannot_be_changed():
 
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_a_name_that_cannot_be_a_metrics_name_is_refused(name):
-    with pytest.raises(ConfigError, match=r"name .*slash"):
+    with pytest.raises(ConfigError, match=r"name .*'/'"):
         Reward(name, one, 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Estimators that adjust the advantages for agreement and conflict between the rewards.
+"""Defines estimators that adjust the advantages for agreement and conflict between the rewards.
 
 All of these estimators have the options `noise_floor` and `max_advantage`. A reward whose standard
 deviation is below its noise floor is divided by the floor instead, so that noise is not amplified
@@ -234,10 +234,9 @@ def gdpo_decorrelated(
        w' = \bigl((1 - \lambda) C + \lambda I\bigr)^{-\alpha} w, $$
 
     where $C$ is the correlation matrix of the group-normalized rewards, computed over the batch.
-    The covariance of $\sum_k w_k z_k$ with $z_k$ is $(C w)_k$ and not $w_k$, so two rewards that
-    agree count twice under GDPO. With $\alpha = 1$, the influence of each reward equals its weight
-    share. With $\alpha = 0$, the result is GDPO. With $\alpha = 1/2$, the rewards are whitened
-    (ZCA).
+    The covariance of $\sum_k w_k z_k$ with $z_k$ is $(C w)_k$, not $w_k$, so two rewards that agree
+    count twice in GDPO. With $\alpha = 1$, the influence of each reward equals its weight share.
+    With $\alpha = 0$, the result is GDPO. With $\alpha = 1/2$, the rewards are whitened (ZCA).
 
     Directions in which the rewards hardly vary are amplified by a factor of at most
     $\lambda^{-\alpha}$. If rewards are strongly opposed, such a direction is mostly noise.

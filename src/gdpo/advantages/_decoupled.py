@@ -1,4 +1,4 @@
-"""Estimators that normalize each reward separately before adding them: GDPO and its variants.
+"""Defines estimators that normalize each reward separately before adding them (GDPO, variants).
 
 All of these estimators have the options `noise_floor` and `max_advantage`. A reward whose standard
 deviation is below its noise floor is divided by the floor instead, so that noise is not amplified
@@ -43,14 +43,14 @@ def gdpo(
     max_advantage: Number | None = None,
     token_counts: Real[Any, "prompt sample"] | None = None,
 ) -> Advantages:
-    r"""Normalize each reward per group, add them with weights, normalize over the batch (GDPO).
+    r"""Normalize each reward per group, and the weighted sum over the batch (GDPO).
 
     Let $z_k$ be the reward $r_k$ standardized over the samples of its prompt. Then
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k z_k\Bigr). $$
 
     Batch normalization keeps the size of the advantages independent of the number of rewards. If
-    each batch contains a single group, batch normalization removes the differences in size between
+    each batch contains a single group, batch normalization removes the differences in scale between
     groups.
 
     With `token_counts`, the mean and standard deviation over the batch weight each rollout by its
@@ -123,8 +123,8 @@ def gdpo_leave_one_out(
     The scores of a group need not sum to 0.
 
     Differences from NeMo-RL: this version does not add an ε of 1e-6. The standard deviation is free
-    of the rounding errors of NeMo-RL, which computes a difference of squares. A missing reward is
-    left out instead of turning the whole batch into NaN.
+    of the rounding errors in NeMo-RL, which subtracts squares. A missing reward is left out instead
+    of turning the whole batch into NaN.
 
     Args:
         rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
@@ -172,12 +172,12 @@ def per_reward_batch_std(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Center each reward per group, divide by its *batch* standard deviation, add with weights.
+    r"""Center each reward per group, divide it by its *batch* std, and take the weighted sum.
 
     $$ A = \sum_k w_k \frac{c_k}{\mathrm{std}_{\text{batch}}(c_k)}, \qquad c_k = r_k - \bar r_k. $$
 
     Every reward gets the same standard deviation over the batch, even if it rarely varies. A reward
-    that varies in a share $\pi$ of the groups is $1/\sqrt\pi$ times as large as under GDPO. A group
+    that varies in a share $\pi$ of the groups is $1/\sqrt\pi$ times as large as with GDPO. A group
     that hardly varies is not scaled up, unlike in estimators that divide each group by its own
     standard deviation. Batch normalization is not needed. We know of no paper that describes this
     estimator.

@@ -172,7 +172,7 @@ def _declared(values: PerReward, like: Rewards, name: str) -> Any:
     if bool(xp.any(xp.isnan(array))):
         raise ConfigError(
             f"{name} is missing for reward {int(xp.nonzero(xp.isnan(array))[0][0])}: this "
-            "estimator needs the range of every reward. Give one number per reward"
+            "estimator needs the range of every reward. Set one number per reward"
         )
     return array
 
@@ -183,13 +183,13 @@ def _declared_range(low: PerReward, high: PerReward, like: Rewards) -> tuple[Any
     if not bool(xp.all(top > bottom)):
         raise ConfigError(
             f"high must be above low for every reward, got low {[float(v) for v in bottom]} and "
-            f"high {[float(v) for v in top]}: correct one of them"
+            f"high {[float(v) for v in top]}: change one of them"
         )
     return bottom, top - bottom
 
 
 def _above(means: Any, low: Any, weights: Any, error: Any) -> Any:
-    """Return how far each reward's mean is above its lowest value. Rounding errors count as 0."""
+    """Return each reward's mean minus its lowest possible value. Rounding errors count as 0."""
     xp = namespace(means)
     above = means - low
     size = xp.abs(means) + xp.abs(low)

@@ -1,4 +1,4 @@
-"""Binds an estimator to the options of a configuration.
+"""Binds an estimator to the options in a configuration.
 
 A configuration stores options as plain data, keyed by reward name. The options are converted to the
 estimator's arguments and tested once, before a model is loaded.
@@ -20,7 +20,7 @@ from gdpo.errors import ConfigError, GdpoError
 
 Options = Mapping[str, Any]
 """Keyword options of an estimator in a configuration: numbers, lists in the order of the rewards,
-or mappings by reward name."""
+or mappings keyed by reward name."""
 
 _BY_BATCH = "token_counts"
 """Name of the option whose value is passed with each batch. In a configuration, the value `true`
@@ -37,13 +37,13 @@ class AdvantageRule:
     """Stores an estimator with its options and any state.
 
     Args:
-        name: A key of `ESTIMATORS`, or `module:attribute`.
+        name: A key in `ESTIMATORS`, or `module:attribute`.
         names: Names of the rewards, in the order of the reward array.
         options: Options of the estimator. An option with one number per reward can be a mapping
             from reward name to number. Rewards that are not in the mapping get the estimator's
             default. `token_counts: true` weights batch normalization by tokens. `constrained_grpo`
-            takes the options of `DualAscent`: `targets` (by name), `step_size`, `start` and
-            `maximum`.
+            takes the options of `DualAscent`: `targets` (keyed by reward name), `step_size`,
+            `start` and `maximum`.
         low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
             this value. NaN: not declared.
         high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
@@ -155,7 +155,8 @@ class AdvantageRule:
                 raise ConfigError(
                     f"estimator {self.name!r} needs {key!r} for every reward, but has no value "
                     f"for {', '.join(lacking)}: declare the range (low and high of gdpo.Reward), "
-                    f"or set the option {key!r} by reward name"
+                    f"or set the option {key!r} to a mapping from reward name to "
+                    "value"
                 )
 
     def _try_out(self, count: int) -> None:
@@ -211,14 +212,15 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
     targets = _by_name("targets", options.pop("targets", {}), names)
     if not isinstance(targets, list) or len(cast("list[Any]", targets)) != len(names):
         raise ConfigError(
-            f"targets needs one number per reward ({', '.join(names)}): give a mapping by name"
+            f"targets needs one number per reward ({', '.join(names)}): use a mapping from reward "
+            "name to number"
         )
     checked = [number("targets", target) for target in cast("list[Any]", targets)]
     return DualAscent(checked, **options)
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
-    """Convert a mapping by reward name to a list in the order of the rewards. NaN: no value."""
+    """Convert a mapping keyed by reward name to a list in reward order. NaN: no value."""
     if isinstance(value, list):
         return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
@@ -227,13 +229,13 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
     for name in cast("Mapping[str, Any]", value):
         if name not in names:
             raise ConfigError(
-                f"{key} names {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
+                f"{key} contains {name!r}, which is not a reward: {did_you_mean(str(name), names)}"
             )
     return [values.get(name, nan) for name in names]
 
 
 def _completed(given: Any, declared: Sequence[Number]) -> Any:
-    """Return an option's numbers, with missing numbers replaced by the declared numbers."""
+    """Return an option's values, with missing values replaced by the declared values."""
     if given is None:
         return list(declared)
     if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):
@@ -243,7 +245,7 @@ def _completed(given: Any, declared: Sequence[Number]) -> Any:
 
 
 def _without(values: Any, names: Sequence[str]) -> list[str]:
-    """Return the rewards for which an option has no number."""
+    """Return the rewards for which an option has no value."""
     if values is None:
         return list(names)
     if not isinstance(values, list):

@@ -1,4 +1,4 @@
-"""Estimators that add the rewards and then normalize the sum: GRPO and its relatives.
+"""Defines estimators that add the rewards and then normalize the sum: GRPO and similar ones.
 
 The reward with the largest standard deviation dominates, and samples with different rewards but the
 same sum get the same advantage. Each reward is centered before the sum, so that a missing reward
@@ -22,7 +22,7 @@ from gdpo.advantages.stages import (
 
 
 def grpo(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Add the rewards with weights and normalize the sum per group (GRPO).
+    r"""Take the weighted sum of the rewards and normalize it per group (GRPO).
 
     Let $s = \sum_k w_k r_k$. The mean and the sample standard deviation are computed over the
     samples of a prompt:
@@ -70,12 +70,12 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Apply Dr. GRPO: add the rewards with weights and subtract the group mean.
+    r"""Apply Dr. GRPO: take the weighted sum of the rewards and subtract the group mean.
 
     $$ A = s - \bar s, \qquad s = \sum_k w_k r_k. $$
 
-    The advantages keep the unit of the rewards, as in `rloo` and `corr_grpo`. Rewards that are ten
-    times as large give advantages that are ten times as large. A missing reward counts as average.
+    The advantages keep the unit of the rewards, as in `rloo` and `corr_grpo`. If the rewards are
+    ten times as large, so are the advantages. A missing reward counts as average.
 
     Unlike TRL's `scale_rewards="none"`, this function does not count a missing reward as 0.
 

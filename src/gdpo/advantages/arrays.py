@@ -22,7 +22,7 @@ Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
 """Importance of each reward (dimensionless). A reward with weight 0 is left out."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
-"""An option with one number per reward, in the unit of that reward. NaN: no value for this reward.
+"""An option with one number per reward, in that reward's unit. NaN: no value for this reward.
 None: no value for any reward."""
 
 Advantages: TypeAlias = Float[Any, "prompt sample"]
@@ -63,7 +63,7 @@ def rounded(rewards: Rewards) -> Rounded:
     Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
     rewards, but at least float32 (not every device supports float64). Integer rewards are converted
     to the library's default dtype. A small torch tensor in CPU memory is converted to a NumPy
-    array, because the overhead of torch would exceed the time of the computation.
+    array, because torch's overhead would exceed the time of the computation itself.
 
     Raises:
         DataError: If a reward is infinite, an axis is empty, or the array does not have three axes.
@@ -71,13 +71,13 @@ def rounded(rewards: Rewards) -> Rounded:
     xp = namespace(rewards)
     if rewards.ndim != 3:
         raise DataError(
-            f"rewards have the shape {tuple(rewards.shape)}: give an array with the three axes "
+            f"rewards have the shape {tuple(rewards.shape)}: pass an array with the three axes "
             "[prompt, sample, reward]"
         )
     if 0 in rewards.shape:
         raise DataError(
             f"rewards have the shape {tuple(rewards.shape)} [prompt, sample, reward], so there is "
-            "nothing to compute: give at least one rollout and one reward"
+            "nothing to compute: pass at least one rollout and one reward"
         )
     dtype, eps = _precision(xp, rewards.dtype)
     values = _rewards_apart(_in_its_precision(rewards, dtype))
@@ -148,7 +148,7 @@ def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
         names: Names of the rewards for the error message. None: use their positions.
 
     Raises:
-        DataError: If a reward is infinite. The message names the reward and the rollout.
+        DataError: If a reward is infinite. The message states the reward and the rollout.
     """
     xp = namespace(rewards)
     infinite = xp.isinf(rewards)
@@ -180,7 +180,7 @@ def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " r
     )
     if array.shape != (count,):
         raise ConfigError(
-            f"{name} has the shape {tuple(array.shape)}, but there are {count} rewards: give one "
+            f"{name} has the shape {tuple(array.shape)}, but there are {count} rewards: pass one "
             "number per reward"
         )
     if bool(xp.any(xp.isinf(array))):
@@ -221,7 +221,7 @@ def per_rollout(
             f"{name} must have the shape {shape} [prompt, sample], got {tuple(array.shape)}"
         )
     if not bool(xp.all(xp.isfinite(array) & (array >= 0))):
-        raise ConfigError(f"{name} must be finite numbers, 0 or more, without NaN")
+        raise ConfigError(f"{name} must be finite, non-negative numbers")
     return array
 
 
@@ -241,14 +241,14 @@ def positive(name: str, value: Number) -> None:
 def in_range(name: str, value: Number, low: Number, high: Number) -> None:
     """Raise a ConfigError if an option's value is not in `[low, high]`."""
     if not low <= number(name, value) <= high:
-        raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
+        raise ConfigError(f"{name} must be between {low:g} and {high:g}, got {value}")
 
 
 def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
     xp = namespace(weights)
     if weights.shape != (count,):
         raise ConfigError(
-            f"weights have the shape {tuple(weights.shape)}, but there are {count} rewards: give "
+            f"weights have the shape {tuple(weights.shape)}, but there are {count} rewards: pass "
             "one weight per reward"
         )
     if not isfinite(float(xp.sum(xp.abs(weights)))):
@@ -267,9 +267,9 @@ def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
 def _precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype to compute in, and the relative rounding error of the input.
 
-    For a float32 array, the rounding error is that of float32 even if the statistics use float64.
-    Half precision is treated as float32, because rewards are rarely computed in half precision. The
-    bound for bfloat16 would be too coarse to distinguish 0.9 from 1.0.
+    For a float32 array, the rounding error of float32 is returned even if the statistics use
+    float64. Half precision is treated as float32, because rewards are rarely computed in half
+    precision. The bound for bfloat16 would be too coarse to distinguish 0.9 from 1.0.
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64

@@ -1,4 +1,4 @@
-"""Estimators whose formulas are taken from secondary sources or published code, not from the paper.
+"""Defines estimators whose formulas come from secondary sources or published code, not the paper.
 
 These estimators follow the same contract and pass the same tests as all others. Before you
 attribute a result to a paper, compare the formula with the text of the paper.
@@ -57,7 +57,7 @@ def mo_grpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Normalize each reward per group and add them with weights (MO-GRPO).
+    r"""Normalize each reward per group and take the weighted sum (MO-GRPO).
 
     $$ A = \sum_k w_k z_k, \qquad z_k = \frac{r_k - \bar r_k}{\mathrm{std}(r_k)}. $$
 
@@ -290,12 +290,12 @@ def rvpo(
        \approx \mathrm{standardize}_{\text{batch}} \Bigl(
        \bar z - \frac{\kappa}{2} \mathrm{var}_w(z_k) \Bigr). $$
 
-    The worst rewards of a sample determine most of its advantage, so a good reward cannot make up
-    for a bad one. A constant reward counts as 0 for every sample and pulls the soft minimum towards
-    0. For $\kappa \to 0$, the result approaches GDPO with weights that sum to 1. The mean of the
-      soft minimum is not 0, so batch normalization shifts groups without signal away from 0. Rare
-      failures have the lowest $z$ and dominate, so the difficulty of a reward determines its
-      priority, not its importance.
+    The worst rewards of a sample determine most of its advantage, so a high reward cannot
+    compensate for a low reward. A constant reward counts as 0 for every sample and pulls the soft
+    minimum towards 0. For $\kappa \to 0$, the result approaches GDPO with weights that sum to 1.
+    The mean of the soft minimum is not 0, so batch normalization shifts groups without signal away
+    from 0. Rare failures have the lowest $z$ and dominate, so a reward's priority depends on its
+    difficulty, not on its importance.
 
     The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here $\kappa$ is
     fixed. The formula is taken from secondary sources.
@@ -323,8 +323,8 @@ def rvpo(
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
 
     Examples:
-        If a sample earns one of two rewards, its advantage is closer to that of a sample with
-        neither reward than to that of a sample with both.
+        If a sample earns one of two rewards, its advantage is closer to the advantage of a sample
+        with neither reward than to the advantage of a sample with both rewards.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
@@ -400,7 +400,7 @@ def constrained_grpo(
     duals = per_reward(multipliers, r.values, name="multipliers")
     if bool(xp.any(duals < 0)):
         raise ConfigError(
-            f"multipliers must be 0 or more, or NaN for a reward without constraint, got "
+            f"multipliers must be 0 or more, or NaN for a reward without a constraint, got "
             f"{[float(m) for m in duals]}: replace the negative values"
         )
     z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
@@ -422,8 +422,8 @@ class DualAscent:
 
     Args:
         targets: Mean that each reward should reach, in the reward's unit. NaN: no constraint.
-        step_size: $\eta$, the change of a multiplier per batch and per unit by which the mean
-            misses the target. Must be above 0.
+        step_size: $\eta$, the change in a multiplier per batch, per unit by which the mean misses
+            the target. Must be above 0.
         start: Initial value of all multipliers, from 0 to `maximum`.
         maximum: $\lambda_{\max}$, the upper limit of the multipliers. Must be above 0.
 
@@ -454,7 +454,7 @@ class DualAscent:
             )
         if all(isnan(target) for target in self.targets):
             raise ConfigError(
-                "targets contains no number: give the mean that at least one reward should reach, "
+                "targets contains no number: set the mean that at least one reward should reach, "
                 "as in targets={'format': 0.95}"
             )
         self.multipliers = self.multipliers or [t if isnan(t) else self.start for t in self.targets]
@@ -468,7 +468,7 @@ class DualAscent:
         if rewards.shape[-1] != len(self.targets):
             raise DataError(
                 f"the batch has {rewards.shape[-1]} rewards, but there are {len(self.targets)} "
-                "targets: give one target per reward"
+                "targets: set one target per reward"
             )
         r = rounded(rewards)
         means = r.xp.reshape(mean(r.values, over=BATCH), (-1,))

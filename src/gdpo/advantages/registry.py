@@ -59,7 +59,7 @@ def resolve_estimator(name: str) -> Estimator:
     """Return the estimator with this name.
 
     Args:
-        name: A key of `ESTIMATORS`, or `module:attribute` for an estimator of your own.
+        name: A key in `ESTIMATORS`, or `module:attribute` for an estimator of your own.
 
     Raises:
         ConfigError: If the name is unknown, or refers to something that is not callable.
@@ -67,7 +67,7 @@ def resolve_estimator(name: str) -> Estimator:
     estimator = find(name, ESTIMATORS, "estimator")
     if not callable(estimator):
         raise ConfigError(
-            f"estimator {name!r} is a {type(estimator).__name__}: give a function "
+            f"estimator {name!r} is a {type(estimator).__name__}: use a function "
             f"(rewards[prompt, sample, reward], weights[reward]) -> advantages[prompt, sample]"
         )
     return estimator
@@ -89,7 +89,7 @@ def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
     if type(advantages) is not type(rewards):
         raise ConfigError(
             f"estimator {name!r} returned a {type(advantages).__name__}: return {expected}, "
-            f"of the type of the rewards ({type(rewards).__name__})"
+            f"of the same type as the rewards ({type(rewards).__name__})"
         )
     if tuple(advantages.shape) != tuple(rewards.shape[:2]):
         raise ConfigError(
@@ -112,7 +112,7 @@ def weights_by_name(
     Args:
         names: Names of the rewards, in the order of the reward array.
         weights: A dict from reward name to weight, or a list in the order of `names`. Rewards that
-            are missing from a dict get weight 1. None: all weights are 1.
+            are not in the dict get weight 1. None: all weights are 1.
 
     Raises:
         ConfigError: If a name is not a reward, or the number of weights differs from the number of
@@ -124,13 +124,14 @@ def weights_by_name(
         if len(weights) != len(names):
             raise ConfigError(
                 f"reward_weights has {len(weights)} entries for {len(names)} rewards "
-                f"({', '.join(names)}): give one number per reward in this order, or a dict by name"
+                f"({', '.join(names)}): set one number per reward in this order, or use a dict "
+                "keyed by reward name"
             )
         return [float(weight) for weight in weights]
     for name in weights:
         if name not in names:
             raise ConfigError(
-                f"reward_weights names {name!r}, which is not a reward of this run: "
+                f"reward_weights contains {name!r}, which is not a reward of this run: "
                 f"{did_you_mean(name, names)}"
             )
     return [float(weights.get(name, 1.0)) for name in names]

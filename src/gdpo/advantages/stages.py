@@ -22,11 +22,11 @@ Axis = int | tuple[int, ...]
 Number = float | int
 
 Counts = Any
-"""How often each value counts in a statistic, as an array of the same shape. None: each value
+"""How many times each value counts in a statistic, as an array of the same shape. None: each value
 counts once."""
 
 SAMPLES = 1
-"""Axis of the samples of a prompt. Statistics over this axis are per group."""
+"""Axis of a prompt's samples. Statistics over this axis are per group."""
 
 BATCH = (0, 1)
 """Axes of the prompts and samples. Statistics over these axes are per batch."""
@@ -34,16 +34,16 @@ BATCH = (0, 1)
 _SAFETY = 8
 """Multiple of the first-order rounding error that a value must exceed to count as nonzero.
 
-Several operations are applied to a user's numbers before the comparison, and each operation adds up
+Several operations are applied to a user's values before the comparison, and each operation adds up
 to half a unit in the last place."""
 
 
 _MARGIN = 4
 """Multiple of the rounding noise that the spread of a group must exceed to count.
 
-Dividing by a spread just above its noise would give scores that are mostly error. The sum of the
-rewards would inherit this error, and batch normalization would then treat the other rewards as
-noise too."""
+Dividing by a spread just above the rounding noise would give scores that are mostly error. The sum
+of the rewards would inherit this error, and batch normalization would then treat the other rewards
+as noise too."""
 
 
 _namespaces: dict[type, Any] = {}
@@ -81,12 +81,12 @@ def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
     r"""Subtract the mean of the available values: $x_i - \bar x$.
 
     The result is exactly 0 if the values do not vary. One of the values is subtracted first, so
-    that equal values give exactly 0 and a common offset causes no loss of precision.
+    that identical values give exactly 0 and a common offset causes no loss of precision.
 
     Args:
         x: Values to center.
         over: Axes over which the mean is computed.
-        counts: How often each value counts in the mean. None: each value counts once.
+        counts: How many times each value counts in the mean. None: each value counts once.
     """
     xp = x.xp
     centred, divisor = _centred(x, over, counts)
@@ -101,7 +101,7 @@ def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -
     Args:
         x: Centered values.
         over: Axes over which the spread is computed.
-        counts: How often each value counts in the spread. None: each value counts once.
+        counts: How many times each value counts in the spread. None: each value counts once.
         floor: Smallest divisor, in the unit of `x`, so that noise is not scaled up to unit size.
             None: no floor.
     """
@@ -131,7 +131,7 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
     """Return the sample standard deviation of raw values, or 0 where `standardize` gives 0.
 
     Calling `centre` and then `spread` gives the same value, but with twice the bound on the
-    rounding error, because centering adds an error as large as that of the values.
+    rounding error, because centering adds an error as large as the values' own error.
     """
     xp = x.xp
     _, divisor = _centred(x, over, None)
@@ -299,7 +299,7 @@ class _Moments:
     """Sum of the squared distances from the mean."""
 
     def with_others(self, others: "_Moments") -> "_Moments":
-        """Return the moments of both combined (Chan et al. 1979), exact if all values are equal."""
+        """Return the combined moments (Chan et al. 1979), exact if all values are identical."""
         xp = namespace(self.mean)
         count = self.count + others.count
         share = others.count / xp.where(count > 0, count, 1.0)
@@ -361,7 +361,7 @@ def _present(x: Rounded, xp: Any) -> Any:
 
 
 def _filled(values: Any, present: Any, xp: Any, gap: Number = 0.0) -> Any:
-    """Return the values, with `gap` in place of missing ones."""
+    """Return the values, with missing values replaced by `gap`."""
     return values if present is None else xp.where(present, values, gap)
 
 

@@ -1,4 +1,4 @@
-"""Writes self-contained HTML pages about gdpo's own runs or about rollouts of any framework.
+"""Writes self-contained HTML pages about gdpo's own runs or about rollouts from any framework.
 
 A page about runs shows which estimator is better, by how much, and with what confidence. A page
 about rollouts shows the influence of each reward.

@@ -1,4 +1,4 @@
-"""Defines line charts: their SVG shapes, and the numbers that the page's script displays."""
+"""Defines line charts: their SVG shapes, and the values that the page's script displays."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ COLOURS = 8
 """Number of different colours. Lines use the first styles of `gdpo.report.colours`."""
 
 _STEPS = (0.5, 1, 2, 5, 10)
-"""Allowed distances between ticks, to be multiplied by a power of ten."""
+"""Allowed distances between ticks, each to be multiplied by a power of ten."""
 
 Points = Float[np.ndarray, " point"]
 Curves = Float[np.ndarray, "curve point"]
@@ -28,7 +28,7 @@ class Line:
 
     label: str
     colour: int
-    """Number of the line's style. See `gdpo.report.colours`."""
+    """Index of the line's style. See `gdpo.report.colours`."""
     value: Points
     low: Points | None = None
     """Lower edge of the band. None: the line has no band."""
@@ -39,7 +39,7 @@ class Line:
     note: tuple[str, ...] = ()
     """Text to show after the value of each point."""
     censored: tuple[float, ...] = ()
-    """Steps marked with a cross, where a run ended without reaching the threshold."""
+    """Steps marked with a cross, at which a run ended without reaching the threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Chart:
 
     @property
     def axis_note(self) -> str:
-        """A sentence with the part of the range that the axis shows. Empty: the whole range."""
+        """A sentence on which part of the range the axis shows. Empty: the whole range."""
         if self.declared is None or (
             self.low <= self.declared[0] and self.high >= self.declared[1]
         ):

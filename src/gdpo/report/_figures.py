@@ -1,4 +1,4 @@
-"""Draws a chart as a separate picture, as SVG or, with matplotlib, as PNG."""
+"""Draws a chart as a standalone image, as SVG or, with matplotlib, as PNG."""
 
 import textwrap
 import warnings
@@ -15,7 +15,7 @@ from gdpo.report.colours import style_at
 from gdpo.report.text import number, one_line
 
 _LETTERS = 62
-"""Maximum number of characters in a line of text of a picture."""
+"""Maximum number of characters per line of text in an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def to_table(figure: Figure) -> Table:
-    """Return a table of the points of each line in a figure, with the edges of the band."""
+    """Return a table with the points on each line of a figure, and the edges of the line's band."""
     chart = figure.chart
     scale = chart.declared or (chart.low, chart.high)
     rows = [
@@ -69,7 +69,7 @@ def to_table(figure: Figure) -> Table:
 
 
 def save_png(figure: Figure, file: Path) -> None:
-    """Draw a figure as PNG. This function needs matplotlib."""
+    """Draw a figure as PNG. This function requires matplotlib."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 

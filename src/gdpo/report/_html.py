@@ -29,7 +29,7 @@ def render(template: str, *, data: Any, **content: Any) -> str:
     Args:
         template: Name of the template file in `templates/`.
         data: Data for the script, which must be serializable as JSON.
-        content: Values of the variables in the template.
+        content: Values for the template's variables.
     """
     from markupsafe import Markup
 
@@ -49,7 +49,7 @@ def render_figure(**content: Any) -> str:
     """Return a chart as an SVG file.
 
     Args:
-        content: Values of the variables in `templates/figure.svg`.
+        content: Values for the variables in `templates/figure.svg`.
     """
     return _environment().get_template("figure.svg").render(content)
 
@@ -89,7 +89,7 @@ def shortened(text: str, limit: int = 60) -> str:
 
 
 def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return a row of the table of findings.
+    """Return a row for the table of findings.
 
     Args:
         finding: The finding.
@@ -107,7 +107,7 @@ def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, 
 
 
 def bars(spans: Sequence[Span], total: int) -> str:
-    """Return an SVG path that draws spans of steps as bars in a 160 pixels wide picture."""
+    """Return an SVG path that draws spans of steps as bars in an image 160 pixels wide."""
     scale = 160 / max(1, total)
     return "".join(
         f"M{(first - 1) * scale:.1f} 5H{max(last * scale, (first - 1) * scale + 1):.1f}"

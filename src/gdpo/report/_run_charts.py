@@ -23,7 +23,7 @@ from gdpo.report.colours import styles
 from gdpo.report.text import number
 
 _POINTS = 20_000
-"""Maximum number of points in all thin lines together, which limits the size of the page."""
+"""Maximum total number of points in all thin lines, which limits the size of the page."""
 
 _LENGTHS = 2
 """Number of charts of completion lengths."""
@@ -81,7 +81,7 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
     """Return the share of runs below the threshold at each step (Kaplan-Meier).
 
     An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
-    the threshold, because the method gives no interval there.
+    the threshold, because the method gives no interval beyond that point.
 
     Returns:
         The chart, or a sentence if no estimator has two runs, if no run reached the threshold, or
@@ -105,7 +105,7 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
 
 
 def _times(comparison: Comparison, reward: Measured) -> dict[str, list[int | None]]:
-    """Return the step at which each run reached the threshold, by estimator. None: never."""
+    """Return the step at which each run reached the threshold, keyed by estimator. None: never."""
     threshold = comparison.threshold(reward)
     nothing = np.empty(0)
     times = {

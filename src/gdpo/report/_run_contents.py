@@ -1,4 +1,4 @@
-"""Collects the contents of the page about runs and of its export."""
+"""Collects the contents of the page about runs and of the page's export."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from gdpo.runs.directory import RunDirectory
 
 @dataclass(slots=True)
 class Lasting:
-    """Stores a finding that lasted in runs of an estimator, with its most recent message."""
+    """Stores a finding that lasted in an estimator's runs, with its most recent message."""
 
     finding: Finding
     steps: int = 0
@@ -36,7 +36,7 @@ class Lasting:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Stores the contents of a page about runs, and of its export."""
+    """Stores the contents of a page about runs and of the page's export."""
 
     comparison: Comparison
     analysis: TrainedAnalysis
@@ -48,8 +48,8 @@ class Contents:
     sentences: list[str]
     """Sentences about the time to the threshold, for rewards without such a chart."""
     findings: list[tuple[str, bool, list[Lasting]]]
-    """Label of each estimator, True if rollouts of it were recorded, and its lasting findings,
-    worst first."""
+    """Label of each estimator, whether its rollouts were recorded, and its lasting findings, worst
+    first."""
 
 
 def read_contents(comparison: Comparison) -> Contents:
@@ -75,9 +75,9 @@ def read_contents(comparison: Comparison) -> Contents:
 
 
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
-    """Recompute every recorded step under every estimator of the experiment.
+    """Recompute every recorded step with every estimator in the experiment.
 
-    Runs are named by their position in the experiment. An estimator appears once for each set of
+    Each run's name is its position in the experiment. An estimator appears once for each set of
     options, under the name that the user chose. If only one estimator was trained, GRPO or GDPO is
     added. Labels that differ only in their weights count as one estimator, because each step is
     recomputed with its recorded weights.
@@ -114,7 +114,7 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
 
 
 def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], str]:
-    """Return the estimator options in the recipe of a label's runs, and an error message or ""."""
+    """Return the estimator options in the recipe for a label's runs, and an error message or ""."""
     recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(label))
     first = next((recipe for recipe in recipes if recipe.is_file()), None)
     try:
@@ -126,7 +126,7 @@ def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], 
 def _findings(
     experiment: Experiment, analysis: TrainedAnalysis
 ) -> Iterator[tuple[str, bool, list[Lasting]]]:
-    """Yield each estimator, True if it has rollouts, and its lasting findings, worst first."""
+    """Yield each estimator, whether it has rollouts, and its lasting findings, worst first."""
     for label in experiment.labels:
         runs = [
             (run.seed, analysis.runs[str(place)])

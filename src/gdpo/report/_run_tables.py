@@ -1,4 +1,4 @@
-"""Builds tables of runs that gdpo trained, with the same numbers as the page and full texts."""
+"""Builds tables of runs that gdpo trained, with the page's numbers and untruncated texts."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -60,7 +60,7 @@ def _difference(found: Difference | None, reward: Measured) -> list[Cell]:
 
 
 def _seeds(comparison: Comparison) -> Table:
-    """Return the table that the page titles "All numbers"."""
+    """Return the table with the title "All numbers" on the page."""
     experiment = comparison.experiment
     rewards = {reward.name: reward for reward in experiment.rewards}
     found = {(d.label, d.reward): d for d in comparison.differences}

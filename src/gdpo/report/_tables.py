@@ -22,7 +22,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Stores a number with its interval, as text. CSV files use three columns for an estimate."""
+    """Stores a number and its interval as text. CSV files use three columns for an estimate."""
 
     value: str
     low: str = NOTHING
@@ -38,7 +38,7 @@ Cell: TypeAlias = str | Name | Estimate
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Stores a table of an export."""
+    """Stores a table to be exported."""
 
     file: str
     """Name of the table's files, without the extension."""

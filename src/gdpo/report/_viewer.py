@@ -17,13 +17,14 @@ from gdpo.report.text import embedded, messages, visible
 from gdpo.rollouts.readers import RolloutText, read_texts
 
 _ROOM = 1_000_000
-"""Maximum number of bytes of all texts together."""
+"""Maximum total size of all texts, in bytes."""
 
 _ROWS = 400_000
-"""Maximum number of rows that are read to find the texts. A file is always read from its start."""
+"""Maximum number of rows to read when collecting the texts. A file is always read from its
+start."""
 
 _PROMPT, _COMPLETION = 2_000, 3_000
-"""Maximum number of characters shown of a prompt, and of a completion."""
+"""Maximum number of characters shown for a prompt, and for a completion."""
 
 _Texts = Mapping[tuple[Path, int], RolloutText]
 
@@ -35,7 +36,7 @@ class Labels:
     runs: Mapping[str, str]
     rewards: Mapping[str, str]
     seeds: Mapping[str, int] | None = None
-    """Seeds of the runs, if the labels of the runs are estimators. None: the seeds are unknown."""
+    """Seeds of the runs, if the runs are labelled by estimator. None: the seeds are unknown."""
 
 
 def viewer_data(
@@ -48,7 +49,7 @@ def viewer_data(
             the rollout files.
         labels: Names of runs and rewards on the page.
         estimators: Estimators whose advantages are shown.
-        reading: Options of `read_texts`.
+        reading: Options for `read_texts`.
     """
     groups = [group for group in groups if group.run in labels.runs]
     groups = list(_affordable([groups[place] for place in _most_wanted(groups)]))
@@ -77,7 +78,7 @@ def viewer_data(
 
 
 def count_shown(data: Mapping[str, Any]) -> int:
-    """Return the number of rollouts in the result of `viewer_data`."""
+    """Return the number of rollouts in the output of `viewer_data`."""
     return sum(len(group["samples"]) for group in data["groups"])
 
 
@@ -92,7 +93,7 @@ def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
 
 
 def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
-    """Yield groups as long as at most `_ROWS` rows of all files must be read for their texts."""
+    """Yield groups whose texts can be read from at most `_ROWS` rows across all files."""
     furthest: dict[Path, int] = {}
     for group in groups:
         more = max(0, max(group.rows) + 1 - furthest.get(group.file, 0))
@@ -102,7 +103,7 @@ def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
 
 
 def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts:
-    """Return the texts by file and row. Files that can no longer be read are skipped."""
+    """Return the texts, keyed by file and row. Files that can no longer be read are skipped."""
     rows: dict[tuple[Path, str], set[int]] = defaultdict(set)
     for group in groups:
         rows[group.file, group.format] |= set(group.rows)
@@ -170,7 +171,7 @@ def _chat(written: Any) -> str | list[dict[str, Any]]:
 
 
 def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message. Without content, the text shows other fields, such as tool calls."""
+    """Return a message. If it has no content, the text shows other fields, such as tool calls."""
     if turn.get("content"):
         return {"role": turn.get("role"), "content": turn["content"]}
     others = {key: value for key, value in turn.items() if key != "role" and value}

@@ -1,9 +1,9 @@
-"""Gives every estimator the same colour and dash pattern in every chart.
+"""Assigns each estimator one colour and dash pattern for all charts.
 
-GDPO is blue and solid, and GRPO is vermilion and dashed. Both colours are from the palette of Okabe
-and Ito, which people with any colour vision can distinguish. No other estimator uses these two
-colours. The remaining estimators share six colours. Estimators with the same colour have different
-dash patterns.
+GDPO is blue and solid, and GRPO is vermilion and dashed. Both colours are from the Okabe-Ito
+palette, which is safe for colour-blind readers. No other estimator uses these two colours. The
+remaining estimators share six colours. Estimators with the same colour have different dash
+patterns.
 """
 
 import hashlib
@@ -53,7 +53,8 @@ _ESTIMATORS = (
     "constrained_grpo",
     "dara_asymmetric",
 )
-"""Estimators in the order of their styles. Append new estimators, so that no colour changes."""
+"""Estimators in the order of their styles. Append new estimators at the end, so that existing
+colours do not change."""
 
 _SHARED = len(LIGHT) - 2
 """Number of colours that several estimators share: all colours except the first two."""
@@ -91,9 +92,9 @@ def style(label: str) -> Style:
 def styles(labels: Sequence[str]) -> dict[str, Style]:
     """Return the style of each label in a chart.
 
-    An estimator of gdpo always has the same style. The style of every other label
+    Each of gdpo's own estimators always has the same style. The style of every other label
     (`module:attribute`, or an estimator with options) is derived from a hash of its text. If the
-    chart already uses that style, the label gets the next free style, if possible with an unused
+    chart already uses that style, the label gets the next unused style, if possible with an unused
     colour. With more than 26 labels, styles repeat.
 
     Args:
@@ -106,7 +107,7 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
 
 
 def style_at(place: int) -> Style:
-    """Return the style with a number from 0 to 25."""
+    """Return the style with this number, between 0 and 25."""
     hue = _hue(place)
     family = (place - hue) // _SHARED
     # Styles of one colour differ in their dashes, and so do the styles of one family.

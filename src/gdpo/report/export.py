@@ -1,4 +1,4 @@
-"""Exports the figures and tables of a page about runs, for use in a paper or a blog."""
+"""Exports the figures and tables of a page about runs, for use in a paper or a blog post."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def _resolved(folder: Path) -> Path:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the contents of a folder, except for temporary folders of killed exports."""
+    """Return the contents of a folder, except for the temporary folders of killed exports."""
     left = _left_over(folder, "")
     return [path for path in folder.iterdir() if path not in left]
 
@@ -89,7 +89,7 @@ def missing_png() -> str:
 
 
 def write_export(contents: Contents, folder: Path) -> None:
-    """Write all figures and tables of a page about runs to a folder, and a list of the files.
+    """Write all figures and tables of a page about runs, and a list of the files, to a folder.
 
     A figure is written as SVG, as CSV with its points, and as PNG if matplotlib is installed. A
     table is written as CSV, Markdown and LaTeX. The files appear in the folder only when all of
@@ -122,7 +122,7 @@ def write_export(contents: Contents, folder: Path) -> None:
 
 
 def _move_up(partial: Path, folder: Path) -> None:
-    """Move all files of a folder to its parent folder. On an error, move none of them."""
+    """Move all files in a folder to its parent folder. If an error occurs, move none of them."""
     place = partial.parent
     if [path for path in place.iterdir() if path != partial]:
         raise ConfigError(

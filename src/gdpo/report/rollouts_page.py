@@ -24,13 +24,13 @@ MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""
 
 _RUNS, _REWARDS, _ESTIMATORS = 6, 24, 4
-"""Maximum numbers of runs, of rewards, and of estimators in the table of rollouts."""
+"""Maximum number of runs, of rewards, and of estimators in the table of rollouts."""
 
 _POINTS = 16_000
-"""Maximum number of points in all lines together, which limits the size of the page."""
+"""Maximum total number of points in all lines, which limits the size of the page."""
 
 _FINDINGS, _NOTICES = 40, 50
-"""Maximum numbers of findings per run and of notices for all files."""
+"""Maximum number of findings per run, and of notices for all files."""
 
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its size is drawn as constant."""

@@ -26,21 +26,21 @@ LINES = 20
 """Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
 
 _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
-"""Maximum numbers of notices and rewards, and of characters in a name and in a problem."""
+"""Maximum number of notices, of rewards, and of characters in a name and in a problem."""
 
 _FINDING = 6
 """Number of lines reserved for one finding, the heading of the rewards, and the number of further
 findings."""
 
 _PLACE = 40
-"""Minimum number of terminal cells that a shortened file name keeps."""
+"""Minimum width of a shortened file name, in terminal cells."""
 
 _WHOLE = 500
-"""Maximum number of terminal cells for the sentence about a file. The end of the sentence is kept,
+"""Maximum width of the sentence about a file, in terminal cells. The end of the sentence is kept,
 because it contains the remedy."""
 
 _LEAST = 14
-"""Minimum number of terminal cells that a shortened name keeps."""
+"""Minimum width of a shortened name, in terminal cells."""
 
 _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
@@ -158,7 +158,7 @@ def _odd(analysis: Analysis, width: int) -> Iterator[Text]:
 
 
 def _with_options(text: str) -> str:
-    """Replace names of Python arguments with names of options."""
+    """Replace the names of Python arguments with the names of command-line options."""
     text = text.replace("group_size=", "--group-size ").replace("group_size", "--group-size")
     for name in ("format", "columns", "rewards"):
         text = text.replace(f"({name})", f"(--{name})")
@@ -257,7 +257,7 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
-    """Return a row of the table. Set `scalar` if the files contain only a scalar reward."""
+    """Return a row for the table. Set `scalar` if the files contain only a scalar reward."""
     if replayed.estimator == replayed.baseline:
         verdict = ""
     elif replayed.problem:

@@ -31,8 +31,8 @@ def write_report(comparison: Comparison, file: Path, *, export: Path | None = No
 
     All data comes from the run directories. The page loads no external files, and escapes text that
     a model wrote. Runs without recorded rollouts are listed. Only gdpo's own estimators are
-    recomputed. A user's own estimator is never imported, because a run directory could name any
-    code.
+    recomputed. A user's own estimator is never imported, because a run directory could refer to
+    arbitrary code.
 
     Args:
         comparison: The result of `gdpo.experiments.analysis.analyse`. For a single run, the page
@@ -124,7 +124,7 @@ def _listed(values: Iterable[Any]) -> str:
 def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
     """Return the scale for plots of differences, and the smallest attainable p-values as text.
 
-    The scale is the largest absolute value of a difference or of an end of its interval. The text
+    The scale is the largest absolute value of a difference or of a bound of its interval. The text
     is a range if the estimators have different numbers of seeds.
     """
     found = [d for d in comparison.differences if d.reward == reward.name]

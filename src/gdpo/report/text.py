@@ -11,14 +11,14 @@ _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """Matches characters that could end a script element or that are not valid text."""
 
 _KEPT = frozenset("\n\t\u200c\u200d")
-"""Unprintable characters that ordinary text contains: newline, tab, and the joiners that Persian
+"""Non-printable characters that ordinary text contains: newline, tab, and the joiners that Persian
 text and emoji use."""
 
 _MESSAGES = 10
 """Number of messages shown at the start of a long chat, and again at its end."""
 
 Message = tuple[str, str, int, str]
-"""Role, start of the text, number of characters left out, and end of the text."""
+"""Role, start of the text, number of omitted characters, and end of the text."""
 
 
 def visible(text: str) -> str:
@@ -94,12 +94,12 @@ def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = Fa
 
 
 def short(value: float) -> str:
-    """Return a number with up to six significant digits and no trailing zeros."""
+    """Return a number as text with up to six significant digits and no trailing zeros."""
     return f"{value:g}".replace("-", "−")
 
 
 def probability(p: float) -> str:
-    """Return a p-value with two digits."""
+    """Return a p-value as text with two digits."""
     if isnan(p):
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.2g}"

@@ -1,4 +1,4 @@
-"""Reads the tests and limits of a reference, and reports errors in them.
+"""Parses the tests and limits in a reference, and reports errors in them.
 
 `gdpo.rewards.code` documents the format of the tests and limits.
 """
@@ -16,14 +16,14 @@ LONGEST = 60.0
 """The largest `wall_seconds` that a reference may set, in seconds."""
 
 _SHOWN = 60
-"""Number of characters of a wrong value that a message shows."""
+"""Maximum number of characters of an invalid value that a message shows."""
 
 
 def tests_from_reference(reference: Reference) -> Tests | None:
-    """Return the tests of a reference, or None if it has no tests.
+    """Return the tests in a reference, or None if it has no tests.
 
     Raises:
-        DataError: If the data under `tests` is invalid. The message names the key.
+        DataError: If the data under `tests` is invalid. The message contains the key.
     """
     data = reference.get("tests")
     if data is None:
@@ -40,11 +40,11 @@ def tests_from_reference(reference: Reference) -> Tests | None:
 
 
 def limits_from_reference(reference: Reference) -> Limits:
-    """Return the limits of a reference. Missing limits get the defaults of `Limits`.
+    """Return the limits in a reference. Missing limits get the defaults from `Limits`.
 
     Raises:
-        DataError: If a name is unknown or a value is not allowed, such as a `wall_seconds` above
-            `LONGEST`.
+        DataError: If the name of a limit is unknown or its value is not allowed, such as a
+            `wall_seconds` above `LONGEST`.
     """
     if reference.get("limits") is None:
         return Limits()
@@ -98,13 +98,13 @@ _KINDS: dict[str, tuple[Callable[[dict[str, Any]], Tests], set[str], set[str]]] 
     "calls": (_calls, {"function", "cases"}, set()),
     "stdio": (_stdio, {"cases"}, set()),
 }
-"""Maps each kind of tests to its reading function, its required keys and its optional keys."""
+"""Maps each kind of tests to its parsing function, its required keys and its optional keys."""
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:
     """Return a copy without the keys whose value is None.
 
-    Arrow adds such keys, because it gives every row the keys of all rows.
+    Arrow adds such keys, because it fills in every key that occurs in any row.
     """
     if not isinstance(value, Mapping):
         raise DataError(f"reference {place!r} must be an object, got {_shown(value)}")
@@ -113,18 +113,20 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 
 def _check_names(given: Mapping[str, Any], required: set[str], optional: set[str]) -> None:
     for name in sorted(required - given.keys()):
-        raise DataError(f"reference 'tests' lacks the key {name!r}, which this kind needs. Add it")
+        raise DataError(
+            f"reference 'tests' lacks the key {name!r}, which tests of this kind need. Add the key"
+        )
     for name in given:
         if name not in required | optional:
             meant = did_you_mean(name, sorted(required | optional))
-            raise DataError(f"reference 'tests' of this kind has an unknown key {name!r}: {meant}")
+            raise DataError(f"reference 'tests' has an unknown key {name!r}: {meant}")
 
 
 def _list(value: Any, place: str, *, least: int = 1) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         raise DataError(f"reference 'tests.{place}' must be a list, got {_shown(value)}")
     if len(value) < least:
-        raise DataError(f"reference 'tests.{place}' is empty. Give at least one test")
+        raise DataError(f"reference 'tests.{place}' is empty. Add at least one test")
     return value
 
 

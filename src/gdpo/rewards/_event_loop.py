@@ -1,4 +1,4 @@
-"""Runs every coroutine reward of this process in one event loop.
+"""Runs every coroutine reward in this process in one event loop.
 
 The loop is shared and runs in its own thread. If a reward keeps a client open (httpx, aiohttp), the
 client is bound to the loop in which it was first used. Closing that loop would break the client's
@@ -17,7 +17,7 @@ from gdpo.errors import RewardError
 T = TypeVar("T")
 
 _ANSWERS_S = 1.0
-"""Seconds without a response after which a loop counts as blocked."""
+"""Number of seconds without a response after which a loop counts as blocked."""
 
 
 class _Shared:
@@ -78,8 +78,8 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     This function can be called from any thread except the loop's own.
 
     Raises:
-        RewardError: If a coroutine in that loop calls this function, because the call would never
-            return.
+        RewardError: If a coroutine that runs in that loop calls this function. Such a call would
+            never return.
     """
     if _shared.is_here():
         coroutine.close()

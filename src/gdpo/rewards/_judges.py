@@ -1,4 +1,4 @@
-"""Concurrently runs rewards that are coroutine functions and wait for an external service."""
+"""Runs coroutine rewards concurrently, because such rewards wait for an external service."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ class Judges:
     """Runs coroutine functions with limits on concurrency, time and retries.
 
     Args:
-        concurrency: Maximum number of calls in a batch that wait at the same time.
-        retries: Maximum number of further attempts after an exception or a time-out.
-        pause: Seconds to wait before the first retry. The wait doubles with each further retry.
+        concurrency: Maximum number of calls in flight at the same time.
+        retries: Maximum number of retries after an exception or a timeout.
+        pause: Number of seconds to wait before the first retry. The wait doubles with each retry.
     """
 
     def __init__(self, *, concurrency: int, retries: int, pause: float) -> None:

@@ -18,7 +18,7 @@ from math_verify import LatexExtractionConfig, parse
 from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
 from gdpo.rewards.reward import Reference
 
-# math-verify warns that its time-out is disabled. The scorer enforces a deadline instead.
+# math-verify warns that its timeout is disabled. The scorer enforces a deadline instead.
 logging.getLogger("math_verify.parser").setLevel(logging.ERROR)
 
 _READING = LatexExtractionConfig(
@@ -30,7 +30,7 @@ _READING = LatexExtractionConfig(
 )
 
 _SEARCHED = 100_000
-"""The answer is searched for only in this many characters at the end of a completion."""
+"""Only this many characters at the end of a completion are searched for the answer."""
 
 _LONGEST = 300
 """Maximum length of an answer, in characters. The longest answer in MATH has 159 characters."""
@@ -106,9 +106,9 @@ def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
 
 
 def _differentiates(expression: Any) -> bool:
-    """Return whether an expression has an unevaluated derivative.
+    """Return whether an expression contains an unevaluated derivative.
 
-    In dy/dx = 2x, the left side counts as a name and not as a derivative.
+    In dy/dx = 2x, the left side counts as a name, not as a derivative.
     """
     if isinstance(expression, sp.Eq) and isinstance(expression.lhs, sp.Derivative):
         return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], sp.Symbol)
@@ -142,7 +142,7 @@ def _parse(text: str) -> Any:
         extraction_config=[_READING],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
-        # math-verify's time-out uses a signal, which fails outside the main thread.
+        # math-verify's timeout uses a signal, which fails outside the main thread.
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]
     )
     # For \subset, math-verify returns True or False.

@@ -1,4 +1,4 @@
-r"""Decides whether two expressions are equal as answers.
+r"""Checks whether two expressions are equivalent answers.
 
 This module compares numbers (`_same_number`), percentages, the value that an equation states
 (`_stated`), and lists, points, intervals and matrices element by element. `math_verify.verify`
@@ -132,7 +132,7 @@ def _is_part(word: str, *, alone: bool, first: bool, named: bool) -> bool:
     return len(word) > 2 or not alone or word in _TWO_LETTERS
 
 
-# math-verify warns that its time-out is disabled. The scorer enforces a deadline instead.
+# math-verify warns that its timeout is disabled. The scorer enforces a deadline instead.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 PERCENT = sp.UnevaluatedExpr(sp.Rational(1, 100))
@@ -222,7 +222,7 @@ def _is_taken(part: Any) -> bool:
 
 
 def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -> bool:
-    """Return whether two equations are the same. A chain counts as an equation of its two ends."""
+    """Return whether two equations are the same. A chain equates its first and last sides."""
     if len(ours) == len(theirs) and all(map(same, ours, theirs)):
         return True
     left, right = _closed(gold, ours), _closed(answer, theirs)
@@ -236,7 +236,7 @@ def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -
 
 
 def _has_solutions(equation: Any) -> bool:
-    """Return whether an equation has a solution. math-verify treats all others as equal."""
+    """Return whether an equation has a solution. To math-verify, all others are equal."""
     try:
         return bool(sp.solve(equation, _symbols(equation)))
     except _FAULTS:
@@ -286,7 +286,7 @@ def _components(expression: Any) -> list[Any] | None:
 
 
 def _args(expression: Any) -> list[Any]:
-    """Return the parts of an expression, in the order in which they were written, if known."""
+    """Return the parts of an expression, in the order in which they were written if known."""
     return list(dict.fromkeys(getattr(expression, "_unsorted_args", ()))) or list(expression.args)
 
 
@@ -376,8 +376,8 @@ def _value(expression: Any) -> Any:
 def _same_number(gold: Any, answer: Any, ours: Any, theirs: Any) -> bool:
     """Return whether two numbers are equal exactly or, if one is a decimal, after rounding.
 
-    A decimal must agree to 6 decimal places, or to 6 digits if it is below 0.001. Compared with a
-    whole number, it must agree to 14 digits.
+    A decimal must agree to 6 decimal places, or to 6 digits if the decimal is below 0.001. A
+    decimal that is compared with an integer must agree to 14 digits.
     """
     exact = [x for x in (gold, answer) if not x.has(sp.Float)]
     size, apart = max(abs(ours), abs(theirs)), abs(ours - theirs)
@@ -438,8 +438,8 @@ _CHARACTERS = str.maketrans(
 )
 
 _DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
-"""A long dash that is used as a minus sign. Between two digits, a long dash marks a range, as in
-2–3."""
+"""Matches a long dash that is used as a minus sign. Between two digits, a long dash marks a range,
+as in 2–3."""
 
 _AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
 
@@ -494,7 +494,7 @@ _NOTATION = (
         re.compile(rf"(?<![_^0-9./])([0-9]+){SPACE}+([0-9]+)\s*/\s*([0-9]+)(?![0-9./])"),
         r"\1\\frac{\2}{\3}",
     ),
-    # 1./3: a point without digits after a whole number inside a formula
+    # 1./3: a point without digits after an integer inside a formula
     (re.compile(r"(?<![0-9.,])([0-9]+)\.(?=\s*(?:[-+*/)}]|\\(?:times|cdot)(?![a-zA-Z])))"), r"\1"),
     # 2.5e-3 and 1e3 are powers of ten, but 2e-3 is twice Euler's number minus 3
     (
@@ -512,7 +512,7 @@ _TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
 
 
 def clean(answer: str) -> str:
-    """Return an answer in a form that math-verify can read, or "" if it is not a single answer."""
+    """Return an answer in a form that math-verify can parse, or "" if it is not a single answer."""
     bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
     bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
     bare = _EDGE.sub("", _without_braces(bare).removeprefix(r"\approx"))
@@ -534,7 +534,7 @@ def without_label(answer: str) -> tuple[str | None, str]:
 
 
 def end_of_group(text: str, start: int) -> int:
-    """Return the index of the brace that closes the group open at `start`, or -1 if none does."""
+    """Return the index of the brace that closes the group open at `start`, or -1 without one."""
     depth = 1
     for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)

@@ -9,14 +9,15 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 OnScored = Callable[[int, int], None]
-"""Callback that receives the number of finished scores and the total. Both are equal in the last
-call."""
+"""Callback that receives the number of finished scores and the total. In the last call, the two are
+equal."""
 
 PATIENCE_S = 2.0
-"""Seconds before progress is shown for the first time."""
+"""Number of seconds before progress is first shown."""
 
 _SHOW_EVERY_S = 0.1
-"""Minimum seconds between updates. A fast reward runs thousands of times in this interval."""
+"""Minimum number of seconds between updates. A fast reward runs thousands of times in this
+interval."""
 
 _LOG_EVERY_S = 30.0
 

@@ -1,7 +1,7 @@
 """Runs slow rewards in a worker process, one call at a time. `_workers` starts the process.
 
-The process reads calls from a socket and writes results to the same socket, so printed output of a
-reward is never mistaken for a result. The command `python -m gdpo.rewards._worker_process <socket>`
+The process reads calls from a socket and writes results to the same socket, so a reward's printed
+output is never mistaken for a result. The command `python -m gdpo.rewards._worker_process <socket>`
 starts the process. The user's script therefore does not run again, even without an
 `if __name__ == "__main__"` guard.
 """
@@ -17,7 +17,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _GRACE_S = 2.0
-"""Seconds after a deadline until the worker ends itself, if it has not been killed before."""
+"""Number of seconds after a deadline at which the worker exits on its own, if it has not been
+killed by then."""
 
 
 def main() -> None:

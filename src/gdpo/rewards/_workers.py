@@ -1,8 +1,8 @@
 """Runs slow rewards in processes that can be killed. `_worker_process` is their main module.
 
-The process pools of the standard library are not suitable. They either run the user's script again
-in each process or fork a process that has threads and uses an accelerator. They also cannot kill a
-single call.
+The standard library's process pools are not suitable. These pools either run the user's script
+again in each process or fork a process that has threads and uses an accelerator. They also cannot
+kill a single call.
 """
 
 import json
@@ -63,7 +63,7 @@ class Worker:
         self._connection: Connection | None = None
 
     def run(self, call: Call) -> Result:
-        """Return the reward's value, or the failure: an exception, a time-out or a dead process."""
+        """Return the reward's value, or the failure: an exception, a timeout or a dead process."""
         name, deadline = call.reward.name, call.reward.deadline
         assert deadline is not None, "only rewards with a deadline run in a worker"
         connection = self._connection or self._start()
@@ -88,7 +88,7 @@ class Worker:
         return Failure(name, call.index, *result) if isinstance(result, list) else result
 
     def stop(self) -> None:
-        """End the process permanently. This method may be called from any thread."""
+        """Stop the process permanently. This method may be called from any thread."""
         self._stopped = True
         self.kill()
 
@@ -127,7 +127,8 @@ class Worker:
         raise RewardError(
             f"a worker process for rewards with a deadline did not start: {self._last_words()}. "
             "A worker imports the module of the reward's function in a new Python process, whose "
-            "output is above. Fix this import, or remove the deadline to run the reward here"
+            "output is above. Fix this import, or remove the deadline to run the reward in the "
+            "main process"
         )
 
     def _last_words(self) -> str:
@@ -150,7 +151,7 @@ class Workers:
     """Distributes calls over worker processes. An abandoned batch closes all workers permanently.
 
     Args:
-        rewards: Rewards that the workers can run. Calls refer to rewards by position.
+        rewards: Rewards that the workers can run. A call refers to its reward by position.
         count: Number of processes.
         memory: Maximum data memory of each process, in GiB. None: no limit.
         recycle_after: Number of calls after which a process is replaced.

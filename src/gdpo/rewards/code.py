@@ -1,8 +1,8 @@
-r"""Rewards for code: run a model's program in the sandbox, against the tests of its row.
+r"""Rewards for code: run a model's program in the sandbox, against the tests in its row.
 
 All three rewards are computed from the same run:
 
-- **pass_rate** in [0, 1]: passed tests divided by all tests.
+- **pass_rate** in [0, 1]: share of the tests that passed.
 - **pass_all** in {0, 1}: every test passed.
 - **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong result does
   not count as a bug, so a program that does nothing can score 1. Gate `no_bug`, or combine it with
@@ -22,8 +22,8 @@ run under `limits` (fields of `gdpo.sandbox.Limits`):
 
 A program runs once for all three rewards. Each process caches the last 4,096 verdicts by a digest
 of the program, tests and limits, so an identical program does not run again. A program that differs
-by even one space does run again. A verdict caused by wall-clock time may differ in another run, so
-each of the three rewards uses such a verdict only once. Processes do not share the cache. A
+by even one space does run again. A verdict caused by a wall-clock limit may differ in another run,
+so each of the three rewards uses such a verdict only once. Processes do not share the cache. A
 `Scorer` computes all code rewards of one completion in the same process.
 
 The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8). To
@@ -51,13 +51,14 @@ from gdpo.sandbox.sandbox import default_sandbox
 __all__ = ["extract_code", "no_bug", "pass_all", "pass_rate"]
 
 _MARGIN = 20.0
-"""Seconds added to the program's time limit, to start the sandbox or to kill a hanging one."""
+"""Number of seconds added to the program's time limit, to start the sandbox or to kill a hanging
+one."""
 
 _KEPT = 4096
 """Number of cached verdicts: enough for a batch whose rewards are scored one after another."""
 
 _SEARCHED = 100_000
-"""The program is searched for only in this many characters at the end of a response."""
+"""Only this many characters at the end of a response are searched for the program."""
 
 _TRIES = 8
 """Maximum number of attempts to parse a shortened version of an unfinished program. Each attempt
@@ -79,8 +80,8 @@ def extract_code(completion: str) -> str:
     last fenced block is used. If there is no fenced block at all, the whole text is used.
 
     - A fence is a line that starts with at least three backticks or tildes, after optional
-      whitespace. The word after the fence names the language (`python`, `python3` or `py` in upper
-      or lower case). Backticks in the middle of a line are not a fence.
+      whitespace. The word after the fence is the language (`python`, `python3` or `py` in upper or
+      lower case). Backticks in the middle of a line are not a fence.
     - A block ends at a line that contains only the same character, at least as many times as in the
       opening fence. A block that is never closed extends to the end, because a response may be
       truncated.
@@ -114,7 +115,7 @@ def extract_code(completion: str) -> str:
 
 
 _Block: TypeAlias = tuple[str, list[str]]
-"""Language and lines of a block."""
+"""The language of a block, and its lines."""
 
 
 def _repaired(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
@@ -192,11 +193,11 @@ def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Ve
     Args:
         completion: The model's text.
         reference: The reference, with the tests and, optionally, the limits.
-        reader: Name of the reward that needs the verdict. A verdict caused by wall-clock time is
+        reader: Name of the reward that needs the verdict. A verdict caused by a wall-clock limit is
             returned only once to each reader. After that, the program runs again.
 
     Raises:
-        DataError: If the tests or limits of the reference are invalid.
+        DataError: If the tests or limits in the reference are invalid.
         SandboxError: If no sandbox works on this machine, or the sandbox fails.
     """
     tests = reference.get("tests")
@@ -252,7 +253,7 @@ def _sandbox_needed() -> str:
 
 
 def _reward(name: str, *examples: Example) -> Reward:
-    """Return a reward in [0, 1] that reads the attribute of this name from the verdict."""
+    """Return a reward in [0, 1] that returns the verdict's attribute with this name."""
     return Reward(
         name=name,
         function=partial(_of_verdict, name=name),
@@ -288,7 +289,7 @@ pass_rate = _reward(
     Example("I would rather not say.", _ADD, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""Passed tests divided by all tests, in [0, 1]."""
+"""Share of the tests that passed, in [0, 1]."""
 
 pass_all = _reward(
     "pass_all",
@@ -311,7 +312,7 @@ no_bug = _reward(
     Example("I would rather not say.", _SUM, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""1 if there was no syntax, import or run-time error and no limit was exceeded, otherwise 0.
+"""1 if there was no syntax, import or runtime error and no limit was exceeded, otherwise 0.
 
 A wrong result does not count as a bug.
 """

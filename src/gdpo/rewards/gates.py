@@ -58,7 +58,8 @@ def apply_gates(
     stays missing.
 
     Args:
-        rewards: Raw rewards, along the last axis. NaN means that the reward does not apply.
+        rewards: Raw rewards. The last axis is the reward axis. NaN means that the reward does not
+            apply.
         names: Names of the rewards, in the order of the last axis.
         gates: Gates, keyed by the name of the gated reward.
 
@@ -66,7 +67,7 @@ def apply_gates(
         A new array of the same shape, library and dtype.
 
     Raises:
-        ConfigError: If a gate names an unknown reward, or a reward is gated on itself.
+        ConfigError: If a gate refers to an unknown reward, or a reward is gated on itself.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 8.
@@ -93,7 +94,7 @@ def apply_gates(
 def closed_gates(
     rewards: Float[Any, "*batch reward"], names: Sequence[str], gates: Mapping[str, Gate]
 ) -> dict[str, float]:
-    """Return the share of rollouts with a closed gate, by the name of the gated reward.
+    """Return the share of rollouts with a closed gate, keyed by the name of the gated reward.
 
     Rollouts whose condition is missing (NaN) are not counted.
 
@@ -119,7 +120,7 @@ def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
         for used in (name, gate.on):
             if used not in names:
                 raise ConfigError(
-                    f"the gate of reward {name!r} names an unknown reward {used!r}: "
+                    f"the gate of reward {name!r} refers to an unknown reward {used!r}: "
                     f"{did_you_mean(used, names)}"
                 )
         if name == gate.on:

@@ -48,7 +48,7 @@ def token_limit(limit: int, *, name: str = "length") -> Reward:
         A reward in {0, 1}.
 
     Raises:
-        ConfigError: If the limit is not a whole number above 0.
+        ConfigError: If the limit is not a positive integer.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2 and Eq. 8.
@@ -89,7 +89,7 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
         A reward in [-1, 0].
 
     Raises:
-        ConfigError: If a length is not a whole number, or the buffer is longer than the maximum.
+        ConfigError: If a length is not an integer, or the buffer is longer than the maximum.
 
     References:
         Yu et al. 2025, "DAPO", https://arxiv.org/abs/2503.14476, Eq. 13.
@@ -141,7 +141,7 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
         A reward in [0, 1].
 
     Raises:
-        ConfigError: If a length is not a whole number, the range is empty, or the width is below 1.
+        ConfigError: If a length is not an integer, the range is empty, or the width is below 1.
 
     Examples:
         >>> reward = token_range(100, 200, width=50)
@@ -192,6 +192,6 @@ def _check_tokens(factory: str, field: str, value: object, *, at_least: int) -> 
     # Python treats a bool as an int. Here a bool is an error.
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ConfigError(
-            f"{factory}: {field} must be a whole number of tokens, {at_least} or more, got "
-            f"{value!r}"
+            f"{factory}: {field} must be an integer number of tokens, {at_least} or more, "
+            f"got {value!r}"
         )

@@ -13,10 +13,9 @@ Differences from math-verify:
 - An answer with more than 300 characters, with brackets nested more than 10 deep, or with a number
   of more than 10,000 digits (`9^{9^9}`) is wrong and is not evaluated.
 - Exact numbers must be exactly equal. A decimal equals a fraction, a root or another decimal if
-  both agree to 6 decimal places (below 0.001: to about 6 digits). A decimal equals a whole number
-  if both agree to 14 digits. So 0.333333 equals 1/3, but 1.6 \times 10^{-19} does not equal 9.1
-  \times 10^{-31}, and 0.0 does not equal e^{-20}. math-verify compares 6 decimal places of every
-  number.
+  both agree to 6 decimal places (below 0.001: to about 6 digits). A decimal equals an integer if
+  both agree to 14 digits. So 0.333333 equals 1/3, but 1.6 \times 10^{-19} does not equal 9.1 \times
+  10^{-31}, and 0.0 does not equal e^{-20}. math-verify compares 6 decimal places of every number.
 - An equation is read as its right side if its left side is a name: a letter, a product, sum,
   difference or quotient of letters (x, AB, |AB|, x - y, a/b), a function f, or a trigonometric
   function of any argument (f(2), \cos 2x). In a chain of equations, all other sides must be equal.
@@ -76,7 +75,7 @@ from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.rewards.reward import Example, Reward
 
 Extraction: TypeAlias = Literal["boxed", "answer_tag", "last_number"]
-"""How to extract the answer from a completion, as the name of a function in this module."""
+"""Name of the function in this module that extracts the answer from a completion."""
 
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _SIGN = r"(?:(?<![\w)}\]])[-−+])?"
@@ -91,16 +90,16 @@ def maths_answer(
     r"""Return a reward that is 1 if a completion's answer equals the reference answer, or else 0.
 
     The reference answer is stored under `answer`, as LaTeX without a box. If the reference answer
-    is None or math-verify cannot read it, the reward does not apply (`None`). A score of 0 would
+    is None or math-verify cannot parse it, the reward does not apply (`None`). A score of 0 would
     count every completion for the row as wrong.
 
     Text before the first `</think>` is ignored. If the thinking was truncated, the whole text is
     searched. In both cases, only the last 100,000 characters are searched. A completion without an
     answer gets 0.
 
-    Most comparisons take milliseconds, but a model can write an answer whose comparison never ends,
-    such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore runs
-    comparisons in a separate process, which is killed after the deadline. A killed comparison
+    Most comparisons take milliseconds, but a model can write an answer whose comparison never
+    finishes, such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore
+    runs comparisons in a separate process, which is killed after the deadline. A killed comparison
     counts as a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
     `scorer: {on_error: worst}`). Use `worst`. For the model, a missing score is better than the
     score of a wrong answer, so the model could learn to cause such failures.
@@ -142,7 +141,7 @@ def maths_answer(
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`, or None without one.
+    r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`, or None without a box.
 
     Nested braces are matched. If a box contains another box, the content of the inner box is
     returned.

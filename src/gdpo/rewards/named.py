@@ -18,7 +18,7 @@ BUILT_IN = {
     "pass_all": "gdpo.rewards.code:pass_all",
     "no_bug": "gdpo.rewards.code:no_bug",
 }
-"""Locations of the rewards that do not belong to a task, by their names in recipes."""
+"""Maps the recipe names of the rewards that do not belong to a task to the rewards' locations."""
 
 _PLAIN = (
     "is a plain function. Wrap it: `Reward('name', function, low=0, high=1)`, where "
@@ -30,9 +30,10 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
     """Return the reward with this name. If the name refers to a factory, call it with the options.
 
     Args:
-        name: Name of a reward of the task or of `BUILT_IN`, or `module:attribute`.
-        options: Keyword arguments of the factory.
-        of_task: Rewards of the task, by name. These rewards take precedence over built-in rewards.
+        name: Name of a reward in the task or in `BUILT_IN`, or `module:attribute`.
+        options: Keyword arguments for the factory.
+        of_task: The task's rewards, keyed by name. These rewards take precedence over built-in
+            rewards.
 
     Raises:
         ConfigError: If the name is unknown or does not refer to a reward, or the reward does not
@@ -47,8 +48,8 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
         if not isinstance(made, Reward):
             raise ConfigError(
                 f"reward {name!r}: the function returned {type(made).__name__} instead of a "
-                "gdpo.Reward. Return a Reward from it. If the function scores completions itself, "
-                f"it {_PLAIN}"
+                "gdpo.Reward. Make the function return a Reward. If the function scores "
+                f"completions itself, it {_PLAIN}"
             )
         return made
     if options:
@@ -70,10 +71,10 @@ def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
     Args:
         what: Description of the function for error messages.
         function: The user's function.
-        options: Keyword arguments of the function.
+        options: Keyword arguments for the function.
 
     Raises:
-        ConfigError: If the function does not accept the options, or raises an error.
+        ConfigError: If the function does not accept the options, or raises an exception.
     """
     try:
         signature(function).bind(**options)
@@ -96,7 +97,7 @@ def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
 
 
 def read_gates(gates: Any) -> dict[str, Gate]:
-    """Return the gates of a configuration that maps reward names to `on` and `at_least`.
+    """Return the gates in a configuration that maps reward names to `on` and `at_least`.
 
     Raises:
         ConfigError: If the configuration has a different form.

@@ -99,12 +99,12 @@ class Reward:
 def binary(
     name: str, function: Callable[[Any, Reference], float | None], *examples: Example
 ) -> Reward:
-    """Return a reward that scores the text with 0 or 1."""
+    """Return a reward that scores the text as 0 or 1."""
     return Reward(name=name, function=function, low=0.0, high=1.0, examples=examples)
 
 
 def refuse_no_reward(given: object) -> None:
-    """Raise a ConfigError that says what to do if this is not a `Reward`."""
+    """Raise a ConfigError that states the remedy if this is not a `Reward`."""
     if isinstance(given, Reward):
         return
     if callable(given):
@@ -121,8 +121,8 @@ def _check_name(name: object) -> None:
         raise ConfigError(f"a reward's name must be a string, got {_shown(name)}")
     if not name.isprintable() or not name or set(name) & set("/|"):
         raise ConfigError(
-            f"a reward's name must not be empty and must not contain a slash, a bar or "
-            f"unprintable characters, because it becomes part of metric names; got {name!r}"
+            f"a reward's name becomes part of metric names, so it must not be empty or contain "
+            f"'/', '|' or non-printable characters; got {name!r}"
         )
 
 

@@ -1,6 +1,6 @@
-"""Computes the reward array of a batch of rollouts.
+"""Computes the reward array for a batch of rollouts.
 
-By default, a reward that fails on a rollout leaves only its own entry of the array missing.
+By default, if a reward fails on a rollout, only the entry for that reward and rollout is missing.
 """
 
 import logging
@@ -38,12 +38,12 @@ class Scorer:
     completions with the same reference are scored once.
 
     A reward fails on a rollout if it raises, returns something other than a number or `None`,
-    returns a number outside its range, exceeds its deadline or ends its process. Only a
+    returns a number outside its range, exceeds its deadline or terminates its process. Only a
     `KeyboardInterrupt` aborts the batch. The first failure of each kind is logged with the
     completion that caused it.
 
-    Use the scorer in a `with` statement, or call `close`. The worker processes always end with the
-    calling process.
+    Use the scorer in a `with` statement, or call `close`. The worker processes always exit when the
+    calling process exits.
 
     Args:
         rewards: Rewards with distinct names.
@@ -51,12 +51,12 @@ class Scorer:
         on_error: How to handle a failure. `missing` stores NaN, which estimators leave out of every
             statistic. `worst` stores the reward's lowest value, and suits failures that only a bad
             completion causes. `raise` raises a RewardError.
-        concurrency: Maximum number of coroutines that wait at the same time.
-        retries: Maximum number of further attempts for a coroutine after an exception or a
-            time-out. The pauses before the retries are 1, 2, 4, ... seconds.
+        concurrency: Maximum number of coroutine calls in flight at the same time.
+        retries: Maximum number of retries of a coroutine call after an exception or a timeout. The
+            pauses before the retries are 1, 2, 4, ... seconds.
         worker_memory_gb: Maximum data memory of a worker process, in GiB. None: no limit.
-        progress: Callback with (done, total), used if a batch takes longer than two seconds.
-            Default: a progress bar on the terminal, or lines in the log.
+        progress: Callback that is called with (done, total) if a batch takes longer than two
+            seconds. Default: a progress bar on the terminal, or lines in the log.
 
     Raises:
         ConfigError: If one of the rewards is not a `Reward`, two rewards share a name, or an
@@ -91,7 +91,7 @@ class Scorer:
         *,
         progress: OnScored | None = None,
     ) -> "Scorer":
-        """Return a scorer with options from a mapping, as in recipes and trainer arguments.
+        """Return a scorer with the options in a mapping, as in recipes and trainer arguments.
 
         Raises:
             ConfigError: If an option is unknown or has an invalid value.
@@ -148,7 +148,7 @@ class Scorer:
         return Scores(values, tuple(failures))
 
     def close(self) -> None:
-        """End the worker processes. New processes start when a batch needs them."""
+        """Stop the worker processes. New processes start when a batch needs them."""
         if self._workers is not None:
             self._workers.close()
         self._workers = None
@@ -192,7 +192,7 @@ class Scorer:
             raise RewardError(
                 f"reward {first.reward!r} failed, and on_error is 'raise' ({len(failures)} failed "
                 f"scores in this batch). First failure: {first}; completion {first.index}: "
-                f"{completions[first.index][:SHOWN]!r}. Correct the reward, or set on_error to "
+                f"{completions[first.index][:SHOWN]!r}. Fix the reward, or set on_error to "
                 "'missing' or 'worst'"
             ) from first.error
         became = "the reward's lowest value" if self._on_error == "worst" else "missing"
@@ -207,7 +207,7 @@ def _first_places(
     for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
-                f"got {len(completions)} completions but {len(given)} {what}. Give one per rollout"
+                f"got {len(completions)} completions but {len(given)} {what}. Pass one per rollout"
             )
     kinds = {reward.of: reward.name for reward in rewards.values()}
     if "tokens" in kinds and num_tokens is None:
@@ -299,14 +299,14 @@ def _check_arguments(
         ("retries", retries, 0),
     ):
         if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ConfigError(f"{name} must be a whole number, {least} or more, got {count!r}")
+            raise ConfigError(f"{name} must be an integer, {least} or more, got {count!r}")
     number = memory if isinstance(memory, int | float) and not isinstance(memory, bool) else 0
     if memory is not None and not number > 0:
         raise ConfigError(f"worker_memory_gb must be a number above 0, or None, got {memory!r}")
 
 
 def _key(reference: Reference, index: int) -> bytes:
-    """Return a key that is equal for equal references."""
+    """Return a key that is identical for identical references."""
     try:
         return pickle.dumps(reference)
     except Exception as error:

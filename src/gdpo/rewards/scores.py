@@ -88,12 +88,12 @@ def score_one(
     """Return the reward's value, `None` if the reward does not apply, or the failure.
 
     The reward runs in this process and thread without a time limit. Deadlines are enforced by a
-    `Scorer`. If the reward forks, the child process ends when the reward returns in it.
+    `Scorer`. If the reward forks, the child process exits when the reward returns in the child.
 
     Args:
         reward: The reward to run.
         completion: The text, or the number of tokens if the reward scores the length.
-        reference: The reference of the completion.
+        reference: The reference for the completion.
         index: Index of the rollout in its batch, to be stored in a failure.
     """
     process = os.getpid()
@@ -116,7 +116,7 @@ async def _awaited(value: Any) -> Any:
 
 
 def checked(reward: Reward, index: int, value: object) -> Result:
-    """Return a reward's value as a float in its range, `None`, or a failure."""
+    """Return a reward's value as a float in the reward's range, `None`, or a failure."""
     if value is None:
         return None
     number = _as_number(value)

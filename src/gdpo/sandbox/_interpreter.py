@@ -31,12 +31,12 @@ print(json.dumps({
 """
 
 _OTHERS = ("site-packages", "dist-packages")
-"""Names of the folders of installed packages. These folders are hidden, because some packages
-contain answers to published tests."""
+"""Names of the folders that contain installed packages. These folders are hidden, because some
+packages contain answers to published tests."""
 
 PACKAGES = ("sortedcontainers",)
-"""Packages that programs may import if they are installed in this environment. All are pure Python
-and imported by rows of LeetCodeDataset."""
+"""Packages that programs may import if they are installed in this environment. All of them are pure
+Python, and rows in LeetCodeDataset import them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _numbers = count()
 
 
 def new_group(most: int) -> Path | None:
-    """Create a control group that limits the number of threads. Return None if that fails."""
+    """Create a control group that limits the number of threads. Return None on failure."""
     if os.geteuid():
         return None
     for parent in _PARENTS:
@@ -48,7 +48,7 @@ def new_group(most: int) -> Path | None:
 
 
 def remove_group(group: Path) -> None:
-    """Wait up to two seconds until the last process of a group has ended, then remove the group."""
+    """Wait up to two seconds for the last process in a group to exit, then remove the group."""
     for _ in range(_TRIES):
         try:
             group.rmdir()
@@ -83,20 +83,20 @@ class Launch:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     scratch: str
-    """Path inside the box of the folder that programs may write to."""
+    """Path, inside the box, of the folder that programs may write to."""
     threads: int | None
-    """Maximum number of threads of a program. None: no limit, because the kernel would also count
+    """Maximum number of threads in a program. None: no limit, because the kernel would also count
     the threads of all other processes of this user."""
     stop: int = signal.SIGKILL
-    """Signal that ends the worker and all processes that it started."""
+    """Signal that stops the worker and all processes that it started."""
     tidy: Callable[[], None] = field(default=lambda: None)
     """Function that removes the worker's files and control group from this machine."""
 
 
 def bubblewrap(binary: str) -> Launch:
-    """Return the launch of a bubblewrap box, which is isolated by namespaces.
+    """Return the `Launch` for a bubblewrap box, which is isolated by namespaces.
 
-    Programs in the box see only the files of Python, and no network or process outside the box.
+    Programs in the box see only Python's files, and no network or process outside the box.
     """
     python = base_interpreter()
     options = [
@@ -142,7 +142,7 @@ def _system_folders() -> list[str]:
 
 
 def plain() -> Launch:
-    """Return the launch of a worker without a box.
+    """Return the `Launch` for a worker without a box.
 
     Only the limits and the system call filter restrict the programs.
     """
@@ -169,7 +169,7 @@ def _copied_packages(folder: Path) -> str:
 
 
 def sandlock() -> Launch:
-    """Return the launch of a sandlock box, for machines where namespaces are disabled.
+    """Return the `Launch` for a sandlock box, for machines where namespaces are disabled.
 
     A sandlock box consists of Landlock rules and a supervisor of system calls. Programs cannot
     write to any file.

@@ -1,7 +1,7 @@
 """Runs a command under sandlock as a separate script, and kills the command on SIGTERM.
 
 The script runs in a separate process because sandlock's supervisor uses threads, which must not run
-in a trainer. The argument of the script is JSON with the keys `command`, `environment`, `readable`,
+in a trainer. The script's argument is JSON with the keys `command`, `environment`, `readable`,
 `writable` and `denied`.
 """
 
@@ -13,11 +13,11 @@ import threading
 
 _PR_SET_PDEATHSIG = 1
 _PAUSE = 0.05
-"""Maximum delay in seconds until a signal is handled."""
+"""Maximum delay before a signal is handled, in seconds."""
 
 
 def main() -> None:
-    """Run the command, with this process's standard streams, until it ends or SIGTERM arrives."""
+    """Run the command, with this process's standard streams, until it exits or SIGTERM arrives."""
     from sandlock import Sandbox  # pyright: ignore[reportMissingImports]  optional, never installed
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -20,36 +20,36 @@ Outcome: TypeAlias = Literal[
 """Outcome of one test.
 
 "failed" means a wrong answer, and "error" means that the program raised an exception. "timeout",
-"memory" and "output" mean that the program exceeded a limit. "killed" means that the program ended
-itself or was killed. "not run" means that the test was not reached.
+"memory" and "output" mean that the program exceeded a limit. "killed" means that the program exited
+on its own or was killed. "not run" means that the test was not reached.
 """
 
 Bug: TypeAlias = Literal[
     "syntax", "import", "runtime", "timeout", "memory", "output", "killed", "forbidden"
 ]
-"""Kind of the first error in a program. A wrong answer is not a bug."""
+"""Kind of a program's first error. A wrong answer is not a bug."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Stores the limits of one program. The limits apply to all its tests together.
+    """Stores the limits of one program. The limits apply to all its tests combined.
 
     In addition, a program can start a few hundred threads but no processes, has no network, and can
     write only to `/tmp`.
 
     Args:
-        cpu_seconds: Processor time in seconds. The kernel counts whole seconds, so the value is
-            rounded up.
-        wall_seconds: Wall-clock time in seconds for a program that sleeps or waits. A program that
-            is still computing may continue until it has used its `cpu_seconds`, but not beyond
+        cpu_seconds: CPU time, in seconds. The kernel counts whole seconds, so the value is rounded
+            up.
+        wall_seconds: Wall-clock time, in seconds, for a program that sleeps or waits. A program
+            that is still computing may continue until it has used its `cpu_seconds`, but not beyond
             `longest_seconds`.
-        memory_mb: Address space in MiB, in addition to the address space of the interpreter.
+        memory_mb: Address space in MiB, in addition to the interpreter's own address space.
         file_mb: Maximum size of a file in MiB. The total size of all files is limited by the size
-            of the sandbox's `/tmp`.
-        open_files: Number of file descriptors, including the three standard streams and the two
-            pipes of the sandbox.
-        output_kb: Maximum size in KiB of one answer to a test, or of the output of one `Stdio`
-            case. If an expected value in the tests is longer, the limit is raised accordingly.
+            of `/tmp` in the sandbox.
+        open_files: Number of file descriptors, including the three standard streams and the
+            sandbox's two pipes.
+        output_kb: Maximum size, in KiB, of one reply to a test, or of the output of one `Stdio`
+            case. If an expected value in the tests is larger, the limit is raised accordingly.
 
     Raises:
         ConfigError: If a limit is not a finite number above 0, or if `open_files` is too small to
@@ -120,7 +120,7 @@ class Check:
 
     Args:
         code: Python code that defines `check`.
-        entry_point: Python expression that evaluates to the candidate and may use names of the
+        entry_point: Python expression that evaluates to the candidate and may use names from the
             program, such as `add` or `Solution().twoSum`.
         setup: Trusted code that runs first, both in the grader and in the program. Use `setup` for
             imports, helper functions of the tests, and classes of objects that the tests pass to
@@ -139,8 +139,8 @@ class Calls:
     A list equals a tuple with equal items, because JSON has no tuples.
 
     Args:
-        function: Python expression that evaluates to the function and may use names of the program,
-            such as `add` or `Solution().add`.
+        function: Python expression that evaluates to the function and may use names from the
+            program, such as `add` or `Solution().add`.
         cases: One pair per test, with the list of arguments and the expected value in JSON types.
 
     Raises:
@@ -158,8 +158,8 @@ class Calls:
 class Stdio:
     """Stores tests that run the whole program and compare its output, as in programming contests.
 
-    Blanks at the end of a line and empty lines are ignored. If the texts still differ, they are
-    compared token by token, and two numbers with a point or an exponent may differ by 1e-6.
+    Trailing whitespace and empty lines are ignored. If the texts still differ, they are compared
+    token by token, and two numbers with a decimal point or an exponent may differ by 1e-6.
 
     Args:
         cases: One pair per test, with the standard input and the expected standard output. Each
@@ -191,14 +191,13 @@ class Verdict:
 
     Args:
         outcomes: One outcome per test, in order.
-        bug: The first bug of the program. None: the program had no bug. A wrong answer is not a
-            bug.
+        bug: The program's first bug. None: the program had no bug. A wrong answer is not a bug.
         message: Description of the first bug or wrong answer, with at most 500 printable
             characters. Empty if nothing went wrong. Do not trust this text, because the program may
             have written it.
-        seconds: Wall-clock time of the program, in seconds.
-        by_clock: True if a wall-clock limit ended the program, so that the verdict may differ in a
-            second run. False if the program used up its processor time.
+        seconds: The program's wall-clock time, in seconds.
+        by_clock: True if the program was stopped by a wall-clock limit, so that the verdict may
+            differ in a second run. False if the program used up its CPU time.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -219,7 +218,7 @@ class Verdict:
 
     @property
     def pass_rate(self) -> float:
-        """Number of passed tests divided by the number of tests, or 0.0 without tests."""
+        """Number of passed tests divided by the number of tests, or 0.0 if there are no tests."""
         return self.passed / self.total if self.outcomes else 0.0
 
     @property

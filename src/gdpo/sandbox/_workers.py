@@ -1,4 +1,4 @@
-"""Manages worker processes: the pipes to each worker, and the thread that starts and ends them."""
+"""Manages worker processes: their pipes, and the thread that starts and stops the workers."""
 
 import json
 import marshal
@@ -22,25 +22,25 @@ from gdpo.sandbox._terms import Limits, SandboxError
 _MIB = 1 << 20
 _KIB = 1 << 10
 _TO_START = 60.0
-"""Maximum time in seconds until a worker is ready, even on a busy machine."""
+"""Maximum time until a worker is ready, even on a busy machine, in seconds."""
 _GRACE = 10.0
-"""Time in seconds after a program's own limit until its worker counts as hung."""
+"""Time after a program's own limit until its worker counts as hung, in seconds."""
 _TO_END = 10.0
-"""Maximum time in seconds for a worker to end when it is closed."""
+"""Maximum time for a worker to exit when it is closed, in seconds."""
 _LONGEST_VERDICT = 1 << 22
 _LONGEST_COMPLAINT = 2000
 
 
 class WorkerDied(Exception):
-    """Raised if a worker ended unexpectedly or did not start. The message has its last output."""
+    """Raised if a worker exited unexpectedly or did not start. The message has its last output."""
 
 
 class WorkerHung(Exception):
     """Raised if a program kept its grader busy beyond all limits.
 
     Args:
-        by_clock: True if the wall-clock limit was exceeded, False if the grader exceeded its limit
-            of processor time.
+        by_clock: True if the wall-clock limit was exceeded, False if the grader exceeded its
+            CPU-time limit.
     """
 
     def __init__(self, *, by_clock: bool) -> None:
@@ -91,7 +91,7 @@ class Worker:
         """Return the grader's verdict on a program, and True if the worker can be reused.
 
         Raises:
-            WorkerDied: If the worker ended without a verdict.
+            WorkerDied: If the worker exited without a verdict.
             WorkerHung: If the program kept its grader busy beyond all limits.
         """
         with self._in_use:
@@ -129,7 +129,7 @@ class Worker:
         self._ready = True
 
     def close(self) -> None:
-        """End the worker and all processes that it started."""
+        """Stop the worker and all processes that it started."""
         if self._ready:
             self._process.send_signal(self._launch.stop)
         else:
@@ -147,7 +147,7 @@ class Worker:
         self._launch.tidy()
 
     def forget(self) -> None:
-        """Close the pipes without ending the worker, which belongs to the parent after a fork."""
+        """Close the pipes without stopping the worker, which belongs to the parent after a fork."""
         self._process.returncode = self._process.returncode or 0
         for stream in self._streams:
             stream.close()
@@ -184,7 +184,7 @@ class Worker:
 class Pool:
     """Manages several workers. Each worker runs one job at a time.
 
-    A single thread starts all workers. The kernel ends all workers when this thread ends, so no
+    A single thread starts all workers. The kernel kills all workers when this thread exits, so no
     worker outlives this process, even if this process is killed.
     """
 
@@ -219,12 +219,12 @@ class Pool:
         self._idle.put(worker)
 
     def replace(self, worker: Worker) -> None:
-        """Order the end of a worker and the start of a new worker, and return immediately."""
+        """Request that a worker be stopped and a new worker started, and return immediately."""
         self._orders.put(self._start)
         self._orders.put(lambda: self._end(worker))
 
     def close(self) -> None:
-        """End all workers. A thread that waits for a worker gets a SandboxError."""
+        """Stop all workers. A thread that is waiting for a worker gets a SandboxError."""
         if self.pid != os.getpid():
             return
         self._idle.put(None)
@@ -234,7 +234,7 @@ class Pool:
             self._thread.join()
 
     def forget(self) -> None:
-        """Close the pipes of all workers without ending the workers of the parent process."""
+        """Close the pipes of all workers without stopping the parent process's workers."""
         for worker in self._all:
             worker.forget()
 

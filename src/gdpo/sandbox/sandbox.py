@@ -1,4 +1,4 @@
-"""Defines the public class `Sandbox` and the default sandbox of a process."""
+"""Defines the public class `Sandbox` and a process's default sandbox."""
 
 import logging
 import os
@@ -91,7 +91,7 @@ class Sandbox:
 
         Raises:
             DataError: If the tests are invalid, so that no program can pass.
-            ConfigError: If the entry point of the tests is not a Python expression.
+            ConfigError: If the tests' entry point is not a Python expression.
             SandboxError: If the sandbox itself failed.
         """
         planned, setup, total = plan(tests)
@@ -104,8 +104,8 @@ class Sandbox:
             except WorkerDied as error:
                 words = str(error)
         raise SandboxError(
-            f"the sandbox's process ended twice without a verdict: {words}. The program is not the "
-            f"cause. Check whether this machine is out of memory or processes"
+            f"the sandbox's process exited twice without a verdict: {words}. The program is not "
+            f"the cause. Check whether this machine is out of memory or at its process limit"
         )
 
     def run_many(
@@ -197,7 +197,7 @@ _alive: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
 
 def default_sandbox() -> Sandbox:
-    """Return the shared sandbox of this process, which has one worker and starts on first use.
+    """Return this process's shared sandbox, which has one worker and starts on first use.
 
     Raises:
         SandboxError: If no backend works on this machine.

@@ -44,7 +44,7 @@ def resolve_task(name: str) -> Task:
     """Return the task with this name.
 
     Args:
-        name: A key of `TASKS`, or `module:attribute` for your own task.
+        name: A key in `TASKS`, or `module:attribute` for your own task.
 
     Raises:
         ConfigError: If the name is unknown, or does not refer to a `Task`.

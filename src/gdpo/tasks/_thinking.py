@@ -19,7 +19,7 @@ def holds_something(text: str) -> bool:
 def split_thinking(text: str) -> tuple[str | None, str]:
     """Split a completion into its thinking and the rest.
 
-    The thinking ends at the first `</think>`. Tags before this one are part of the thinking.
+    The thinking ends at the first `</think>`. Any tag before `</think>` is part of the thinking.
 
     Args:
         text: A completion or a reference answer.

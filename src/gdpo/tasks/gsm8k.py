@@ -35,7 +35,7 @@ the published code.
 5. The wording of the system prompt is different. `gsm8k_compatible` uses the published prompt
    verbatim (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
 
-The GSM8K benchmark also reports a measure that is not used for training: **flexible**
+The GSM8K benchmark also reports a metric that is not used for training: **flexible**
 (`flexible_reward`).
 """
 
@@ -94,7 +94,7 @@ _NUMBER_IN_TEXT = re.compile(
 )
 _THIN_SPACE = re.compile(r"\\[,!;]")
 _SEARCHED = 100_000
-"""The flexible measure searches only this many characters at the end of a completion."""
+"""The flexible metric searches only this many characters at the end of a completion."""
 
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -127,7 +127,7 @@ def _integer(completion: str, _reference: Reference) -> float:
 
 
 def _format(completion: str, _reference: Reference) -> float:
-    """Return 1 if the completion is a closed thinking field and an answer field, otherwise 0."""
+    """Return 1 if the completion is a closed thinking field plus an answer field, otherwise 0."""
     thinking, rest = split_thinking(completion)
     rest = rest.strip()
     answer = rest.removeprefix("<answer>").removesuffix("</answer>")
@@ -256,11 +256,11 @@ flexible_reward = binary(
 )
 """1 if the last number in the completion equals the reference answer, otherwise 0.
 
-This is a measure of the benchmark, not a reward for recipes. The last number is searched for in the
-last `<answer>`. If the tag contains no number, the last box is searched, and then the text after
-the thinking. For 144/2 the last number is 2. Every answer that the correctness reward accepts is
-also accepted here. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses the last
-number in the text."""
+This metric is for the benchmark and is not a reward for recipes. The last number is searched for in
+the last `<answer>`. If the tag contains no number, the last box is searched, and then the text
+after the thinking. For 144/2 the last number is 2. This metric also accepts every answer that the
+correctness reward accepts. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses
+the last number in the text."""
 
 TASK = Task(
     name="gsm8k",

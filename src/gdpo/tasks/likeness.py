@@ -49,7 +49,7 @@ def words(text: str) -> list[str]:
 def find_alike(
     texts: Sequence[str], kinds: Sequence[Hashable] = (), *, known: int | None = None
 ) -> list[int | None]:
-    """Return, for each text, the index of the first earlier text that is nearly equal, or None.
+    """Return, for each text, the index of the first earlier near-duplicate, or None.
 
     The earlier text is never itself marked as a near-duplicate.
 
@@ -72,10 +72,10 @@ def find_alike(
 
 
 def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]:
-    """Return the distinct 5-grams of all texts as numbers, and the end index of each text.
+    """Return the distinct 5-grams in all texts as integer ids, and the end index of each text.
 
     Within a text, the rarest 5-grams come first. A 5-gram that occurs in only one text gets a
-    negative number, because no other text shares it.
+    negative id, because no other text shares it.
     """
     numbers: dict[str, int] = {}
     hashes: list[int] = []
@@ -148,17 +148,17 @@ class _Index:
 
 
 def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
-    """Return, for each problem, the index of an earlier problem that is nearly equal, or None.
+    """Return, for each problem, the index of an earlier near-duplicate, or None.
 
     Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
-    final full stop) and nearly the same user text over all turns. The texts are nearly the same if
-    the Jaccard index of the sets of word 5-grams is at least 0.8, ignoring case, punctuation and
+    final full stop) and nearly the same user text across all turns. The texts are nearly the same
+    if the Jaccard index of the sets of word 5-grams is at least 0.8, ignoring case, punctuation and
     whitespace. To remove near-duplicates but keep the first problem of each group, drop every
     problem whose result is not None.
 
     Args:
         problems: Problems of one task, in order. The fields `asked` and `answer` are compared. A
-            problem without any word is never a near-duplicate.
+            problem without any words is never a near-duplicate.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [
@@ -173,8 +173,8 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
 def overlaps(problems: Sequence[Problem], tests: Sequence[Problem]) -> list[int | None]:
     """Return, for each training problem, the index of the test problem that it overlaps, or None.
 
-    A training problem overlaps a test problem if a single user turn, or the text of all user turns
-    together, is nearly the same in both (see `near_duplicates`). The answers are not compared.
+    A training problem overlaps a test problem if a single user turn, or the combined text of all
+    user turns, is nearly the same in both (see `near_duplicates`). The answers are not compared.
 
     Args:
         problems: Problems to train on.

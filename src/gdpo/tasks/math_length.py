@@ -1,4 +1,4 @@
-r"""Defines the maths task with a length limit: a correct answer in `\boxed{}`, in few tokens.
+r"""Defines the maths task with a length limit: a short, correct answer in `\boxed{}`.
 
 A completion consists of reasoning followed by the answer in a box. If the model thinks in
 `<think>`, the box comes after `</think>`. The rewards, in order, are each 0 or 1:
@@ -24,12 +24,13 @@ The task reads rows of DeepScaleR, MATH, MATH-500, AIME and most other maths dat
   commas, and their order does not matter. The columns `unit` and `error` (a tolerance in a few
   rows) are ignored.
 
-If the answer is missing (as in four rows of MATH) or math-verify cannot read the answer, the
-correctness reward does not apply. `gdpo check` counts these rows. An evaluation names these rows
+If the answer is missing (as in four rows of MATH) or math-verify cannot parse the answer, the
+correctness reward does not apply. `gdpo check` counts these rows. An evaluation lists these rows
 and counts them as wrong.
 
-The prompt consists of the problem and DeepSeek-R1's request for a box, without a system message.
-The usage notes of DeepSeek-R1 recommend this form and apply to the models in the paper's runs.
+The prompt consists of the problem and DeepSeek-R1's instruction to put the answer in a box, without
+a system message. DeepSeek-R1's usage recommendations suggest this form and apply to the models in
+the paper's runs.
 
 The task needs the extra `math`.
 
@@ -78,7 +79,7 @@ def _answer(row: Row) -> str | None:
 
 
 def _joined(answers: Any) -> str | None:
-    """Join the answers of an OlympiadBench row, which are a list with usually one item."""
+    """Join the answers in an OlympiadBench row, which are a list that usually has one item."""
     texts = [] if answers is None else texts_in(answers, "final_answer")
     return ", ".join(text.strip() for text in texts) or None
 

@@ -19,7 +19,7 @@ from gdpo.tasks.task import Problem, Row, Task
 _ROLES = ("system", "user", "assistant")
 
 _SHOWN = 60
-"""Maximum number of characters of a wrong value that a message shows."""
+"""Maximum number of characters of an invalid value that a message shows."""
 
 
 def without_arrays(value: Any) -> Any:
@@ -69,14 +69,14 @@ def value_at(row: Mapping[str, Any], *path: str) -> Any:
 
 
 def texts_in(value: Any, column: str) -> list[str]:
-    """Return the value if it is a list of strings, or raise a DataError that names the column."""
+    """Return the value if it is a list of strings, or raise a DataError with the column's name."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise DataError(f"column {column!r} must contain a list of strings, got {describe(value)}")
     return value
 
 
 def json_in(text: str, column: str) -> Any:
-    """Parse the JSON text in a column, or raise a DataError that names the column."""
+    """Parse the JSON text in a column, or raise a DataError with the column's name."""
     return _parsed(text, f"column {column!r}")
 
 
@@ -109,14 +109,14 @@ def _message(value: Any, place: str) -> dict[str, str]:
 
 
 def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
-    """Return the value if it is an object, or raise a DataError that names the column."""
+    """Return the value if it is an object, or raise a DataError with the column's name."""
     if not isinstance(value, Mapping):
         raise DataError(f"column {place!r} must be inside an object, got {describe(value)}")
     return value
 
 
 def describe(value: Any) -> str:
-    """Describe a value for a message: "nothing", or the type and the first characters."""
+    """Describe a value for an error message: "nothing", or the type and the first characters."""
     if value is None:
         return "nothing"
     shown = repr(value)
@@ -152,7 +152,7 @@ def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
 
 @contextmanager
 def from_cache_alone() -> Generator[None]:
-    """Make the Hub's libraries use only their local cache, without network access."""
+    """Make the Hugging Face libraries use only their local cache, without network access."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -167,10 +167,10 @@ _Placed: TypeAlias = tuple[str, dict[str, Any]]
 """Location of a row for error messages (such as `rows.jsonl, line 3`), and the row."""
 
 _FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz", ".zst", ".yaml")
-"""Further file endings that mark a source as a file, in addition to those in `_READERS`."""
+"""Other file extensions that mark a source as a file, in addition to the keys of `_READERS`."""
 
 _NAMED = 5
-"""Maximum number of files or rows that a message names."""
+"""Maximum number of files or rows that a message lists."""
 
 
 def load_rows(
@@ -188,7 +188,7 @@ def load_rows(
 
     Raises:
         ConfigError: If `limit` is below 1.
-        DataError: If the file or dataset is missing, cannot be read or has no rows.
+        DataError: If the file or dataset does not exist, cannot be read or has no rows.
         MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
     """
     return [row for _, row in _placed_rows(source, subset=subset, split=split, limit=limit)]
@@ -203,7 +203,7 @@ def load_problems(
     limit: int | None = None,
     keep: Callable[[Row], bool] | None = None,
 ) -> list[Problem]:
-    """Read the rows of a file or of a dataset on the Hub with a task.
+    """Use a task to read the rows of a file or of a dataset on the Hub.
 
     Args:
         task: The task that reads the rows.
@@ -217,7 +217,8 @@ def load_problems(
     Raises:
         ConfigError: If `limit` is below 1.
         DataError: If the rows cannot be loaded (see `load_rows`), lack a column, or contain a value
-            that the task cannot use. The message counts the unusable rows and names the first few.
+            that is invalid for the task. The message counts the unusable rows and lists the first
+            few.
         MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
     """
     rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)
@@ -234,7 +235,7 @@ def load_problems(
 
 
 def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> DataError:
-    """Return one error that counts the unusable rows and names the first few."""
+    """Return one error that counts the unusable rows and lists the first few."""
     if len(mistakes) == 1:
         return mistakes[0]
     named = "".join(f"\n- {mistake}" for mistake in mistakes[:_NAMED])
@@ -327,7 +328,7 @@ def _file_rows(path: Path) -> Iterator[_Placed]:
     if read is None:
         raise DataError(
             f"{path}: the name of a data file must end in {', '.join(_READERS)}; "
-            f"got {path.suffix or 'no ending'!r}"
+            f"got {path.suffix or 'no extension'!r}"
         )
     try:
         yield from read(path)
@@ -365,7 +366,9 @@ def _parsed(text: str, place: str, hint: str = "") -> Any:
 
 def _as_row(value: Any, place: str) -> _Placed:
     if not isinstance(value, dict):
-        raise DataError(f"{place} must be an object of columns, got {describe(value)}")
+        raise DataError(
+            f"{place} must be an object that contains the columns, got {describe(value)}"
+        )
     return place, value
 
 
@@ -427,6 +430,6 @@ def _hub_rows(name: str, subset: str | None, split: str) -> Iterable[Any]:
         why = unreachable or error
         raise DataError(
             f"dataset {name!r} (subset {subset or 'default'}, split {split!r}) cannot be loaded "
-            f"from the Hub: {type(why).__name__}: {why}. Check the three names and the "
+            f"from the Hub: {type(why).__name__}: {why}. Check the name, subset and split, and the "
             f"connection, or use a local file that ends in {', '.join(_READERS)}"
         ) from error

@@ -36,11 +36,11 @@ class Task:
 
     name: str
     columns: tuple[tuple[str, ...], ...]
-    """Accepted sets of columns. A row must have all columns of one set, and may have further
+    """Accepted sets of columns. A row must have all columns from one set, and may have other
     columns."""
     read_row: Callable[[Row], Problem]
-    """Function that reads one row. If a value cannot be used, the function raises a DataError that
-    names the column."""
+    """Function that reads one row. If a value is invalid, the function raises a DataError with the
+    column's name."""
     rewards: tuple[Reward, ...]
     """Rewards, in the order of the reward array."""
     gold_completion: Callable[[Reference], str | None]
@@ -50,8 +50,8 @@ class Task:
     """A completion that, for every reference, gets less than the maximum of at least one reward."""
     judges_every_row: tuple[str, ...] = ()
     """Names of rewards that must apply to every row. If such a reward does not apply to a row, no
-    response to the row can be correct. An evaluation then names the row and counts it as wrong.
-    Other rewards may skip rows. For example, a reward for tool calls skips rows that need no
+    response to the row can be correct. An evaluation then lists the row and counts the row as
+    wrong. Other rewards may skip rows. For example, a reward for tool calls skips rows that need no
     call."""
 
     def reward(self, name: str) -> Reward | None:

@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable
 
 _WINDOW = 0.5
-"""Length in wall-clock seconds of the windows in which a late program is observed."""
+"""Length of the windows in which a late program is observed, in wall-clock seconds."""
 _AT_WORK = 0.25
-"""Minimum share of the available processor time that a working program uses. A program that uses
-less is waiting for something other than the processor."""
+"""Minimum share of the available CPU time that a working program uses. A program that uses less is
+waiting for something other than the CPU."""
 _SPIN = 0.05
-"""Processor time in seconds that this process uses to measure the available processor time."""
+"""CPU time, in seconds, that this process uses to measure the available CPU time."""
 
 
 def processor_share() -> float:
-    """Measure the share of wall-clock time in which this process gets a processor."""
+    """Measure the share of wall-clock time in which this process gets a CPU."""
     clock, processor = time.monotonic(), time.process_time()
     while time.process_time() - processor < _SPIN:
         pass
@@ -25,16 +25,16 @@ class Clock:
 
     A program has `wall` seconds. After that time, the program is observed in windows of half a
     second, and may continue as long as it is working. A program is working if it uses at least a
-    quarter of the processor time that a process can currently get on this machine. A sleeping
-    program therefore ends after `wall` seconds and one window, and a program on a busy machine can
-    continue until it has used its processor time. Every program ends after `longest` seconds.
+    quarter of the CPU time that a process can currently get on this machine. A sleeping program is
+    therefore stopped after `wall` seconds and one window, and a program on a busy machine can
+    continue until it reaches its CPU-time limit. Every program is stopped after `longest` seconds.
 
     Args:
         wall: Wall-clock time of the program, in seconds.
-        longest: Time in seconds, from now on, after which the program ends in any case.
-        computed: Function that returns the processor seconds that the program has used.
+        longest: Time from now, in seconds, after which the program is stopped in any case.
+        computed: Function that returns the CPU time that the program has used, in seconds.
         share: Function that returns the share of wall-clock time in which a process currently gets
-            a processor.
+            a CPU.
         now: Function that returns the current time, in seconds.
     """
 
@@ -50,12 +50,12 @@ class Clock:
         self._computed, self._share, self._now = computed, share, now
         self.started = now()
         self.struck = False
-        """True if the time ran out before the program ended."""
+        """True if the time ran out before the program finished."""
         self._end = self.started + longest
         self._allowed = wall
         self._ran = 0.0
         self._window: tuple[float, float] | None = None
-        """Wall-clock and processor seconds of the program at the start of the current window."""
+        """The program's wall-clock and CPU time at the start of the current window, in seconds."""
 
     def __enter__(self) -> None:
         self._turn = self._now() - self._ran

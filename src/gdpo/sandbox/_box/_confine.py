@@ -1,4 +1,4 @@
-"""Restricts the pipes, limits and system calls of a program's process."""
+"""Restricts the pipes, resource use and system calls of a program's process."""
 
 import fcntl
 import os

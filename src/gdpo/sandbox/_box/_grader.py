@@ -24,7 +24,7 @@ from ._stdio import judge_stdio
 _LONGEST_ORDER = 1 << 16
 _LONGEST_TESTS = 1 << 30
 _TO_JUDGE = 1.0
-"""Time in seconds after a program's limits until its grader counts as hung."""
+"""Time after a program's limits until its grader counts as hung, in seconds."""
 _RECURSIONS = 1000
 _LONGEST_MESSAGE = 500
 _OWN_MEMORY = 2 << 30
@@ -36,7 +36,7 @@ def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
 
     Args:
         jobs: Pipe from the host. When the server announces a job over `control`, the next message
-            in this pipe contains the tests of the job.
+            in this pipe contains the job's tests.
         verdicts: Pipe to the host.
         control: Socket to the server, which receives the grader's orders.
     """

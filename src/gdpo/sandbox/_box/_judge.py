@@ -12,7 +12,7 @@ from ._process import BadTests, Ended, Failure, Process, Stub
 from ._record import Record, TooManyTests
 
 RECORD = "__record__"
-"""Variable name of the record of outcomes in the rewritten code of the tests."""
+"""Name of the variable for the outcome record in the rewritten test code."""
 
 _TRUSTED = frozenset(
     {"bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools"}
@@ -20,7 +20,7 @@ _TRUSTED = frozenset(
     | {"sys", "typing"}
 )
 """Modules that tests may use as `module.name` without an import. The grader imports these modules,
-so that they never come from the program."""
+so that the modules never come from the program."""
 
 _Plan = Mapping[str, Any]
 _Namespace = dict[str, Any]
@@ -71,7 +71,7 @@ def _same_value(actual: Any, expected: Any) -> bool:
 
 
 def _prepare(plan: _Plan, process: Process, record: Record) -> _Namespace:
-    """Return a namespace with the names of the setup and the program's names that tests use."""
+    """Return a namespace with the setup's names and the program's names that tests use."""
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
     namespace = module.__dict__
@@ -105,7 +105,7 @@ def _run_setup(setup: types.CodeType | None, namespace: _Namespace) -> bool:
 
 
 def _run_late_setup(setup: types.CodeType, namespace: _Namespace, process: Process) -> None:
-    """Run a setup that needs names of the program. The program may cause the setup to fail."""
+    """Run a setup that needs names from the program. The program may cause the setup to fail."""
     try:
         exec(setup, namespace)
     except Exception as error:  # noqa: BLE001  the setup runs the program, which may raise anything
@@ -127,7 +127,7 @@ def _classes(namespace: _Namespace) -> dict[str, type]:
 
 
 def _take(names: list[str], process: Process) -> _Namespace:
-    """Return the values of these names in the program."""
+    """Return the values that these names have in the program."""
     try:
         found = process.ask("names", names) if names else {}
     except (Exception, Ended):  # noqa: BLE001  each test that uses these names sees the error again

@@ -1,7 +1,7 @@
-"""Lets the grader talk to a program, which is a remote process with untrusted answers.
+"""Lets the grader communicate with a program, which runs in another process and is not trusted.
 
-Answers are converted to exact builtin values, to objects of the tests' own classes, or to stubs,
-but never to objects with methods of the program.
+Replies are converted to exact builtin values, to objects of the tests' own classes, or to stubs,
+but never to objects with methods from the program.
 """
 
 import builtins
@@ -21,17 +21,18 @@ from ._reader import Reader, as_text
 from ._writer import Writer
 
 DEATH = struct.Struct("=i?dq")
-"""Format of the server's report on an ended program: wait status, True if the server had to kill
-the program, processor seconds, and memory in KiB."""
+"""Format of the server's report on a program that has exited: wait status, True if the server had
+to kill the program, CPU time in seconds, and memory in KiB."""
 COMPUTED = struct.Struct("=d")
-"""Format of the server's report on a running program, which contains its processor seconds."""
+"""Format of the server's report on a running program: CPU time in seconds."""
 
 _OUTCOMES = {"memory": "memory", "output": "output"}
-"""Outcome of a test for a bug that the program reports. All other bugs have the outcome "error"."""
+"""Maps each bug that the program reports to a test outcome. Other bugs have the outcome "error"."""
 
 _BUGS = ("syntax", "import", "runtime", "memory", "output")
 _NEVER_RAISED = ("StopIteration", "StopAsyncIteration")
-"""Exceptions that are never raised in the tests, because they would silently end a loop."""
+"""Exceptions that are never raised in the tests, because such an exception would silently end a
+loop."""
 
 _PREDICATES = frozenset(
     name
@@ -44,18 +45,18 @@ _MUCH = 0.5
 counts as the cause."""
 _MOST = 1 << 20
 _PER_ANSWER = 0.005
-"""Processor time in seconds that is added per answer, because a program that answers thousands of
+"""CPU time, in seconds, that is added for each reply, because a program that answers thousands of
 short requests spends most of its time waiting to be scheduled."""
 _REPLY_OVERHEAD = 4096
 _KIB = 1024
 
 
 class Ended(BaseException):
-    """Raised if the program has ended. `except Exception` in a test cannot catch this exception."""
+    """Raised if the program has exited. `except Exception` in a test cannot catch it."""
 
 
 class BadTests(BaseException):
-    """Raised if the tests are invalid, independent of the program."""
+    """Raised if the tests are invalid, regardless of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +114,21 @@ class Process:
         self._answers = 0
         self.clock = Clock(limits["wall"], limits["longest"], computed=self._computed)
         self.cpu = 0.0
-        """Total processor seconds of the program's processes that have ended."""
+        """Total CPU time of the program's processes that have exited, in seconds."""
         self.classes: dict[str, type] = {}
         self.failure: Failure | None = None
-        """Reason for the end of the program. None: the program has not ended."""
+        """Reason why the program exited. None: the program has not exited."""
         self.not_loaded: BaseException | None = None
         """Exception from loading the program. Every later request raises this exception again."""
         self.raised: tuple[BaseException, Failure] | None = None
-        """Last exception that the program reported, as raised in the grader, and its failure."""
+        """Last exception that the program reported, as raised in the grader, and the failure that
+        the exception describes."""
 
     def spawn(self, *streams: int) -> None:
-        """Start a process of the program.
+        """Start a process for the program.
 
         Args:
-            *streams: File descriptors of the input and output of a whole program.
+            *streams: File descriptors for the input and output of a whole program.
         """
         theirs_in, self._requests = os.pipe()
         self.replies, theirs_out = os.pipe()
@@ -153,8 +155,8 @@ class Process:
         """Send a request to the program, and return the result or raise the program's exception.
 
         Raises:
-            Ended: If the program has ended or ends during this request.
-            BadTests: If a value of the tests cannot be sent.
+            Ended: If the program has exited or exits during this request.
+            BadTests: If a value in the tests cannot be sent.
             Exception: If the program raised an exception, which is converted to a builtin type.
         """
         if self.failure is not None:
@@ -175,9 +177,9 @@ class Process:
     def settle(self) -> None:
         """Apply the changes that functions without a return value made to their arguments.
 
-        A function that returns a value is judged by this value, and changes to its arguments are
-        ignored. Changes are applied only between statements. Otherwise the program could
-        manipulate an expected value that the test computes from the same arguments.
+        If a function returns a value, only this value is judged, and changes to the function's
+        arguments are ignored. Changes are applied only between statements. Otherwise the program
+        could manipulate an expected value that the test computes from the same arguments.
         """
         changes, self._changes = self._changes if self.failure is None else [], []
         for known, changed in changes:
@@ -190,20 +192,20 @@ class Process:
         raise Ended
 
     def is_judgement(self, name: str) -> bool:
-        """Return True if tests could use an attribute to judge an answer, such as `startswith`.
+        """Return True if tests could use an attribute such as `startswith` to judge a value.
 
-        Such attributes belong to builtin values or to the tests' own classes. Objects of the
+        Such attributes belong to builtin values or to the tests' own classes. Objects from the
         program must not provide such attributes. Otherwise `assert f(x).startswith("a")` would
-        trust a method of the program.
+        trust a method from the program.
         """
         own = any(name in vars(base) for cls in self.classes.values() for base in cls.__mro__)
         return own or name in _PREDICATES
 
     def reap(self, order: bytes) -> tuple[int, bool, int]:
-        """Kill the program's process (b"K"), or first wait briefly for the process to end (b"W").
+        """Kill the program's process (b"K"), or first wait briefly for the process to exit (b"W").
 
         Returns:
-            The wait status, True if the process was killed, and the memory of the process in KiB.
+            The wait status, True if the process was killed, and the process's memory in KiB.
         """
         # Ending a large program may take long, so the alarm that detects a hung grader is paused.
         alarm, _ = signal.setitimer(signal.ITIMER_REAL, 0)
@@ -222,7 +224,7 @@ class Process:
         self._pipes = ()
 
     def cause(self, status: int, memory: int) -> Failure:
-        """Return the reason why a process ended on its own or was killed by the kernel."""
+        """Return the reason why a process exited on its own or was killed by the kernel."""
         if not os.WIFSIGNALED(status):
             return Failure("killed", "killed", f"ended itself with exit status {status >> 8}")
         number = os.WTERMSIG(status)
@@ -235,7 +237,7 @@ class Process:
         return Failure("killed", bug, f"killed by signal {number}")
 
     def _computed(self) -> float:
-        """Return the total processor seconds of all processes of the program."""
+        """Return the total CPU time of all processes of the program, in seconds."""
         self._control.send(b"T")
         (running,) = COMPUTED.unpack(self._control.recv(COMPUTED.size))
         return self.cpu + running + _PER_ANSWER * self._answers

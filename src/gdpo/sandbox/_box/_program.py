@@ -2,7 +2,7 @@
 
 The code in this module offers no protection once the program runs, because the program can rewrite
 this code. Protection comes from the limits, the system call filter and the box, and from the
-grader, which does not trust any answer.
+grader, which does not trust any reply.
 """
 
 import atexit
@@ -37,7 +37,7 @@ def become_program(
     Args:
         job: The marshalled mapping `{"source": str, "setup": bytes | None}`. The setup is
             marshalled code.
-        limits: See `confine`. In addition, `answer` is the maximum length of an answer in bytes.
+        limits: See `confine`. In addition, `answer` is the maximum length of a reply, in bytes.
         fds: See `confine`. With four descriptors, a whole program runs with its input and output.
             With two descriptors, the grader calls functions of the program.
         seccomp: The filter to install.
@@ -87,7 +87,7 @@ def _flush() -> None:
 
 
 def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
-    """Run the trusted setup and the program. Return the program's failure. None: no failure."""
+    """Run the trusted setup and the program. Return the program's failure, or None without one."""
     if content["setup"] is not None:
         # If the setup needs names of the program, the grader runs the setup later.
         with suppress(NameError):
@@ -127,7 +127,7 @@ class Program:
 
     Args:
         namespace: The program's namespace.
-        longest: Maximum length of an answer, in bytes.
+        longest: Maximum length of a reply, in bytes.
     """
 
     def __init__(self, namespace: _Namespace, longest: int) -> None:
@@ -137,7 +137,7 @@ class Program:
         self._classes: dict[str, type] = {}
 
     def answer(self, request: bytes) -> bytes:
-        """Return the reply to one request. Exceptions of the program also become replies."""
+        """Return the reply to one request. An exception raised by the program is also a reply."""
         try:
             return self._answer(*json.loads(request))
         except MemoryError:
@@ -208,7 +208,7 @@ def _bug(error: BaseException) -> str:
 
 
 def _line(error: BaseException) -> int | None:
-    """Return the line of the program where an exception was raised."""
+    """Return the line in the program where an exception was raised."""
     if isinstance(error, SyntaxError) and error.filename == _FILE:
         return error.lineno
     line, step = None, error.__traceback__

@@ -22,16 +22,16 @@ _EMPTY: dict[str, Callable[[], Any]] = {
 _VIEWS: dict[str, Callable[[Any], Any]] = {
     "n": iter, "k": dict.keys, "v": dict.values, "i": dict.items,
 }  # fmt: skip
-"""Types that are built from a list or a dict of their items."""
+"""Types whose values are built from a list or a dict of items."""
 
 
 class Reader:
     """Converts messages to values.
 
     Args:
-        classes: Classes, by name, whose objects are sent as a list of attributes.
-        opaque: Function that takes the number of an object that was not sent, and returns its
-            stand-in.
+        classes: Classes whose objects are sent as a list of attributes, keyed by name.
+        opaque: Function that takes the number of an object that was not sent, and returns a
+            stand-in for the object.
     """
 
     def __init__(self, classes: Mapping[str, type], opaque: Callable[[int], Any]) -> None:
@@ -39,16 +39,16 @@ class Reader:
         self._opaque = opaque
 
     def read(self, message: Any, known: Sequence[Any] = ()) -> Any:
-        """Return the value of a message, and store the objects of its heap in `objects`.
+        """Return the value of a message, and store the objects in its heap in `objects`.
 
         Args:
             message: A message from a `Writer`, or a forged message.
-            known: Objects with the first indices of the heap. Mutable objects are changed in place
-                to the content of the message.
+            known: Objects with the first indices in the heap. Mutable objects are updated in place
+                with the message's content.
 
         Raises:
             ValueError: If the message is malformed.
-            Exception: If hashing or allocating memory fails.
+            Exception: If hashing or memory allocation fails.
         """
         root, heap = _list(message, 2)
         records = [_record(record) for record in _list(heap)]

@@ -1,7 +1,7 @@
 """Records the outcome of each test while the tests run.
 
-The host rewrites the code of the tests. Every assert is wrapped in `with record.one():`. Every loop
-body and the whole function `check` are wrapped in `with record.block(n):`. Before every statement,
+The host rewrites the tests' code. Every assert is wrapped in `with record.one():`. Every loop body
+and the whole function `check` are wrapped in `with record.block(n):`. Before every statement,
 `record.settle()` is called. A failed test therefore does not stop the remaining tests.
 """
 
@@ -11,12 +11,13 @@ from typing import Any
 from ._process import BadTests, Failure, Process
 
 _MOST = 100_000
-"""Maximum number of tests in one job. The limit ends infinite loops, which a failed test does not.
+"""Maximum number of tests in one job. The limit stops infinite loops, because a failed test does
+not stop a loop.
 """
 
 
 class TooManyTests(BaseException):
-    """Raised if the tests do not end."""
+    """Raised if the tests do not finish."""
 
 
 class Record:
@@ -29,7 +30,7 @@ class Record:
         """Names that the tests need but the program does not define."""
         self.outcomes: list[str] = []
         self.first: Failure | None = None
-        """First bug of the program. None: no bug so far."""
+        """The program's first bug. None: no bug so far."""
         self.wrong: str = ""
         """Description of the first wrong answer. Empty: no wrong answer so far."""
 
@@ -49,7 +50,7 @@ class Record:
         return Guard(self, tests, whole=False)
 
     def add(self, error: BaseException | None) -> None:
-        """Record one more test. Without an error, the test passed."""
+        """Record one more test. If there is no error, the test passed."""
         if len(self.outcomes) >= _MOST:
             raise TooManyTests
         self.outcomes.append(self._outcome(error))

@@ -42,7 +42,7 @@ _Step = tuple[int, int, int, int]
 
 
 def program_filter() -> bytes:
-    """Return a template of the filter for this machine. `install` fills in the process id.
+    """Return a template for this machine's filter. `install` fills in the process id.
 
     Raises:
         OSError: If the machine is neither x86_64 nor aarch64.
@@ -90,7 +90,7 @@ def install(template: bytes) -> None:
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent exits."""
     _prctl(_PR_SET_PDEATHSIG, 9, None)
 
 

@@ -1,14 +1,13 @@
 """Runs the server process, which starts all other processes in the box.
 
-The server does not interpret programs or tests. The server receives the limits of a job, keeps the
-bytes of the program in a buffer that is overwritten afterwards, and forks a grader, which reads the
-tests. The grader orders the server to fork programs. Therefore, the memory of a program never
-contains a test, an expected value, a different program, or the nonce that proves a verdict to the
-host.
+The server does not interpret programs or tests. The server receives a job's limits, keeps the bytes
+of the program in a buffer that is overwritten afterwards, and forks a grader, which reads the
+tests. The grader orders the server to fork programs. Therefore, a program's memory never contains a
+test, an expected value, a different program, or the nonce that proves a verdict to the host.
 
 A grader serves several jobs, because forking is the most expensive step. A grader can safely be
 reused, because it runs only trusted code and builds every value from a program itself. If a grader
-ends too early, the whole box is replaced.
+exits too early, the whole box is replaced.
 """
 
 import builtins
@@ -47,10 +46,10 @@ _LONGEST_HEADER = 1 << 16
 _GRADED_BY_ONE = 50
 """Number of jobs after which the grader is replaced, because tests may change its state."""
 _TO_END = 1.0
-"""Time in seconds for a process to end after its pipes are closed, even on a busy machine."""
+"""Time for a process to exit after its pipes are closed, even on a busy machine, in seconds."""
 _CLOCK_OF_A_PROCESS = 2
 _HUNG = {int(signal.SIGPROF): "processor", int(signal.SIGALRM): "clock"}
-"""Limit that a hung grader exceeded, by the signal that ended the grader."""
+"""Maps the signal that killed a hung grader to the limit that the grader exceeded."""
 
 
 def serve() -> None:
@@ -79,7 +78,7 @@ class Server:
         self._grader: int | None = None
 
     def serve_one(self) -> None:
-        """Receive one job, let the grader grade it, and report its end."""
+        """Receive one job, let the grader grade it, and report when it is done."""
         limits = marshal.loads(read_frame(self._jobs, _LONGEST_HEADER))
         limits["memory"] += self._own_memory
         size = int.from_bytes(read_exactly(self._jobs, 4), "little")
@@ -112,7 +111,7 @@ class Server:
         self._control, self._graded = ours, 0
 
     def _end_grader(self) -> int:
-        """End the grader and return its wait status."""
+        """Stop the grader and return its wait status."""
         assert self._grader is not None, "a grader was started"
         self._control.close()
         _, status = os.waitpid(self._grader, 0)
@@ -148,7 +147,7 @@ class Server:
             os.close(fd)
 
     def _computed(self) -> float:
-        """Return the processor seconds of the running program, or 0 if no program runs."""
+        """Return the running program's CPU time in seconds, or 0 if no program is running."""
         if self._program is None:
             return 0.0
         # Compute what clock_getcpuclockid returns for a process. Python has it only for threads.

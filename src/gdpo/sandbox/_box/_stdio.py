@@ -89,8 +89,8 @@ def _failure(process: Process, report: bytes) -> Failure | None:
 def _same_output(actual: str, expected: str) -> bool:
     """Return True if two outputs are equal.
 
-    Blanks at the end of a line and empty lines are ignored. If two lines differ, their tokens are
-    compared. Two numbers with a point or an exponent may differ by 1e-6. Above 1, this tolerance is
+    Trailing whitespace and empty lines are ignored. If two lines differ, their tokens are compared.
+    Two numbers with a decimal point or an exponent may differ by 1e-6. Above 1, this tolerance is
     relative to the expected number.
     """
     lines, wanted = _lines(actual), _lines(expected)

@@ -1,4 +1,4 @@
-"""Converts values to JSON-compatible data for the messages between grader and program.
+"""Converts values to JSON-compatible data for the messages between the grader and a program.
 
 A message is `[root, heap]`. Scalars are stored directly. Containers and objects that can be shared
 are stored as records `[tag, items]` in the heap, and values refer to a record by its index.
@@ -15,7 +15,8 @@ from itertools import islice
 from typing import Any
 
 DEEPEST = 100
-"""Maximum nesting depth of tuples. Hashing a tuple recurses in C, which has no limit of its own."""
+"""Maximum nesting depth of tuples. Hashing a tuple recurses in C, where nothing limits the
+depth."""
 
 PLAIN = frozenset({type(None), bool, str, float})
 """Types whose values JSON stores unchanged."""
@@ -69,11 +70,11 @@ class Writer:
         self._most = most
 
     def write(self, value: Any, known: Sequence[Any] = ()) -> list[Any]:
-        """Return the message for a value, and store the objects of its heap in `objects`.
+        """Return the message for a value, and store the objects in its heap in `objects`.
 
         Args:
             value: Any value.
-            known: Objects of an earlier message, which get the first indices of the heap. These
+            known: Objects from an earlier message, which get the first indices in the heap. These
                 objects are written even if `value` does not refer to them.
 
         Raises:

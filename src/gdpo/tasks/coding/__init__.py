@@ -1,9 +1,9 @@
 """Defines the coding task with three rewards: passed tests, length and no bug.
 
 A completion contains a Python program (see `gdpo.rewards.code.extract_code`), which runs in the
-sandbox against the tests of its row. The rewards, in order:
+sandbox against the tests in its row. The rewards, in order:
 
-- **pass_rate** in [0, 1]: passed tests divided by all tests.
+- **pass_rate** in [0, 1]: share of the tests that passed.
 - **length** in {0, 1}: the completion has at most 4,000 tokens.
 - **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits.
 
@@ -45,4 +45,4 @@ TASK = Task(
     gold_completion=gold_completion,
     bad_completion="I would rather not say.",
 )
-"""Coding task, in which programs are scored by the tests of their rows."""
+"""Coding task that scores each program with the tests in its row."""

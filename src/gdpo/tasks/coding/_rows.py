@@ -1,7 +1,7 @@
 """Reads rows of coding datasets: the prompt, the tests and, if available, the solution.
 
 Each `…_tests` function takes a row and returns the `tests` of `gdpo.rewards.code` as JSON-like
-data, or raises a DataError that names the column:
+data, or raises a DataError with the column's name:
 
 - `mbpp_tests`: MBPP, both editions.
 - `humaneval_tests`: HumanEval and HumanEval+ (see `plus.py`, which also reads MBPP+).
@@ -38,11 +38,11 @@ from gdpo.tasks.rows import (
 from gdpo.tasks.task import Problem, Row
 
 TestsOfRow: TypeAlias = dict[str, Any]
-"""Tests of a row: `kind`, and the keys that this kind requires."""
+"""The tests in a row: `kind`, and the keys that tests of this kind require."""
 
 _PARTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON3 = 3
-"""Number of the language Python 3 in CodeContests."""
+"""Language code of Python 3 in CodeContests."""
 
 _STREAMS = "The program reads from standard input and writes to standard output."
 _REQUEST = (
@@ -52,7 +52,7 @@ _REQUEST = (
 
 
 def mbpp_tests(row: Row) -> TestsOfRow:
-    """Return the tests of an MBPP row. Every assert in `test_list` counts as a test.
+    """Return the tests in an MBPP row. Every assert in `test_list` counts as a test.
 
     `test_imports` (in the sanitized edition) and `test_setup_code` become the setup. In rows 367
     and 927, the setup needs a class `Node` that only the reference solution defines, so all other
@@ -70,7 +70,7 @@ def mbpp_tests(row: Row) -> TestsOfRow:
 
 
 def humaneval_tests(row: Row) -> TestsOfRow:
-    """Return the tests of a HumanEval row. Every assert that `check(candidate)` reaches counts.
+    """Return the tests in a HumanEval row. Every assert that `check(candidate)` reaches counts.
 
     The setup is everything in the prompt except the function to be written: imports, and helper
     functions that some tests use (`poly`, `encode_cyclic`, `encode_shift`).
@@ -86,7 +86,7 @@ def humaneval_tests(row: Row) -> TestsOfRow:
 
 
 def leetcode_tests(row: Row) -> TestsOfRow:
-    """Return the tests of a LeetCodeDataset row: the asserts of `check`, with `prompt` as setup."""
+    """Return the tests in a LeetCodeDataset row: the asserts of `check`, with `prompt` as setup."""
     code, setup = _code_at(row, "test", "check"), text_at(row, "prompt")
     parsed(setup, "prompt")
     entry_point = text_at(row, "entry_point")
@@ -94,25 +94,25 @@ def leetcode_tests(row: Row) -> TestsOfRow:
 
 
 def input_output_tests(row: Row) -> TestsOfRow:
-    """Return the tests of an APPS or TACO row.
+    """Return the tests in an APPS or TACO row.
 
     `input_output` contains `inputs` and `outputs`, as an object or as JSON text. With `fn_name`,
     each input is a list of arguments, and each output is the expected return value. The function
     may be a method of a class `Solution`, as in the starter code of these rows, or a plain
-    function. Three conventions of these rows are undone:
+    function. Three conventions in these rows are undone:
 
     - If every output of a row is a list with one item, this item is the expected value. The
-      published evaluator accepts both the item and the list. Here, a function that is meant to
-      return lists with one item would be marked wrong.
-    - If all keys of an object are whole numbers, the keys are converted to integers, because JSON
-      only has string keys.
+      published evaluator accepts both the item and the list. In this package, a function that is
+      meant to return lists with one item would be marked wrong.
+    - If all keys of an object are the digits of integers, the keys are converted to integers,
+      because JSON only has string keys.
     - If standard input or output is a list of lines, the lines are joined.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")
 
 
 def ground_truth_tests(row: Row) -> TestsOfRow:
-    """Return the tests of an Eurus-2-RL row.
+    """Return the tests in an Eurus-2-RL row.
 
     `reward_model.ground_truth` has the format of `input_output` in APPS.
     """
@@ -121,7 +121,7 @@ def ground_truth_tests(row: Row) -> TestsOfRow:
 
 
 def code_contests_tests(row: Row) -> TestsOfRow:
-    """Return the public, private and generated tests of a CodeContests row, in this order."""
+    """Return the public, private and generated tests in a CodeContests row, in this order."""
     cases: list[list[str]] = []
     for part in _PARTS:
         if row.get(part) is not None:
@@ -180,7 +180,7 @@ def _call_cases(inputs: Any, outputs: Any, place: str) -> list[list[Any]]:
 
 
 def _keyed(value: Any) -> Any:
-    """Convert the keys of an object to integers if all keys are whole numbers."""
+    """Convert the keys of an object to integers if every key is an integer as text."""
     if not isinstance(value, dict):
         return value
     whole = bool(value) and all(key.removeprefix("-").isdecimal() for key in value)
@@ -193,7 +193,7 @@ def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any,
             raise DataError(f"column {place!r}: the {name} must be a list, got {describe(value)}")
     if len(inputs) != len(outputs):
         raise DataError(
-            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. Give one "
+            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. Use one "
             f"input and one output per test"
         )
     return list(enumerate(zip(inputs, outputs, strict=True)))
@@ -245,7 +245,7 @@ def _description(row: Row) -> str:
 
 
 def _first_of_list(row: Row) -> str | None:
-    """Return the first solution of an APPS or TACO row, or None if there is none."""
+    """Return the first solution in an APPS or TACO row, or None if the row has no solution."""
     held = row.get("solutions")
     if isinstance(held, str):
         held = json_in(held, "solutions") if held.strip() else []
@@ -254,7 +254,7 @@ def _first_of_list(row: Row) -> str | None:
 
 
 def _first_in_python(row: Row) -> str | None:
-    """Return the first Python solution of a CodeContests row, or None if there is none."""
+    """Return the first Python solution in a CodeContests row, or None without one."""
     held = row.get("solutions")
     if not isinstance(held, Mapping):
         return None
@@ -305,7 +305,7 @@ def read_row(row: Row) -> Problem:
     """Return the prompt, the tests and, if the row has one, a solution.
 
     Raises:
-        DataError: If a value cannot be used. The message names the column.
+        DataError: If a value is invalid. The message contains the column's name.
     """
     row = without_arrays(row)
     shape = next(s for s in _SHAPES if all(column in row for column in s.columns))

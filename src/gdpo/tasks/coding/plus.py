@@ -64,23 +64,24 @@ def is_plus(row: Row) -> bool:
             f"column {given[0]!r} shows that this row is from an EvalPlus release file in a format "
             f"that is not supported: column 'test' has at most HumanEval's few asserts. Use "
             f"rows whose 'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus on "
-            f"the Hub, or …-OriginFmt.jsonl.gz of the same release"
+            f"the Hub, or …-OriginFmt.jsonl.gz from the same release"
         )
     return isinstance(row.get("test"), str) and _NUMPY.search(row["test"]) is not None
 
 
 def runs_all_inputs(row: Row) -> bool:
-    """Return True if a row's tests are those of EvalPlus, and raise an error otherwise.
+    """Return True if a row's tests are EvalPlus's tests, and raise an error otherwise.
 
     Raises:
-        DataError: If the tests are those of HumanEval or MBPP, whose scores are not comparable.
+        DataError: If the tests are from HumanEval or MBPP, because scores on these tests are not
+            comparable.
     """
     if is_plus(row) or _ALL_INPUTS in str(row.get("test")):
         return True
     raise DataError(
         "column 'test' does not run EvalPlus's inputs. These rows are from HumanEval or MBPP: use "
-        "the benchmark humaneval or mbpp for them, or use rows of evalplus/humanevalplus or "
-        "evalplus/mbppplus on the Hub, or …-OriginFmt.jsonl.gz of an EvalPlus release"
+        "the benchmark humaneval or mbpp for them, or use rows from evalplus/humanevalplus or "
+        "evalplus/mbppplus on the Hub, or …-OriginFmt.jsonl.gz from an EvalPlus release"
     )
 
 
@@ -97,7 +98,7 @@ def plus_check(code: str) -> str:
 
 
 def mbpp_plus_tests(row: Row) -> dict[str, Any]:
-    """Return the tests of an MBPP+ row. Every comparison in `test` counts as a test.
+    """Return the tests in an MBPP+ row. Every comparison in `test` counts as a test.
 
     Raises:
         DataError: If the column is missing, is not valid Python, or contains no comparison.
@@ -119,7 +120,7 @@ def mbpp_plus_tests(row: Row) -> dict[str, Any]:
 
 
 def parsed(code: str, column: str) -> ast.Module:
-    """Parse a column as Python, or raise a DataError that names the column."""
+    """Parse a column as Python, or raise a DataError with the column's name."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in the row's text
@@ -143,7 +144,7 @@ def _without_numpy(lines: list[str]) -> str:
 
 
 def _comparisons(tree: ast.Module) -> list[ast.Call]:
-    """Return all calls of `assertion` that stand alone as statements."""
+    """Return all calls to `assertion` that are statements on their own."""
     calls = [n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)]
     return [
         call
@@ -156,7 +157,7 @@ def _comparisons(tree: ast.Module) -> list[ast.Call]:
 
 
 def _assert_line(lines: list[str], call: ast.Call) -> None:
-    """Convert a call of `assertion` to an assert statement, because only asserts count as tests."""
+    """Convert a call to `assertion` to an assert statement: only asserts count as tests."""
     first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
     lines[last] = f"{lines[last].rstrip()} is None"
     start = len(lines[first]) - len(lines[first].lstrip())

@@ -6,8 +6,8 @@ or both are required. The rewards, in order:
 
 - **format** in {0, 1}: the completion has exactly the fields of the reference answer, in the same
   order, with no text outside them.
-- **correctness** in [-3, 3]: how far the tool names, parameter names and parameter values agree
-  with the calls of the reference answer.
+- **correctness** in [-3, 3]: how well the tool names, parameter names and parameter values agree
+  with the calls in the reference answer.
 
 The task `tool_calling` differs from the published code (ToolRL's `rlla.py`) in the points below.
 `tool_calling_compatible` gives exactly the same scores as the published code, and `None` if that
@@ -37,7 +37,7 @@ Correctness:
 8. Calls may span several lines, share a line, be separated by blank lines, or form a JSON list. In
    the published code, such calls get -3.
 9. The calls are read from all closed `<tool_call>` fields after the thinking. If a field is not
-   closed, the calls cannot be read. The published code reads the calls after the first
+   closed, the calls cannot be parsed. The published code reads the calls after the first
    `<tool_call>` anywhere, if there is a `</tool_call>` anywhere. Calls inside the thinking
    therefore count, and calls in a second field are ignored.
 10. Reference calls are matched to the written calls so that the total score is largest. The
@@ -50,20 +50,20 @@ Correctness:
 14. A completion with more than 256 calls, and more calls than the reference answer, gets -3. The
     published code has no limit, so a completion with a call for every possible value gets nearly
     the maximum.
-15. If the calls of a reference answer cannot be read, loading the rows raises a DataError. In the
+15. If the calls in a reference answer cannot be parsed, loading the rows raises a DataError. In the
     published code, the run stops at that row.
 16. An object with a duplicate key is rejected, so a call cannot have two names. In the published
     code, the last of the duplicate keys counts.
 
-Both versions ignore keys of a call other than `name` and `parameters`. Both also ignore digits of a
+Both versions ignore keys other than `name` and `parameters` in a call. Both also ignore digits of a
 number beyond the precision of a float, because a tool would receive the same value.
 
 Both rewards:
 
 17. The completion is used unchanged. The published code first truncates the completion at the turn
     tokens of Qwen (or Llama) and strips whitespace.
-18. The length reward and the schedules of the published code are off by default there and are not
-    implemented here.
+18. The published code's length reward and schedules are off by default and are not implemented in
+    this package.
 """
 
 from dataclasses import replace

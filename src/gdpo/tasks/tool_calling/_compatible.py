@@ -31,7 +31,7 @@ point."""
 
 
 def _last_turn(completion: str) -> str:
-    """Return the text of Qwen's last assistant turn, stripped."""
+    """Return the text of the last assistant turn in Qwen's format, with whitespace stripped."""
     return completion.split("<|im_start|>assistant")[-1].split("<|im_end|>")[0].strip()
 
 
@@ -130,5 +130,5 @@ correctness_reward = Reward(
         Example(_CALL, {"output": _CALL.replace(" a ", " a <tool_call> ")}, None),
     ),
 )
-"""The published correctness in [-3, 3]. If a line in the first block of the reference answer is not
+"""The published correctness in [-3, 3]. If a line in the reference answer's first block is not
 valid JSON, the published code raises an exception. This reward then returns `None`."""

@@ -15,7 +15,7 @@ from gdpo.tasks.tool_calling.parsing import parse, parse_gold
 def best_total(weights: Sequence[Sequence[float]]) -> float:
     """Return the largest sum of weights that uses every row and every column at most once.
 
-    The function uses the Hungarian method with potentials and one augmenting path per row. The
+    The function uses the Hungarian algorithm with potentials and one augmenting path per row. The
     running time is O(rows² x (rows + columns)).
 
     Args:
@@ -75,26 +75,26 @@ LOW, HIGH = -3.0, 3.0
 
 _MOST_CALLS = 256
 """A completion with more calls than this, and with more calls than the reference answer, gets the
-lowest score. No task needs so many calls, and matching takes time."""
+lowest score. No task needs so many calls, and matching many calls is slow."""
 
 
 def gold_calls(output: str) -> tuple[Call, ...]:
-    """Return the calls of a reference answer: none without a `<tool_call>` after the thinking.
+    """Return the calls in a reference answer, or an empty tuple without a `<tool_call>` field.
 
     Raises:
-        DataError: If there is a `<tool_call>` field whose calls cannot be read.
+        DataError: If there is a `<tool_call>` field whose calls cannot be parsed.
     """
     gold = parse_gold(output)
     if gold.calls is None or ("tool_call" in gold.fields and not gold.calls):
         raise DataError(
-            "the calls of the reference answer cannot be read. Allowed between <tool_call> and "
-            '</tool_call>: JSON objects with a "name" (text) and "parameters" (an object)'
+            "the calls in the reference answer cannot be parsed. Between <tool_call> and "
+            '</tool_call>, use JSON objects with a "name" (text) and "parameters" (an object)'
         )
     return gold.calls
 
 
 def _correctness(completion: str, reference: Reference) -> float | None:
-    """Score from -3 to 3 by the share of reference calls found, or None without reference calls."""
+    """Return the agreement with the reference calls, in [-3, 3], or None without such calls."""
     gold = gold_calls(reference["output"])
     if not gold:
         return None
@@ -108,7 +108,7 @@ def _correctness(completion: str, reference: Reference) -> float | None:
 def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
     """Return the points for the reference calls that were found.
 
-    All names together give at most 1 point. Each call gives at most 1 point plus 1 point per
+    All names combined give at most 1 point. Each call gives at most 1 point plus 1 point per
     parameter.
     """
     found = _overlap([call.name for call in gold], [call.name for call in written])
@@ -120,7 +120,7 @@ def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
 
 
 def _likeness(gold: Call, written: Call) -> float:
-    """Return the overlap of parameter names, plus 1 for each parameter value that is equal."""
+    """Return the overlap of parameter names, plus 1 for each equal parameter value."""
     right = sum(
         name in written.parameters and same_value(value, written.parameters[name])
         for name, value in gold.parameters.items()
@@ -185,8 +185,8 @@ the Jaccard index of two multisets of names, the score is
     found = J(names) + Σ_reference [J(parameter names) + equal values]
     correctness = 6 · found / (1 + Σ_reference [1 + parameters]) - 3.
 
-If the calls of the reference answer cannot be read, the reward raises a DataError. Loading the rows
-raises the same error earlier.
+If the calls in the reference answer cannot be parsed, the reward raises a DataError. Loading the
+rows raises the same error earlier.
 """
 
 _CALL = '{"name": "clock", "parameters": {}}'
@@ -196,7 +196,7 @@ _GOLD_BOTH = {"output": f"{_GOLD_CALL['output']}\n<response> looking </response>
 
 
 def _format(completion: str, reference: Reference) -> float:
-    """Return 1 for a closed thinking field and then exactly the reference answer's fields, or 0."""
+    """Return 1 for closed thinking followed by exactly the reference answer's fields, or else 0."""
     needed = parse_gold(reference["output"]).fields
     written = parse(completion)
     thought = written.thinking is not None and holds_something(written.thinking)

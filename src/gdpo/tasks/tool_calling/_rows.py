@@ -40,7 +40,7 @@ from gdpo.tasks.tool_calling.prompt import tool_prompt, user_turns, write_comple
 
 _THINKING = "The tools and what they need are at hand."
 _THINKING_OF_ANSWER = "What is needed for an answer is at hand."
-"""Thinking for turns without any thinking in the row. No reward depends on this text."""
+"""Thinking text for turns that have no thinking in the row. No reward depends on this text."""
 
 _RESPONSES = (
     "What the calls give back is numbered over all calls, in their order: API_call_0, API_call_1 "
@@ -58,15 +58,16 @@ _HAMMER_REQUEST = "Generate API Request:"
 
 _FUNCTIONS = re.compile(r"\[\s*[{\]]")
 _MOST_LISTS = 8
-"""Maximum number of places in a system text that are tried as the start of a list of functions."""
+"""Maximum number of positions in a system text that are tried as the start of a list of
+functions."""
 
 
 def read_row(row: Row) -> Problem:
     """Return the prompt and reference answer of a row. The format is detected from the columns.
 
     Raises:
-        DataError: If a value is not text, a message is malformed, or the calls of the reference
-            answer cannot be read.
+        DataError: If a value is not text, a message is malformed, or the calls in the reference
+            answer cannot be parsed.
     """
     row = without_arrays(row)
     whole = (read for columns, read in _SHAPES.items() if all(c in row for c in columns))
@@ -224,7 +225,7 @@ def _seal(row: Row) -> tuple[list[Message], str, str]:
     query, ends, _ = rest.rpartition('"\nOutput:')
     if not (listed and asks and ends):
         raise DataError(
-            f"column {place!r} must contain the lines of Seal-Tools: 'api_list = […]', "
+            f"column {place!r} must contain the Seal-Tools lines: 'api_list = […]', "
             "'task_instruction = \"…\"' and 'Output:'"
         )
     documented = [_seal_tool(tool) for tool in _objects(_literal(tools, place), place)]
@@ -300,7 +301,7 @@ def _literal(text: str, column: str) -> Any:
     try:
         return read_literal(text)
     except DataError as error:
-        raise DataError(f"column {column!r} cannot be read as a list: {error}") from error
+        raise DataError(f"column {column!r} cannot be parsed as a list: {error}") from error
 
 
 def _objects(value: Any, column: str) -> list[Mapping[str, Any]]:

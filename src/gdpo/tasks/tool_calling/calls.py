@@ -1,6 +1,6 @@
 """Reads tool calls in JSON, and compares JSON values.
 
-A function that reads a model's text never raises an error because of the text.
+Functions that parse a model's text never raise an error because of that text.
 """
 
 import ast
@@ -40,7 +40,7 @@ def read_literal(text: str) -> Any:
         text: A literal of at most 100,000 characters, with brackets nested at most 32 deep.
 
     Raises:
-        DataError: If the text is not a literal, too long or nested too deeply.
+        DataError: If the text is not a literal, is too long, or is nested too deeply.
     """
     if len(text) > _LONGEST:
         raise DataError(f"the text has {len(text):,} characters; at most {_LONGEST:,} are allowed")
@@ -119,7 +119,7 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
         `name` and `parameters` of each call, and the text after the list.
 
     Raises:
-        DataError: If the list does not end, an argument has no name, or a value is not a literal.
+        DataError: If the list is not closed, an argument has no name, or a value is not a literal.
     """
     if len(text) > _LONGEST:
         raise DataError(f"the text has {len(text):,} characters; at most {_LONGEST:,} are allowed")
@@ -198,7 +198,7 @@ class Call:
 
     name: str
     parameters: Mapping[str, Any]
-    """Values in JSON types, by parameter name."""
+    """Values in JSON types, keyed by parameter name."""
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -209,7 +209,7 @@ def _as_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Duplicate keys are an error, because they are ambiguous."""
     value = dict(members)
     if len(value) < len(members):
-        raise ValueError("a key is used twice")
+        raise ValueError("an object has a duplicate key")
     return value
 
 

@@ -20,7 +20,7 @@ class Parsed:
     fields: tuple[str, ...]
     """Tags of the closed fields after the thinking, in order."""
     calls: tuple[Call, ...] | None
-    """The calls of all `<tool_call>` fields. None: a field cannot be read or is never closed."""
+    """The calls of all `<tool_call>` fields. None: a field cannot be parsed or is never closed."""
     clean: bool
     """True if every field has content, no field contains a tag outside JSON, and there is only
     whitespace between the fields."""
@@ -29,7 +29,7 @@ class Parsed:
 @dataclass(frozen=True, slots=True)
 class _Field:
     calls: tuple[Call, ...] | None
-    """The calls of the field (empty for a response). None: the calls cannot be read."""
+    """The calls of the field (empty for a response). None: the calls cannot be parsed."""
     end: int
     """Index after the closing tag, or -1 if this tag is missing."""
     clean: bool
@@ -59,7 +59,7 @@ def parse(text: str) -> Parsed:
 
 @lru_cache(maxsize=4096)
 def parse_gold(text: str) -> Parsed:
-    """Parse a reference answer. The result is cached for the other completions of the group."""
+    """Parse a reference answer. The result is cached for the other completions in the group."""
     return parse(text)
 
 

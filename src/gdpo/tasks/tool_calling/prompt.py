@@ -95,7 +95,7 @@ def _turn(message: Mapping[str, str]) -> str:
     form = _TURNS.get(message.get("role", ""))
     if form is None or "content" not in message:
         raise DataError(
-            f"a message of a dialogue must have 'content' and 'role' (one of "
+            f"a message in a dialogue must have 'content' and 'role' (one of "
             f"{', '.join(_TURNS)}), got {dict(message)!r}"
         )
     return form.format(message["content"])
