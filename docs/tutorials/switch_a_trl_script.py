@@ -148,4 +148,4 @@ for reward, threshold in (("vowels", 96), ("starts_with_a", 0.8)):
 # ## What to read next
 #
 # - [Use GDPO in a TRL script](../how-to/trl.md): options, metrics and limits.
-# - [From TRL's flags](../how-to/trl.md#from-trls-flags): how gdpo's estimators differ from TRL's own GDPO.
+# - [From TRL's flags](../how-to/from_trl_flags.md): how gdpo's estimators differ from TRL's own GDPO.
