@@ -1,0 +1,87 @@
+"""Checks what every complete training must show, from the files that it wrote."""
+
+import argparse
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from gdpo.advantages import AdvantageRule
+from gdpo.rollouts import read_rollouts, reward_arrays
+
+CLOSE = 1e-5
+"""Largest allowed difference of an advantage: float32 has seven digits."""
+
+
+def advantage_difference(folder, estimator="gdpo", options=None):
+    """Return the largest difference of a recorded advantage from the estimator's, over all steps.
+
+    Args:
+        folder: Folder of a rollout record.
+        estimator: Estimator with which the run was trained.
+        options: Its options, by name.
+    """
+    rule, largest = None, 0.0
+    for file in steps(folder):
+        step = reward_arrays([each for each in read_rollouts(file) if each.trained])
+        rule = rule or AdvantageRule(estimator, step.names, options)
+        expected = rule(step.rewards, step.weights)
+        rule.update(step.rewards)
+        largest = max(largest, float(np.abs(expected - step.advantages).max()))
+    assert rule is not None, f"{folder} contains no step"
+    assert largest < CLOSE, f"an advantage differs by {largest} from {estimator}"
+    return largest
+
+
+def steps(folder):
+    return sorted(Path(folder).glob("step_*.parquet"))
+
+
+def means(folder, reward):
+    """Return the mean of a reward at every step."""
+    return [
+        float(np.mean([each.rewards[reward] for each in read_rollouts(file)]))
+        for file in steps(folder)
+    ]
+
+
+def learned(folder, reward, by):
+    """Return the name, the first mean and the last mean. The mean must rise by `by`."""
+    first, *_, last = means(folder, reward)
+    assert last >= first + by, f"{reward} went from {first:.3f} to {last:.3f}, not up by {by}"
+    return [reward, first, last]
+
+
+def analyzed(*arguments):
+    """Return what `gdpo analyze` reads in files, as JSON."""
+    command = [sys.executable, "-m", "gdpo", "analyze", *map(str, arguments), "--json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def main(runs, packages):
+    """Execute the run that the command line names, and print what it showed as the last line.
+
+    Args:
+        runs: Function of each run by name. It takes an empty folder and the policy's folder, and
+            returns figures.
+        packages: Distributions whose versions are part of the result.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", nargs="?", choices=list(runs))
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--policy", type=Path)
+    parser.add_argument("--list", action="store_true", help="print the names of the runs")
+    options = parser.parse_args()
+    if options.list:
+        print(*runs, sep="\n")  # noqa: T201
+        return
+    figures = runs[options.run](options.folder.absolute(), options.policy.absolute())
+    shown = {"versions": {each: version(each) for each in packages}, "figures": figures}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    print("\n" + json.dumps({"run": options.run, **shown}))  # noqa: T201
