@@ -8,6 +8,10 @@ VERL_ENGINE_DEVICE=cuda selects verl's FSDP engine, which runs on gloo without c
 import os
 from contextlib import contextmanager
 
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
+from verl.plugin.platform.platform_manager import PlatformRegistry
+
 NOTHING = (
     "empty_cache",
     "ipc_collect",
@@ -32,75 +36,68 @@ def complete(module):
             setattr(module, name, lambda *_, answer=answer, **__: answer)
 
 
-def register():
-    import torch
-    from verl.plugin.platform.platform_base import PlatformBase
-    from verl.plugin.platform.platform_manager import PlatformRegistry
+@PlatformRegistry.register(platform="cpu")
+class PlatformCPU(PlatformBase):
+    device_name = "cpu"
+    vendor_name = "generic"
+    device_module = torch.cpu  # verl compares it with torch.cpu
 
-    complete(torch.cpu)
+    def is_available(self):
+        return True
 
-    @PlatformRegistry.register(platform="cpu")
-    class PlatformCPU(PlatformBase):
-        device_name = "cpu"
-        vendor_name = "generic"
-        device_module = torch.cpu  # verl compares it with torch.cpu
+    def current_device(self):
+        return torch.device("cpu")  # verl passes it to tensor.to
 
-        def is_available(self):
-            return True
+    def device_count(self):
+        return 1
 
-        def current_device(self):
-            return torch.device("cpu")  # verl passes it to tensor.to
+    def set_device(self, device_index):
+        pass
 
-        def device_count(self):
-            return 1
+    def synchronize(self, device_index=None):
+        pass
 
-        def set_device(self, device_index):
-            pass
+    def manual_seed(self, seed):
+        torch.manual_seed(seed)
 
-        def synchronize(self, device_index=None):
-            pass
+    manual_seed_all = manual_seed
 
-        def manual_seed(self, seed):
-            torch.manual_seed(seed)
+    def set_allocator_settings(self, settings):
+        pass
 
-        manual_seed_all = manual_seed
+    def empty_cache(self):
+        pass
 
-        def set_allocator_settings(self, settings):
-            pass
+    def get_device_capability(self, device_index=0):
+        return None, None
 
-        def empty_cache(self):
-            pass
+    def communication_backend_name(self):
+        return "gloo"
 
-        def get_device_capability(self, device_index=0):
-            return None, None
+    def visible_devices_envvar(self):
+        return "CUDA_VISIBLE_DEVICES"
 
-        def communication_backend_name(self):
-            return "gloo"
+    @contextmanager
+    def nvtx_range(self, msg):
+        yield
 
-        def visible_devices_envvar(self):
-            return "CUDA_VISIBLE_DEVICES"
+    def profiler_start(self):
+        pass
 
-        @contextmanager
-        def nvtx_range(self, msg):
-            yield
+    def profiler_stop(self):
+        pass
 
-        def profiler_start(self):
-            pass
+    def ray_resource_name(self):
+        return "GPU"
 
-        def profiler_stop(self):
-            pass
+    def ray_noset_envvars(self):
+        return []
 
-        def ray_resource_name(self):
-            return "GPU"
+    def is_ipc_supported(self):
+        return False  # verl then sends weights to vLLM through shared memory
 
-        def ray_noset_envvars(self):
-            return []
-
-        def is_ipc_supported(self):
-            return False  # verl then sends weights to vLLM through shared memory
-
-        def cudart(self):
-            return None
+    def cudart(self):
+        return None
 
 
 def use_gloo_alone():
@@ -116,5 +113,5 @@ def use_gloo_alone():
 
 
 if os.environ.get("VERL_PLATFORM") == "cpu":
-    register()
+    complete(torch.cpu)
     use_gloo_alone()

@@ -16,11 +16,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import checks
 from recipes import tiny
 
-from training import HERE, cpu, execute, logged, plain, train
+from training import cpu, execute, logged, plain, started, train, wait_for
 
 STEPS, GENERATIONS = 20, 8
 LEARNED = 0.3
 """Least rise of the share of digits, which begins at 0.04."""
+
+WATCHED = {"VERL_USE_EXTERNAL_MODULES": "watch"}
+SEPARATE = (
+    "actor_rollout_ref.hybrid_engine=False",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=file",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=file_weights",
+    "++ray_kwargs.ray_init.num_gpus=2",
+    "ray_kwargs.ray_init.num_cpus=32",
+)
+"""Trains and generates on separate devices. Weights go through `file_weights.py`."""
 
 SAME_WEIGHTS = 0.03
 """Largest mean difference of log-probabilities between vLLM and the trainer, in nats a token.
@@ -32,8 +42,7 @@ bfloat16 explains up to 0.01. Where weights do not arrive, it exceeds 0.1 after 
 def gdpo(folder, policy):
     """Train with adv_estimator=gdpo, and measure the plugin's time."""
     times = folder / "times.jsonl"
-    watched = {"VERL_USE_EXTERNAL_MODULES": "watch", "PYTHONPATH": HERE, "GDPO_TIMES": times}
-    train(folder, plain(folder, policy, STEPS), **watched)
+    train(folder, plain(folder, policy, STEPS), **WATCHED, GDPO_TIMES=str(times))
     return {**figures(folder), "plugin_seconds_per_step": seconds(times, STEPS)}
 
 
@@ -56,6 +65,40 @@ def constrained_grpo(folder, policy):
 def two_workers(folder, policy):
     """Train with two workers and two servers of vLLM."""
     train(folder, plain(folder, policy, STEPS, workers=2))
+    return figures(folder)
+
+
+def legacy(folder, policy):
+    """Train with verl's older trainer, which writes each reward, but no advantages."""
+    arguments = plain(folder, policy, STEPS, "trainer.use_v1=False", record=False)
+    train(folder, arguments, **WATCHED, GDPO_SEEN=f"{folder}/record")
+    return figures(folder)
+
+
+def colocate_async(folder, policy):
+    """Train while the next batch is generated, on the same device."""
+    train(folder, plain(folder, policy, STEPS, "trainer.v1.trainer_mode=colocate_async"))
+    return figures(folder)
+
+
+def separate_async(folder, policy):
+    """Train while another device generates."""
+    mode = (
+        "trainer.v1.trainer_mode=separate_async",
+        "trainer.v1.separate_async.parameter_sync_step=1",
+        "actor_rollout_ref.rollout.nnodes=1",
+        "actor_rollout_ref.rollout.n_gpus_per_node=1",
+    )
+    train(folder, plain(folder, policy, STEPS, *mode, *SEPARATE))
+    return figures(folder)
+
+
+def one_step_off(folder, policy):
+    """Train on the batch before the one that another device generates."""
+    found = ("hydra.searchpath=[pkg://verl.trainer.config]", "rollout.n_gpus_per_node=1")
+    arguments = plain(folder, policy, STEPS, *found, *SEPARATE, record=False)
+    program = "verl.experimental.one_step_off_policy.main_ppo"
+    train(folder, arguments, program=program, **WATCHED, GDPO_SEEN=f"{folder}/record")
     return figures(folder)
 
 
@@ -90,6 +133,20 @@ def launch_math_length(folder, policy):
     return launch_figures(folder, "length")
 
 
+def killed_and_resumed(folder, policy):
+    """Kill a launched run with its workers after a checkpoint, and resume it."""
+    steps = 2 * GENERATIONS
+    sizes = {"prompt": 96, "completion": 112, "steps": steps, "save_steps": 4}
+    recipe = tiny(folder, policy, "tool_calling", **sizes)
+    metrics = folder / "runs" / "tiny" / "verl" / "metrics.jsonl"
+    with started(launched(recipe, length=208), folder) as process:
+        wait_for(lambda: metrics.is_file() and len(logged(metrics)) >= 3, process)
+    execute(launched(recipe, length=208, options=["--resume"]), folder)
+    again = [step["training/global_step"] for step in logged(metrics)]
+    assert again == list(range(3, GENERATIONS + 1)), f"the resumed run logged the steps {again}"
+    return launch_figures(folder, "format")
+
+
 def launched(recipe, *, length, options=()):
     """Return the command that launches a recipe on a CPU, with our record of its rollouts."""
     record = f"+algorithm.gdpo_rollouts={recipe.parent}/record"
@@ -100,9 +157,12 @@ def launched(recipe, *, length, options=()):
 def launch_figures(folder, component):
     """Check what a launched recipe wrote. Return its figures."""
     run, record = folder / "runs" / "tiny", folder / "record"
-    steps = logged(run / "verl" / "metrics.jsonl")
-    assert len(steps) == GENERATIONS, f"verl logged {len(steps)} steps"
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    numbers = [json.loads(row)["step"] for row in rows]
+    assert numbers == list(range(1, GENERATIONS + 1)), f"metrics.jsonl has the steps {numbers}"
+    assert len(checks.steps(record)) == GENERATIONS, "steps of the record are missing"
     assert (run / "model" / "model.safetensors").is_file(), "the run has no model"
+    steps = logged(run / "verl" / "metrics.jsonl")
     for files in (run, record):
         checks.analyzed(files)
     return {
@@ -165,9 +225,14 @@ RUNS = {
     "mo_grpo": mo_grpo,
     "constrained_grpo": constrained_grpo,
     "two_workers": two_workers,
+    "legacy": legacy,
+    "colocate_async": colocate_async,
+    "separate_async": separate_async,
+    "one_step_off": one_step_off,
     "launch_gsm8k": launch_gsm8k,
     "launch_tool_calling": launch_tool_calling,
     "launch_math_length": launch_math_length,
+    "killed_and_resumed": killed_and_resumed,
 }
 
 if __name__ == "__main__":

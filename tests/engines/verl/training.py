@@ -54,6 +54,7 @@ def cpu(workers=1, length=128):
         "actor_rollout_ref.actor.strategy=fsdp2",
         "actor_rollout_ref.actor.use_torch_compile=False",
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+        "actor_rollout_ref.ref.fsdp_config.param_offload=False",  # would pin memory
         "actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         "actor_rollout_ref.rollout.enforce_eager=True",
@@ -74,8 +75,17 @@ def cpu(workers=1, length=128):
     ]
 
 
-def plain(folder, policy, steps, *overrides, workers=1):
-    """Return the arguments of verl for a training on `scores.py`, with adv_estimator=gdpo."""
+def plain(folder, policy, steps, *overrides, workers=1, record=True):
+    """Return the arguments of verl for a training on `scores.py`, with adv_estimator=gdpo.
+
+    Args:
+        folder: Folder of the data and of everything that verl writes.
+        policy: Folder of the policy.
+        steps: Number of steps.
+        overrides: More overrides of verl's configuration.
+        workers: Processes that train, each with a vLLM of its own.
+        record: Whether to write our record. Only verl's V1 trainers do.
+    """
     write_sums(folder / "train.parquet")
     return [
         f"data.train_files={folder}/train.parquet",
@@ -103,7 +113,7 @@ def plain(folder, policy, steps, *overrides, workers=1):
         "algorithm.adv_estimator=gdpo",
         "+algorithm.gdpo_reward_keys=[digits,brevity]",
         "+algorithm.gdpo_reward_weights=[1.0,0.25]",
-        f"+algorithm.gdpo_rollouts={folder}/record",
+        *([f"+algorithm.gdpo_rollouts={folder}/record"] if record else []),
         *cpu(workers),
         *overrides,
     ]
@@ -123,10 +133,10 @@ def write_sums(file):
     pq.write_table(pa.Table.from_pylist(rows), file)
 
 
-def train(folder, arguments, **variables):
-    """Run verl's main program with these arguments."""
-    metrics = {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", **variables}
-    execute([sys.executable, "-m", "verl.trainer.main_ppo", *arguments], folder, metrics)
+def train(folder, arguments, *, program="verl.trainer.main_ppo", **variables):
+    """Run a program of verl with these arguments. Its processes import modules of this folder."""
+    given = {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "PYTHONPATH": str(HERE)}
+    execute([sys.executable, "-m", program, *arguments], folder, given | variables)
 
 
 def execute(command, folder, variables=None):
@@ -151,6 +161,15 @@ def started(command, folder, variables=None):
         end(mark)
         process.wait()
         shutil.rmtree(sessions, ignore_errors=True)
+
+
+def wait_for(condition, process):
+    """Wait until a condition holds while a process runs."""
+    until = time.monotonic() + LIMIT
+    while not condition():
+        assert process.poll() is None, f"the run ended early: {process.poll()}"
+        assert time.monotonic() < until, f"nothing happened for {LIMIT} s"
+        time.sleep(0.5)
 
 
 def end(mark):
