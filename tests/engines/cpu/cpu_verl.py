@@ -112,6 +112,12 @@ def use_gloo_alone():
     distributed.initialize_global_process_group_ray = initialize_gloo
 
 
+def pin_nothing():
+    """Leave tensors as they are where verl pins memory: only a copy to a GPU needs it."""
+    torch.Tensor.pin_memory = lambda self, device=None: self
+
+
 if os.environ.get("VERL_PLATFORM") == "cpu":
     complete(torch.cpu)
+    pin_nothing()
     use_gloo_alone()

@@ -54,7 +54,6 @@ def cpu(workers=1, length=128):
         "actor_rollout_ref.actor.strategy=fsdp2",
         "actor_rollout_ref.actor.use_torch_compile=False",
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
-        "actor_rollout_ref.ref.fsdp_config.param_offload=False",  # would pin memory
         "actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         "actor_rollout_ref.rollout.enforce_eager=True",
