@@ -80,7 +80,7 @@ def tiny(folder, policy, name, *, prompt, completion, steps, **changes):
     recipe["trainer"] |= {
         "max_completion_length": completion,
         "max_steps": steps,
-        "learning_rate": 1e-3,
+        "learning_rate": 3e-4,
         **changes,
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))

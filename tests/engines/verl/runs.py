@@ -102,6 +102,21 @@ def one_step_off(folder, policy):
     return figures(folder)
 
 
+def fully_async(folder, policy):
+    """Train while another device generates without waiting for new weights."""
+    sizes = (
+        "data.train_batch_size=0",
+        "data.gen_batch_size=1",
+        "rollout.n_gpus_per_node=1",
+        f"rollout.total_rollout_steps={8 * STEPS}",
+        "async_training.trigger_parameter_sync_step=1",
+    )
+    arguments = plain(folder, policy, STEPS, *sizes, *SEPARATE, record=False)
+    program = "verl.experimental.fully_async_policy.fully_async_main"
+    train(folder, arguments, program=program, **WATCHED, GDPO_SEEN=f"{folder}/record")
+    return figures(folder)
+
+
 def launch_gsm8k(folder, policy):
     """Launch the recipe, then evaluate the model, make a report and list what would be pushed."""
     recipe = tiny(folder, policy, "gsm8k", prompt=448, completion=80, steps=GENERATIONS)
@@ -229,6 +244,7 @@ RUNS = {
     "colocate_async": colocate_async,
     "separate_async": separate_async,
     "one_step_off": one_step_off,
+    "fully_async": fully_async,
     "launch_gsm8k": launch_gsm8k,
     "launch_tool_calling": launch_tool_calling,
     "launch_math_length": launch_math_length,
