@@ -34,6 +34,7 @@ def complete(module):
     for name, answer in answers.items():
         if not hasattr(module, name):
             setattr(module, name, lambda *_, answer=answer, **__: answer)
+    module.get_rng_state, module.set_rng_state = torch.get_rng_state, torch.set_rng_state
 
 
 @PlatformRegistry.register(platform="cpu")

@@ -73,14 +73,14 @@ def tiny(folder, policy, name, *, prompt, completion, steps, **changes):
         "name": "tiny",
         "runs_dir": str(folder / "runs"),
         "data": {"source": str(folder / "rows.jsonl"), "max_prompt_length": prompt},
-        "batch": {"prompts": 8, "samples": 8, "micro_batch": 8} | half,
+        "batch": {"prompts": 8, "samples": 8, "micro_batch": 32} | half,
         "rewards": changes.pop("rewards", recipe["rewards"]),
     }
     recipe["trainer"].pop("num_train_epochs", None)
     recipe["trainer"] |= {
         "max_completion_length": completion,
         "max_steps": steps,
-        "learning_rate": 3e-4,
+        "learning_rate": 1e-4,
         **changes,
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))

@@ -18,13 +18,12 @@ from recipes import tiny
 
 from training import cpu, execute, logged, plain, started, train, wait_for
 
-STEPS, GENERATIONS = 20, 8
-LEARNED = 0.3
-"""Least rise of the share of digits, which begins at 0.04."""
+STEPS, GENERATIONS = 20, 12
+LEARNED = 0.4
+"""Least rise of the share of digits, which went from 0.04 to above 0.95 in every execution."""
 
 WATCHED = {"VERL_USE_EXTERNAL_MODULES": "watch"}
 SEPARATE = (
-    "actor_rollout_ref.hybrid_engine=False",
     "actor_rollout_ref.rollout.checkpoint_engine.backend=file",
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=file_weights",
     "++ray_kwargs.ray_init.num_gpus=2",
@@ -32,10 +31,19 @@ SEPARATE = (
 )
 """Trains and generates on separate devices. Weights go through `file_weights.py`."""
 
+OWN_PROGRAM = (
+    *SEPARATE,
+    "actor_rollout_ref.hybrid_engine=False",
+    "rollout.n_gpus_per_node=1",
+    "trainer.rollout_data_dir=null",  # these programs fail when they write rollouts
+)
+"""For the trainers that verl has programs of their own for."""
+
 SAME_WEIGHTS = 0.03
 """Largest mean difference of log-probabilities between vLLM and the trainer, in nats a token.
 
-bfloat16 explains up to 0.01. Where weights do not arrive, it exceeds 0.1 after two steps.
+bfloat16 explains up to 0.01. With weights that do not arrive, it was 0.15 at the second step and
+0.67 at the eighth.
 """
 
 
@@ -78,7 +86,7 @@ def legacy(folder, policy):
 def colocate_async(folder, policy):
     """Train while the next batch is generated, on the same device."""
     train(folder, plain(folder, policy, STEPS, "trainer.v1.trainer_mode=colocate_async"))
-    return figures(folder)
+    return figures(folder, delayed=True)
 
 
 def separate_async(folder, policy):
@@ -90,16 +98,16 @@ def separate_async(folder, policy):
         "actor_rollout_ref.rollout.n_gpus_per_node=1",
     )
     train(folder, plain(folder, policy, STEPS, *mode, *SEPARATE))
-    return figures(folder)
+    return figures(folder, delayed=True)
 
 
 def one_step_off(folder, policy):
     """Train on the batch before the one that another device generates."""
-    found = ("hydra.searchpath=[pkg://verl.trainer.config]", "rollout.n_gpus_per_node=1")
-    arguments = plain(folder, policy, STEPS, *found, *SEPARATE, record=False)
+    found = "hydra.searchpath=[pkg://verl.trainer.config]"
+    arguments = plain(folder, policy, STEPS, found, *OWN_PROGRAM, record=False)
     program = "verl.experimental.one_step_off_policy.main_ppo"
     train(folder, arguments, program=program, **WATCHED, GDPO_SEEN=f"{folder}/record")
-    return figures(folder)
+    return figures(folder, delayed=True)
 
 
 def fully_async(folder, policy):
@@ -107,19 +115,19 @@ def fully_async(folder, policy):
     sizes = (
         "data.train_batch_size=0",
         "data.gen_batch_size=1",
-        "rollout.n_gpus_per_node=1",
         f"rollout.total_rollout_steps={8 * STEPS}",
         "async_training.trigger_parameter_sync_step=1",
     )
-    arguments = plain(folder, policy, STEPS, *sizes, *SEPARATE, record=False)
+    arguments = plain(folder, policy, STEPS, *sizes, *OWN_PROGRAM, record=False)
     program = "verl.experimental.fully_async_policy.fully_async_main"
     train(folder, arguments, program=program, **WATCHED, GDPO_SEEN=f"{folder}/record")
-    return figures(folder)
+    return figures(folder, delayed=True)
 
 
 def launch_gsm8k(folder, policy):
     """Launch the recipe, then evaluate the model, make a report and list what would be pushed."""
-    recipe = tiny(folder, policy, "gsm8k", prompt=448, completion=80, steps=GENERATIONS)
+    faster = {"learning_rate": 2e-4}  # it decays to 0
+    recipe = tiny(folder, policy, "gsm8k", prompt=448, completion=80, steps=GENERATIONS, **faster)
     execute(launched(recipe, length=528), folder)
     run = folder / "runs" / "tiny"
     rows = f"gsm8k={folder}/rows.jsonl"
@@ -141,7 +149,7 @@ def launch_tool_calling(folder, policy):
 
 def launch_math_length(folder, policy):
     """Launch a recipe with a length limit, a KL term, and groups that are filtered by verl."""
-    limited = [{"name": "correctness"}, {"name": "token_limit", "options": {"limit": 40}}]
+    limited = [{"name": "correctness"}, {"name": "token_limit", "options": {"limit": 30}}]
     name, steps = "math_length_1.5b", 2 * GENERATIONS
     recipe = tiny(folder, policy, name, prompt=128, completion=64, steps=steps, rewards=limited)
     execute(launched(recipe, length=192), folder)
@@ -183,9 +191,16 @@ def launch_figures(folder, component):
     return {
         "advantage_difference": checks.advantage_difference(record),
         "logprob_difference": gaps(steps),
-        "component": checks.learned(record, component, 0.1),
+        "component": risen(component, checks.means(record, component)),
         "step_seconds": step_seconds(steps),
     }
+
+
+def risen(name, means):
+    """Return the name and its mean over the first and the last three steps. It must rise by 0.1."""
+    first, last = np.mean(means[:3]), np.mean(means[-3:])
+    assert last > first + 0.1, f"{name} did not rise: {means}"
+    return [name, float(first), float(last)]
 
 
 def gdpo_command(*arguments):
@@ -196,15 +211,23 @@ def gdpo_command(*arguments):
     return done.stdout
 
 
-def figures(folder, estimator="gdpo", options=None):
-    """Check what a training on digits and brevity recorded. Return its figures."""
+def figures(folder, estimator="gdpo", options=None, *, delayed=False):
+    """Check what a training on digits and brevity recorded. Return its figures.
+
+    Args:
+        folder: Folder of the run.
+        estimator: Estimator with which it was trained.
+        options: Options of the estimator.
+        delayed: Whether batches are generated by earlier weights. vLLM and the trainer then differ,
+            and only a rising reward shows that weights arrive.
+    """
     record, steps = folder / "record", logged(folder / "metrics.jsonl")
     assert len(steps) == STEPS, f"verl logged {len(steps)} steps"
-    for files in (record, folder / "dump"):
+    for files in filter(Path.is_dir, (record, folder / "dump")):
         checks.analyzed(files)
     return {
         "advantage_difference": checks.advantage_difference(record, estimator, options),
-        "logprob_difference": gaps(steps),
+        **({} if delayed else {"logprob_difference": gaps(steps)}),
         "component": checks.learned(record, "digits", LEARNED),
         "step_seconds": step_seconds(steps),
     }

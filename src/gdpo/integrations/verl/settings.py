@@ -77,13 +77,16 @@ def check_record(config: Any) -> None:
             f"algorithm.{ROLLOUTS} has no effect with algorithm.adv_estimator={name}: set an "
             f"estimator of gdpo (for GRPO: {PREFIX}grpo), or set trainer.rollout_data_dir"
         )
-    older = "trainer.use_v1=False" if not config.trainer.get("use_v1", True) else None
-    if config.get("rollout") is not None:  # a section that only these two programs have
-        older = "the one-step-off and fully asynchronous trainers"
-    if older:
+    if not config.trainer.get("use_v1", True):
         raise ConfigError(
-            f"algorithm.{ROLLOUTS} has no effect with {older}: set trainer.rollout_data_dir "
-            "instead; its files contain each reward"
+            f"algorithm.{ROLLOUTS} has no effect with trainer.use_v1=False: set "
+            "trainer.rollout_data_dir instead; its files contain each reward"
+        )
+    if config.get("rollout") is not None:  # a section that only these two programs have
+        raise ConfigError(
+            f"algorithm.{ROLLOUTS} has no effect with the one-step-off and fully asynchronous "
+            "trainers: remove it, or run verl.trainer.main_ppo with "
+            "trainer.v1.trainer_mode=separate_async"
         )
 
 
