@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import checks
 from recipes import tiny
 
-from training import cpu, execute, logged, plain, started, train, wait_for
+from training import cpu, execute, logged, plain, started, train
 
 STEPS, GENERATIONS = 20, 12
 LEARNED = 0.4
-"""Least rise of the share of digits, which went from 0.04 to above 0.95 in every execution."""
+"""Least rise of the share of digits, which went from 0.04 to above 0.75 in every execution."""
 
 WATCHED = {"VERL_USE_EXTERNAL_MODULES": "watch"}
 SEPARATE = (
@@ -162,8 +162,9 @@ def killed_and_resumed(folder, policy):
     sizes = {"prompt": 96, "completion": 112, "steps": steps, "save_steps": 4}
     recipe = tiny(folder, policy, "tool_calling", **sizes)
     metrics = folder / "runs" / "tiny" / "verl" / "metrics.jsonl"
-    with started(launched(recipe, length=208), folder) as process:
-        wait_for(lambda: metrics.is_file() and len(logged(metrics)) >= 3, process)
+    with started(launched(recipe, length=208), folder) as first:
+        code = first.wait(lambda: metrics.is_file() and len(logged(metrics)) >= 3)
+    assert code is None, f"the run ended with {code} before it was killed"
     execute(launched(recipe, length=208, options=["--resume"]), folder)
     again = [step["training/global_step"] for step in logged(metrics)]
     assert again == list(range(3, GENERATIONS + 1)), f"the resumed run logged the steps {again}"
@@ -222,7 +223,8 @@ def figures(folder, estimator="gdpo", options=None, *, delayed=False):
             and only a rising reward shows that weights arrive.
     """
     record, steps = folder / "record", logged(folder / "metrics.jsonl")
-    assert len(steps) == STEPS, f"verl logged {len(steps)} steps"
+    recorded = len(checks.steps(record))
+    assert recorded == STEPS, f"{recorded} steps were recorded"
     for files in filter(Path.is_dir, (record, folder / "dump")):
         checks.analyzed(files)
     return {

@@ -1,27 +1,14 @@
 """Runs verl on a CPU, and reads what it wrote."""
 
 import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-import uuid
-from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from processes import Run
 
 HERE = Path(__file__).parent
-MARK = "GDPO_ENGINE_RUN"
-"""Variable by which the processes of a run are found: each inherits it from the one before."""
-
-LIMIT = 1500
-"""Seconds after which verl is ended."""
-
 VARIABLES = {
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",  # selects verl's FSDP engine
@@ -139,58 +126,15 @@ def train(folder, arguments, *, program="verl.trainer.main_ppo", **variables):
 
 
 def execute(command, folder, variables=None):
-    """Run a command that starts verl. It must exit with 0. All its processes are ended."""
-    with started(command, folder, variables) as process:
-        code = process.wait(LIMIT)
+    """Run a command that starts verl. It must exit with 0."""
+    with started(command, folder, variables) as run:
+        code = run.wait()
     assert code == 0, f"{command[:4]} exited with {code}"
 
 
-@contextmanager
 def started(command, folder, variables=None):
-    """Start a command. At the end of the block, end it and every process that it started."""
-    sessions = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # sockets need a short path
-    mark = uuid.uuid4().hex
-    environment = {**os.environ, **VARIABLES, "RAY_TMPDIR": str(sessions), MARK: mark}
-    process = subprocess.Popen(
-        list(map(str, command)), cwd=folder, env={**environment, **(variables or {})}
-    )
-    try:
-        yield process
-    finally:
-        end(mark)
-        process.wait()
-        shutil.rmtree(sessions, ignore_errors=True)
-
-
-def wait_for(condition, process):
-    """Wait until a condition holds while a process runs."""
-    until = time.monotonic() + LIMIT
-    while not condition():
-        assert process.poll() is None, f"the run ended early: {process.poll()}"
-        assert time.monotonic() < until, f"nothing happened for {LIMIT} s"
-        time.sleep(0.5)
-
-
-def end(mark):
-    """Kill the processes of a run, and those that they start meanwhile."""
-    while left := marked(mark):
-        for process in left:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        time.sleep(0.2)
-
-
-def marked(mark):
-    return [each for each in psutil.process_iter() if environment_of(each).get(MARK) == mark]
-
-
-def environment_of(process):
-    try:
-        return {} if process.status() == psutil.STATUS_ZOMBIE else process.environ()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return {}
+    """Return a command that starts verl on a CPU, as a context."""
+    return Run(command, folder, VARIABLES | (variables or {}))
 
 
 def logged(file):
