@@ -67,7 +67,7 @@ def defined(file):
 def steps_of_the_ways():
     """The functions of every line of a way, and the files that it names for them."""
     files = []
-    for line in section("Three ways of data").splitlines():
+    for line in section("Three data flows").splitlines():
         columns = re.split(r" {2,}", line.strip())
         if len(columns) < 2:
             continue

@@ -7,13 +7,13 @@
 # # Compare two estimators
 #
 # Two runs with different seeds differ even if the estimator is the same. This tutorial compares
-# GRPO and GDPO with ten seeds each. It shows a difference that is certain and one that is not. It
-# needs no GPU and no torch, and takes 20 seconds.
+# GRPO and GDPO with ten seeds each. Some of the differences are certain, and some are not. The
+# tutorial needs no GPU and no torch, and takes 20 seconds.
 #
 # ## Small problems
 #
-# A [toy](../reference/toys.md) is a policy with a few parameters and one or more rewards. Its
-# gradient is known exactly, and a run takes well under a second.
+# A [toy](../reference/toys.md) is a policy with a few parameters and one or more rewards. Its exact
+# gradient is known, and a run takes well under a second.
 
 # %%
 from gdpo.experiments.toys import TOYS, suite, table
@@ -26,11 +26,11 @@ print(table(experiments))
 # Each cell shows the step at which a reward reached 80 % of its range: the median and the range over
 # the ten seeds.
 #
-# - `opposed`: the two rewards are exact opposites. In every seed GRPO learns the reward with the
-#   larger range and GDPO the reward with the larger weight. This difference is certain.
-# - `ten_rewards`: one reward has a large range, and nine have a small one. GDPO learns the large
-#   reward later. It learns the small rewards earlier in the median, but the ranges over the seeds
-#   overlap.
+# - `opposed`: the two rewards are exact opposites. In every seed, GRPO learns the reward with the
+#   larger range, and GDPO learns the reward with the larger weight. This difference is certain.
+# - `ten_rewards`: one reward has a large range, and nine have a small one. GDPO learns the reward
+#   with the large range later. In the median, it learns the others earlier, but the ranges over the
+#   seeds overlap.
 # - `escape`: both estimators need about the same number of steps. Ten seeds show no difference.
 #
 # ## Test the difference
@@ -47,19 +47,19 @@ for experiment in experiments.values():
 # %% [markdown]
 # ## Check the number of seeds before you train
 #
-# `--dry-run` prints the runs of a comparison and what they can show. Three seeds for each estimator
-# are too few here: no p-value can be small enough, whatever the runs look like.
+# `--dry-run` prints the planned runs and what they can show. Three seeds for each estimator are too
+# few here: no p-value can be small enough, whatever the results are.
 
 # %% language="bash"
 # gdpo recipes copy gsm8k gsm8k
 # gdpo compare gsm8k --estimators grpo,gdpo --seeds 3 --dry-run
 
 # %% [markdown]
-# Without `--dry-run` the same command trains the runs and writes a report with a conclusion, every
+# Without `--dry-run`, the same command trains the runs and writes a report with a conclusion, every
 # seed and confidence intervals. Rerun it to resume after an interruption.
 #
 # ## What to read next
 #
 # - [Compare estimators](../how-to/compare.md) describes the command.
-# - [Statistics](../reference/statistics.md) says what is computed.
+# - [Statistics](../reference/statistics.md) explains how the figures are computed.
 # - [The study](../explanation/study.md) shows when the two estimators differ.

@@ -25,10 +25,11 @@
 # %% [markdown]
 # Read the table first. Both rewards have 50 % of the weight, but `correctness` has 98 % of the
 # influence and `brevity` has 2 %. The updates raised `correctness` and hardly depended on `brevity`.
-# The reason: GRPO adds the rewards before it normalizes the sum, so the reward with the larger
-# standard deviation within a group dominates.
+# The reason is that GRPO adds the rewards before it normalizes the sum, so the reward with the
+# larger standard deviation within a group dominates.
 #
-# Then read the findings. Each finding names the reward and the evidence. The arrow says what to do.
+# Then read the findings. Each finding names the reward and the evidence. The text after the arrow
+# says what to do.
 #
 # The page `rewards.html` adds curves over the steps, and rollouts with their advantages. It starts
 # like this:
@@ -67,8 +68,8 @@ for reward in run["rewards"]:
 
 # %% [markdown]
 # `grpo` reproduces the recorded advantages. `gdpo` differs on every step, and 15 % of the rollouts get
-# an advantage with the opposite sign. The comparison says how much would change. It does not say
-# which estimator gives the better policy: for that, [compare training runs](compare_estimators.py).
+# an advantage with the opposite sign. The comparison shows how much would change. It does not
+# show which estimator gives the better policy. For that, [compare training runs](compare_estimators.py).
 #
 # ## What to read next
 #

@@ -6,9 +6,9 @@
 # %% [markdown]
 # # Switch a TRL script to GDPO
 #
-# In this tutorial you train the same policy twice with TRL: with GRPO, then with GDPO. You need the
-# extra `train`. It runs in a minute, without a GPU or network. The model is a transformer with two
-# layers and random weights that generates letters.
+# In this tutorial, you train the same policy twice with TRL: first with GRPO, then with GDPO. You
+# need the extra `train`. The training takes a minute, without a GPU or network. The model is a
+# transformer with two layers and random weights. It generates letters.
 #
 # ## A policy and two rewards
 #
@@ -118,8 +118,8 @@ after.train()
 # ## What changed
 #
 # The output shows when the mean of five steps first reached a threshold. Both runs learn `vowels` at
-# about the same step. Within a group, `starts_with_a` has a standard deviation of at most 0.5, and
-# `vowels` one of about 15. GRPO adds the rewards, so it learns `starts_with_a` later.
+# about the same step. Within a group, the standard deviation of `starts_with_a` is at most 0.5, and
+# that of `vowels` is about 15. GRPO adds the rewards, so it learns `starts_with_a` later.
 
 
 # %%
@@ -136,11 +136,10 @@ for reward, threshold in (("vowels", 96), ("starts_with_a", 0.8)):
         print(f"{reward:14} {name}: {threshold} reached at step {step}, last mean {means[-1]:.2f}")
 
 # %% [markdown]
-# This is one seed. [Compare two estimators](compare_estimators.py) shows how to compare with several
-# seeds.
+# This is the result of one seed. [Compare two estimators](compare_estimators.py) uses several seeds.
 #
-# `GDPOTrainer` also logs metrics of each reward, such as its zero-variance groups and its influence
-# share. It saved the rollouts of each step. `gdpo analyze` reads them:
+# `GDPOTrainer` also logs metrics for each reward, such as the share of zero-variance groups and the
+# influence share. It saved the rollouts of each step, which `gdpo analyze` reads:
 
 # %% language="bash"
 # gdpo analyze out/rollouts --no-report

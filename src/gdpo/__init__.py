@@ -37,7 +37,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used, so that the command line handles Ctrl-C at once."""
+    """Import a name on first use, so that the command line can respond to Ctrl-C immediately."""
     for module, names in _MODULES.items():
         if name in names:
             found = globals()[name] = getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""Writes files atomically, writes strict JSON, and keeps a cache folder."""
+"""Writes files atomically, writes strict JSON, and manages a cache folder."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically: a reader sees the old file or the new one, never a part."""
+    """Write a text file atomically, so that a reader never sees a partially written file."""
     with written_whole(path, f".{path.name[:100]}.{os.getpid()}.partial") as partial:
         partial.write_text(
             text if text.endswith("\n") or not text else text + "\n", encoding="utf-8"
@@ -27,7 +27,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def written_whole(path: Path, name: str) -> Generator[Path]:
-    """Yield a temporary file of this name in the same folder; it replaces `path` at the end."""
+    """Yield a temporary path in the folder of `path`, and rename it to `path` at the end."""
     partial = path.with_name(name)
     with errors_name(path):
         try:
@@ -39,7 +39,7 @@ def written_whole(path: Path, name: str) -> Generator[Path]:
 
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
-    """Make an OSError name this file, because a failed write names no file or a temporary one."""
+    """Add this path to any OSError, which otherwise names no file or a temporary file."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def errors_name(path: Path) -> Generator[None]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -57,14 +57,14 @@ def sync(path: Path) -> None:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return strict JSON, in which numbers that are not finite become null."""
+    """Return strict JSON, with null for numbers that are not finite."""
     return json.dumps(
         _finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=str
     )
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error or one of its causes means that a disk is full."""
+    """Return whether an error, or one of its causes, means that a disk is full."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
@@ -86,17 +86,17 @@ def _finite(value: Any) -> Any:
 
 
 def cache_folder() -> Path:
-    """Return gdpo's cache folder of this user."""
+    """Return the current user's cache folder for gdpo."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdpo"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder of this name in the cache, and create it first if it does not exist.
+    """Return the cache folder with this name, and create the folder if it does not exist.
 
-    The folder is created atomically: it is complete, or it does not exist.
+    The folder is created atomically: it is either complete or absent.
 
     Args:
-        name: Name of the folder. Change it when its contents change.
+        name: Name of the folder. Use a new name if the contents change.
         make: Function that fills an empty folder.
     """
     target = cache_folder() / name

@@ -13,23 +13,24 @@ from gdpo.errors import ConfigError
 Named = TypeVar("Named")
 
 _SHOWN = 100
-"""Largest number of names that a message lists."""
+"""Maximum number of names that a message lists."""
 
 _searched: list[str] = []
-"""Folders that `find` searches after Python's path."""
+"""Folders that `find` searches after `sys.path`."""
 
 
 def search_also(folder: Path) -> None:
-    """Let `find` search for modules in this folder, after Python's path.
+    """Make `find` also search this folder for modules, after `sys.path`.
 
-    The folder is added to Python's path only when a module is first needed. Libraries search that
-    path for plugins, and a command that only shows a folder must not run code in it.
+    The folder is added to `sys.path` only when a module is first needed. Some libraries search
+    `sys.path` for plugins, and a command that only displays a folder must not run code from that
+    folder.
     """
     _searched[:] = [str(folder)]
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that is probably meant. None: no allowed name is similar.
+    """Return the allowed name that is most likely meant, or None if no allowed name is similar.
 
     >>> nearest("gpdo", ["grpo", "gdpo"])
     'gdpo'
@@ -40,7 +41,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    r"""Return the end of a message about an unknown name: the nearest name and all allowed names.
+    r"""Return the end of an unknown-name message: the nearest name and the allowed names.
 
     >>> did_you_mean("gpdo", ["grpo", "gdpo"])
     "did you mean 'gdpo'? Allowed: gdpo, grpo"
@@ -49,7 +50,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     near = nearest(name, names)
-    # The names of rewards can come from a file, so they may contain control characters.
+    # Reward names can come from a file, so they may contain control characters.
     shown = [other if other.isprintable() else ascii(other) for other in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     everything = f"Allowed: {', '.join(shown)}{more}"
@@ -61,11 +62,12 @@ def find(name: str, known: Mapping[str, Named], what: str) -> Named | Any:
 
     Args:
         name: A key of `known`, or `module:attribute` (attributes may be dotted).
-        known: Objects with a short name.
-        what: The kind of object, for messages: "estimator", "task".
+        known: Objects by their short names.
+        what: Kind of object, as named in messages, such as "estimator" or "task".
 
     Raises:
-        ConfigError: If there is no such name, module or attribute.
+        ConfigError: If the name, module or attribute does not exist, or the module cannot be
+            imported.
     """
     if name in known:
         return known[name]

@@ -1,4 +1,4 @@
-"""Confidence interval of a mean difference over pairs (seeds or problems)."""
+"""Computes the confidence interval of a mean difference between pairs (seeds or problems)."""
 
 from math import cos, nan, pi, sin, sqrt, tan
 from statistics import fmean, stdev
@@ -10,22 +10,22 @@ from jaxtyping import Float
 def paired_interval(
     ours: Float[np.ndarray, " pair"], theirs: Float[np.ndarray, " pair"], *, level: float = 0.95
 ) -> tuple[float, float, float, int]:
-    r"""Return the mean difference of pairs, both ends of its Student interval, and the pair count.
+    r"""Return the mean paired difference, its Student t interval, and the number of pairs.
 
-    With $d_i$ the differences of $n$ pairs and $s_d$ their standard deviation,
+    If $d_i$ are the differences of $n$ pairs and $s_d$ is their standard deviation, the interval is
 
     $$ \bar d \pm t_{1-\alpha/2,\,n-1}\, s_d / \sqrt n. $$
 
     Args:
         ours: One number per pair, in any unit.
-        theirs: The other number of each pair, in the same order and unit. A pair with a NaN is left
-            out.
+        theirs: The other number of each pair, in the same order and unit. Pairs that contain NaN
+            are left out.
         level: Confidence level, above 0 and below 1.
 
     Returns:
-        Mean, lower end and upper end in the unit of the numbers, and the number of pairs. The mean
-        is NaN if there is no pair. The ends are NaN if there are fewer than two pairs, or if all
-        differences are equal up to rounding.
+        Mean difference, lower end and upper end in the unit of the numbers, and the number of
+        pairs. The mean is NaN if there are no pairs. The ends are NaN if there are fewer than two
+        pairs, or if all differences are equal up to rounding.
 
     References:
         Student 1908, "The probable error of a mean".

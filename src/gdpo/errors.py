@@ -1,4 +1,4 @@
-"""The errors that a user of gdpo can cause and fix.
+"""Defines the errors that a user of gdpo can cause and fix.
 
 ```
 GdpoError
@@ -19,28 +19,29 @@ class GdpoError(Exception):
 
 
 class ConfigError(GdpoError, ValueError):
-    """A recipe, an option or an argument is wrong."""
+    """Raised if a recipe, an option or an argument is wrong."""
 
 
 class DataError(GdpoError, ValueError):
-    """A file, a row or an array of rewards is wrong."""
+    """Raised if a file, a row or an array of rewards is wrong."""
 
 
 class RewardError(GdpoError, RuntimeError):
-    """A reward function broke its contract: it raised, or returned something that is not a reward.
+    """Raised if a reward function raises an exception or returns an invalid value.
 
-    Allowed are a number in the declared range, or `None` where the reward does not apply.
+    A reward function may return a number in the declared range, or `None` if the reward does not
+    apply.
     """
 
 
 class MissingExtraError(GdpoError, ImportError):
-    """A package that belongs to one of gdpo's extras is not installed.
+    """Raised if a package from one of gdpo's extras is not installed.
 
     Args:
         package: Name of the package that could not be imported.
-        extra: The extra of gdpo that installs the package. None: no extra does, and `package` also
-            says how to install it.
-        purpose: What the package is needed for, as the end of a sentence: "to draw".
+        extra: Name of the extra that installs the package. None if no extra installs the package;
+            `package` must then also explain how to install it.
+        purpose: What the package is needed for, phrased to complete the message, such as "to draw".
     """
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
@@ -51,7 +52,7 @@ class MissingExtraError(GdpoError, ImportError):
 
 
 def install_hint(extra: str) -> str:
-    """Return how to install one of gdpo's extras, as a sentence without its full stop.
+    """Return a sentence, without its final period, that explains how to install an extra.
 
     Args:
         extra: Name of the extra in `pyproject.toml`, such as "train".
@@ -64,8 +65,8 @@ def install_hint(extra: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs one of gdpo's extras, to be run in a clone of gdpo.
+    """Return the command that installs an extra when it is run in a clone of gdpo.
 
-    Every message that names such a command uses this function, so that they agree.
+    All messages get the install command from this function, so that they agree.
     """
     return f"pip install '.[{extra}]'"

@@ -106,7 +106,7 @@ def test_every_reward_missing_is_no_crash(analyzed, tmp_path):
     written.lines(tmp_path / "run" / "a.jsonl", [{"prompt": "a", "q": None}] * 4)
     found, out = analyzed(tmp_path / "run", "--rewards", "q")
     assert found["runs"][0]["rewards"][0]["mean"] is None
-    assert "! `q` is missing on every rollout" in out
+    assert "! `q` is missing from every rollout" in out
 
 
 def test_a_hundred_thousand_distinct_prompts(analyzed, tmp_path):
@@ -197,5 +197,5 @@ def test_what_is_no_rollout_at_all(gdpo_says, tmp_path, monkeypatch):
     assert "no rollout could be read from these files" in err
     code, out, err = gdpo_says("analyze", "notes.txt")
     assert code == 2
-    assert "notes.txt: not read: its name ends with none of .parquet" in out
+    assert "notes.txt: not read: its extension is none of .parquet" in out
     assert "Traceback" not in err

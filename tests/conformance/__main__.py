@@ -3,24 +3,23 @@
     python -m tests.conformance [framework ...] [--own]
 
 Creates an environment `.conformance/<framework>` per framework, runs the framework's script there,
-and prints the table of docs/reference/conformance.md. `--own` also runs the frameworks without
+and prints the figures of docs/reference/conformance.md. `--own` also runs the frameworks without
 gdpo. Exits with 1 if one of our paths is further than 1e-5 from gdpo, or if a framework that was
 named could not be run.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import venv
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
 
+from tests.environments import ROOT, NotRunError, environment, last_line
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 ENVIRONMENTS = ROOT / ".conformance"
 WITHOUT = "without gdpo"
 """Suffix of the name of a path that runs without gdpo."""
@@ -64,10 +63,6 @@ FRAMEWORKS = {
 }
 
 
-class NotRunError(Exception):
-    """A framework's paths could not be run. The message is the reason."""
-
-
 def lines_of(name, *, own):
     """Return the lines of the framework's script: a dict per path and number of rewards."""
     framework = FRAMEWORKS[name]
@@ -83,25 +78,10 @@ def lines_of(name, *, own):
 
 
 def interpreter(name, framework):
-    """Return the Python of its environment. Create it if it is missing or outdated."""
+    """Return the Python of the framework's environment."""
     if framework.requirements is None:
         return Path(sys.executable)
-    file, folder = HERE / framework.requirements, ENVIRONMENTS / name
-    stamp, digest = folder / "made-of", hashlib.sha256(file.read_bytes()).hexdigest()
-    python = folder / "bin" / "python"
-    if stamp.is_file() and stamp.read_text() == digest:
-        return python
-    sys.stderr.write(f"{name}: creating {folder} (takes minutes)\n")
-    venv.create(folder, with_pip=True, clear=True)
-    # Complete installations need GPUs. The requirements list only what the paths need on a CPU.
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    done = subprocess.run(
-        [*pip, "-r", file, "-e", ROOT], check=False, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise NotRunError(f"creating its environment failed: {last_line(done.stderr)}")
-    stamp.write_text(digest)
-    return python
+    return environment(ENVIRONMENTS / name, HERE / framework.requirements)
 
 
 def source_of(name):
@@ -126,10 +106,6 @@ def run(python, command, variables):
     if done.returncode:
         raise NotRunError(f"{script} failed: {last_line(done.stderr)}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-
-
-def last_line(text):
-    return (text.strip().splitlines() or ["no output"])[-1]
 
 
 def rows_of(lines):

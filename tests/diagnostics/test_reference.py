@@ -35,7 +35,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"{t.zero_advantage:.0%} of the groups have zero advantage",
         f"with {t.reversed:.0%} of the influence",
         f"the **last {t.window} groups**",
-        f"It takes {t.least_groups} groups, {t.least_varying} in which the reward varies",
+        f"need {t.least_groups} groups, {t.least_varying} in which the reward varies",
         f"constant in {t.zero_variance:.0%} of its groups, in the lowest {t.bottom:.0%}",
         f"in the top {1 - t.top:.0%}",
         f"in {t.below_resolution:.0%} of its groups it differs by no more than",
@@ -44,7 +44,7 @@ def test_the_thresholds_of_the_page_are_the_defaults():
         f"below {t.tiny_std:.0%} of the range",
         f"`signal_rms` is {t.signal_rms:g} or more",
         f"an advantage is larger than {t.extreme:g} root mean squares",
-        f"missing on {t.missing:.0%} of the rollouts",
+        f"missing from {t.missing:.0%} of the rollouts",
         f"correlation with GRPO of {t.same:g}",
         f"fewer than {t.few_groups} groups",
     ):

@@ -56,11 +56,13 @@ def learned(folder, reward, by):
 
 
 def analyzed(*arguments):
-    """Return what `gdpo analyze` reads in files, as JSON."""
+    """Return the rewards that `gdpo analyze` finds in files. It must read every row."""
     command = [sys.executable, "-m", "gdpo", "analyze", *map(str, arguments), "--json"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    analysis = json.loads(done.stdout)
+    assert analysis["rows"]["read"] == analysis["rows"]["all"] > 0, analysis["rows"]
+    return analysis["files"][0]["rewards"]
 
 
 def main(runs, packages):

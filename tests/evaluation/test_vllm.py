@@ -1,8 +1,9 @@
-"""vLLM in this process, against a stand-in for its documented interface: vLLM needs a GPU."""
+"""vLLM in this process, against a stand-in for its interface. `make engines` runs vLLM itself."""
 
+import os
 import sys
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -12,8 +13,9 @@ from gdpo.evaluation import evaluate
 from gdpo.evaluation.benchmarks import find_benchmark
 from gdpo.evaluation.evaluation import Settings
 from gdpo.evaluation.named import responder_of
-from gdpo.evaluation.responders import Sampling
+from gdpo.evaluation.responders import Response, Sampling, VllmOptions
 from gdpo.rollouts import read_rollouts
+from gdpo.tasks import Problem
 
 
 @dataclass
@@ -42,15 +44,21 @@ class LLM:
     model: str
     dtype: str = "auto"
     seed: int = 0
+    max_model_len: int | None = None
+    enforce_eager: bool = False
     asked: list = field(default_factory=list)
     made: ClassVar[list] = []
 
     def __post_init__(self):
         LLM.made.append(self)
 
-    def chat(self, messages, sampling_params=None, *, use_tqdm=True):
-        assert all(message.keys() == {"role", "content"} for chat in messages for message in chat)
-        self.asked.append((len(messages), sampling_params))
+    @property
+    def model_config(self):
+        return SimpleNamespace(max_model_len=self.max_model_len or 1024)
+
+    def generate(self, prompts, sampling_params=None, *, use_tqdm=True):
+        assert all(len(each["prompt_token_ids"]) < (self.max_model_len or 1024) for each in prompts)
+        self.asked.append((len(prompts), sampling_params))
         return [
             RequestOutput(
                 [
@@ -60,7 +68,7 @@ class LLM:
                     for i in range(sampling_params.n)
                 ]
             )
-            for _ in messages
+            for _ in prompts
         ]
 
 
@@ -76,12 +84,21 @@ def vllm(monkeypatch):
     return module
 
 
-def test_vllm_answers(vllm, tiny_policy, gsm8k_file, tmp_path):
+@pytest.fixture
+def responder(tiny_policy, tmp_path):
+    def made(sampling, **options):
+        start = VllmOptions(tmp_path / "logs" / "vllm.log", **options)
+        return responder_of(
+            str(tiny_policy), sampling, server=None, at_once=8, engine="vllm", vllm=start
+        )
+
+    return made
+
+
+def test_vllm_answers(vllm, responder, tiny_policy, gsm8k_file, tmp_path):
     sampling = Sampling(2, 0.6, 0.95, max_tokens=7, seed=3)
     settings = Settings(str(tiny_policy), sampling, token_limit=5, rows=40, engine="vllm")
-    answering = responder_of(
-        settings.model, sampling, server=None, at_once=8, engine=settings.engine
-    )
+    answering = responder(sampling)
     evaluate(settings, [find_benchmark("gsm8k", gsm8k_file)], answering, tmp_path / "e")
     (model,) = LLM.made
     assert (model.model, model.dtype, model.seed) == (str(tiny_policy), "auto", 3)
@@ -102,12 +119,33 @@ def test_vllm_answers(vllm, tiny_policy, gsm8k_file, tmp_path):
     assert second.rewards["length"] == 0
 
 
+def test_the_options_reach_vllm(vllm, responder, gsm8k_file):
+    responder(Sampling(), max_model_len=77, enforce_eager=True)(find_benchmark("gsm8k", gsm8k_file))
+    (model,) = LLM.made
+    assert (model.max_model_len, model.enforce_eager) == (77, True)
+
+
+def test_a_prompt_without_room_gets_empty_responses(vllm, responder, gsm8k_file):
+    prompts = [[{"role": "user", "content": 100 * text}] for text in ("x", "1", "x")]
+    prompts[1][0]["content"] = "1"
+    model = responder(Sampling(2, 1.0, max_tokens=3), max_model_len=50)(
+        find_benchmark("gsm8k", gsm8k_file)
+    )
+    responses = model.respond([Problem(prompt, {}) for prompt in prompts], seed=0, samples=2)
+    assert [each[0].text for each in responses] == ["", "<answer>0</answer>", ""]
+    assert responses[0] == 2 * [Response("", 0, "length")]
+    assert model._model.asked[0][0] == 1
+
+
 def test_an_evaluation_is_not_resumed_with_another_engine(vllm, tiny_policy, gsm8k_file, tmp_path):
     sampling = Sampling(max_tokens=3)
     benchmarks = [find_benchmark("gsm8k", gsm8k_file)]
     for engine in ("vllm", "transformers"):
         settings = Settings(str(tiny_policy), sampling, 5, rows=2, engine=engine)
-        answering = responder_of(settings.model, sampling, server=None, at_once=8, engine=engine)
+        start = VllmOptions(tmp_path / "vllm.log")
+        answering = responder_of(
+            settings.model, sampling, server=None, at_once=8, engine=engine, vllm=start
+        )
         if engine == "vllm":
             evaluate(settings, benchmarks, answering, tmp_path / "e")
         else:
@@ -127,19 +165,33 @@ def test_an_unknown_or_unusable_engine_is_refused(vllm, model, engine, message):
         responder_of(model, Sampling(), server=None, at_once=1, engine=engine)
 
 
-def test_a_start_of_vllm_that_fails_is_one_message(vllm, tiny_policy, monkeypatch, gsm8k_file):
+def test_a_start_of_vllm_that_fails_is_one_message(
+    vllm, responder, tiny_policy, monkeypatch, gsm8k_file, capfd, tmp_path
+):
     def fails(**_):
-        raise RuntimeError("Engine core initialization failed. " + 5000 * "x")
+        os.write(2, b"(EngineCore pid=9) ERROR Traceback\n" + 5000 * b"x\n")
+        os.write(2, b"(EngineCore pid=9) ERROR ValueError: no memory for 4096 tokens\n")
+        raise RuntimeError("Engine core initialization failed. See root cause above. " + 5000 * "x")
 
     monkeypatch.setattr(vllm, "LLM", fails)
-    model = str(tiny_policy)
-    answering = responder_of(model, Sampling(), server=None, at_once=1, engine="vllm")
     with pytest.raises(ConfigError) as error:
-        answering(find_benchmark("gsm8k", gsm8k_file))
+        responder(Sampling())(find_benchmark("gsm8k", gsm8k_file))
     message = str(error.value)
-    assert f"{model}: RuntimeError: Engine core init" in message
-    assert "--max-model-len" in message
-    assert len(message) < 800 + len(model)
+    log = tmp_path / "logs" / "vllm.log"
+    assert f"{tiny_policy}: ValueError: no memory for 4096 tokens. " in message
+    assert all(each in message for each in ("--max-model-len", "--enforce-eager", str(log)))
+    assert len(message) < 800 + len(str(tiny_policy)) + len(str(log))
+    assert "EngineCore" not in "".join(capfd.readouterr())
+    assert "EngineCore" in log.read_text()
+
+
+def test_an_error_of_vllm_itself_is_shown(vllm, responder, monkeypatch, gsm8k_file):
+    def fails(**_):
+        raise ValueError("max_model_len (9) is too small\nsecond line")
+
+    monkeypatch.setattr(vllm, "LLM", fails)
+    with pytest.raises(ConfigError, match=r"ValueError: max_model_len \(9\) is too small\. Its"):
+        responder(Sampling())(find_benchmark("gsm8k", gsm8k_file))
 
 
 def test_vllm_that_is_not_installed_is_reported(tiny_policy, monkeypatch):

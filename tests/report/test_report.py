@@ -380,7 +380,7 @@ def test_an_estimator_of_the_users_own_is_shown_by_what_its_own_runs_recorded(tm
     ]
     assert set(analysis.off_record) == {"grpo"}
     _, parsed, _ = made(tmp_path, analyse(experiment))
-    assert "a report runs no code that a run names" in "".join(parsed.text)
+    assert "is not an estimator of gdpo" in "".join(parsed.text)
     assert "could not be replayed" not in "".join(parsed.text)
 
 

@@ -1,15 +1,16 @@
-"""Estimators: functions that compute one advantage per rollout from a batch of several rewards.
+"""Provides estimators: functions that compute one advantage per rollout from several rewards.
 
 All estimators share a contract:
 
-- NaN means that a reward does not apply to a rollout. It is left out of every statistic. A rollout
-  without any reward gets 0.
-- A reward that does not vary in a group contributes exactly 0 there. A batch without signal gives
-  exactly 0 everywhere.
-- An infinite reward is a `DataError`.
-- Groups of unequal size are padded with NaN. A group of one contributes 0.
+- NaN means that a reward does not apply to a rollout. Missing values are left out of every
+  statistic. A rollout without any reward gets the advantage 0.
+- A reward that does not vary within a group contributes exactly 0 to that group. If no reward
+  varies in any group, all advantages are exactly 0.
+- An infinite reward raises a `DataError`.
+- If groups differ in size, the smaller groups must be padded with NaN. A group with a single sample
+  contributes 0.
 
-`gdpo.testing.check_estimator` tests this contract, also for an estimator of your own.
+Use `gdpo.testing.check_estimator` to test your own estimator against this contract.
 """
 
 from gdpo.advantages._agreement import corr_grpo, gd2po_hard, gd2po_snr, gdpo_decorrelated

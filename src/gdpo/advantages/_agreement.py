@@ -1,8 +1,8 @@
-"""Estimators that use the agreement of the rewards: they drop, shrink or decorrelate.
+"""Estimators that adjust the advantages for agreement and conflict between the rewards.
 
-All of them take `noise_floor` and `max_advantage`. If the standard deviation of a reward is below
-its noise floor, the reward is divided by the floor instead, so that noise is not scaled up to the
-size of a signal. `max_advantage` limits the size of an advantage.
+All of these estimators have the options `noise_floor` and `max_advantage`. A reward whose standard
+deviation is below its noise floor is divided by the floor instead, so that noise is not amplified
+to the size of a signal. `max_advantage` clips large advantages.
 """
 
 from typing import Any
@@ -46,39 +46,41 @@ def corr_grpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Divide the centered sum by how much the rewards of the group move together (CorrGRPO).
+    r"""Divide the centered sum by the correlation of the rewards in the group (CorrGRPO).
 
     $$ A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sqrt{\sum_{k,l} \hat\rho_{kl} + \epsilon}}, $$
 
-    with $\hat\rho$ the correlation of the weighted rewards in the group, without the constant ones.
-    The double sum is the variance of $\sum_k \mathrm{sign}(w_k) z_k$ and is computed that way. With
-    one reward this is `grpo_no_std`. With a reward that is repeated, it is `grpo_no_std` divided by
-    the number of repeats. Each group's advantages are GRPO's times one number, in the unit of the
-    rewards.
+    where $\hat\rho$ is the correlation matrix of the weighted rewards in the group. Constant
+    rewards are left out of the matrix. The double sum equals the variance of
+    $\sum_k \mathrm{sign}(w_k) z_k$, which is how the code computes it. For a single reward, the
+    result equals `grpo_no_std`. If the same reward is listed several times, the result is
+    `grpo_no_std` divided by the number of copies. Within a group, the advantages are proportional
+    to GRPO's advantages, but they keep the unit of the rewards.
 
-    If the rewards of a group oppose each other, the denominator vanishes. If their weights or
-    standard deviations also differ, advantages reach hundreds, up to $\epsilon^{-1/2}$ times the
-    centered sum. Set `max_advantage`.
+    If the rewards of a group oppose each other, the denominator approaches 0. If the rewards also
+    differ in weight or standard deviation, advantages can reach several hundred, up to
+    $\epsilon^{-1/2}$ times the centered sum. Set `max_advantage` to limit them.
 
-    Differs from the paper: ε is inside the root, as in the published code. It is kept because the
-    published numbers depend on it.
+    Difference from the paper: ε is inside the square root, as in the published code. The ε is kept
+    because the published numbers depend on it.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward. It multiplies the raw reward, so it depends on the unit of
-            the reward.
-        epsilon: Keeps the denominator away from 0. Dimensionless, above 0.
-        noise_floor: Standard deviation below which a reward counts for less in the correlation, in
-            the unit of the reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        weights: One weight per reward, applied to the raw reward. A suitable value depends on the
+            reward's unit.
+        epsilon: Constant that keeps the denominator away from 0. Dimensionless; must be above 0.
+        noise_floor: Standard deviation below which a reward counts less in the correlation, in the
+            reward's unit. Must be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, in the unit of the weighted rewards, with mean 0 in each
-        group, and 0 where no reward applies.
+        Advantages, `[prompt, sample]`, in the unit of the weighted rewards. The mean in each group
+        is 0. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         "CorrGRPO" 2026, https://arxiv.org/abs/2609.36820, and its published code.
@@ -109,40 +111,41 @@ def gd2po_hard(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Compute GDPO without the rollouts whose rewards pull in opposite directions (GD²PO, hard).
+    r"""Compute GDPO without the rollouts whose rewards conflict (GD²PO, hard).
 
-    A rollout is dropped if one of its $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another below
-    $-\delta$. With $\delta = 0$ the sign of noise counts too, even below a noise floor. The sums of
-    the kept rollouts are multiplied by the share of their group that is kept, and standardized over
-    the batch:
+    A rollout is dropped if one of its values $\mathrm{sign}(w_k) z_k$ is above $\delta$ and another
+    is below $-\delta$. With $\delta = 0$, the sign of noise counts too, even below a noise floor.
+    The weighted sum of each kept rollout is multiplied by the share of its group that is kept. The
+    results are then standardized over the batch:
 
     $$ A = \mathrm{standardize}_{\text{kept}} \Bigl(\rho_g \sum_k w_k z_k\Bigr), \qquad
-       A = 0 \text{ for what is dropped.} $$
+       A = 0 \text{ for dropped rollouts.} $$
 
-    Two unrelated rewards of 0 and 1, each earned by half of the rollouts, conflict in half of all
-    rollouts. The kept rollouts of a group need not sum to 0, so batch normalization moves groups
-    without signal away from 0.
+    If two independent rewards of 0 or 1 are each earned by half of the rollouts, they conflict in
+    half of all rollouts. The kept advantages of a group need not sum to 0, so batch normalization
+    shifts groups without signal away from 0.
 
-    Differs from the published code: any number of rewards, with weights; batch normalization
-    counts rollouts, not tokens; no ε.
+    Differences from the published code: this version supports any number of rewards and weights,
+    normalizes the batch over rollouts instead of tokens, and adds no ε.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward. Dimensionless: it means importance. A negative weight turns
-            the direction around.
-        threshold: $\delta$, in standard deviations, 0 or more.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward. Weights are dimensionless and express importance. With a
+            negative weight, lower values of the reward are better.
+        threshold: $\delta$, in standard deviations. Must be at least 0.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 over the kept rollouts, and 0 for
-        the others.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 over the kept rollouts. All other
+        rollouts get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code.
@@ -169,34 +172,35 @@ def gd2po_snr(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Compute GDPO without the rollouts whose rewards nearly cancel (GD²PO, signal to noise).
+    r"""Compute GDPO without the rollouts whose rewards nearly cancel (GD²PO, signal-to-noise).
 
-    A rollout is dropped if its rewards pull in opposite directions and
+    A rollout is dropped if it has both a positive and a negative $\mathrm{sign}(w_k) z_k$, and
 
     $$ \frac{\bigl|\sum_k w_k z_k\bigr|}{\sum_k |w_k z_k|} < \tau. $$
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward. Dimensionless: it means importance. A negative weight turns
-            the direction around.
-        threshold: $\tau$, from 0 (GDPO) to 1 (`gd2po_hard`). The default of the published code is
-            0.2; its scripts use 0.8.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward. Weights are dimensionless and express importance. With a
+            negative weight, lower values of the reward are better.
+        threshold: $\tau$, from 0 (same as GDPO) to 1 (same as `gd2po_hard`). The published code
+            also has the default 0.2, but its scripts use 0.8.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 over the kept rollouts, and 0 for
-        the others.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 over the kept rollouts. All other
+        rollouts get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
-        "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code. The differences from
-        it are those of `gd2po_hard`.
+        "GD²PO" 2026, https://arxiv.org/abs/2606.16771, and its published code. See `gd2po_hard` for
+        the differences from that code.
 
     Examples:
         >>> import numpy as np
@@ -224,45 +228,49 @@ def gdpo_decorrelated(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Compute GDPO with weights that are corrected for the correlation of the rewards.
+    r"""Compute GDPO with weights that are corrected for the correlation between the rewards.
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w'_k z_k\Bigr), \qquad
        w' = \bigl((1 - \lambda) C + \lambda I\bigr)^{-\alpha} w, $$
 
-    with $C$ the correlation of the normalized rewards within groups, over the batch. The covariance
-    of $\sum_k w_k z_k$ with $z_k$ is $(C w)_k$ and not $w_k$, so two rewards that agree count twice
-    under GDPO. $\alpha = 1$ gives every reward an influence equal to its weight share, $\alpha = 0$
-    is GDPO, and $\alpha = 1/2$ whitens the rewards (ZCA).
+    where $C$ is the correlation matrix of the group-normalized rewards, computed over the batch.
+    The covariance of $\sum_k w_k z_k$ with $z_k$ is $(C w)_k$ and not $w_k$, so two rewards that
+    agree count twice under GDPO. With $\alpha = 1$, the influence of each reward equals its weight
+    share. With $\alpha = 0$, the result is GDPO. With $\alpha = 1/2$, the rewards are whitened
+    (ZCA).
 
-    Directions in which the rewards hardly differ are scaled up by at most $\lambda^{-\alpha}$. If
-    rewards are strongly opposed, such a direction is noise.
+    Directions in which the rewards hardly vary are amplified by a factor of at most
+    $\lambda^{-\alpha}$. If rewards are strongly opposed, such a direction is mostly noise.
 
-    Differs from RDPO, which also whitens before the sum, but replaces the z-score by a quantile. No
-    paper has this form.
+    RDPO also whitens the rewards before adding them, but uses quantiles instead of z-scores. We
+    know of no paper that describes the version implemented here.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward. Dimensionless: it means importance.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
         power: $\alpha$, from 0 to 1.
-        shrinkage: $\lambda$, from 1e-6 to 1. 1 is GDPO.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        shrinkage: $\lambda$, from 1e-6 to 1. With 1, the result is GDPO.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
-        over the rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
+        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         "RDPO" 2026, https://arxiv.org/abs/2605.13641.
 
     Examples:
-        One reward is listed twice, another one once. With α = 1 both have the same influence.
+        One reward is listed twice, and another is listed once. With α = 1, both rewards have the
+        same influence.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
@@ -278,15 +286,15 @@ def gdpo_decorrelated(
 
 
 def _opposed(z: Rounded, weights: Any, threshold: Number) -> Any:
-    """Return where one reward pulls up and another pulls down by more than the threshold."""
+    """Return a mask of the rollouts in which two rewards conflict by more than the threshold."""
     xp = z.xp
     pull = xp.sign(weights) * xp.where(xp.isnan(z.values), 0.0, z.values)
-    enough = threshold + z.error  # a value within its rounding error has no sign
+    enough = threshold + z.error  # a value within its rounding error counts as 0
     return xp.any(pull > enough, axis=-1) & xp.any(pull < -enough, axis=-1)
 
 
 def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
-    """Return the kept sums times the kept share of their group, standardized over the batch."""
+    """Multiply each kept sum by the kept share of its group, and standardize over the batch."""
     xp = total.xp
     kept = Rounded(xp.where(keep, total.values, xp.nan), xp.where(keep, total.error, 0.0))
     present = xp.where(xp.isnan(total.values), xp.nan, xp.astype(keep, total.values.dtype))
@@ -295,7 +303,7 @@ def _standardized_kept(total: Rounded, keep: Any) -> Rounded:
 
 
 def _decorrelated(z: Rounded, weights: Any, *, power: Number, shrinkage: Number) -> Any:
-    """Return the corrected weights. A reward of weight 0 is left out of the correction."""
+    """Return the corrected weights. Rewards with weight 0 are left out of the correction."""
     xp = namespace(weights)
     used = weights != 0
     known = Rounded(xp.where(used, z.values, 0.0), z.error)

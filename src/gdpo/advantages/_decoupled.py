@@ -1,8 +1,8 @@
-"""Estimators that normalize each reward separately and then add: GDPO and its variants.
+"""Estimators that normalize each reward separately before adding them: GDPO and its variants.
 
-All of them take `noise_floor` and `max_advantage`. If the standard deviation of a reward is below
-its noise floor, the reward is divided by the floor instead, so that noise is not scaled up to the
-size of a signal. `max_advantage` limits the size of an advantage.
+All of these estimators have the options `noise_floor` and `max_advantage`. A reward whose standard
+deviation is below its noise floor is divided by the floor instead, so that noise is not amplified
+to the size of a signal. `max_advantage` clips large advantages.
 """
 
 from typing import Any
@@ -43,49 +43,53 @@ def gdpo(
     max_advantage: Number | None = None,
     token_counts: Real[Any, "prompt sample"] | None = None,
 ) -> Advantages:
-    r"""Normalize each reward in its group, add with weights, normalize over the batch (GDPO).
+    r"""Normalize each reward per group, add them with weights, normalize over the batch (GDPO).
 
-    With $z_k$ the reward $r_k$ standardized over the samples of its prompt,
+    Let $z_k$ be the reward $r_k$ standardized over the samples of its prompt. Then
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k z_k\Bigr). $$
 
-    Batch normalization keeps the size of the advantages independent of the number of rewards. With
-    a single group in the batch it removes the differences in size between groups.
+    Batch normalization keeps the size of the advantages independent of the number of rewards. If
+    each batch contains a single group, batch normalization removes the differences in size between
+    groups.
 
-    With `token_counts`, the mean and standard deviation over the batch count each rollout once per
-    token, as verl does. The mean over rollouts is then not 0, and rollouts of groups without signal
-    get advantages other than 0.
+    With `token_counts`, the mean and standard deviation over the batch weight each rollout by its
+    number of tokens, as in verl. The plain mean over rollouts is then generally not 0, and rollouts
+    in groups without signal get nonzero advantages.
 
-    Differs from the paper and from TRL's `normalize_then_sum`: no ε (TRL adds 1e-4 to both standard
-    deviations), so a constant reward gives exactly 0 and not a rounding error divided by ε. In
-    verl, a group of one keeps its raw reward, and one missing reward makes the batch NaN. NeMo-RL
-    uses a leave-one-out baseline by default (`gdpo_leave_one_out`).
+    Unlike the paper and TRL's `normalize_then_sum`, this function adds no ε (TRL adds 1e-4 to both
+    standard deviations). A constant reward therefore gives exactly 0 instead of a rounding error
+    divided by ε. In verl, a group with one sample keeps its raw reward, and one missing reward
+    turns the whole batch into NaN. NeMo-RL uses a leave-one-out baseline by default (see
+    `gdpo_leave_one_out`).
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward, multiplied with the normalized reward. Dimensionless: it
-            means importance.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
-        token_counts: Number of tokens of each response, `[prompt, sample]`, 0 or more. None: each
-            rollout counts once, as in the paper.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
+        token_counts: Number of tokens in each response, `[prompt, sample]`. Must be at least 0.
+            None: each rollout counts once, as in the paper.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
-        over the rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
+        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
-        Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 4 to 7. Token weights: verl
-        0.9.1, `verl/trainer/ppo/core_algos.py`.
+        Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 4 to 7. The token weights
+        follow verl 0.9.1, `verl/trainer/ppo/core_algos.py`.
 
     Examples:
-        The rewards of the example of `grpo`: earning both rewards counts twice as much as one.
+        With the rewards from the `grpo` example, earning both rewards counts twice as much as
+        earning one.
 
         >>> import numpy as np
         >>> gdpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)
@@ -108,35 +112,37 @@ def gdpo_leave_one_out(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Compute GDPO with the mean and standard deviation of the *other* samples of the group.
+    r"""Compute GDPO with the mean and standard deviation of the *other* samples in the group.
 
     $$ z_{ik} = \frac{r_{ik} - \mathrm{mean}_{j \ne i}(r_{jk})}{\mathrm{std}_{j \ne i}(r_{jk})},
        \qquad A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k z_k\Bigr). $$
 
-    NeMo-RL's `gdpo` computes this by default. If all other samples are equal, there is no standard
-    deviation to divide by, and the sample keeps its difference in the unit of the reward, as in
-    NeMo-RL. If the others are nearly equal, the quotient has no bound. The scores of a group need
-    not sum to 0.
+    NeMo-RL's `gdpo` uses this formula by default. If all other samples have the same reward, their
+    standard deviation is 0. The difference is then not divided and stays in the unit of the reward,
+    as in NeMo-RL. If the other samples are nearly equal, the quotient can become arbitrarily large.
+    The scores of a group need not sum to 0.
 
-    Differs from NeMo-RL: no ε of 1e-6; no rounding errors in the standard deviation, which NeMo-RL
-    computes as a difference of squares; a missing reward is left out and does not make the batch
-    NaN.
+    Differences from NeMo-RL: this version does not add an ε of 1e-6. The standard deviation is free
+    of the rounding errors of NeMo-RL, which computes a difference of squares. A missing reward is
+    left out instead of turning the whole batch into NaN.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward, multiplied with the normalized reward.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless except in the case above, with mean 0 and
-        sample standard deviation 1 over the rollouts that have a reward, and 0 for the others.
+        Advantages, `[prompt, sample]`, dimensionless except in the case described above. Over the
+        rollouts that have a reward, the mean is 0 and the sample standard deviation is 1. Rollouts
+        without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         NeMo-RL, `nemo_rl/algorithms/advantage_estimator.py` (commit 7ea279a).
@@ -166,38 +172,40 @@ def per_reward_batch_std(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Center each reward in its group, divide by its *batch* standard deviation, add with weights.
+    r"""Center each reward per group, divide by its *batch* standard deviation, add with weights.
 
     $$ A = \sum_k w_k \frac{c_k}{\mathrm{std}_{\text{batch}}(c_k)}, \qquad c_k = r_k - \bar r_k. $$
 
-    Every reward gets the same standard deviation over the batch, even if it rarely varies: a reward
+    Every reward gets the same standard deviation over the batch, even if it rarely varies. A reward
     that varies in a share $\pi$ of the groups is $1/\sqrt\pi$ times as large as under GDPO. A group
     that hardly varies is not scaled up, unlike in estimators that divide each group by its own
-    standard deviation. Batch normalization is not needed. We know of no paper that has it.
+    standard deviation. Batch normalization is not needed. We know of no paper that describes this
+    estimator.
 
-    Differs from TRL's `scale_rewards="batch"`, which divides the sum of the rewards by one batch
-    standard deviation (`grpo_batch_std`).
+    In contrast, TRL's `scale_rewards="batch"` divides the sum of the rewards by one batch standard
+    deviation (see `grpo_batch_std`).
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward, multiplied with the normalized reward. Dimensionless: it
-            means importance.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
-        reward applies.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 in each group. Rollouts without a
+        reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     Examples:
-        The first reward varies in only one group, and has the same standard deviation over the
-        batch as the second.
+        The first reward varies in only one group. After scaling, both rewards have the same
+        standard deviation over the batch.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])

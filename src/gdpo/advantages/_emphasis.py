@@ -1,8 +1,8 @@
 """Estimators that weight normalized rewards by their mean or standard deviation over the batch.
 
-All of them take `noise_floor` and `max_advantage`. If the standard deviation of a reward is below
-its noise floor, the reward is divided by the floor instead, so that noise is not scaled up to the
-size of a signal. `max_advantage` limits the size of an advantage.
+All of these estimators have the options `noise_floor` and `max_advantage`. A reward whose standard
+deviation is below its noise floor is divided by the floor instead, so that noise is not amplified
+to the size of a signal. `max_advantage` clips large advantages.
 """
 
 from typing import Any
@@ -44,41 +44,43 @@ def sa_mrpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Compute GDPO in which a reward loses weight near the top of its range (SA-MRPO).
+    r"""Compute GDPO with less weight for rewards whose mean is near their maximum (SA-MRPO).
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k (1 - s_k)^\gamma z_k\Bigr), \qquad
        s_k = \frac{\mathrm{mean}_{\text{batch}}(r_k) - \mathrm{low}_k}
                   {\mathrm{high}_k - \mathrm{low}_k}. $$
 
-    $\gamma = 0$ is GDPO. The ranges must be ones that the rewards can reach. A learned reward has a
-    weight near 0, so it may decay.
+    With $\gamma = 0$, the result is GDPO. Declare ranges that the rewards can actually reach. A
+    reward that the policy has learned gets a weight near 0, so its value may decline again.
 
-    Differs from the paper: no ε, and $s_k$ is clipped to $[0, 1]$.
+    Differences from the paper: no ε is added, and $s_k$ is clipped to $[0, 1]$.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward. Dimensionless: it means importance.
-        low: The lowest value of each reward, in its unit.
-        high: The highest value of each reward, in its unit.
-        gamma: $\gamma$, 0 or more. A larger value takes weight away earlier.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
+        low: Lowest possible value of each reward, in the reward's unit.
+        high: Highest possible value of each reward, in the reward's unit.
+        gamma: $\gamma$, at least 0. With a larger value, a reward loses weight earlier.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
-        over the rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
+        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights, bounds or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights`, a bound or an option has an invalid value or the wrong length.
 
     References:
         "SA-MRPO" 2026, https://arxiv.org/abs/2608.16072.
 
     Examples:
-        The first reward is at 3/4 of its range, the second at 1/2.
+        The mean of the first reward is at 3/4 of its range, and the mean of the second is at 1/2.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
@@ -104,7 +106,7 @@ def saw(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Compute GDPO with weights times the coefficient of variation of each reward (SAW).
+    r"""Compute GDPO with weights multiplied by each reward's coefficient of variation (SAW).
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k \omega_k z_k\Bigr), \qquad
        \omega_k = K \frac{\mathrm{CV}_k}{\sum_l \mathrm{CV}_l}, \qquad
@@ -112,28 +114,31 @@ def saw(
                             {\mathrm{mean}_{\text{batch}}(r_k) - \mathrm{low}_k}. $$
 
     A rarely earned reward gets more weight, and a reward that is nearly always earned gets less.
-    The weights depend on `low`, the lowest value of each reward.
+    The weights depend on `low`, the lowest possible value of each reward.
 
-    Differs from the published code: any number of rewards, with weights; batch normalization
-    counts rollouts, not tokens; no ε of 1e-8; a constant reward has $\mathrm{CV} = 0$.
+    Differences from the published code: this version supports any number of rewards and weights,
+    normalizes the batch over rollouts instead of tokens, and does not add an ε of 1e-8. A constant
+    reward has $\mathrm{CV} = 0$.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward. Dimensionless: it means importance.
-        low: The lowest value of each reward, in its unit.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
+        low: Lowest possible value of each reward, in the reward's unit.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
-        over the rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
+        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite or has a mean below its `low`, or the rewards do not have
-            three axes.
-        ConfigError: If weights, bounds or options do not fit the rewards.
+        DataError: If a reward is infinite, a reward's mean is below its `low`, or the reward array
+            does not have three axes.
+        ConfigError: If `weights`, a bound or an option has an invalid value or the wrong length.
 
     References:
         "SAW" 2026, https://arxiv.org/abs/2606.07705, and its published code (`gdpo-h`).
@@ -184,7 +189,7 @@ def _declared_range(low: PerReward, high: PerReward, like: Rewards) -> tuple[Any
 
 
 def _above(means: Any, low: Any, weights: Any, error: Any) -> Any:
-    """Return how far each reward's mean is above its lowest value, 0 if only by rounding."""
+    """Return how far each reward's mean is above its lowest value. Rounding errors count as 0."""
     xp = namespace(means)
     above = means - low
     size = xp.abs(means) + xp.abs(low)

@@ -23,31 +23,34 @@ Options = Mapping[str, Any]
 or mappings by reward name."""
 
 _BY_BATCH = "token_counts"
-"""The option whose value comes with each batch. A configuration turns it on with true."""
+"""Name of the option whose value is passed with each batch. In a configuration, the value `true`
+enables this option."""
 
 _DUALS = "multipliers"
-"""The option whose value `DualAscent` provides. A configuration has the options of `DualAscent`."""
+"""Name of the option whose value `DualAscent` computes. A configuration sets the options of
+`DualAscent` instead."""
 
 _DUAL_OPTIONS = ("targets", "step_size", "start", "maximum")
 
 
 class AdvantageRule:
-    """Stores an estimator with its options, and its state if it has one.
+    """Stores an estimator with its options and any state.
 
     Args:
         name: A key of `ESTIMATORS`, or `module:attribute`.
         names: Names of the rewards, in the order of the reward array.
-        options: Options of the estimator. An option with one number per reward can be a mapping by
-            name; rewards that are not in it have the estimator's default. `token_counts: true`
-            weights batch normalization by tokens. `constrained_grpo` takes the options of
-            `DualAscent`: `targets` (by name), `step_size`, `start` and `maximum`.
-        low: Declared lowest value of each reward, in its unit, for estimators that need it. NaN:
-            not declared.
-        high: Declared highest value of each reward, in its unit. NaN: not declared.
+        options: Options of the estimator. An option with one number per reward can be a mapping
+            from reward name to number. Rewards that are not in the mapping get the estimator's
+            default. `token_counts: true` weights batch normalization by tokens. `constrained_grpo`
+            takes the options of `DualAscent`: `targets` (by name), `step_size`, `start` and
+            `maximum`.
+        low: Declared lowest value of each reward, in the reward's unit. Only some estimators use
+            this value. NaN: not declared.
+        high: Declared highest value of each reward, in the reward's unit. NaN: not declared.
 
     Raises:
-        ConfigError: If the estimator, an option or a reward name is unknown, or an option is
-            missing or refused by the estimator.
+        ConfigError: If the estimator, an option or a reward name is unknown, a required option is
+            missing, or the estimator rejects an option.
 
     Examples:
         >>> rule = AdvantageRule("gdpo", ["format", "correct"], {"noise_floor": {"format": 0.1}})
@@ -88,14 +91,15 @@ class AdvantageRule:
         """Return the advantages of one batch, `[prompt, sample]`.
 
         Args:
-            rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+            rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not
+                apply.
             weights: One weight per reward.
-            token_counts: Tokens of each response. Used only if the options have
+            token_counts: Number of tokens in each response. Used only with the option
                 `token_counts: true`.
 
         Raises:
             DataError: If a reward is infinite.
-            ConfigError: If token counts are missing, or the estimator did not return advantages.
+            ConfigError: If token counts are missing, or the estimator returned an invalid result.
         """
         options = dict(self._options)
         if self.wants_token_counts:
@@ -117,26 +121,26 @@ class AdvantageRule:
             self.duals.update(rewards)
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON types, for `restore`. Empty: the estimator has no state."""
+        """Return the state in JSON types for `restore`. Empty: the estimator has no state."""
         return {} if self.duals is None else self.duals.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state` returned.
+        """Load a state that was returned by `state`.
 
         Raises:
-            ConfigError: If the state belongs to other constraints.
+            ConfigError: If the state belongs to different constraints.
         """
         if self.duals is not None and state:
             self.duals.restore(state)
 
     def weights_in_force(self, weights: Sequence[float]) -> list[float]:
-        r"""Return the current weights: weights of constraints are multiplied by their $\lambda$."""
+        r"""Return the current weights. Each constraint's weight is multiplied by $\lambda$."""
         multipliers = [nan] * len(weights) if self.duals is None else self.duals.multipliers
         pairs = zip(weights, multipliers, strict=True)
         return [weight if isnan(m) else weight * m for weight, m in pairs]
 
     def metrics(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the state as numbers for a logger, `rewards/<name>/multiplier`."""
+        """Return the multipliers as metrics named `rewards/<name>/multiplier`."""
         if self.duals is None:
             return {}
         pairs = zip(names, self.duals.multipliers, strict=True)
@@ -149,9 +153,9 @@ class AdvantageRule:
             lacking = _without(self._options.get(key), names)
             if lacking:
                 raise ConfigError(
-                    f"estimator {self.name!r} needs {key!r} for every reward, and it is unknown "
+                    f"estimator {self.name!r} needs {key!r} for every reward, but has no value "
                     f"for {', '.join(lacking)}: declare the range (low and high of gdpo.Reward), "
-                    f"or give the option {key!r} by reward name"
+                    f"or set the option {key!r} by reward name"
                 )
 
     def _try_out(self, count: int) -> None:
@@ -197,7 +201,7 @@ def _switch(name: str, given: dict[str, Any]) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(
             f"options of estimator {name!r}: {_BY_BATCH} must be true or false, got {value!r}. The "
-            "counts themselves come with each batch"
+            "counts themselves are passed with each batch"
         )
     return value
 
@@ -214,7 +218,7 @@ def _dual_ascent(names: Sequence[str], given: dict[str, Any]) -> DualAscent:
 
 
 def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
-    """Return a mapping by reward name as a list in the order of the rewards. NaN: not given."""
+    """Convert a mapping by reward name to a list in the order of the rewards. NaN: no value."""
     if isinstance(value, list):
         return [nan if item is None else item for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
@@ -229,7 +233,7 @@ def _by_name(key: str, value: Any, names: Sequence[str]) -> Any:
 
 
 def _completed(given: Any, declared: Sequence[Number]) -> Any:
-    """Return the given numbers, with the declared number where none is given."""
+    """Return an option's numbers, with missing numbers replaced by the declared numbers."""
     if given is None:
         return list(declared)
     if not isinstance(given, list) or len(cast("list[Any]", given)) != len(declared):

@@ -1,8 +1,8 @@
 """Estimators that add the rewards and then normalize the sum: GRPO and its relatives.
 
-The reward with the largest standard deviation dominates, and different rewards with the same sum
-get the same advantage. Each reward is centered before the sum. Without missing values that changes
-nothing; with them, a missing reward counts as average.
+The reward with the largest standard deviation dominates, and samples with different rewards but the
+same sum get the same advantage. Each reward is centered before the sum, so that a missing reward
+counts as average. If no reward is missing, this centering does not change the result.
 """
 
 from gdpo.advantages.arrays import Advantages, Rewards, Weights, finish, prepare
@@ -22,39 +22,42 @@ from gdpo.advantages.stages import (
 
 
 def grpo(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Add the rewards with weights and normalize the sum in its group (GRPO).
+    r"""Add the rewards with weights and normalize the sum per group (GRPO).
 
-    With $s = \sum_k w_k r_k$, and mean and sample standard deviation over the samples of a prompt,
+    Let $s = \sum_k w_k r_k$. The mean and the sample standard deviation are computed over the
+    samples of a prompt:
 
     $$ A = \frac{s - \bar s}{\mathrm{std}(s)}. $$
 
     Samples with different rewards but the same sum get the same advantage, and the reward with the
     largest standard deviation dominates. A missing reward counts as average.
 
-    Differs from TRL and verl: no ε in the denominator (TRL 1e-4, verl 1e-6), so a zero-variance
-    group gives exactly 0 and not amplified rounding errors. TRL also adds a missing reward as 0.
-    NeMo-RL's `grpo` uses the mean and standard deviation of the other samples by default.
+    Unlike TRL and verl, this function adds no ε to the denominator (TRL adds 1e-4, verl 1e-6), so a
+    zero-variance group gives exactly 0 instead of amplified rounding errors. TRL also counts a
+    missing reward as 0. By default, NeMo-RL's `grpo` uses the mean and standard deviation of the
+    other samples.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the raw reward. A suitable value depends on the
+            reward's unit.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
-        reward applies.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 in each group. Rollouts without a
+        reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If the weights do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` has an invalid value or the wrong length.
 
     References:
-        Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300; several rewards: Liu et
-        al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 1, 2 and 7.
+        Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300. For several rewards: Liu
+        et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Eq. 1, 2 and 7.
 
     Examples:
-        In each group one sample earns something: one reward in the first group, both rewards in the
-        second. GRPO gives the same advantages.
+        In the first group, one sample earns one reward. In the second group, one sample earns both
+        rewards. GRPO gives these two samples the same advantage.
 
         >>> import numpy as np
         >>> grpo(np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]]), [1, 1]).round(4)
@@ -67,30 +70,31 @@ def grpo(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Add the rewards with weights and subtract the group's mean (Dr. GRPO).
+    r"""Apply Dr. GRPO: add the rewards with weights and subtract the group mean.
 
     $$ A = s - \bar s, \qquad s = \sum_k w_k r_k. $$
 
-    The advantages keep the unit of the rewards: rewards ten times as large give advantages ten
-    times as large, as with `rloo` and `corr_grpo`. A missing reward counts as average.
+    The advantages keep the unit of the rewards, as in `rloo` and `corr_grpo`. Rewards that are ten
+    times as large give advantages that are ten times as large. A missing reward counts as average.
 
-    Differs from TRL's `scale_rewards="none"`: a missing reward is left out instead of added as 0.
+    Unlike TRL's `scale_rewards="none"`, this function does not count a missing reward as 0.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        weights: One weight per reward, applied to the raw reward. A suitable value depends on the
+            reward's unit.
 
     Returns:
-        Advantages, `[prompt, sample]`, in the unit of the weighted rewards, with mean 0 in each
-        group, and 0 where no reward applies.
+        Advantages, `[prompt, sample]`, in the unit of the weighted rewards. The mean in each group
+        is 0. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If the weights do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` has an invalid value or the wrong length.
 
     References:
-        Liu et al. 2025, "Understanding R1-Zero-Like Training", https://arxiv.org/abs/2503.20783;
-        with several rewards: "GRPO w/o std" of https://arxiv.org/abs/2601.05242, section 3.1.
+        Liu et al. 2025, "Understanding R1-Zero-Like Training", https://arxiv.org/abs/2503.20783.
+        For several rewards: "GRPO w/o std" in https://arxiv.org/abs/2601.05242, section 3.1.
 
     Examples:
         >>> import numpy as np
@@ -103,27 +107,28 @@ def grpo_no_std(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def rloo(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Subtract from each sample's sum the mean of the *other* samples of its group (RLOO).
+    r"""Subtract the mean of the *other* samples in the group from each sample's sum (RLOO).
 
     $$ A_i = s_i - \frac{1}{n-1} \sum_{j \ne i} s_j = \frac{n}{n-1} (s_i - \bar s),
        \qquad s = \sum_k w_k r_k, $$
 
-    with $n$ the number of samples of the group that have a reward. The baseline is unbiased because
-    it does not contain the sample itself. The result is `grpo_no_std` times $n/(n-1)$.
+    where $n$ is the number of samples in the group that have a reward. The baseline is unbiased
+    because it excludes the sample itself. The result equals `grpo_no_std` times $n/(n-1)$.
 
-    Differs from TRL's `RLOOTrainer`: a missing reward is left out instead of added as 0.
+    Unlike TRL's `RLOOTrainer`, this function does not count a missing reward as 0.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        weights: One weight per reward, applied to the raw reward. A suitable value depends on the
+            reward's unit.
 
     Returns:
-        Advantages, `[prompt, sample]`, in the unit of the weighted rewards, with mean 0 in each
-        group, and 0 where no reward applies.
+        Advantages, `[prompt, sample]`, in the unit of the weighted rewards. The mean in each group
+        is 0. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If the weights do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` has an invalid value or the wrong length.
 
     References:
         Ahmadian et al. 2024, "Back to Basics", https://arxiv.org/abs/2402.14740; Kool et al. 2019.
@@ -141,28 +146,30 @@ def rloo(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Subtract the group's mean from the sum and divide by the batch's standard deviation.
+    r"""Subtract the group mean from the sum and divide by the batch standard deviation.
 
     $$ A = \frac{s - \bar s}{\mathrm{std}_{\text{batch}}(s)}, \qquad s = \sum_k w_k r_k. $$
 
-    Groups keep their relative size, so a group that hardly varies is not scaled up. The standard
-    deviation is that of the sums and includes differences between groups, as in TRL's
-    `scale_rewards="batch"` and in Lite-PPO. REINFORCE++ with a baseline divides by the standard
-    deviation of the centered sums instead, which scales all advantages by another common factor.
+    Groups keep their relative scale, so a group that hardly varies is not scaled up. The standard
+    deviation is computed over the uncentered sums, so it includes differences between groups, as in
+    TRL's `scale_rewards="batch"` and in Lite-PPO. REINFORCE++ with a baseline divides by the
+    standard deviation of the centered sums instead, which scales all advantages by a different
+    common factor.
 
-    Differs from TRL: no ε, and a missing reward is left out instead of added as 0.
+    Unlike TRL, this function adds no ε and does not count a missing reward as 0.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        weights: One weight per reward, applied to the raw reward. A suitable value depends on the
+            reward's unit.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
-        reward applies.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 in each group. Rollouts without a
+        reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If the weights do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` has an invalid value or the wrong length.
 
     References:
         Liu et al. 2025, "Part I: Tricks or Traps?", https://arxiv.org/abs/2508.08221 (Lite-PPO); Hu
@@ -181,30 +188,31 @@ def grpo_batch_std(rewards: Rewards, weights: Weights) -> Advantages:
 
 
 def grpo_batch_norm(rewards: Rewards, weights: Weights) -> Advantages:
-    r"""Compute GRPO, then apply GDPO's batch normalization. A control for experiments.
+    r"""Compute GRPO and then apply GDPO's batch normalization, as a control in experiments.
 
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\frac{s - \bar s}{\mathrm{std}(s)}\Bigr),
        \qquad s = \sum_k w_k r_k. $$
 
-    The difference between `gdpo` and this estimator comes from normalizing each reward. The
-    difference between this estimator and `grpo` comes from batch normalization, which multiplies
-    the batch by one number. No paper reports it.
+    The difference between `gdpo` and this estimator comes from normalizing each reward separately.
+    The difference between this estimator and `grpo` comes from batch normalization, which
+    multiplies the whole batch by one factor. We know of no paper that uses this estimator.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward, multiplied with the raw reward, so it depends on its unit.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        weights: One weight per reward, applied to the raw reward. A suitable value depends on the
+            reward's unit.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with sample standard deviation 1 over the
-        rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the
+        sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If the weights do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` has an invalid value or the wrong length.
 
     References:
-        Batch normalization: https://arxiv.org/abs/2601.05242, Eq. 6. The published code of GDPO
-        contains an unused estimator of this kind.
+        For the batch normalization: https://arxiv.org/abs/2601.05242, Eq. 6. The published GDPO
+        code contains an unused estimator of this kind.
 
     Examples:
         >>> import numpy as np

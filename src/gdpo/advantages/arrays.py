@@ -1,4 +1,4 @@
-"""Converts a caller's array to `Rounded`, and a result back to the caller's array library.
+"""Converts a caller's array to `Rounded`, and converts results back to the caller's array library.
 
 The caller's library can be NumPy, torch, JAX or any other that array-api-compat supports.
 """
@@ -15,37 +15,38 @@ from gdpo.advantages.stages import SAMPLES, Number, Rounded, mean, namespace, ro
 from gdpo.errors import ConfigError, DataError
 
 Rewards: TypeAlias = Real[Any, "prompt sample reward"]
-"""Raw rewards, each in its own unit. NaN: the reward does not apply to this rollout, or the rollout
-is padding."""
+"""Raw rewards, each in its own unit. NaN means that the reward does not apply to this rollout, or
+that the rollout is padding."""
 
 Weights: TypeAlias = Real[Any, " reward"] | Sequence[float | int]
-"""Importance of each reward. Dimensionless. 0 leaves a reward out."""
+"""Importance of each reward (dimensionless). A reward with weight 0 is left out."""
 
 PerReward: TypeAlias = Real[Any, " reward"] | Sequence[float | int] | None
-"""An option with one number per reward, each in the unit of its reward. NaN: not given for this
-reward. None: not given for any reward."""
+"""An option with one number per reward, in the unit of that reward. NaN: no value for this reward.
+None: no value for any reward."""
 
 Advantages: TypeAlias = Float[Any, "prompt sample"]
-"""Factor of the policy gradient of each rollout."""
+"""Factor by which the policy gradient of each rollout is multiplied."""
 
 
 _SMALL = 8192
-"""Largest number of elements for which NumPy in float64 is faster than torch."""
+"""Largest array size, in elements, for which NumPy in float64 is faster than torch."""
 
 
 def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " reward"]]:
     """Check an estimator's input and convert it to the dtype of the statistics.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
         weights: One weight per reward.
 
     Returns:
         The rewards with their rounding error, and the weights as an array of the same library.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If the number of weights does not fit, or a weight is not finite.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If the number of weights differs from the number of rewards, or a weight is not
+            finite.
     """
     r = rounded(rewards)
     xp = r.xp
@@ -59,13 +60,13 @@ def prepare(rewards: Rewards, weights: Weights) -> tuple[Rounded, Float[Any, " r
 def rounded(rewards: Rewards) -> Rounded:
     """Return the rewards in the dtype of the statistics, with their rounding error.
 
-    NumPy arrays are computed in float64. Other libraries compute in the dtype of the rewards, but
-    at least float32 (not every device has float64), and in their default dtype for integers. A
-    small tensor in CPU memory becomes a NumPy array, because calling torch takes longer than
-    computing such a batch.
+    Statistics of NumPy arrays are computed in float64. Other libraries use the dtype of the
+    rewards, but at least float32 (not every device supports float64). Integer rewards are converted
+    to the library's default dtype. A small torch tensor in CPU memory is converted to a NumPy
+    array, because the overhead of torch would exceed the time of the computation.
 
     Raises:
-        DataError: If a reward is infinite, an axis is empty, or there are not three axes.
+        DataError: If a reward is infinite, an axis is empty, or the array does not have three axes.
     """
     xp = namespace(rewards)
     if rewards.ndim != 3:
@@ -93,7 +94,7 @@ def rounded(rewards: Rewards) -> Rounded:
 
 
 def _in_its_precision(rewards: Any, dtype: Any) -> Any:
-    """Return the rewards in the dtype of the statistics; a small tensor becomes a NumPy array."""
+    """Return the rewards in the dtype of the statistics. A small tensor becomes a NumPy array."""
     if not is_torch_array(rewards):
         return namespace(rewards).astype(rewards, dtype, copy=False)
     if rewards.device.type == "cpu" and prod(rewards.shape) <= _SMALL:
@@ -102,7 +103,7 @@ def _in_its_precision(rewards: Any, dtype: Any) -> Any:
 
 
 def _rewards_apart(rewards: Any) -> Any:
-    """Return the array with the samples of a prompt and reward next to each other in memory."""
+    """Return the array with the samples of each prompt and reward contiguous in memory."""
     xp = namespace(rewards)
     prompts, samples, count = rewards.shape
     turned = xp.reshape(xp.permute_dims(rewards, (2, 0, 1)), (-1,))
@@ -112,12 +113,13 @@ def _rewards_apart(rewards: Any) -> Any:
 def finish(
     advantages: Rounded, rewards: Rewards, *, max_advantage: Number | None = None
 ) -> Advantages:
-    """Return the advantages in the caller's library, device and dtype; 0 where no reward applies.
+    """Convert advantages to the caller's library, device and dtype, with 0 where no reward applies.
 
     Args:
         advantages: The computed advantages, `[prompt, sample]`.
         rewards: The rewards that the estimator was called with.
-        max_advantage: Advantages are clipped to this size, above 0. None: no limit.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Raises:
         ConfigError: If `max_advantage` is not a finite number above 0.
@@ -131,7 +133,7 @@ def finish(
         positive("max_advantage", max_advantage)
         values = xp.clip(values, -max_advantage, max_advantage)
     dtype, largest = _result_dtype(namespace(rewards), rewards.dtype)
-    if not float(xp.max(xp.abs(values))) <= largest:  # also refuses infinity and NaN
+    if not float(xp.max(xp.abs(values))) <= largest:  # also rejects infinity and NaN
         raise DataError(
             f"the advantages are outside the range of {dtype}: use smaller rewards or weights"
         )
@@ -143,7 +145,7 @@ def check_finite(rewards: Rewards, names: Sequence[str] | None = None) -> None:
 
     Args:
         rewards: `[prompt, sample, reward]`.
-        names: Names of the rewards for the message. None: their positions.
+        names: Names of the rewards for the error message. None: use their positions.
 
     Raises:
         DataError: If a reward is infinite. The message names the reward and the rollout.
@@ -164,7 +166,8 @@ def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " r
     """Return an option with one number per reward as an array. None becomes all NaN.
 
     Raises:
-        ConfigError: If the number of values does not fit, or a value is infinite.
+        ConfigError: If the number of values differs from the number of rewards, or a value is
+            infinite.
     """
     xp = namespace(like)
     count = like.shape[-1]
@@ -186,10 +189,11 @@ def per_reward(values: PerReward, like: Rewards, *, name: str) -> Float[Any, " r
 
 
 def floors(noise_floor: PerReward, like: Rewards) -> Float[Any, " reward"] | None:
-    """Return the noise floor of each reward, 0 where none is given. None: no floor at all.
+    """Return the noise floor of each reward, or 0 for a reward without one. None: no floors.
 
     Raises:
-        ConfigError: If the number of values does not fit, or a value is negative or infinite.
+        ConfigError: If the number of values differs from the number of rewards, or a value is
+            negative or infinite.
     """
     if noise_floor is None:
         return None
@@ -206,7 +210,7 @@ def per_rollout(
     """Return an option with one count per rollout as an array.
 
     Raises:
-        ConfigError: If its shape is not that of the rollouts, or a value is negative, infinite or
+        ConfigError: If the shape is not `[prompt, sample]`, or a value is negative, infinite or
             NaN.
     """
     xp = namespace(like)
@@ -222,20 +226,20 @@ def per_rollout(
 
 
 def number(name: str, value: Any) -> Number:
-    """Return this option. Raise a ConfigError if it is not a number (a bool is not a number)."""
+    """Return an option's value. Raise a ConfigError if the value is a bool or not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} must be a number, got {value!r}")
     return value
 
 
 def positive(name: str, value: Number) -> None:
-    """Raise a ConfigError if this option is not a finite number above 0."""
+    """Raise a ConfigError if an option's value is not a finite number above 0."""
     if not 0 < number(name, value) < inf:
         raise ConfigError(f"{name} must be a finite number above 0, got {value}")
 
 
 def in_range(name: str, value: Number, low: Number, high: Number) -> None:
-    """Raise a ConfigError if this option is not in `[low, high]`."""
+    """Raise a ConfigError if an option's value is not in `[low, high]`."""
     if not low <= number(name, value) <= high:
         raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
 
@@ -253,7 +257,7 @@ def _check_weights(weights: Float[Any, " reward"], count: int) -> None:
 
 @cache
 def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
-    """Return the dtype of the advantages for rewards of this dtype, and its largest number."""
+    """Return the dtype of the advantages for rewards of this dtype, and its largest value."""
     if not xp.isdtype(dtype, "real floating"):
         dtype, _ = _precision(xp, dtype)
     return dtype, float(xp.finfo(dtype).max)
@@ -263,9 +267,9 @@ def _result_dtype(xp: Any, dtype: Any) -> tuple[Any, float]:
 def _precision(xp: Any, dtype: Any) -> tuple[Any, float]:
     """Return the dtype to compute in, and the relative rounding error of the input.
 
-    A float32 array keeps its rounding error in float64. Half precision counts as float32, because
-    rewards are rarely computed in half precision, and its bound would be too coarse: in bfloat16 it
-    would hide the difference between 0.9 and 1.0.
+    For a float32 array, the rounding error is that of float32 even if the statistics use float64.
+    Half precision is treated as float32, because rewards are rarely computed in half precision. The
+    bound for bfloat16 would be too coarse to distinguish 0.9 from 1.0.
     """
     if not xp.isdtype(dtype, "real floating"):
         dtype = xp.asarray(0.0).dtype  # the library's own choice: JAX may have no float64

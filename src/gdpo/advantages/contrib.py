@@ -1,7 +1,7 @@
 """Estimators whose formulas are taken from secondary sources or published code, not from the paper.
 
-They have the same contract and pass the same tests as the other estimators. Before you report a
-result as the paper's, compare the formula with the paper's text.
+These estimators follow the same contract and pass the same tests as all others. Before you
+attribute a result to a paper, compare the formula with the text of the paper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,32 +57,33 @@ def mo_grpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Normalize each reward in its group and add with weights (MO-GRPO).
+    r"""Normalize each reward per group and add them with weights (MO-GRPO).
 
     $$ A = \sum_k w_k z_k, \qquad z_k = \frac{r_k - \bar r_k}{\mathrm{std}(r_k)}. $$
 
-    This is GDPO without batch normalization: the size of the advantages grows with the number of
-    rewards and does not depend on other groups.
+    The result equals GDPO without batch normalization. The size of the advantages grows with the
+    number of rewards and does not depend on other groups.
 
-    Differs from the paper, which has no weights and leaves zero-variance groups open (here they
-    give exactly 0). The formula is taken from secondary sources.
+    The paper has no weights and does not define the result for zero-variance groups. Here such
+    groups give exactly 0. The formula is taken from secondary sources.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward, multiplied with the normalized reward. Dimensionless: it
-            means importance.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
-        reward applies.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 in each group. Rollouts without a
+        reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         Ichihara et al. 2025, "MO-GRPO", https://arxiv.org/abs/2509.22047.
@@ -105,34 +106,35 @@ def dvao(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Weight each normalized reward by its share of the group's std (DVAO).
+    r"""Weight each normalized reward by its share of the group's standard deviation (DVAO).
 
     $$ A = \sum_k \tilde w_k z_k, \qquad
        \tilde w_k = \frac{w_k \sigma_k}{\sum_l |w_l| \sigma_l},
        \qquad\text{so that}\quad A = \frac{\sum_k w_k (r_k - \bar r_k)}{\sum_l |w_l| \sigma_l}, $$
 
-    with $\sigma_k$ the sample standard deviation of $r_k$ in the group. The numerator is GRPO's.
-    Its divisor is the largest standard deviation that the sum could have. The direction is
-    therefore GRPO's, and an advantage is never larger than GRPO's.
+    where $\sigma_k$ is the sample standard deviation of $r_k$ in the group. The numerator is the
+    same as in GRPO. The denominator is the largest standard deviation that the sum could have.
+    Within a group, the advantages are therefore proportional to GRPO's advantages and never larger.
 
-    Differs from the paper: sample instead of population standard deviation; no ε of 1e-8; the
-    denominator uses the absolute value of a negative weight. The formula is taken from secondary
-    sources.
+    Differences from the paper: this version uses the sample instead of the population standard
+    deviation and does not add an ε of 1e-8. If a weight is negative, the denominator uses its
+    absolute value. The formula is taken from secondary sources.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
-        weights: One weight per reward, in effect multiplied by the raw reward.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
+        weights: One weight per reward, which in effect multiplies the raw reward.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
-        reward applies.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 in each group. Rollouts without a
+        reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         Jiang et al. 2026, "DVAO", https://arxiv.org/abs/2605.25604.
@@ -166,35 +168,39 @@ def dara_symmetric(
     $$ A = \mathrm{standardize}_{\text{batch}} \Bigl(\sum_k w_k b_k z_k\Bigr), \qquad
        b_k = \min\Bigl(b_{\max}, \sqrt{\max_l \pi_l / \pi_k}\Bigr), $$
 
-    with $\pi_k$ the share of groups in which reward $k$ varies. The sum of the squared z-scores of
-    a reward over the batch is proportional to $\pi_k$, and the boost makes these sums equal. It
-    also amplifies a rare reward that is noise.
+    where $\pi_k$ is the share of groups in which reward $k$ varies. Over the batch, the sum of a
+    reward's squared z-scores is proportional to $\pi_k$. Up to the limit $b_{\max}$, the boost
+    makes these sums equal for all rewards. A rare reward that is only noise is amplified as well.
 
-    Differs from the published code: any number of rewards, with weights; batch normalization
-    counts rollouts; no ε. We know the paper's text only through its code.
+    Differences from the published code: this version supports any number of rewards and weights,
+    normalizes the batch over rollouts, and adds no ε. The formula follows the published code; we
+    have not compared it with the paper's text.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward: its importance. Dimensionless.
-        max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
+        max_boost: $b_{\max}$, the largest factor. Must be at least 1. With 1, the result is GDPO.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
-        over the rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
+        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code.
 
     Examples:
-        The first reward varies in one of two groups, so it counts √2 times as much there.
+        The first reward varies in only one of two groups, so it counts √2 times as much in that
+        group.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]])
@@ -219,34 +225,37 @@ def dara_asymmetric(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Apply the boost of `dara_symmetric` only to samples that are better than their group.
+    r"""Apply the boost of `dara_symmetric` only to samples above the group mean (DARA, asymmetric).
 
     $$ A = \mathrm{standardize}_{\text{batch}}
        \Bigl(\sum_k w_k \bigl[z_k + (b_k - 1) \max(z_k, 0)\bigr]\Bigr). $$
 
-    For a negative weight, better means below the mean. The sum is not 0 in each group, so batch
-    normalization moves groups without signal away from 0.
+    For a reward with a negative weight, the boost applies to samples below the mean. The weighted
+    sum of a group need not have mean 0, so batch normalization shifts groups without signal away
+    from 0.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward: its importance. Dimensionless.
-        max_boost: $b_{\max}$, the largest factor, 1 or more. 1 is GDPO.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance.
+        max_boost: $b_{\max}$, the largest factor. Must be at least 1. With 1, the result is GDPO.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
-        over the rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
+        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
-        "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code. The differences from
-        it are those of `dara_symmetric`.
+        "DARA" 2026, https://arxiv.org/abs/2610.00574, and its published code. See `dara_symmetric`
+        for the differences from that code.
 
     Examples:
         >>> import numpy as np
@@ -281,37 +290,41 @@ def rvpo(
        \approx \mathrm{standardize}_{\text{batch}} \Bigl(
        \bar z - \frac{\kappa}{2} \mathrm{var}_w(z_k) \Bigr). $$
 
-    A sample counts by its worst rewards: a good reward cannot make up for a bad one. A constant
-    reward counts as 0 for every sample and pulls the soft minimum towards 0. $\kappa \to 0$ is GDPO
-    with weights that sum to 1. The soft minimum is not 0 on average, so batch normalization moves
-    groups without signal away from 0. Rare failures have the lowest $z$ and dominate, so difficulty
-    sets the priority and not importance.
+    The worst rewards of a sample determine most of its advantage, so a good reward cannot make up
+    for a bad one. A constant reward counts as 0 for every sample and pulls the soft minimum towards
+    0. For $\kappa \to 0$, the result approaches GDPO with weights that sum to 1. The mean of the
+      soft minimum is not 0, so batch normalization shifts groups without signal away from 0. Rare
+      failures have the lowest $z$ and dominate, so the difficulty of a reward determines its
+      priority, not its importance.
 
-    Differs from the paper, which has no weights and raises $\kappa$ from 0.5 to 2 in training. Here
-    $\kappa$ is fixed. The formula is taken from secondary sources.
+    The paper has no weights and raises $\kappa$ from 0.5 to 2 during training. Here $\kappa$ is
+    fixed. The formula is taken from secondary sources.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward, 0 or more: its share of the soft minimum.
-        sharpness: $\kappa$, from 0.01 to 1000. A larger value is closer to the minimum.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward: the reward's share of the soft minimum. Must be at least 0.
+        sharpness: $\kappa$, from 0.01 to 1000. A larger value gives a result closer to the minimum.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 and sample standard deviation 1
-        over the rollouts that have a reward, and 0 for the others.
+        Dimensionless advantages, `[prompt, sample]`. Over the rollouts that have a reward, the mean
+        is 0 and the sample standard deviation is 1. Rollouts without a reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards, or a weight is negative.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length, or a weight
+            is negative.
 
     References:
         Montero et al. 2026, "RVPO", https://arxiv.org/abs/2605.05750.
 
     Examples:
-        A sample with one of two rewards is closer to a sample with none than to one with both.
+        If a sample earns one of two rewards, its advantage is closer to that of a sample with
+        neither reward than to that of a sample with both.
 
         >>> import numpy as np
         >>> r = np.array([[[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]])
@@ -339,35 +352,39 @@ def constrained_grpo(
     noise_floor: PerReward = None,
     max_advantage: Number | None = None,
 ) -> Advantages:
-    r"""Add normalized rewards, constrained ones times a multiplier (Constrained GRPO).
+    r"""Add normalized rewards, with a multiplier for each constraint (Constrained GRPO).
 
     $$ A = \sum_{k \text{ objective}} w_k z_k + \sum_{k \text{ constraint}} \lambda_k w_k z_k, $$
 
-    with $z_k$ the reward normalized in its group. `DualAscent` moves the multipliers $\lambda_k$
-    from batch to batch: up while a constraint is violated, down to 0 while it is met. A constraint
-    is a reward whose mean should reach a level. A rare violation has a large $z$ in its group, as
-    in every estimator that divides by the group's standard deviation.
+    where $z_k$ is the reward normalized in its group. A constraint is a reward whose mean should
+    reach a target. After each batch, `DualAscent` raises the multiplier $\lambda_k$ of a violated
+    constraint, and lowers the multiplier of a constraint that is met, at most down to 0. A rare
+    violation has a large $z$ in its group, as in every estimator that divides by the group's
+    standard deviation.
 
-    Differs from the paper: constraints are rewards, not indicator costs (the same for rewards of 0
-    and 1), and a zero-variance group gives exactly 0. The formula is taken from secondary sources.
+    Differences from the paper: constraints are rewards instead of indicator costs (equivalent for
+    rewards of 0 and 1), and a zero-variance group gives exactly 0. The formula is taken from
+    secondary sources.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN: the reward does
-            not apply.
-        weights: One weight per reward: its importance. Dimensionless. Leave the weights of
-            constraints at 1.
-        multipliers: $\lambda$ of each constraint, 0 or more. NaN: the reward is an objective.
-        noise_floor: Smallest standard deviation to divide each reward by, in the unit of the
-            reward, 0 or more. None: no floor.
-        max_advantage: Largest absolute value of an advantage, above 0. None: no limit.
+        rewards: Raw rewards, `[prompt, sample, reward]`, each in its own unit. NaN means that the
+            reward does not apply.
+        weights: One weight per reward, applied to the normalized reward. Weights are dimensionless
+            and express importance. Leave the weights of constraints at 1.
+        multipliers: $\lambda$ of each constraint, at least 0. NaN means that the reward is an
+            objective.
+        noise_floor: Minimum standard deviation to divide each reward by, in the reward's unit. Must
+            be at least 0. None: no floor.
+        max_advantage: Clip advantages to this absolute value, which must be above 0. None: no
+            clipping.
 
     Returns:
-        Advantages, `[prompt, sample]`, dimensionless, with mean 0 in each group, and 0 where no
-        reward applies.
+        Dimensionless advantages, `[prompt, sample]`, with mean 0 in each group. Rollouts without a
+        reward get 0.
 
     Raises:
-        DataError: If a reward is infinite, or the rewards do not have three axes.
-        ConfigError: If weights or options do not fit the rewards.
+        DataError: If a reward is infinite or the reward array does not have three axes.
+        ConfigError: If `weights` or an option has an invalid value or the wrong length.
 
     References:
         Girgis et al. 2026, "Constrained GRPO", https://arxiv.org/abs/2602.05863.
@@ -384,7 +401,7 @@ def constrained_grpo(
     if bool(xp.any(duals < 0)):
         raise ConfigError(
             f"multipliers must be 0 or more, or NaN for a reward without constraint, got "
-            f"{[float(m) for m in duals]}: correct the negative ones"
+            f"{[float(m) for m in duals]}: replace the negative values"
         )
     z = standardize(r, over=SAMPLES, floor=floors(noise_floor, r.values))
     total = weighted_sum(times(z, xp.where(xp.isnan(duals), 1.0, duals)), w)
@@ -393,22 +410,22 @@ def constrained_grpo(
 
 @dataclass(slots=True)
 class DualAscent:
-    r"""Holds the multipliers of `constrained_grpo` and updates them after each batch.
+    r"""Stores the multipliers of `constrained_grpo` and updates them after each batch.
 
-    After each batch, for each reward with a target,
+    After each batch, the multiplier of each reward with a target is updated:
 
     $$ \lambda_k \leftarrow \min\bigl(\lambda_{\max}, \max(0,
        \lambda_k + \eta\, (\mathrm{target}_k - \mathrm{mean}_{\text{batch}}(r_k)))\bigr). $$
 
-    If a reward applies nowhere in the batch, its multiplier does not change. `state` and `restore`
-    save and load the multipliers.
+    If a reward does not apply to any rollout of the batch, its multiplier does not change. `state`
+    and `restore` save and load the multipliers.
 
     Args:
-        targets: The mean that each reward should reach, in the unit of the reward. NaN: no
-            constraint.
-        step_size: $\eta$, the change per batch and unit of the reward, above 0.
-        start: The multipliers at the start, from 0 to `maximum`.
-        maximum: $\lambda_{\max}$, above 0.
+        targets: Mean that each reward should reach, in the reward's unit. NaN: no constraint.
+        step_size: $\eta$, the change of a multiplier per batch and per unit by which the mean
+            misses the target. Must be above 0.
+        start: Initial value of all multipliers, from 0 to `maximum`.
+        maximum: $\lambda_{\max}$, the upper limit of the multipliers. Must be above 0.
 
     Raises:
         ConfigError: If no reward has a target, or a number is out of range.
@@ -443,10 +460,10 @@ class DualAscent:
         self.multipliers = self.multipliers or [t if isnan(t) else self.start for t in self.targets]
 
     def update(self, rewards: Rewards) -> None:
-        """Move the multipliers by one batch of rewards, `[prompt, sample, reward]`.
+        """Update the multipliers with one batch of rewards, `[prompt, sample, reward]`.
 
         Raises:
-            DataError: If the number of rewards is not the number of targets.
+            DataError: If the number of rewards differs from the number of targets.
         """
         if rewards.shape[-1] != len(self.targets):
             raise DataError(
@@ -462,14 +479,14 @@ class DualAscent:
                 self.multipliers[k] = min(self.maximum, max(0.0, moved))
 
     def state(self) -> dict[str, Any]:
-        """Return the multipliers as JSON types, for `restore`."""
+        """Return the multipliers in JSON types, for `restore`."""
         return {"multipliers": [None if isnan(m) else m for m in self.multipliers]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load the multipliers that `state` returned.
+        """Load multipliers that were returned by `state`.
 
         Raises:
-            ConfigError: If they belong to different constraints.
+            ConfigError: If the multipliers belong to different constraints.
         """
         saved = [nan if m is None else float(m) for m in state["multipliers"]]
         if [isnan(m) for m in saved] != [isnan(t) for t in self.targets]:

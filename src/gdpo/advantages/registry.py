@@ -1,4 +1,4 @@
-"""The estimators by name, and checks of what they take and return."""
+"""Finds estimators by name, and checks reward weights and returned advantages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -62,7 +62,7 @@ def resolve_estimator(name: str) -> Estimator:
         name: A key of `ESTIMATORS`, or `module:attribute` for an estimator of your own.
 
     Raises:
-        ConfigError: If there is no such estimator, or it is not callable.
+        ConfigError: If the name is unknown, or refers to something that is not callable.
     """
     estimator = find(name, ESTIMATORS, "estimator")
     if not callable(estimator):
@@ -74,12 +74,12 @@ def resolve_estimator(name: str) -> Estimator:
 
 
 def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
-    """Check the type, shape and values of what an estimator returned.
+    """Check the type, shape and values of an estimator's result.
 
     Args:
-        advantages: The returned object.
+        advantages: Object that the estimator returned.
         rewards: The rewards that the estimator was called with, `[prompt, sample, reward]`.
-        name: Name of the estimator for the message.
+        name: Name of the estimator for the error message.
 
     Raises:
         ConfigError: If the advantages are not a finite array `[prompt, sample]` of the same kind as
@@ -107,15 +107,16 @@ def check_advantages(advantages: Any, rewards: Any, name: str) -> None:
 def weights_by_name(
     names: Sequence[str], weights: dict[str, float] | Sequence[float] | None
 ) -> list[float]:
-    """Return one weight per reward, in the order of the names.
+    """Return one weight per reward, in the order of `names`.
 
     Args:
         names: Names of the rewards, in the order of the reward array.
-        weights: A dict by name, in which missing rewards have weight 1, or a list in the order of
-            the names. None: all weights are 1.
+        weights: A dict from reward name to weight, or a list in the order of `names`. Rewards that
+            are missing from a dict get weight 1. None: all weights are 1.
 
     Raises:
-        ConfigError: If a name is not a reward, or the number of weights does not fit.
+        ConfigError: If a name is not a reward, or the number of weights differs from the number of
+            rewards.
     """
     if weights is None:
         return [1.0] * len(names)

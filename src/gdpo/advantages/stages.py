@@ -1,10 +1,11 @@
-"""The building blocks of every estimator: centre, scale, standardize, times, weighted sum.
+"""Provides the building blocks of all estimators: centre, scale, standardize, times, weighted sum.
 
-A stage takes and returns `Rounded`: values with a bound on their rounding error. A value within
-that bound is exactly zero, so a group without signal gives exactly 0 and not amplified noise. NaN
-marks a missing value: a stage leaves it out of every statistic and keeps it missing.
+A stage takes and returns `Rounded` arrays, which store values and a bound on their rounding error.
+A value within this bound is set to exactly 0, so a group without signal gives exactly 0 instead of
+amplified noise. NaN marks a missing value. Stages leave missing values out of every statistic and
+return them as NaN.
 
-`arrays` converts between a caller's array and `Rounded`.
+The module `arrays` converts between a caller's array and `Rounded`.
 """
 
 from collections.abc import Callable
@@ -21,26 +22,28 @@ Axis = int | tuple[int, ...]
 Number = float | int
 
 Counts = Any
-"""How often each value counts in a statistic, in the shape of the values. None: each once."""
+"""How often each value counts in a statistic, as an array of the same shape. None: each value
+counts once."""
 
 SAMPLES = 1
-"""The axis of the samples of a prompt. Statistics over it are per group."""
+"""Axis of the samples of a prompt. Statistics over this axis are per group."""
 
 BATCH = (0, 1)
-"""The axes of prompts and samples. Statistics over them are over the batch."""
+"""Axes of the prompts and samples. Statistics over these axes are per batch."""
 
 _SAFETY = 8
-"""Multiple of the first-order rounding error that a value must exceed to be different from zero.
+"""Multiple of the first-order rounding error that a value must exceed to count as nonzero.
 
-Several operations separate a user's numbers from the comparison, and each of them adds half a unit
-in the last place."""
+Several operations are applied to a user's numbers before the comparison, and each operation adds up
+to half a unit in the last place."""
 
 
 _MARGIN = 4
-"""Multiple of its noise that the spread of a group must exceed to count.
+"""Multiple of the rounding noise that the spread of a group must exceed to count.
 
-A spread just above its noise would give scores that are mostly error. The sum of the rewards would
-inherit that error, and batch normalization would treat the other rewards as noise too."""
+Dividing by a spread just above its noise would give scores that are mostly error. The sum of the
+rewards would inherit this error, and batch normalization would then treat the other rewards as
+noise too."""
 
 
 _namespaces: dict[type, Any] = {}
@@ -61,11 +64,12 @@ class Rounded:
     values: Any
     """The values. NaN: missing."""
     error: Any
-    """Bound on the rounding error, in the unit of `values`, with a shape that broadcasts. 0: the
-    values are exact. If one number stands for a whole group, stages ignore it at missing values.
+    """Bound on the rounding error, in the unit of `values`, in a shape that broadcasts to `values`.
+    0 means that the values are exact. If one bound covers a whole group, stages ignore the bound at
+    missing values.
     """
     complete: bool = False
-    """True: no value is missing. False: some may be."""
+    """True: no value is missing. False: some values may be missing."""
 
     @property
     def xp(self) -> Any:
@@ -76,13 +80,13 @@ class Rounded:
 def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
     r"""Subtract the mean of the available values: $x_i - \bar x$.
 
-    The result is exactly 0 where nothing varies. One of the values is subtracted first, so that
-    equal values give exactly 0 and a common shift costs no digits.
+    The result is exactly 0 if the values do not vary. One of the values is subtracted first, so
+    that equal values give exactly 0 and a common offset causes no loss of precision.
 
     Args:
         x: Values to center.
-        over: Axes of the mean.
-        counts: How often each value counts in the mean. None: once.
+        over: Axes over which the mean is computed.
+        counts: How often each value counts in the mean. None: each value counts once.
     """
     xp = x.xp
     centred, divisor = _centred(x, over, counts)
@@ -92,12 +96,12 @@ def centre(x: Rounded, *, over: Axis, counts: Counts = None) -> Rounded:
 def scale(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
     """Divide centered values by their `spread`, or by `floor` if that is larger.
 
-    Without a spread the result is exactly 0. A single value has no spread.
+    If the spread is 0, the result is exactly 0. The spread of a single value is 0.
 
     Args:
         x: Centered values.
-        over: Axes of the spread.
-        counts: How often each value counts in the spread. None: once.
+        over: Axes over which the spread is computed.
+        counts: How often each value counts in the spread. None: each value counts once.
         floor: Smallest divisor, in the unit of `x`, so that noise is not scaled up to unit size.
             None: no floor.
     """
@@ -110,8 +114,9 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
     r"""Return the sample standard deviation $\sqrt{\sum_i x_i^2 / (n - 1)}$ of centered values.
 
     Returns:
-        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. Exactly 0
-        for fewer than two values, and where it does not exceed the rounding error.
+        The standard deviation in the unit of `x`, with the axes `over` kept at length 1. The result
+        is exactly 0 for fewer than two values, and for a spread that does not exceed the rounding
+        error.
     """
     xp = x.xp
     present = _present(x, xp)
@@ -123,10 +128,10 @@ def spread(x: Rounded, *, over: Axis, counts: Counts = None) -> Float[Any, "..."
 
 
 def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
-    """Return the sample standard deviation of raw values; 0 where `standardize` gives 0.
+    """Return the sample standard deviation of raw values, or 0 where `standardize` gives 0.
 
-    `spread` of the result of `centre` is the same, except that its bound is twice as high, because
-    centering adds an error as large as that of the values.
+    Calling `centre` and then `spread` gives the same value, but with twice the bound on the
+    rounding error, because centering adds an error as large as that of the values.
     """
     xp = x.xp
     _, divisor = _centred(x, over, None)
@@ -134,7 +139,7 @@ def raw_spread(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 
 
 def standardize(x: Rounded, *, over: Axis, counts: Counts = None, floor: Any = None) -> Rounded:
-    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$; exactly 0 where nothing varies."""
+    r"""Scale to mean 0 and spread 1: $z_i = (x_i - \bar x) / s$, or exactly 0 without a spread."""
     centred, divisor = _centred(x, over, counts)
     return _over(centred, divisor, floor)
 
@@ -152,7 +157,7 @@ def divide(x: Rounded, divisor: Any) -> Rounded:
 
 
 def below(values: Any, bound: Any, *, size: Any) -> Any:
-    """Return where a sum of terms of this total size is below the bound by more than rounding."""
+    """Return a mask of the values that are below the bound by more than rounding error."""
     xp = namespace(values)
     return values + _SAFETY * rounding_of(size, _eps(xp, values.dtype)) < bound
 
@@ -160,7 +165,7 @@ def below(values: Any, bound: Any, *, size: Any) -> Any:
 def weighted_sum(x: Rounded, weights: Float[Any, " reward"]) -> Rounded:
     r"""Return the sum over the rewards that apply: $\sum_k w_k x_k$.
 
-    A reward with weight 0 is left out. Where no reward applies, the sum is missing.
+    A reward with weight 0 is left out. If no reward applies, the sum is missing.
     """
     xp = x.xp
     applies = None if x.complete else ~xp.isnan(x.values) & (weights != 0)
@@ -190,8 +195,9 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
 
     $$ -\frac{1}{\kappa} \log \frac{\sum_k w_k e^{-\kappa x_k}}{\sum_k w_k} $$
 
-    It is the weighted mean for $\kappa \to 0$, the minimum for $\kappa \to \infty$, and exactly 0
-    where all values are 0. The weights must not be negative.
+    The result approaches the weighted mean for $\kappa \to 0$ and the minimum for
+    $\kappa \to \infty$. If all values are 0, the result is exactly 0. The weights must not be
+    negative.
     """
     xp = x.xp
     applies = ~xp.isnan(x.values) & (weights != 0)
@@ -200,7 +206,7 @@ def soft_minimum(x: Rounded, weights: Float[Any, " reward"], *, sharpness: Numbe
     largest = xp.where(present, xp.max(exponents, axis=-1), 0.0)
     shares = xp.where(applies, weights, 0.0)
     terms = shares * xp.exp(exponents - largest[..., None])
-    # The same sum over the same axis: equal terms give a ratio of exactly 1.
+    # Both sums are over the same axis, so that equal terms give a ratio of exactly 1.
     whole = xp.where(present, xp.sum(shares, axis=-1), 1.0)
     ratio = xp.where(present, xp.sum(terms, axis=-1) / whole, 1.0)
     values = -(largest + xp.log(ratio)) / sharpness
@@ -217,7 +223,7 @@ def present_in(x: Rounded, *, over: Axis) -> Float[Any, "..."]:
 
 
 def mean(x: Float[Any, "..."], *, over: Axis) -> Float[Any, "..."]:
-    """Return the mean of the available values, or NaN; the axes `over` are kept at length 1."""
+    """Return the mean of the available values, or NaN, with the axes `over` kept at length 1."""
     xp = namespace(x)
     present = ~xp.isnan(x)
     total = xp.sum(xp.where(present, x, 0.0), axis=over, keepdims=True)
@@ -234,8 +240,8 @@ def correlation(z: Rounded, *, shrinkage: Number = 0.0) -> Float[Any, "reward re
 
     Args:
         z: Rewards standardized in each group.
-        shrinkage: $\lambda$ of $(1 - \lambda) C + \lambda I$, from 0 to 1. It bounds the
-            eigenvalues from below.
+        shrinkage: $\lambda$ in $(1 - \lambda) C + \lambda I$, from 0 to 1. A positive value bounds
+            the eigenvalues from below.
     """
     xp = z.xp
     columns = xp.reshape(xp.where(xp.isnan(z.values), 0.0, z.values), (-1, z.values.shape[-1]))
@@ -256,7 +262,7 @@ def decorrelated(
 
 
 def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
-    """Return for each centered sample the `spread` of the others of its group."""
+    """Return, for each centered sample, the `spread` of the other samples in its group."""
     xp = x.xp
     error = xp.max(x.error, axis=SAMPLES, keepdims=True)
     each = [  # one reward at a time, because the moments need more than ten times its memory
@@ -266,10 +272,10 @@ def spread_of_others(x: Rounded) -> Float[Any, "prompt sample reward"]:
 
 
 def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
-    """Return the spread of the other samples of the group, for one reward.
+    """Return the spread of the other samples in the group, for one reward.
 
-    The moments before and after each sample are merged. Subtracting the sample from a sum over the
-    group would leave rounding errors where one sample is much larger than the others.
+    The moments of the samples before and after each sample are merged. Subtracting the sample from
+    a sum over the group would leave rounding errors if one sample is much larger than the others.
     """
     xp = namespace(x)
     present = ~xp.isnan(x)
@@ -285,7 +291,7 @@ def _spread_of_others(x: Any, error: Any) -> Float[Any, "prompt sample"]:
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Stores count, mean and sum of squares of some values, all 0 if there are no values."""
+    """Stores the count, mean and sum of squares of some values. All three are 0 without values."""
 
     count: Any
     mean: Any
@@ -293,7 +299,7 @@ class _Moments:
     """Sum of the squared distances from the mean."""
 
     def with_others(self, others: "_Moments") -> "_Moments":
-        """Return the moments of both together (Chan et al. 1979), exact if all values are equal."""
+        """Return the moments of both combined (Chan et al. 1979), exact if all values are equal."""
         xp = namespace(self.mean)
         count = self.count + others.count
         share = others.count / xp.where(count > 0, count, 1.0)
@@ -314,7 +320,7 @@ class _Moments:
 
 
 def _before(each: _Moments) -> _Moments:
-    """Return for each sample the moments of all samples before it. Each step doubles the number."""
+    """Return, for each sample, the moments of all samples before it, by repeated doubling."""
     found, steps = each.later(1), 1
     while steps < each.mean.shape[SAMPLES]:
         found = found.later(steps).with_others(found)
@@ -323,7 +329,7 @@ def _before(each: _Moments) -> _Moments:
 
 
 def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
-    """Return the centered values and the divisor: their spread, or infinity if it is noise."""
+    """Return the centered values and the divisor: the spread, or infinity for pure noise."""
     xp = x.xp
     present = _present(x, xp)
     count = _count(x.values, present, over, counts)
@@ -343,14 +349,14 @@ def _centred(x: Rounded, over: Axis, counts: Counts) -> tuple[Rounded, Any]:
 
 
 def _over(x: Rounded, divisor: Any, floor: Any = None) -> Rounded:
-    """Return the quotient. An infinite divisor means no spread and gives exactly 0."""
+    """Return the quotient. An infinite divisor means no spread, so the result is exactly 0."""
     if floor is not None:
         divisor = namespace(divisor).maximum(divisor, floor)
     return Rounded(x.values / divisor, x.error / divisor, x.complete)
 
 
 def _present(x: Rounded, xp: Any) -> Any:
-    """Return a mask of the available values. None: all of them."""
+    """Return a mask of the available values. None: all values are available."""
     return None if x.complete else ~xp.isnan(x.values)
 
 
@@ -379,12 +385,12 @@ def _root_mean_square(
 
 
 def _bar(noise: Any, over: Axis) -> Any:
-    """Return the bound of a spread. Over the batch it has no margin, as no other step follows."""
+    """Return the threshold for a spread. A spread over the batch needs no margin."""
     return noise if over == BATCH else _MARGIN * noise
 
 
 def _typical(error: Any, over: Axis, xp: Any) -> Any:
-    """Return at least the root mean square of the errors, without squaring (mean times largest)."""
+    """Return an upper bound on the root mean square of the errors, computed without squaring."""
     axes = (over,) if isinstance(over, int) else over
     if all(error.shape[axis] == 1 for axis in axes):
         return error

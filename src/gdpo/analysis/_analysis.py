@@ -23,8 +23,8 @@ from gdpo.rollouts.readers import ReadReport, RolloutReading, RolloutTable
 from gdpo.rollouts.readers.inference import listed
 
 _VIEWED = ("grpo", "gdpo")
-"""Estimators whose advantages are shown next to the recorded ones, if none are requested. They have
-no state, so they are called only on the sampled steps."""
+"""Estimators whose advantages are shown alongside the recorded advantages, if the user requests no
+estimators. These estimators have no state, so they are called only on the sampled steps."""
 
 
 @dataclass(slots=True)
@@ -34,15 +34,15 @@ class Analysis:
     report: ReadReport
     runs: list[RunAnalysis] = field(default_factory=list[RunAnalysis])
     replayed: list[Replayed] = field(default_factory=list[Replayed])
-    """Comparison of estimators. Empty: not requested."""
+    """Comparison of estimators. Empty if no comparison was requested."""
     sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
     lengths: dict[str, LengthBins] = field(default_factory=dict[str, LengthBins])
-    """Rewards by length, per run."""
+    """Rewards by completion length, for each run."""
     not_analyzed: int = 0
-    """Rollouts that were read and not analyzed: without a reward, or of a step whose groups
-    have no common shape."""
+    """Number of rollouts that were read but not analyzed, because their step has no rewards, no
+    trained rollouts, or groups of very different sizes."""
     problems: dict[str, int] = field(default_factory=dict[str, int])
-    """Reasons why steps could not be analyzed, with their number of rollouts."""
+    """Reasons why steps could not be analyzed, with the number of rollouts in these steps."""
 
     def add(self, batch: Batch, step: StepAnalysis) -> None:
         """Add the next step of a run."""
@@ -67,7 +67,7 @@ class Analysis:
         )
 
     def findings(self) -> list[tuple[RunAnalysis, HeldFinding]]:
-        """Return findings that lasted in any run, worst first, then those that held longest."""
+        """Return the lasting findings of all runs, by severity and then by number of steps."""
         found = [(run, held) for run in self.runs for held in run.findings() if held.lasting]
         return sorted(found, key=lambda pair: (pair[1].finding.rank[0], -pair[1].steps))
 
@@ -82,24 +82,24 @@ def analyze(
     sampled: bool = False,
     progress: Callable[[RolloutTable], None] | None = None,
 ) -> Analysis:
-    """Return the analysis of all steps, each diagnosed as it is read.
+    """Return the analysis of all steps. Each step is diagnosed as soon as it is read.
 
-    If a step cannot be analyzed, the reason is in `problems`, and the other steps are analyzed.
+    If a step cannot be analyzed, the reason is added to `problems`, and the next step is analyzed.
 
     Args:
         reading: Result of `read_rollout_files`.
-        weights: Weights by reward name. Default: the recorded weights, else 1.
-        low: Lowest possible value of each reward, by name. Default: declared in the files.
-        high: Highest possible value of each reward, by name. Default: declared in the files.
-        replayed: Estimators that recompute the advantages of every step, see `Replay`; empty: all
-            of them. None: no estimator. The first, or GRPO, computes the advantages of steps
-            without recorded ones.
+        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
+        low: Lowest possible value of each reward, by name. Default: as declared in the files.
+        high: Highest possible value of each reward, by name. Default: as declared in the files.
+        replayed: Names of the estimators that recompute the advantages of every step, see `Replay`.
+            An empty sequence means all estimators, and None means no estimator. For steps without
+            recorded advantages, the first estimator (or GRPO by default) computes the advantages.
         sampled: Whether to choose some groups for viewing. Default: False.
         progress: Function that is called with each step before it is analyzed. Default: None.
 
     Raises:
-        ConfigError: If a requested reward is in none of the files, a weight or bound names an
-            unknown reward, a range does not have low < high, or an estimator is unknown.
+        ConfigError: If a requested reward is not in any file, a weight or bound names an unknown
+            reward, a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)

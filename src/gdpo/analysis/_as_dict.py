@@ -9,9 +9,9 @@ from gdpo.diagnostics.watch import HeldFinding
 
 
 def as_dict(analysis: Analysis) -> dict[str, Any]:
-    """Return an analysis as nested dicts and lists. NaN: unknown.
+    """Return an analysis as nested dicts and lists, with NaN for unknown numbers.
 
-    docs/how-to/analyze.md lists the keys.
+    docs/how-to/analyze.md lists the main keys.
     """
     report = analysis.report
     return {

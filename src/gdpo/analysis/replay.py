@@ -1,6 +1,6 @@
-"""Recomputes the advantages of recorded rollouts with other estimators.
+"""Recomputes the advantages of recorded rollouts with different estimators.
 
-Each step is processed as a whole, and only sums are kept.
+The steps are processed one at a time, and only sums are kept in memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +16,20 @@ from gdpo.analysis.steps import Batch
 from gdpo.errors import GdpoError
 
 RECORDED = "recorded"
-"""Name that stands for the recorded advantages in a list of estimators."""
+"""Name that represents the recorded advantages in a list of estimators."""
 
 ROUNDING, FRAMEWORKS = 1e-6, 1e-2
-"""Tolerances, as fractions of the largest advantage of a step, within which advantages are equal:
-between our estimators, and with recorded advantages. The second is larger, because frameworks add
-an ε of up to 1e-4 to the standard deviation, and some compute in single precision."""
+"""Tolerances within which advantages count as equal, as fractions of the largest advantage of a
+step. `ROUNDING` applies between gdpo's estimators, and `FRAMEWORKS` applies to recorded advantages.
+`FRAMEWORKS` is larger because frameworks add an ε of up to 1e-4 to the standard deviation, and some
+frameworks compute in single precision."""
 
 Advantages = Float[np.ndarray, "prompt sample"]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Accumulates statistics that compare two advantages of the same rollouts."""
+    """Accumulates statistics that compare two sets of advantages for the same rollouts."""
 
     count: int = 0
     flips: int = 0
@@ -36,7 +37,7 @@ class Tally:
     _sums: tuple[float, ...] = (0.0,) * 5
 
     def add(self, a: Float[np.ndarray, " rollout"], b: Float[np.ndarray, " rollout"]) -> None:
-        """Add the rollouts of a step: `a` are the advantages of the baseline, `b` the others."""
+        """Add the rollouts of a step, with baseline advantages `a` and other advantages `b`."""
         self.count += len(a)
         self.flips += int(np.sum(a * b < 0))
         self.zeros += int(np.sum(b == 0))
@@ -45,7 +46,7 @@ class Tally:
 
     @property
     def correlation(self) -> float:
-        """Pearson correlation over all rollouts. NaN: one of the two never varies."""
+        """Pearson correlation over all rollouts. NaN if one of the two sets never varies."""
         if not self.count:
             return nan
         a, b, aa, bb, ab = (value / self.count for value in self._sums)
@@ -67,41 +68,42 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Stores what an estimator would have changed, compared with a baseline."""
+    """Stores how the advantages of an estimator differ from the advantages of a baseline."""
 
     estimator: str
     baseline: str
-    """The first estimator that was named, or `recorded`."""
+    """Name of the baseline, which is the first estimator in the comparison, or `recorded`."""
     steps: int
-    """Number of steps on which both have advantages."""
+    """Number of steps for which both the estimator and the baseline have advantages."""
     changed: int
-    """Number of steps on which the advantages differ, see `changes`."""
+    """Number of steps in which the advantages differ, see `changes`."""
     departure: float
-    """Largest difference over the steps, see `changes`."""
+    """Largest difference over all steps, see `changes`."""
     correlation: float
     sign_flips: float
-    """Share of rollouts whose advantage has the opposite sign."""
+    """Share of rollouts whose advantage has the opposite sign of the baseline's advantage."""
     zero: float
     """Share of rollouts whose advantage is exactly 0."""
     signal_lost: int
-    """Number of groups with nonzero advantages in the baseline, but not here."""
+    """Number of groups with nonzero advantages for the baseline, but not for the estimator."""
     signal_gained: int
-    """Number of groups with nonzero advantages here, but not in the baseline."""
+    """Number of groups with nonzero advantages for the estimator, but not for the baseline."""
     groups: int
     scale: float
-    """Factor between these advantages and those of the baseline, median over the steps."""
+    """Ratio of the estimator's advantages to the baseline's advantages, as a median over the
+    steps."""
     problem: str = ""
-    """Why the estimator could not be called on all steps. Empty: it could."""
+    """Reason why the estimator could not be called on all steps. Empty if there was no problem."""
 
     @property
     def same(self) -> bool:
-        """Whether the advantages equal those of the baseline on every step, up to a factor."""
+        """Whether the advantages equal those of the baseline in every step, up to a factor."""
         return self.steps > 0 and not self.changed and not self.problem
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedWith:
-    """Stores the estimator, with its options, that some runs of gdpo were trained with."""
+    """Stores the estimator, and its options, with which some gdpo runs were trained."""
 
     estimator: str
     options: Mapping[str, object]
@@ -110,13 +112,13 @@ class TrainedWith:
 
     @property
     def own_code(self) -> bool:
-        """Whether it is a user's own estimator. It is never called, because runs may be foreign."""
+        """Whether the estimator is a user's code, which is never called because it is untrusted."""
         return self.estimator not in ESTIMATORS
 
 
 @dataclass(slots=True)
 class _Compared:
-    """Compares an estimator with the baseline, one step after another."""
+    """Accumulates the comparison of an estimator with the baseline, step by step."""
 
     tally: Tally = field(default_factory=Tally)
     steps: int = 0
@@ -133,9 +135,9 @@ def changes(
 ) -> tuple[float, float]:
     r"""Return how far advantages $b$ are from a positive multiple of $a$, and the factor.
 
-    With the factor $c = \sum a b / \sum a^2$, the difference is $\max|b - c a| / \max|b|$. It is 1
-    if $c \le 0$ or only one of the two is 0 everywhere, and 0 if both are 0 everywhere. The factor
-    is NaN in these cases.
+    With the factor $c = \sum a b / \sum a^2$, the difference is $\max|b - c a| / \max|b|$. The
+    difference is 1 if $c \le 0$, or if only one of $a$ and $b$ is 0 everywhere. The difference is 0
+    if both are 0 everywhere. In these cases, the factor is NaN.
     """
     largest = float(np.max(np.abs(b), initial=0.0))
     squares = float(np.sum(a * a))
@@ -151,15 +153,16 @@ class Replay:
     """Recomputes the advantages of every step with several estimators, and compares them.
 
     Args:
-        estimators: Estimator names, or `recorded` for the advantages in the files. The first is the
-            baseline. None: all of `among`, with the recorded advantages as the baseline if the
-            first step has them, else GRPO's.
-        low: Lowest possible value of each reward, by name, for estimators that need it. Default:
-            declared in the files.
-        high: Highest possible value of each reward, by name. Default: declared in the files.
-        among: Names of all estimators. Default: all registered ones.
-        trained: Estimators, by name, that runs of gdpo were trained with. The others are called
-            with their default options. Default: none.
+        estimators: Estimator names, or `recorded` for the advantages in the files. The first name
+            is the baseline. None: all of `among`. In that case, the baseline is the recorded
+            advantages if the first step has them, or else GRPO.
+        low: Lowest possible value of each reward, by name, for estimators that need this value.
+            Default: as declared in the files.
+        high: Highest possible value of each reward, by name. Default: as declared in the files.
+        among: Names of the estimators that are used if `estimators` is None. Default: all
+            registered estimators.
+        trained: Estimators with which gdpo runs were trained, by name. All other estimators are
+            called with their default options. Default: none.
 
     Raises:
         ConfigError: If an estimator is unknown.
@@ -184,19 +187,20 @@ class Replay:
         self.problems: dict[str, str] = {}
         """Reasons why estimators could not be called, by name."""
         self.off_record: dict[str, float] = {}
-        """Largest difference from the recorded advantages, for estimators of trained runs."""
+        """Largest difference from the recorded advantages, for each estimator with which runs were
+        trained."""
         self._rules: dict[tuple[str, tuple[str, ...], str], AdvantageRule | None] = {}
         self._compared: dict[str, _Compared] = {}
 
     def advantages(self, batch: Batch) -> dict[str, Advantages]:
-        """Return the advantages of a step by estimator, without comparison. NaN: none."""
+        """Return the advantages of a step by estimator, with NaN where there are none."""
         if not self.names:
             first = "grpo" if batch.advantages is None else RECORDED
             self.names = tuple(dict.fromkeys((first, *self._among)))
         return {name: self._advantages(name, batch) for name in self.names}
 
     def add(self, batch: Batch) -> dict[str, Advantages]:
-        """Compare the estimators on a step, and return its advantages by estimator."""
+        """Compare the estimators on a step, and return the advantages by estimator."""
         found = self.advantages(batch)
         baseline = found[self.names[0]]
         for name, here in found.items():
@@ -211,7 +215,7 @@ class Replay:
         return found
 
     def results(self) -> list[Replayed]:
-        """Return the comparison of every estimator with the first."""
+        """Return the comparison of every estimator with the baseline."""
         compared = [(name, self._compared.get(name, _Compared())) for name in self.names]
         return [
             Replayed(
@@ -253,7 +257,7 @@ class Replay:
         return np.asarray(found, dtype=np.float64)
 
     def _rule(self, name: str, batch: Batch) -> AdvantageRule | None:
-        """Return the rule of an estimator for a run. Its state continues over steps."""
+        """Return an estimator's advantage rule for a run. The rule keeps its state across steps."""
         trained, names = self._trained.get(name), batch.table.names
         estimator, options = (trained.estimator, trained.options) if trained else (name, {})
         bounds = [
@@ -291,7 +295,7 @@ class Replay:
 
 
 def _token_counts(batch: Batch) -> Float[np.ndarray, "prompt sample"] | None:
-    """Return the token counts. None: some are unknown."""
+    """Return the token counts, or None if some counts are unknown."""
     tokens = batch.num_tokens
     known = not np.any(np.isnan(tokens[batch.there]))
     return np.where(batch.there, tokens, 0.0) if known else None
@@ -301,7 +305,7 @@ def disagreement(
     advantages: Float[np.ndarray, "estimator prompt sample"],
     there: Bool[np.ndarray, "prompt sample"],
 ) -> Advantages:
-    """Return the range of the estimators' advantages, after division by their root mean square.
+    """Return the range of the estimators' advantages, each divided by its root mean square.
 
     The division removes a factor that hardly matters to optimizers such as Adam. Estimators with
     NaN are left out.

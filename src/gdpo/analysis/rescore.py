@@ -1,4 +1,4 @@
-"""Recomputes rewards from the texts of recorded rollouts, for files with a scalar reward only."""
+"""Recomputes rewards from the texts of recorded rollouts, for files with only a scalar reward."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,35 +13,37 @@ from gdpo.rewards.named import make
 from gdpo.rollouts.readers import Rescored, RolloutText
 from gdpo.tasks import TASKS, Task
 
-NO_TEXT = "no text of the completion: cannot be rescored"
-NO_REFERENCE = "no reference answer in the files: rewards that need one fail"
-NO_TOKENS = "no token count: rewards that need one are missing"
+NO_TEXT = "the completion has no text, so it cannot be rescored"
+NO_REFERENCE = "no reference in the files, so rewards that need a reference fail"
+NO_TOKENS = "no token count in the files, so rewards that need token counts are missing"
 
 _TRUTHS = ("reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution")
-"""Fields of a record that may hold the reference of its completion."""
+"""Fields of a record that may contain the reference of the completion."""
 
 _ASKED = ("question", "problem", "prompt")
-"""Columns of a task's rows that the prompt of a rollout can replace."""
+"""Columns of a task's rows for which the prompt of a rollout can be used."""
 
 Problems = dict[str, list[int]]
 
 
 class Rescorer:
-    """Recomputes rewards from the texts of rollouts. Close it, or use it in a `with` statement.
+    """Recomputes rewards from the texts of rollouts.
 
-    The reference of a completion is the first of these that exists:
+    Use a `Rescorer` in a `with` statement, or call `close` after use.
 
-    1. the reference that the task reads from the record, if the record has the columns of its rows;
+    The reference of a completion is the first of the following that exists:
+
+    1. the reference that the task reads from the record, if the record has all needed columns;
     2. the reference in the file (verl's `gts`, slime's `label`, `reference` of gdpo's record, ...),
-       if it is an object or the JSON text of an object;
-    3. `{"answer": ...}`, if that reference is a text or a number.
+       if this reference is an object or the JSON text of an object;
+    3. `{"answer": ...}`, if the reference in the file is a text or a number.
 
     Args:
-        name: A task, a built-in reward, or `module:attribute` of a task, a `Reward` or a list of
-            rewards.
+        name: Name of a task or a built-in reward, or `module:attribute` of a task, a `Reward` or a
+            list of rewards.
 
     Raises:
-        ConfigError: If `name` does not exist, or is something else.
+        ConfigError: If `name` does not exist, or is not a task, a reward or a list of rewards.
     """
 
     def __init__(self, name: str) -> None:
@@ -69,7 +71,7 @@ class Rescorer:
         self.close()
 
     def __call__(self, written: Sequence[RolloutText]) -> Rescored:
-        """Return the rewards of some rollouts. None: does not apply, or cannot be scored."""
+        """Return the rewards of rollouts, or None where a reward does not apply or fails."""
         problems: Problems = {}
         references = [self._reference(each, i, problems) for i, each in enumerate(written)]
         texts = [completion_text(each.completion) for each in written]
@@ -108,7 +110,7 @@ class Rescorer:
         return found or {}
 
     def _read_row(self, written: RolloutText) -> Reference | None:
-        """Return the reference that the task reads. None: the record is not a row of the task."""
+        """Return the task's reference for a record, or None if the task cannot read the record."""
         if self.task is None or _as_object(written.extras.get("reference")) is not None:
             return None
         extras = {name: value for name, value in written.extras.items() if value is not None}
@@ -121,7 +123,7 @@ class Rescorer:
 
 
 def _count(tokens: Any) -> int | None:
-    """Return a token count. None: not a finite number."""
+    """Return a token count, or None if the value is not a finite number."""
     try:
         return None if tokens is None else int(float(tokens))
     except (TypeError, ValueError, OverflowError):
@@ -129,7 +131,7 @@ def _count(tokens: Any) -> int | None:
 
 
 def completion_text(written: Any) -> str | None:
-    """Return the text of a prompt or completion: the joined contents. None: no text."""
+    """Return the joined text of a prompt or completion, or None if there is no text."""
     if isinstance(written, str):
         return written
     if not isinstance(written, list | tuple):
@@ -175,7 +177,7 @@ def _found(name: str) -> tuple[Task | None, list[Reward]]:
     rewards = [found] if isinstance(found, Reward) else found
     if not isinstance(rewards, list | tuple) or not rewards:
         raise ConfigError(
-            f"--rescore {name!r} is a {type(found).__name__}: give a task, a gdpo.Reward or a list "
+            f"--rescore {name!r} is a {type(found).__name__}: pass a task, a gdpo.Reward or a list "
             "of rewards"
         )
     return None, list(cast("Sequence[Reward]", rewards))

@@ -1,4 +1,4 @@
-"""Results of a run over all steps: rewards over time, overall and by length, and findings."""
+"""Collects the results of a run: rewards over time, overall and by length, and findings."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ OVER_TIME = ("mean", "missing", "zero_variance_groups", "group_std")
 """Fields of `RewardDiagnosis` that are kept for every reward at every step."""
 
 OVER_WINDOW = ("weight_share", "influence_share", "influence_margin")
-"""Values of every reward at every step that are computed over the last groups."""
+"""Fields of `RewardDiagnosis` that are computed at every step over a window of the last groups."""
 
 _TENTH = 10
 
@@ -27,29 +27,30 @@ _Pairs: TypeAlias = tuple[Float[np.ndarray, "reward reward"], Float[np.ndarray, 
 
 @dataclass(frozen=True, slots=True)
 class RewardOverall:
-    """Stores the results for one reward over all steps that have it. NaN: no data."""
+    """Stores the results for one reward over all steps with this reward. NaN means no data."""
 
     name: str
     steps: int
     mean: float
     """Mean over the rollouts that the reward applies to."""
     first: float
-    """Mean over the first tenth of the steps that have it, at least one step."""
+    """Mean over the first tenth of the steps with this reward, but over at least one step."""
     last: float
-    """Mean over the last tenth of these steps."""
+    """Mean over the last tenth of the steps with this reward, but over at least one step."""
     missing: float
-    """Share of the rollouts of the run without this reward."""
+    """Share of the rollouts in the run that do not have this reward."""
     groups: int
     zero_variance_groups: int
     """Number of groups in which all samples have the same value."""
     weight_share: float
-    """Share of the absolute weights, mean over the groups."""
+    """Share of the sum of the absolute weights, averaged over the groups."""
     influence_share: float
-    """Share of the influence over all groups. Negative: pushed against its weight."""
+    """Share of the influence over all groups. A negative share means that the reward is pushed
+    against its weight."""
     influence_margin: float
-    """Half of the 95 % confidence interval of `influence_share`."""
+    """Half-width of the 95 % confidence interval of `influence_share`."""
     with_length: float
-    """Correlation with the number of tokens within groups, mean over the steps."""
+    """Correlation with the number of tokens within groups, averaged over the steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,12 +79,12 @@ class RunAnalysis:
     weightings: Counter[str] = field(default_factory=Counter[str])
     """Number of steps for each source of the weights."""
     estimators: set[str] = field(default_factory=set[str])
-    """Estimators that computed the advantages of the other steps."""
+    """Estimators that computed the advantages of the steps without recorded advantages."""
     _steps: list[_Step] = field(default_factory=list[_Step], repr=False)
     _pairs: dict[tuple[str, ...], _Pairs] = field(default_factory=dict, repr=False)
     _counts: dict[str, Float[np.ndarray, " number"]] = field(default_factory=dict, repr=False)
     _history: FindingHistory = field(default_factory=FindingHistory, repr=False)
-    """History of the findings of the steps that `_follow` has added."""
+    """History of the findings, for the steps that `_follow` has added."""
     _windows: list[Influence] = field(default_factory=list[Influence], repr=False)
 
     @property
@@ -93,12 +94,12 @@ class RunAnalysis:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all rewards that any step has."""
+        """Names of all rewards that occur in any step."""
         return tuple(self._counts)
 
     @property
     def weights_from(self) -> str:
-        """Source of the weights; with several sources, the number of steps of each."""
+        """Source of the weights, or several sources with the number of steps of each source."""
         if len(self.weightings) < 2:
             return "".join(self.weightings)
         of = len(self._steps)
@@ -128,14 +129,14 @@ class RunAnalysis:
         )
 
     def sort(self) -> None:
-        """Sort the steps by number: several files may each start at the first step."""
+        """Sort the steps by number, because each of several files may start at the first step."""
         ordered = sorted(self._steps, key=lambda step: step.number)
         if ordered != self._steps:
             self._steps = ordered
             self._history, self._windows = FindingHistory(), []
 
     def over_time(self, name: str, what: str) -> Float[np.ndarray, " step"]:
-        """Return one value of a reward at every step. NaN: unknown.
+        """Return one value of a reward at every step, or NaN where the value is unknown.
 
         Args:
             name: Name of the reward.
@@ -150,18 +151,19 @@ class RunAnalysis:
         return np.array([nan if known is None else known[place] for known in numbers])
 
     def lengths(self) -> Float[np.ndarray, "step 2"]:
-        """Return the mean tokens and the share of truncated completions at every step."""
+        """Return the mean number of tokens and the share of truncated completions at every step."""
         lengths = [(step.num_tokens, step.cut) for step in self._steps]
         return np.array(lengths, np.float64).reshape(-1, 2)
 
     def batch_gains(self) -> Float[np.ndarray, " step"]:
-        """Return the scale of GDPO's batch normalization at every step. NaN: nothing varies."""
+        """Return the scale of GDPO's batch normalization at every step. NaN if nothing varies."""
         return np.array([step.batch_gain for step in self._steps])
 
     def correlation(self, a: str, b: str) -> float:
         """Return the correlation of the z-scores of two rewards, in groups in which both vary.
 
-        It is the mean over the steps, weighted by degrees of freedom. NaN: no such group.
+        The correlation is averaged over the steps, weighted by degrees of freedom. NaN if there is
+        no such group.
         """
         total = degrees = 0.0
         for names, (sums, counts) in self._pairs.items():
@@ -175,18 +177,18 @@ class RunAnalysis:
         if not self._steps:
             return []
         influences = [step.influence for step in self._steps]
-        # A step with one group is paired with the step before it.
+        # The variance of a step with one group is estimated with the previous step.
         after = zip(influences, [None, *influences], strict=False)
         whole = pooled([step.after(last) for step, last in after])
         return [self._overall(name, whole) for name in self.names]
 
     def findings(self) -> list[HeldFinding]:
-        """Return the findings of any step, worst first, then those that held longest."""
+        """Return the findings of all steps, sorted by severity and then by number of steps."""
         self._follow()
         return self._history.held()
 
     def _follow(self) -> None:
-        """Add the steps that came since the last call to the history of findings."""
+        """Add all steps since the last call to the history of findings."""
         for step in self._steps[self._history.steps :]:
             window, _ = self._history.add(step.influence, step.findings)
             self._windows.append(window)
@@ -233,7 +235,7 @@ class RunAnalysis:
 
 
 def _of_window(window: Influence, what: str) -> dict[str, float]:
-    """Return one of `OVER_WINDOW` by reward."""
+    """Return one of the values in `OVER_WINDOW`, by reward."""
     values = {
         "weight_share": window.weight_shares,
         "influence_share": window.shares,
@@ -248,7 +250,7 @@ def _mean(values: Float[np.ndarray, " step"]) -> float:
 
 
 def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
-    """Return the runs of some steps, in their order. Only numbers of the steps are kept."""
+    """Return the analysis of each run, in order of appearance. Only numbers are kept in memory."""
     runs: dict[str, RunAnalysis] = {}
     for step in steps:
         runs.setdefault(step.run, RunAnalysis(step.run)).add(step)
@@ -258,11 +260,12 @@ def analyze_runs(steps: Iterable[StepAnalysis]) -> list[RunAnalysis]:
 
 
 _BINS = 24
-"""Bins, at most. Once lengths reach this number, at least half of the bins are in use."""
+"""Maximum number of bins. Once a length reaches this number, at least half of the bins are in
+use."""
 
 
 class LengthBins:
-    """Accumulates rewards by length. The width of the bins doubles when they do not suffice."""
+    """Accumulates rewards by length. If a length does not fit, the bins become twice as wide."""
 
     def __init__(self) -> None:
         self.width = 1.0
@@ -288,7 +291,7 @@ class LengthBins:
         )
 
     def widened(self, width: float) -> "LengthBins":
-        """Return the same rollouts in bins of a width that is its own times a power of 2."""
+        """Return the same rollouts in wider bins: the width is doubled until it is large enough."""
         wide = LengthBins()
         wide.width, wide._sums = self.width, self._sums
         while wide.width < width:
@@ -307,7 +310,7 @@ class LengthBins:
         return self._sums.get(name, (np.zeros(_BINS),))[0][: len(self.middles)]
 
     def means(self, name: str) -> Float[np.ndarray, " bin"]:
-        """Return the mean reward in each bin. NaN: the bin is empty."""
+        """Return the mean reward in each bin, or NaN for an empty bin."""
         counts, sums = self._sums.get(name, (np.zeros(_BINS), np.zeros(_BINS)))
         means = np.where(counts > 0, sums / np.maximum(counts, 1), nan)
         return means[: len(self.middles)]

@@ -1,7 +1,8 @@
-"""Chooses some groups to show, while a run is read. Only numbers are kept.
+"""Chooses some groups to show while a run is read. Only numbers are kept in memory.
 
-For each step: one group from anywhere, the group on which the estimators disagree most, and others
-if requested. For long runs: only every second step, every fourth, and so on.
+From each step, the sample takes an arbitrary group, the group on which the estimators disagree
+most, and more groups if requested. In long runs, only every second step is used, or every fourth
+step, and so on.
 """
 
 from collections.abc import Mapping
@@ -15,21 +16,24 @@ from gdpo.analysis.replay import Advantages, disagreement
 from gdpo.analysis.steps import Batch
 
 KEPT = 400
-"""Groups that are kept, at most."""
+"""Maximum number of groups that are kept."""
 
 _SAMPLES = 8
-"""Rollouts of a group that are kept, at most: the ones with the largest disagreement."""
+"""Maximum number of rollouts that are kept from a group. The rollouts with the largest disagreement
+are kept."""
 
 _ROWS = 200_000
-"""Groups after this row of their file are not chosen, because texts are read from the start."""
+"""Groups after this row of their file are not chosen, because texts are read from the start of the
+file."""
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio minus 1. The fractional parts of its multiples are spread evenly over 0 to 1."""
+"""Golden ratio minus 1. The fractional parts of the multiples of this number are spread evenly over
+0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledGroup:
-    """Stores some rollouts of a group, and the place of their texts."""
+    """Stores some rollouts of a group, and where to find their texts."""
 
     run: str
     format: str
@@ -39,14 +43,14 @@ class SampledGroup:
     samples: tuple[int, ...]
     """Numbers of the samples within the group."""
     size: int
-    """Size of the whole group, of which some rollouts are kept."""
+    """Number of rollouts in the whole group."""
     names: tuple[str, ...]
     file: Path
     rows: tuple[int, ...]
-    """Rows of the rollouts, for `read_texts`."""
+    """Rows of the rollouts in the file, for `read_texts`."""
     rewards: Float[np.ndarray, "sample reward"]
     advantages: Mapping[str, Float[np.ndarray, " sample"]]
-    """Advantages by estimator. NaN: the estimator could not be called."""
+    """Advantages by estimator. NaN if the estimator could not be called."""
     disagreement: Float[np.ndarray, " sample"]
     num_tokens: Float[np.ndarray, " sample"]
     cut: Float[np.ndarray, " sample"]
@@ -56,12 +60,13 @@ class Sample:
     """Collects groups from steps that are spread over the runs.
 
     Args:
-        per_step: Groups per step, at most; at least 2. It shrinks with many steps. Default: 2.
+        per_step: Maximum number of groups per step, at least 2. The maximum is lowered if there are
+            many steps. Default: 2.
     """
 
     def __init__(self, per_step: int = 2) -> None:
         self._kept: list[tuple[int, int, SampledGroup]] = []
-        """Groups, each with the number of its step, and its rank within the step."""
+        """Groups, each preceded by the number of its step and by its rank within the step."""
         self._steps, self._stride, self._ranks = 0, 1, per_step
 
     @property
@@ -75,7 +80,7 @@ class Sample:
         return (self._steps - 1) % self._stride == 0
 
     def look(self, batch: Batch, advantages: Mapping[str, Advantages]) -> None:
-        """Add groups of the current step, by the disagreement of the estimators."""
+        """Add groups of the current step, chosen by the disagreement of the estimators."""
         step, placed = self._steps - 1, batch.placed
         apart = disagreement(np.stack(list(advantages.values())), batch.there)
         near = np.flatnonzero(np.max(np.where(batch.there, batch.table.row[placed], 0), 1) < _ROWS)

@@ -1,4 +1,4 @@
-"""Analyzes one step of a run: diagnosis of the rewards, lengths and truncation."""
+"""Analyzes one step of a run: rewards, completion lengths and truncation."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ UNKNOWN_WEIGHTS = "not recorded, so 1 for each reward"
 
 @dataclass(frozen=True, slots=True)
 class StepAnalysis:
-    """Stores the results for the rollouts that one step trained on. NaN: unknown."""
+    """Stores the results for the rollouts that were trained on in one step. NaN means unknown."""
 
     run: str
     step: int
@@ -31,51 +31,52 @@ class StepAnalysis:
     """Number of rollouts that were trained on."""
     diagnosis: Diagnosis
     recorded: bool
-    """Whether the advantages are recorded. False: computed by an estimator."""
+    """Whether the advantages are recorded. False if an estimator computed the advantages."""
     weights_from: str
-    """`as given`, `recorded` or `UNKNOWN_WEIGHTS`, and `others ...` if only some were given."""
+    """Source of the weights: `as given`, `recorded` or `UNKNOWN_WEIGHTS`, followed by `others ...`
+    if only some weights were given."""
     left_out: int
     """Number of rollouts that were scored but not trained on."""
     cut: float
     """Share of completions that were truncated at the token limit."""
     num_tokens: float
-    """Mean number of tokens of a completion."""
+    """Mean number of tokens in a completion."""
     with_length: tuple[float, ...]
-    """Correlation of each reward with the number of tokens, both centred within their group."""
+    """Correlation of each reward with the number of tokens, both centered within groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Stores the rollouts that one step trained on, as arrays."""
+    """Stores the rollouts that were trained on in one step, as arrays."""
 
     table: RolloutTable
     rewards: Float[np.ndarray, "prompt sample reward"]
-    """NaN: does not apply, or there is no such rollout."""
+    """Raw rewards. NaN means that the reward does not apply, or that the place is padding."""
     weights: tuple[float, ...]
     weights_from: str
     advantages: Float[np.ndarray, "prompt sample"] | None
-    """Recorded advantages. None: some are missing."""
+    """Recorded advantages, or None if some advantages are missing."""
     left_out: int
     placed: Int[np.ndarray, "prompt sample"]
-    """Row of the table for each rollout. -1: padding."""
+    """Row of each rollout in the table, or -1 for padding."""
 
     @property
     def there(self) -> Bool[np.ndarray, "prompt sample"]:
-        """Where the arrays hold a rollout, not padding."""
+        """True where the arrays contain a rollout, False for padding."""
         return self.placed >= 0
 
     @property
     def num_tokens(self) -> Float[np.ndarray, "prompt sample"]:
-        """Tokens of each completion. NaN: unknown, or padding."""
+        """Number of tokens in each completion. NaN if unknown, and for padding."""
         return np.where(self.there, self.table.num_tokens[self.placed], nan)
 
 
 def batch_of(table: RolloutTable, weights: Mapping[str, float] | None = None) -> Batch | None:
-    """Return the arrays of one step. None: it has no rewards, or no rollout was trained on.
+    """Return the arrays of one step, or None if it has no rewards or no trained rollouts.
 
     Args:
-        table: One step.
-        weights: Weights by reward name. Default: the recorded weights, else 1.
+        table: Rollouts of one step.
+        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
 
     Raises:
         DataError: If group sizes differ so much that the arrays would be mostly padding.
@@ -113,14 +114,14 @@ def analyze_steps(
     low: Bounds = None,
     high: Bounds = None,
 ) -> Iterator[StepAnalysis]:
-    """Yield the diagnosis of every step that has rewards and was trained on, as it is read.
+    """Yield the diagnosis of each step that has rewards and trained rollouts, as it is read.
 
     Args:
         tables: One table per step, from `read_rollout_files`.
-        weights: Weights by reward name. Default: the recorded weights, else 1.
+        weights: Weights by reward name. Default: the recorded weights, or 1 if there are none.
         estimator: Estimator for steps without recorded advantages. Default: grpo.
-        low: Lowest possible value of each reward, by name. Default: declared in the files.
-        high: Highest possible value of each reward, by name. Default: declared in the files.
+        low: Lowest possible value of each reward, by name. Default: as declared in the files.
+        high: Highest possible value of each reward, by name. Default: as declared in the files.
 
     Raises:
         ConfigError: If a weight names an unknown reward, or the estimator is unknown.
@@ -148,8 +149,8 @@ def analyze_step(
     """Return the diagnosis of one step.
 
     Args:
-        batch: The step.
-        ranges: Ranges over the earlier steps. This step is added.
+        batch: Rollouts of the step.
+        ranges: Observed ranges of the rewards in earlier steps. The values of this step are added.
         estimator: See `analyze_steps`.
         recorded_by: Estimator that computed the recorded advantages. None: unknown.
         low: See `analyze_steps`.
@@ -182,7 +183,10 @@ def analyze_step(
 def check_weights(
     weights: Mapping[str, float] | None, names: Iterable[str], *, what: str = "weights"
 ) -> None:
-    """Raise a ConfigError if a weight, or other value named by `what`, has an unknown reward."""
+    """Raise a ConfigError if the keys of `weights` include an unknown reward.
+
+    `what` is the name of the values in the message.
+    """
     known = list(names)
     for name in weights or ():
         if known and name not in known:
@@ -190,7 +194,7 @@ def check_weights(
 
 
 def _known(table: RolloutTable, given: Bounds, end: int) -> dict[str, float]:
-    """Return the bounds of the rewards of a step: given, else declared."""
+    """Return the given bounds of the rewards of a step, or else the declared bounds."""
     bounds = {name: declared[end] for name, declared in table.ranges.items()} | dict(given or {})
     return {name: bound for name, bound in bounds.items() if name in table.names}
 
@@ -201,7 +205,7 @@ def _mean(values: Float[np.ndarray, " rollout"]) -> float:
 
 
 def _with_length(batch: Batch) -> Float[np.ndarray, " reward"]:
-    r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ of reward and tokens, centred per group."""
+    r"""Return $\sum a b / \sqrt{\sum a^2 \sum b^2}$ for rewards and tokens, centered per group."""
     tokens = batch.num_tokens[..., None]
     known = ~np.isnan(batch.rewards) & ~np.isnan(tokens)
     a, b = (_centred(np.where(known, values, nan)) for values in (batch.rewards, tokens))
@@ -216,14 +220,14 @@ def _centred(
     """Return the values minus the mean of their group, and 0 for missing values."""
     centred = values - mean(values, over=SAMPLES)
     largest = np.max(np.abs(values), axis=BATCH, initial=0.0, where=~np.isnan(values))
-    # In a constant group, the rest is rounding error and must not count as correlation.
+    # In a constant group, the remainder is rounding error and must not count as correlation.
     return np.where(np.abs(centred) > 1e-12 * largest, centred, 0.0)
 
 
 class RangesSoFar:
-    """Tracks the lowest and highest value of each reward of each run.
+    """Tracks the lowest and highest observed value of each reward of each run.
 
-    They replace the range of a reward if it is not declared.
+    The observed range is used if the range of a reward is not declared.
     """
 
     def __init__(self) -> None:
@@ -232,7 +236,8 @@ class RangesSoFar:
     def judged(self, table: RolloutTable, diagnosis: Diagnosis) -> Diagnosis:
         """Return the diagnosis, with a note for each reward that is constant at its highest value.
 
-        Such a reward is probably learned. If its range is known, the diagnosis already reports it.
+        A reward that is constant at its highest value so far is probably learned. If the range of
+        the reward is known, the diagnosis already reports this.
 
         Args:
             table: The next step of the run.

@@ -1,4 +1,4 @@
-"""Analyzes runs that gdpo trained, whose estimators are known, from their rollout records."""
+"""Analyzes runs that gdpo trained with known estimators, from their rollout records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,19 +14,20 @@ from gdpo.errors import DataError
 from gdpo.rollouts.readers import RolloutReading, read_rollout_files
 
 _STEPS = 200
-"""Steps of a run that are analyzed, at most. They are spread evenly over longer runs."""
+"""Maximum number of steps of a run that are analyzed. In longer runs, the analyzed steps are spread
+evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedRun:
-    """Describes one run."""
+    """Describes a run that gdpo trained."""
 
     name: str
-    """Name, different for each run."""
+    """Name of the run, which must be unique."""
     rollouts: Path
-    """Folder of the records. It need not exist."""
+    """Folder of the rollout records. The folder need not exist."""
     estimator: str
-    """Estimator of the run, by its name to show."""
+    """Display name of the run's estimator."""
 
 
 @dataclass(slots=True)
@@ -34,16 +35,16 @@ class TrainedAnalysis:
     """Stores the results for several runs, and the comparison of their estimators."""
 
     estimators: Mapping[str, TrainedWith]
-    """Estimators by name to show."""
+    """Estimators by display name."""
     recorded_steps: int = 0
     """Number of recorded steps, analyzed or not."""
     runs: dict[str, RunAnalysis] = field(default_factory=dict[str, RunAnalysis])
     """Runs that have rollouts, by name."""
     replayed: list[Replayed] = field(default_factory=list[Replayed])
-    """Comparison of every estimator with the first."""
+    """Comparison of every estimator with the first estimator."""
     off_record: dict[str, float] = field(default_factory=dict[str, float])
-    """Largest difference from the recorded advantages of runs that were trained with the estimator.
-    Users' own estimators are not called, so they are not included."""
+    """For each estimator, the largest difference from the recorded advantages of the runs that were
+    trained with it. Users' own estimators are never called, so they are not included."""
     sample: list[SampledGroup] = field(default_factory=list[SampledGroup])
 
     @property
@@ -65,16 +66,16 @@ def analyze_trained(
     high: Bounds = None,
     problems: Mapping[str, str] | None = None,
 ) -> TrainedAnalysis:
-    """Diagnose the recorded steps of some runs, and compare the estimators of all runs on them.
+    """Diagnose the recorded steps of runs, and compare the estimators of all runs on these steps.
 
-    The weights are the recorded ones. Of a run with more than 200 steps, 200 are analyzed, spread
-    evenly from the first to the last.
+    The recorded weights are used. If a run has more than 200 steps, only 200 steps are analyzed,
+    which are spread evenly from the first step to the last.
 
     Args:
-        runs: The runs.
-        estimators: Estimators by name to show. The first is the baseline.
-        low: Lowest possible value of each reward, by name. Default: declared in the record.
-        high: Highest possible value of each reward, by name. Default: declared in the record.
+        runs: The runs to analyze.
+        estimators: Estimators by display name. The first estimator is the baseline.
+        low: Lowest possible value of each reward, by name. Default: as declared in the record.
+        high: Highest possible value of each reward, by name. Default: as declared in the record.
         problems: Reasons why estimators cannot be called, by name. Default: none.
 
     Raises:

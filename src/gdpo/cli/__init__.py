@@ -1,6 +1,6 @@
-"""The command line: `gdpo <verb>`, one file per verb.
+"""Implements the command line `gdpo <verb>`, with one file per verb.
 
-This module handles Ctrl-C. It imports nothing heavy, so that Ctrl-C works from the start.
+This module handles Ctrl-C. All heavy imports happen later, so that Ctrl-C works from the start.
 """
 
 import atexit
@@ -19,14 +19,14 @@ __all__ = ["main"]
 STOPPED = "stopped. Rerun the same command; add --resume if training had started"
 
 _AGAIN_S = 0.05
-"""Delay in seconds before a swallowed Ctrl-C is sent again."""
+"""Delay in seconds before resending a Ctrl-C that was swallowed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: Command-line arguments after `gdpo`. None: those of `sys.argv`.
+        arguments: Command-line arguments after `gdpo`. None: use `sys.argv`.
     """
     with _quick_to_stop():
         from gdpo.cli._app import run
@@ -36,11 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _quick_to_stop() -> Generator[None]:
-    """Exit with one line on Ctrl-C, even in the middle of an import.
+    """Exit with a one-line message on Ctrl-C, even during an import.
 
-    An exception raised during an import is often swallowed or turned into another one, with a
-    traceback of the import machinery. No work has started at that point, so the process can exit at
-    once.
+    Import machinery often swallows a KeyboardInterrupt or replaces it with a different exception
+    and a long traceback. No work has started during the imports, so the process exits at once.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
@@ -61,12 +60,12 @@ def _quick_to_stop() -> Generator[None]:
     finally:
         sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
-        # Exit handlers of libraries must not be interrupted either.
+        # Do not interrupt the exit handlers of libraries either.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def _resend(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Send a Ctrl-C again if it arrived where Python or a C library swallows every error."""
+    """Resend a Ctrl-C that arrived where Python or a C library ignores exceptions."""
     if unraisable.exc_type is KeyboardInterrupt:
         threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:

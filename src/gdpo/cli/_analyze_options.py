@@ -1,4 +1,4 @@
-"""The options of `gdpo analyze`, checked before any file is read."""
+"""Checks the options of `gdpo analyze` before any file is read."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ PAGE = Path("analysis.html")
 
 @dataclass(frozen=True, slots=True)
 class AnalyzeOptions:
-    """Stores the checked options of one command line."""
+    """Stores the checked options of one `gdpo analyze` command."""
 
     paths: tuple[Path, ...]
     reading: Mapping[str, Any]
@@ -34,7 +34,7 @@ class AnalyzeOptions:
     fail_on: Severity | None
     page: Path | None
     no_page: str
-    """Why no page is written. Empty: a page is written, or none was wanted."""
+    """Reason to print if no page is written. Empty if there is nothing to explain."""
 
     @classmethod
     def of(
@@ -58,8 +58,8 @@ class AnalyzeOptions:
         """Check the options and return them.
 
         Raises:
-            ConfigError: If an option has an unknown or malformed value, or if two options exclude
-                each other.
+            ConfigError: If the value of an option is unknown or malformed, or if two options
+                cannot be combined.
         """
         if format is not None and format not in FORMATS:
             raise ConfigError(f"--format {format}: {did_you_mean(format, FORMATS)}")
@@ -114,7 +114,7 @@ def _load_pt(path: Path) -> Any:
 def _page(
     paths: Sequence[Path], output: Path | None, *, report: bool, wanted: bool
 ) -> tuple[Path | None, str]:
-    """Return the file for the page, or None with the reason to print."""
+    """Return the path of the page (None: no page) and the reason to print if there is no page."""
     if not report and output is not None:
         raise ConfigError("--output cannot be combined with --no-report: remove one of the two")
     if not report or not wanted:
@@ -136,7 +136,7 @@ def _page(
 
 
 def _run_around_here(paths: Sequence[Path]) -> Path | None:
-    """Return the folder of rollouts that contains the current directory, if one does."""
+    """Return the rollout folder that contains the current directory. None: no such folder."""
     here = Path.cwd()
     for path in paths:
         folder = path.resolve() if path.is_dir() else path.resolve().parent
@@ -170,7 +170,7 @@ def _pairs(given: Sequence[str], option: str, form: str) -> dict[str, str]:
 
 
 def _numbers(given: str, option: str) -> dict[str, float]:
-    """Return a number for each name."""
+    """Return the numbers of NAME=NUMBER pairs, by name."""
     numbers: dict[str, float] = {}
     for name, text in _pairs(
         [given], option, "NAME=NUMBER, as in correctness=1,format=0.5"
@@ -189,7 +189,7 @@ def _numbers(given: str, option: str) -> dict[str, float]:
 
 
 def _estimators(given: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names to recompute. None: no estimator; empty: all of them."""
+    """Return the names of the estimators to recompute. None: no estimator; empty: all."""
     if given is None:
         return None
     names = tuple(dict.fromkeys(n.strip() for text in given for n in text.split(",") if n.strip()))

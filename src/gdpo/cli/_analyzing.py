@@ -1,4 +1,4 @@
-"""Runs `gdpo analyze` with checked options: once, or repeatedly while a run grows."""
+"""Runs `gdpo analyze` with checked options, once or repeatedly while a run grows."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ from gdpo.rollouts.readers.report import without_rewards
 _PAUSE_S = 3.0
 _WIDTH = 100
 _AROUND = 2
-"""Lines printed before and after the summary: the paths, and the file of the page."""
+"""Number of lines printed before and after the summary: the paths and the path of the page."""
 
 
 def run_analysis(options: AnalyzeOptions) -> int:
@@ -55,9 +55,9 @@ def run_analysis(options: AnalyzeOptions) -> int:
 def follow_runs(options: AnalyzeOptions) -> int:
     """Repeat the analysis whenever a file is added or grows, until Ctrl-C. Return the exit code.
 
-    Each repetition reads all files again. The pauses are at least ten times as long as the reading.
-    A finding that `--fail-on` names ends it once the finding has held for 5 steps in a row; a
-    finding on fewer steps may be true of the start of the run only.
+    Each repetition reads all files again. Each pause is at least ten times as long as the analysis
+    before it. With `--fail-on`, the function returns once a finding has lasted for 5 steps in a
+    row, because a shorter finding may only apply to the start of the run.
 
     Raises:
         ConfigError: If no file has a reward or the recorded advantages that the options name.
@@ -85,7 +85,7 @@ def follow_runs(options: AnalyzeOptions) -> int:
 
 
 def _look(options: AnalyzeOptions, console: Console) -> list[HeldFinding]:
-    """Analyze once, print, and return the findings that end `--follow`."""
+    """Analyze the files once, print the result, and return the findings that end `--follow`."""
     analysis = _analyzed(options)
     if analysis.runs:
         _refuse_absent(analysis, options)
@@ -140,7 +140,7 @@ def _analyzed(options: AnalyzeOptions) -> Analysis:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Silence the warnings of rewards: the summary counts failures and names their place."""
+    """Silence the warnings of rewards, because the summary counts and locates the failures."""
     logger = logging.getLogger("gdpo.rewards")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -152,8 +152,8 @@ def _quiet() -> Generator[None]:
 
 @contextmanager
 def _stdout_kept() -> Generator[None]:
-    """Send what rewards and their processes print to stderr: stdout is for the findings."""
-    if sys.stdout is None:  # it was closed before the program began
+    """Redirect the output of rewards and their processes to stderr. Only findings go to stdout."""
+    if sys.stdout is None:  # stdout was closed before the program started
         yield
         return
     sys.stdout.flush()
@@ -169,7 +169,7 @@ def _stdout_kept() -> Generator[None]:
 
 @contextmanager
 def _progress() -> Generator[Callable[[RolloutTable], None] | None]:
-    """Show the step that is being read, if stderr is a terminal."""
+    """Show the step that is being read if stderr is a terminal."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield None
@@ -190,7 +190,7 @@ def _print_analysis(
 ) -> None:
     if options.json:
         everything = {"gdpo": __version__, **as_dict(analysis), "failed": failed}
-        # ASCII, so that the text of a file cannot command the terminal.
+        # Print ASCII only, so that text from a file cannot send escape sequences to the terminal.
         print(json.dumps(json.loads(to_json(everything))), flush=True)
         return
     width = max(40, min(console.width, _WIDTH)) if console.is_terminal else _WIDTH
@@ -222,7 +222,7 @@ def _refuse_absent(analysis: Analysis, options: AnalyzeOptions) -> None:
 
 
 def _failing(analysis: Analysis, worst: Severity | None) -> list[HeldFinding]:
-    """Return the findings that lasted and are at least this severe. None: no finding fails."""
+    """Return the lasting findings of at least this severity. With None, return no findings."""
     if worst is None:
         return []
     severities = list(Severity)

@@ -1,4 +1,4 @@
-"""Registers the verbs, and prints a user's mistake as one message instead of a traceback."""
+"""Registers the verbs, and prints user errors as one message instead of a traceback."""
 
 import io
 import os
@@ -34,14 +34,14 @@ from gdpo.errors import GdpoError
 _FULL_DISK = "the disk of {place} is full. Free some space, then rerun the same command"
 
 _RESUMING = ("train", "launch")
-"""Verbs that need --resume to continue. The others continue or start over with the same command."""
+"""Verbs that need --resume to continue an interrupted run. Other verbs need no extra option."""
 
 _HELP = """Train a language model on several rewards with GDPO, and measure what each reward does.
 
-Start with `gdpo analyze --example`, which shows the influence of each reward in a recorded run, or
-with `gdpo demo`, which compares GRPO and GDPO on a tiny model (CPU, nothing to download). `gdpo
-analyze FOLDER` does the same for a run of your own. To train, take a shipped recipe (`gdpo recipes
-ls`) or create one (`gdpo init`), then run `gdpo check` and `gdpo train`.
+Start with `gdpo analyze --example`, which shows the influence of each reward in a recorded run.
+Then run `gdpo analyze FOLDER` on a run of your own. To compare GRPO and GDPO on a tiny model, run
+`gdpo demo` (on the CPU, no download). To train your own model, choose a shipped recipe (`gdpo
+recipes ls`) or create a project (`gdpo init`), then run `gdpo check` and `gdpo train`.
 """
 
 app = App(
@@ -61,20 +61,20 @@ def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: Words that follow `gdpo`. None: those of `sys.argv`.
+        arguments: Command-line arguments after `gdpo`. None: use `sys.argv`.
     """
     # Print a question mark where the terminal cannot show ✓, instead of a traceback.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # Find a user's module:attribute in the current folder, as `python -m` does.
+    # Let users name modules in the current folder (module:attribute), as `python -m` does.
     with suppress(FileNotFoundError):  # the current folder was deleted
         search_also(Path.cwd())
     sys.exit(_code_of(arguments))
 
 
 def _code_of(arguments: Sequence[str] | None) -> int:
-    """Run the command line and return its exit code; errors are printed on stderr."""
+    """Run the command line, print errors to stderr, and return the exit code."""
     try:
         return app(arguments, result_action="return_value") or 0
     except GdpoError as error:
@@ -89,7 +89,7 @@ def _code_of(arguments: Sequence[str] | None) -> int:
     except SystemExit as leaving:
         if isinstance(
             leaving.__context__, BrokenPipeError
-        ):  # rich turns it into an exit with code 1
+        ):  # rich turns BrokenPipeError into an exit with code 1
             return CLOSED
         raise
     except Exception as error:  # noqa: BLE001 (printed with its traceback)
@@ -103,15 +103,15 @@ def _code_of(arguments: Sequence[str] | None) -> int:
 
 
 def _close_output() -> None:
-    """Send further output to /dev/null, because nobody reads the pipe any more."""
+    """Redirect further output to /dev/null after the reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:
-    """Print one message on stderr, in a distributed run only from rank 0."""
+    """Print a message to stderr. In a distributed run, only rank 0 prints."""
     if os.environ.get("RANK", "0") == "0":
         if not message.replace("\n", "").isprintable():
-            from gdpo.report.text import visible  # slow to import, and rarely needed
+            from gdpo.report.text import visible  # slow to import and rarely needed
 
             message = visible(message)
         console = Console(stderr=True, highlight=False, emoji=False)

@@ -1,17 +1,19 @@
-"""Exit codes."""
+"""Defines the exit codes of the commands."""
 
 FAILED = 1
-"""`gdpo check` found a problem, or `gdpo analyze --fail-on` found a finding of that severity."""
+"""A check failed, `gdpo analyze --fail-on` found a lasting finding, or a training run failed."""
 
 MISTAKE = 2
-"""The user made a mistake, which a message on stderr explains."""
+"""The command line, a recipe or a file is invalid. A message on stderr explains the error."""
 
 CRASHED = 70
-"""gdpo or the machine failed; stderr has the traceback or the reason. Python's own code, 1, would
-look like FAILED to a script."""
+"""gdpo or the machine failed. The traceback or the reason is on stderr.
+
+Python's default exit code for a crash is 1, which scripts could not distinguish from FAILED.
+"""
 
 CLOSED = 141
-"""The reader of the output closed the pipe; the code that shells report for SIGPIPE."""
+"""The reader of the output closed the pipe. Shells report this code for SIGPIPE."""
 
 INTERRUPTED = 130
-"""Ctrl-C; the code that shells report for SIGINT."""
+"""The user pressed Ctrl-C. Shells report this code for SIGINT."""

@@ -1,4 +1,4 @@
-"""Runs `gdpo compare` and `gdpo report` after their arguments are parsed. Has the slow imports."""
+"""Runs `gdpo compare` and `gdpo report` with parsed arguments. Contains the slow imports."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ from gdpo.training.preflight import prepare
 _PREFLIGHT_ROWS = 64
 
 _NEED_OPTIONS = ("constrained_grpo",)
-"""Estimators that `all` leaves out, because they need options."""
+"""Estimators that `all` does not include, because they need options."""
 
 
 def compare_recipe(
@@ -56,12 +56,12 @@ def compare_recipe(
     retry_failed: bool,
     dry_run: bool,
 ) -> int:
-    """Train the runs that are left, write the report and return the exit code.
+    """Train the remaining runs, write the report and return the exit code.
 
-    With `dry_run`, only print the runs and the smallest p-value that the seeds allow.
+    With `dry_run`, only print the runs and the smallest p-value that is possible with the seeds.
 
     Raises:
-        ConfigError: If an argument is wrong, before anything is trained.
+        ConfigError: If an argument is invalid. Arguments are checked before training starts.
     """
     shared = resolve(read_recipe(path, overrides))
     recipe = shared.recipe
@@ -103,7 +103,7 @@ def compare_recipe(
 
 
 def _conclude(grid: Grid, console: Console) -> int:
-    """Write the report, print failed and remaining runs, and return the exit code."""
+    """Write the report, print the failed and remaining runs, and return the exit code."""
     failed = [cell for cell in grid.cells if cell.failed]
     for cell in failed:
         _say(console, f"{cell.name} failed: {cell.why()}")
@@ -123,16 +123,16 @@ def _say(console: Console, text: str) -> None:
 def make_report(
     folder: Path, output: Path | None, console: Console, *, export: Path | None = None
 ) -> None:
-    """Write the page of a folder's runs, and print the summary.
+    """Write the HTML report of the runs in a folder, and print the summary.
 
     Args:
-        folder: A run directory, a folder of several, or a comparison.
-        output: The HTML file. None: `report.html` in the folder.
-        console: Where the summary is printed.
+        folder: A run directory, a folder of run directories, or a folder of a comparison.
+        output: Path of the HTML file. None: `report.html` in the folder.
+        console: Console for the summary.
         export: Folder for figures and tables. None: nothing is exported.
 
     Raises:
-        DataError: If the folder has no run, or a file of a run cannot be read.
+        DataError: If the folder contains no run, or if a file of a run cannot be read.
         ConfigError: If the page or the export cannot be written.
     """
     file = output or folder / "report.html"
@@ -159,10 +159,10 @@ def make_report(
 def compare_toys(
     estimators: str, seeds: str, output: Path | None, console: Console, *, jobs: int | None
 ) -> None:
-    """Run the toys, print the steps at which each reward was reached, and write a report for each.
+    """Train on the toy problems, print when each reward reached its threshold, and write reports.
 
     Raises:
-        ConfigError: If an argument is wrong, before anything is run.
+        ConfigError: If an argument is invalid. Arguments are checked before training starts.
     """
     labels, numbers = _labels(estimators), _seeds(seeds)
     with Progress(console=console, transient=True) as progress:
@@ -178,7 +178,7 @@ def compare_toys(
         )
     if console.is_terminal:
         console.print(Markdown(table(done)))
-    else:  # no line breaks for programs that read it
+    else:  # do not wrap lines, because a program may read the output
         console.print(table(done), markup=False, soft_wrap=True)
     legend = (
         "Steps until a reward reached 80 % of its range: median [range over seeds], and the number "
@@ -199,7 +199,7 @@ def _labels(estimators: str) -> list[str]:
 
 
 def _seeds(text: str) -> list[int]:
-    """Return the seeds: 1 to 5 for `5`; the listed ones if there is a comma."""
+    """Return the seeds: 1 to 5 for the text `5`, or the listed seeds if there is a comma."""
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
@@ -214,7 +214,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _jobs() -> int:
-    """Return the default number of runs at a time."""
+    """Return the default number of runs to train in parallel."""
     devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if devices or shutil.which("nvidia-smi"):
         return max(1, len(devices))
@@ -226,7 +226,7 @@ def _cores() -> int:
 
 
 def _total_steps(resolved: Resolved) -> int:
-    """Check data, rewards, trainer and model, and return the number of steps of a run."""
+    """Check the data, rewards, trainer and model. Return the number of training steps of a run."""
     return prepare(resolved, rows=_PREFLIGHT_ROWS).batches.total_steps
 
 

@@ -1,4 +1,4 @@
-"""Runs `gdpo evaluate` with parsed arguments. It imports heavy libraries."""
+"""Runs `gdpo evaluate` with parsed arguments. Contains the slow imports."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from gdpo.evaluation.benchmarks import GROUPS, Benchmark, find_benchmark
 from gdpo.evaluation.evaluation import Progress, Settings, read_results
 from gdpo.evaluation.named import folder_of, responder_of
 from gdpo.evaluation.push import add_to_readme
-from gdpo.evaluation.responders import check_sampling
+from gdpo.evaluation.responders import VllmOptions, check_sampling
 from gdpo.evaluation.sanity import Sanity
 from gdpo.evaluation.server import Server
 from gdpo.evaluation.tables import bfcl_lines, differences_table, results_table, unscorable_lines
@@ -22,10 +22,10 @@ from gdpo.runs.directory import RunDirectory
 
 
 def files_of(given: Sequence[str]) -> Mapping[str, str]:
-    """Return the files of `NAME=FILE` options by name.
+    """Return the files of `NAME=FILE` options, by name.
 
     Raises:
-        ConfigError: If an option is not of the form NAME=FILE.
+        ConfigError: If an option does not have the form NAME=FILE.
     """
     pairs = [text.partition("=") for text in given]
     for name, equals, file in pairs:
@@ -45,7 +45,7 @@ def the_benchmarks(names: str, data: Sequence[str]) -> list[Benchmark]:
     """Return the benchmarks that a command line names.
 
     Raises:
-        ConfigError: If a benchmark is unknown, or a file belongs to none of them.
+        ConfigError: If a benchmark is unknown, or if a file belongs to no listed benchmark.
     """
     return _found(names_of(names), files_of(data))
 
@@ -63,7 +63,7 @@ def _found(names: Sequence[str], files: Mapping[str, str]) -> list[Benchmark]:
 
 
 def sanity_lines(found: Sanity) -> list[Text]:
-    """Return a summary line for a benchmark, and a line for each exception."""
+    """Return a summary line for a benchmark, and a line for each row that fails."""
     right = found.answered - len(found.exceptions)
     summary = (
         f"{found.benchmark}: reference answers scored as correct: {right:,} of {found.answered:,}"
@@ -88,10 +88,10 @@ _STOPPED = "stopped. Finished responses are saved; rerun the same command to res
 
 @contextmanager
 def progress_shown() -> Generator[Callable[[Progress, str], None]]:
-    """Show progress on stderr: bars on a terminal, otherwise a line for each part.
+    """Show progress on stderr: bars on a terminal, otherwise one line for each part.
 
     Yields:
-        A function that takes the progress and the name to show.
+        A function that takes the progress and the label to show.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -132,6 +132,20 @@ def _print_part(now: Progress, name: str, console: Console) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
+def _vllm_options(settings: Settings, folder: Path, *, enforce_eager: bool) -> VllmOptions | None:
+    if settings.engine == "vllm":
+        length = settings.max_model_len
+        if length is not None and length < 1:
+            raise ConfigError(f"--max-model-len must be 1 or more, got {length}")
+        return VllmOptions(folder / "vllm.log", length, enforce_eager)
+    if enforce_eager or settings.max_model_len is not None:
+        raise ConfigError(
+            "--max-model-len and --enforce-eager are options of vLLM: add --engine vllm, or omit "
+            "them"
+        )
+    return None
+
+
 def run_evaluation(
     settings: Settings,
     names: Sequence[str],
@@ -139,6 +153,7 @@ def run_evaluation(
     *,
     server: str | None,
     deadline: float | None,
+    enforce_eager: bool,
     at_once: int,
     output: Path | None,
     baseline: Path | None,
@@ -146,7 +161,7 @@ def run_evaluation(
     """Evaluate a model and print the results.
 
     Raises:
-        ConfigError: If an argument is wrong. Arguments are checked before a model is loaded.
+        ConfigError: If an argument is invalid. Arguments are checked before a model is loaded.
     """
     check_sampling(settings.sampling)
     benchmarks = _found(names, settings.data)
@@ -154,6 +169,7 @@ def run_evaluation(
     compared = read_results(baseline) if baseline else None
     if deadline is not None and server is None:
         raise ConfigError("--deadline applies to a server: add --server URL, or omit --deadline")
+    vllm = _vllm_options(settings, folder, enforce_eager=enforce_eager)
     asked = server and Server(
         server,
         settings.model,
@@ -168,7 +184,10 @@ def run_evaluation(
         server=asked or None,
         at_once=at_once,
         engine=settings.engine,
+        vllm=vllm,
     )
+    if vllm is not None:
+        console.print(f"vLLM's output: {vllm.log}", markup=False, soft_wrap=True)
     try:
         with progress_shown() as show:
             results = evaluate(

@@ -13,8 +13,8 @@ def check_run(folder: Path, name: str) -> None:
     """Check the requirements of `push_run` before a long evaluation starts.
 
     Raises:
-        ConfigError: If the run is not finished or there is no login.
-        HubError: If the Hub cannot be reached or refuses.
+        ConfigError: If the run is not finished or no Hugging Face login is found.
+        HubError: If the Hub cannot be reached or rejects the request.
     """
     check_push(RunDirectory(folder), name)
 
@@ -28,11 +28,11 @@ def push_run(
     rollouts: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """List the files, then upload them.
+    """Print the list of files, then upload the files unless `dry_run` is set.
 
     Raises:
-        ConfigError: If the run is not finished or there is no login.
-        HubError: If the Hub cannot be reached or refuses.
+        ConfigError: If the run is not finished or no Hugging Face login is found.
+        HubError: If the Hub cannot be reached or rejects the request.
     """
     run = RunDirectory(folder)
     check_repository(name)

@@ -1,4 +1,4 @@
-"""Reports an unknown option, with the option or recipe key that was probably meant."""
+"""Reports an unknown option and suggests the option or recipe key that was probably meant."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -7,13 +7,14 @@ from cyclopts import CycloptsError, CycloptsPanel, UnknownOptionError
 from rich.panel import Panel
 
 _SURE = 0.8
-"""Similarity above which an option was meant. Below it, recipe keys are tried first."""
+"""Similarity above which an option is suggested. Below this value, recipe keys are tried first."""
 
 
 def error_panel(error: CycloptsError) -> Panel:
-    """Return the panel for a mistake on the command line.
+    """Return the error panel for an invalid command line.
 
-    Options of other trainers, such as `--max-steps`, are recipe keys in gdpo.
+    Users often type options of other trainers, such as `--max-steps`, which are recipe keys in
+    gdpo. For an unknown option, the panel therefore also suggests recipe keys.
     """
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
@@ -34,7 +35,10 @@ def _near(name: str, options: list[str], likeness: float) -> str:
 
 
 def _set(name: str, options: list[str]) -> str:
-    """Return the --set option for the recipe key of this name; empty if the verb has no --set."""
+    """Return the --set option for the recipe key with this name.
+
+    The result is empty if the verb has no --set option or the recipe has no such key.
+    """
     if "set" not in options:
         return ""
     from gdpo.recipes.read import recipe_key

@@ -32,40 +32,41 @@ def analyze(
 
     Reads rollout files of TRL, verl, NeMo-RL, ms-swift, prime-rl, verifiers, slime, SkyRL,
     tinker-cookbook, ART and open-instruct, and any parquet, JSONL or CSV file with one row per
-    rollout. The format is detected and printed. Prints a summary and writes an HTML page.
+    rollout. Detects and prints the format, prints a summary, and writes an HTML page.
 
     Args:
         paths: Rollout files, or folders of one or more runs.
-        example: Analyze the rollouts that come with gdpo: a small run in which one reward was
-            ignored.
+        example: Analyze an example run, included in gdpo, in which one reward was ignored.
         format: Format of the files. Default: detected from the field names.
-        rewards: Comma-separated columns that hold rewards. A dot enters an object, as in
-            scores.style. Default: the rewards of the format, else inferred from names and values.
+        rewards: Comma-separated names of the reward columns. Use a dot for a nested field, as in
+            scores.style. Default: the reward columns of the detected format, or columns inferred
+            from their names and values.
         columns: Comma-separated MEANING=COLUMN pairs for files in an unrecognized format. MEANING
             is step, group, prompt, completion, advantage, num_tokens, finish_reason or total.
             Default: inferred from the column names.
-        group_size: Number of rollouts per prompt, for files without group ids in which the rollouts
-            of a prompt are consecutive. Default: equal prompts of a step form a group.
-        weights: Comma-separated NAME=WEIGHT pairs. Default: the weights in the files, else 1.
-        low: Comma-separated NAME=VALUE pairs: the lowest value that each reward can have. Default:
-            the range in the files, which only gdpo's own files contain.
-        high: Comma-separated NAME=VALUE pairs: the highest value that each reward can have. A
-            reward that is constant at this value counts as learned. Default: as for --low.
-        rescore: Recompute the rewards from the texts with this task, built-in reward, or
-            module:attribute (a gdpo.Reward or a list of them).
-        estimators: Recompute the advantages of every step with these comma-separated estimators, or
-            with all if none is named. The first is the baseline. `recorded` means the advantages in
-            the files.
+        group_size: Number of rollouts per prompt, for files that have no group ids and that list
+            the rollouts of a prompt consecutively. Default: rollouts of a step with the same
+            prompt form a group.
+        weights: Comma-separated NAME=WEIGHT pairs. Default: the weights in the files, or 1.
+        low: Lowest possible value of each reward, as comma-separated NAME=VALUE pairs. Default: the
+            range stored in the files. Only files written by gdpo store the range.
+        high: Highest possible value of each reward, as comma-separated NAME=VALUE pairs. A reward
+            that is constant at this value counts as learned. Default: the same as for --low.
+        rescore: Recompute the rewards from the recorded texts. Accepts a task, a built-in reward,
+            or module:attribute, where the attribute is a gdpo.Reward or a list of gdpo.Reward.
+        estimators: Recompute the advantages of every step with these comma-separated estimators.
+            The first estimator is the baseline. `recorded` means the advantages in the files.
+            Without names, all estimators are used.
         json: Print the analysis as JSON instead of the summary. Writes a page only with --output.
-        fail_on: note or warning. Exit with code 1 if a finding of this severity or worse lasted for
-            5 steps in a row, or for all steps of a shorter run. With --follow, only 5 steps in a
-            row count.
+        fail_on: Exit with code 1 if a finding of this severity (note or warning) or worse lasted
+            for 5 steps in a row, or for all steps of a shorter run. With --follow, a finding must
+            last for 5 steps in a row.
         output: Path of the HTML page. An existing file is overwritten only if gdpo analyze wrote
-            it. Default: analysis.html in the current directory; no page if that directory is part
-            of the run.
-        report: Whether to write the page. Default: --report.
-        follow: Repeat the analysis whenever a file is added or grows, until Ctrl-C or until
-            --fail-on ends it.
+            the file. Default: analysis.html in the current directory, or no page if the current
+            directory is part of the run.
+        report: Write the HTML page (the default).
+        follow: Repeat the analysis whenever a file is added or grows. Stops on Ctrl-C or when
+            --fail-on finds a lasting finding.
     """
     if example:
         from gdpo.analysis.example import EXAMPLE
@@ -106,5 +107,5 @@ def analyze(
 
 
 def _printable(path: Path) -> str:
-    """Return the path without control characters, which could command the terminal."""
+    """Return the path as text, with control characters escaped to protect the terminal."""
     return str(path) if str(path).isprintable() else ascii(str(path))

@@ -27,23 +27,24 @@ def check(
     """Validate a recipe without training, or benchmarks without a model.
 
     With a recipe, checks its keys and types, every row of the data, the trainer's fields, the batch
-    sizes, and the model and its tokenizer. Scores each reward on the reference answers: the task's
-    rewards must reach their maximum on 95 % of them, and a bad response must not. Checks that no
-    row repeats a problem of the benchmarks in --benchmarks. Without --benchmarks, compares the rows
-    with those of installed packages (BFCL, HumanEval). Exits with 0 if `gdpo train` can start, else
-    with 1.
+    sizes, and the model and its tokenizer. Scores each reward on the reference answers and on a bad
+    response. The rewards of the task must reach their maximum on at least 95 % of the reference
+    answers, and at least one reward must score the bad response below its maximum. Checks that no
+    training row repeats a problem of the benchmarks in --benchmarks. Without --benchmarks, checks
+    the benchmarks that installed packages contain (BFCL, HumanEval). Exits with 0 if `gdpo train`
+    can start, otherwise with 1.
 
     With --benchmarks and no recipe, scores the reference answers of each benchmark and an empty
-    response. At least 95 % of the reference answers must be scored as right, and the empty response
-    as wrong. Prints the rows that fail. Exits with 1 if a benchmark fails.
+    response. At least 95 % of the reference answers must be scored as correct, and the empty
+    response as wrong. Prints the rows that fail. Exits with 1 if a benchmark fails.
 
     Args:
         recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`.
-        benchmarks: Comma-separated benchmarks, named as for `gdpo evaluate`.
-        data: NAME=FILE: read the rows of benchmark NAME from FILE. Can be repeated.
-        set: Override a value of the recipe, as in `--set trainer.max_steps=20`. Can be repeated.
-        rows: Score the rewards on the first N rows only. All rows are read anyway. Default: all
-            rows.
+        benchmarks: Comma-separated benchmark names, as in `gdpo evaluate`.
+        data: Read the rows of a benchmark from a file, given as NAME=FILE. Can be repeated.
+        set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
+        rows: Score the rewards on the first N rows only. The other checks always use all rows.
+            Default: all rows.
     """
     if benchmarks is not None and recipe is None:
         return _check_benchmarks(benchmarks, data or (), rows)
@@ -106,7 +107,7 @@ def _check_benchmarks(names: str, data: Sequence[str], rows: int | None) -> int:
 
 @contextmanager
 def _failures_unlogged() -> Generator[None]:
-    """Silence the scorer's warnings, because each row that fails is printed with its reason."""
+    """Silence the scorer's warnings, because each failed row is printed with its reason."""
     scorer = logging.getLogger("gdpo.rewards")
     level = scorer.level
     scorer.setLevel(logging.ERROR)

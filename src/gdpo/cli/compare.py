@@ -34,32 +34,34 @@ def compare(
     Rerun the same command to resume: finished runs are kept, interrupted runs are resumed, and
     failed runs count as results. You can add estimators and seeds to an existing comparison.
 
-    With fewer than 5 seeds the result is exploratory: no p-value can be below 0.10 with 3 seeds.
+    With fewer than 5 seeds, the result is exploratory. For example, with 3 seeds, no p-value can be
+    below 0.10.
 
     Args:
         recipe: Recipe file (YAML), or a folder that contains a `recipe.yaml`.
-        estimators: Comma-separated estimators, or `all`. The first is the baseline. Write
-            your own estimator as NAME=MODULE:FUNCTION, as in `mine=my_module:my_estimator`.
-            Default: grpo,gdpo; with --suite: all.
+        estimators: Comma-separated estimators, or `all`. The first estimator is the baseline. To
+            use your own estimator, write NAME=MODULE:FUNCTION, as in
+            `mine=my_module:my_estimator`. Default: grpo,gdpo (with --suite: all).
         arms: Former name of --estimators.
-        vary: Recipe key with comma-separated values, as in `--vary rewards.length.weight=1,0.5`.
-            Each value is combined with each estimator. May be repeated: every combination is
-            trained.
-        seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5; with
-            --suite: 20.
-        suite: `toys`: compare on seven small problems instead of a recipe. Needs no GPU.
-        set: Change a value of the recipe, as in `--set trainer.max_steps=20`. May be repeated.
-        jobs: Number of runs at a time. Default: one for each device in CUDA_VISIBLE_DEVICES;
-            without a GPU, one for each CPU core.
-        output: Folder of the comparison. Default: `<task>-compare` in the recipe's `runs_dir`; with
-            --suite: write no pages.
-        reach: Threshold as a share of each reward's range. The step at which a run first reaches it
-            is compared. Default: 0.8.
+        vary: Recipe key and its comma-separated values, as in
+            `--vary rewards.length.weight=1,0.5`. Can be repeated. Every combination of values is
+            trained with each estimator.
+        seeds: Number of seeds (5 means seeds 1 to 5), or comma-separated seeds. Default: 5 (with
+            --suite: 20).
+        suite: Compare on seven small problems instead of a recipe. The only suite is `toys`. Needs
+            no GPU.
+        set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
+        jobs: Number of runs to train in parallel. Default: one for each device in
+            CUDA_VISIBLE_DEVICES, or without a GPU one for each CPU core.
+        output: Folder of the comparison. Default: `<task>-compare` in the recipe's `runs_dir`. With
+            --suite, pages are written only if this option is set.
+        reach: Compare the step at which each run first reaches a threshold. The threshold is this
+            share of a reward's range. Default: 0.8.
         price: Price of one run for one hour, in any currency. Prints the cost of the remaining
             runs. Default: print no cost.
         retry_failed: Train failed runs again.
-        dry_run: Print the runs and the smallest p-value that the seeds allow, and exit. Needs no
-            GPU, data or network.
+        dry_run: Print the runs and the smallest p-value that is possible with these seeds, then
+            exit. Needs no GPU, data or network.
     """
     from rich.console import Console
 

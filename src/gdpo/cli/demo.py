@@ -9,16 +9,16 @@ def demo(
     """Train a tiny policy with GRPO and with GDPO side by side, on the CPU (2 to 4 minutes).
 
     The task is tool calling with two rewards, format and correctness. Nothing is downloaded. The
-    demo uses the rewards and the code of `gdpo train`; the model is a toy. At the end it prints
-    how both rewards developed, and writes a report and a plot.
+    demo uses the same rewards and training code as `gdpo train`, but trains a toy model. The demo
+    ends with a table of both rewards, a report and a plot.
 
     Args:
-        start: How often the policy uses the format before training: `rare` (1 % of the warm-start
-            texts have it) or `common` (4 %, and a higher learning rate).
+        start: How often the policy uses the format before training: `rare` (in 1 % of the
+            warm-start texts) or `common` (in 4 %, with a higher learning rate).
         seed: Random seed for the requests and the sampling.
-        steps: Optimizer steps of each estimator.
-        output: Folder for everything. It must be empty or not exist yet. Default: `runs/demo`, or
-            `runs/demo-2` and so on if that exists.
+        steps: Number of optimizer steps for each estimator.
+        output: Folder for all files. The folder must be empty or not exist. Default: `runs/demo`,
+            or the next free name, such as `runs/demo-2`.
     """
     from rich.console import Console
 

@@ -22,6 +22,8 @@ def evaluate(
     server: str | None = None,
     deadline: float | None = None,
     engine: str = "transformers",
+    max_model_len: int | None = None,
+    enforce_eager: Annotated[bool, Parameter(negative=())] = False,
     at_once: int = 32,
     output: Path | None = None,
     baseline: Path | None = None,
@@ -29,40 +31,45 @@ def evaluate(
 ) -> int:
     """Evaluate a model on benchmarks and print every score with a 95 % confidence interval.
 
-    Correctness and constraints (format, length, bugs) are printed side by side. The intervals are
-    over problems, because samples of one problem are not independent. Every response is saved as a
-    rollout record. Rerun the same command to resume an interrupted evaluation.
+    Correctness and constraints (format, length, bugs) are printed side by side. The confidence
+    intervals are computed over problems, because samples of the same problem are not independent.
+    Every response is saved as a rollout record. Rerun the same command to resume an interrupted
+    evaluation.
 
     Args:
         model: A run directory, a model folder, a model name on the Hub, or `smollm2-135m`. With
-            --server: the name of the model on that server. `gold` returns the reference answers
-            and must score 1; `empty` returns empty responses.
+            --server: the name of the model on that server. Two names test the scoring: `gold`
+            returns the reference answers and must score 1, and `empty` returns empty responses.
         benchmarks: Comma-separated benchmarks: gsm8k, math500, aime24, amc23, amc22_23, minerva,
             olympiad, humaneval, humaneval_plus, mbpp, mbpp_plus, leetcode, apps, codecontests,
-            codeforces, taco, tool_calling. BFCL with gdpo's prompt: bfcl (all categories), or one
-            category, such as bfcl_simple_python. BFCL with ToolRL's prompt, for comparison with
-            the paper: bfcl_toolrl, or one category, such as bfcl_toolrl_simple_python. With --data,
-            also the name of any task.
-        data: NAME=FILE: read the rows of benchmark NAME from FILE instead of the Hub. May be
-            repeated.
-        samples: Responses per problem. More than 1 needs --temperature.
-        temperature: Sampling temperature. 0: greedy decoding. The paper's maths results use 0.6
-            with --top-p 0.95.
+            codeforces, taco, tool_calling. For BFCL with gdpo's prompt, use bfcl (all categories)
+            or one category, such as bfcl_simple_python. For BFCL with ToolRL's prompt, as in the
+            paper, use bfcl_toolrl or one category, such as bfcl_toolrl_simple_python. With --data,
+            the name of any task is also accepted.
+        data: Read the rows of a benchmark from a file instead of the Hub, given as NAME=FILE. Can
+            be repeated.
+        samples: Number of responses per problem. More than 1 needs --temperature.
+        temperature: Sampling temperature. 0 means greedy decoding. The paper's maths results use
+            0.6 with --top-p 0.95.
         top_p: Cumulative probability for nucleus sampling, above 0 and at most 1.
         max_tokens: Maximum response length in tokens.
         token_limit: Count a response with more tokens than this as too long.
         rows: Use only the first N problems of each benchmark.
         seed: Random seed for sampling.
         server: URL of an OpenAI-compatible server, as in http://host:8000/v1 for `vllm serve`.
-        deadline: Stop when the server has sent nothing for this many seconds. Default: 600, or the
-            time for --max-tokens at 10 tokens/s if that is longer.
+        deadline: Stop if the server sends nothing for this many seconds. Default: 600, or more if
+            the maximum response length takes longer at 10 tokens/s.
         engine: Library that runs a local model: `transformers`, or `vllm` if it is installed.
-        at_once: Responses generated together, or concurrent requests to the server.
+        max_model_len: With --engine vllm: maximum length of prompt and response in tokens, for
+            which vLLM reserves memory. Default: the model's.
+        enforce_eager: With --engine vllm: do not compile. vLLM starts sooner and generates more
+            slowly.
+        at_once: Number of responses to generate together, or of concurrent requests to the server.
         output: Folder of the evaluation. Default: `evaluation` in the run directory, otherwise
             evaluations/MODEL.
-        baseline: Folder of another evaluation. Also prints the difference from it, paired by
-            problem.
-        push: OWNER/NAME: upload the run to the Hub afterwards, as `gdpo push` does.
+        baseline: Folder of another evaluation to compare with. Also prints the difference of each
+            score, paired by problem.
+        push: Upload the run to this Hub repository (OWNER/NAME) afterwards, as `gdpo push` does.
     """
     from rich.console import Console
 
@@ -79,6 +86,7 @@ def evaluate(
         data=files_of(data or ()),
         weights="" if server else weights_of(model),
         engine=engine,
+        max_model_len=max_model_len,
     )
     names = names_of(benchmarks)
     console = Console(highlight=False)
@@ -90,6 +98,7 @@ def evaluate(
         console,
         server=server,
         deadline=deadline,
+        enforce_eager=enforce_eager,
         at_once=at_once,
         output=output,
         baseline=baseline,

@@ -7,14 +7,14 @@ from cyclopts import Parameter
 
 
 def init(folder: Annotated[Path, Parameter(show_default=False)] = Path(), /) -> int:
-    """Create a small project of your own that trains on a laptop.
+    """Create a small starter project that trains on a laptop.
 
     Writes a recipe, a task, a reward, 40 problems and a tiny random model. `gdpo train recipe.yaml`
-    trains it offline in about a minute on a CPU. Replace the model, the problems and the rewards
-    with your own. Existing files are never overwritten.
+    trains the model offline in about a minute on a CPU. Replace the model, the problems and the
+    rewards with your own. Existing files are never overwritten.
 
     Args:
-        folder: Folder to write to; it is created if it does not exist. Default: the current folder.
+        folder: Folder for the project. A missing folder is created. Default: the current folder.
     """
     import shlex
 

@@ -21,24 +21,23 @@ def verl(
 ) -> int:
     """Train a recipe with verl (vLLM for generation, FSDP for training, Ray).
 
-    Writes the run to `runs/<name>`, as `gdpo train` does. Its subfolder `verl` holds verl's
+    Writes the run to `runs/<name>`, as `gdpo train` does. The subfolder `verl` contains verl's
     configuration, data, command, metrics and rollouts.
 
-    For several nodes: put the run's folder on a shared file system, run `ray start --head` on the
-    first node and `ray start --address=<first node>:6379` on the others. Then run this command on
-    the first node.
+    To train on several nodes, put the run's folder on a shared file system. Run `ray start --head`
+    on the first node and `ray start --address=<first node>:6379` on each of the other nodes. Then
+    run this command on the first node.
 
     Args:
         recipe: A recipe (YAML), or a folder that contains a `recipe.yaml`.
         overrides: Fields of verl's own configuration, as key=value after `--`. Example:
             `-- actor_rollout_ref.actor.strategy=fsdp2`.
         nodes: Number of nodes in the Ray cluster.
-        gpus: Number of GPUs per node. The recipe's batch must divide evenly over all GPUs.
-        set: Change a value of the recipe, for example `--set trainer.max_steps=20`. Can be
-            repeated.
+        gpus: Number of GPUs per node. The recipe's batch must be divisible by the total number of
+            GPUs.
+        set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
         resume: Resume an interrupted run from verl's last checkpoint.
-        dry_run: Print the configuration and the command, and exit. Needs no GPU, no verl and no
-            network.
+        dry_run: Print the configuration and the command, then exit. Needs no GPU, verl or network.
     """
     from rich.console import Console
 

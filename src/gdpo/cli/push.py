@@ -15,17 +15,17 @@ def push(
     rollouts: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
-    """Upload a finished run to the Hugging Face Hub: the model, with the run's README as its card.
+    """Upload a finished run to the Hugging Face Hub, with the run's README as the model card.
 
-    Uploads the model, the README with its curves, the recipe, the metrics of every step
-    (`metrics.jsonl`) and the scores of `gdpo evaluate`, and lists every file first. Checkpoints,
-    the command line and the responses of an evaluation are not uploaded. A new repository is
-    private. Needs `hf auth login` or the environment variable HF_TOKEN.
+    Prints a list of the files, then uploads the model, the README with its curves, the recipe, the
+    metrics of every step (`metrics.jsonl`) and the scores of `gdpo evaluate`. Checkpoints, the
+    command line and the responses of an evaluation are not uploaded. A new repository is private.
+    Needs `hf auth login` or the environment variable HF_TOKEN.
 
     Args:
         run: A run directory.
-        name: Repository on the Hub, OWNER/NAME. It is created if it does not exist.
-        public: Make a new repository public. An existing one keeps its visibility.
+        name: Repository on the Hub, as OWNER/NAME. A missing repository is created.
+        public: Make a new repository public. An existing repository keeps its visibility.
         rollouts: Also upload the rollouts: prompts, responses and rewards of the training run.
         dry_run: List the files without uploading.
     """

@@ -24,7 +24,8 @@ def list_recipes() -> int:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "gdpo recipes show NAME prints a recipe and its README; gdpo recipes copy NAME copies it",
+        "To print a recipe and its README: gdpo recipes show NAME. To copy a recipe: gdpo recipes "
+        "copy NAME",
         soft_wrap=True,
     )
     return 0

@@ -6,15 +6,15 @@ from pathlib import Path
 def report(run: Path, /, *, output: Path | None = None, export: Path | None = None) -> int:
     """Write an HTML report of a run, a folder of runs or a comparison, and print its summary.
 
-    The report is a self-contained file. It shows which estimator is better, by how much and
-    how certain that is, the curves of every reward, the findings of the diagnostics, and rollouts.
-    Unfinished runs are included up to their last step.
+    The report is a self-contained file that shows which estimator is better, by how much, and with
+    what confidence. The report also contains the curves of every reward, the findings of the
+    diagnostics, and sample rollouts. Unfinished runs are included up to their last step.
 
     Args:
         run: A run directory, a folder of run directories, or a folder that `gdpo compare` wrote.
-        output: The HTML file. An existing file is replaced. Default: `report.html` in RUN.
+        output: Path of the HTML file. An existing file is replaced. Default: `report.html` in RUN.
         export: Write every figure (SVG, PNG, CSV) and every table (CSV, Markdown, LaTeX) to this
-            folder. It must not exist yet, or be empty. PNG files need matplotlib.
+            folder. The folder must be empty or not exist. PNG files need matplotlib.
     """
     from rich.console import Console
 

@@ -17,24 +17,25 @@ def train(
     from_scratch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     report: Annotated[bool, Parameter(show_default=False)] = True,
 ) -> int:
-    """Train a model as a recipe describes.
+    """Train a model from a recipe.
 
-    Validates the recipe before it loads the model. Writes everything to `runs/<name>`: the recipe,
-    metrics, rollouts and checkpoints, and at the end the model, a README with the curves, and
-    `report.html`. Ctrl-C drops the step in progress, saves the last finished step, and prints the
-    command to resume.
+    Validates the recipe before loading the model. Writes the recipe, metrics, rollouts and
+    checkpoints to `runs/<name>`, and at the end also the model, a README with the curves, and
+    `report.html`. On Ctrl-C, discards the step in progress, saves the last finished step, and
+    prints the command to resume.
 
-    On several GPUs: `accelerate launch -m gdpo train RECIPE`.
+    To train on several GPUs, run `accelerate launch -m gdpo train RECIPE`.
 
     Args:
         recipe: Recipe (YAML), or a folder that contains a `recipe.yaml`, such as a run directory.
             With --resume, the run directory may have been moved or renamed.
-        set: Override a value of the recipe, as in `--set trainer.max_steps=20`. Can be repeated.
-        resume: Resume an interrupted run from its newest intact checkpoint. The recipe must be the
-            same, except for the number of steps and how often checkpoints are saved.
-        from_scratch: Only with --resume: if no checkpoint is intact, start over at the first step.
-            The existing files move to `dropped-<time>` in the run directory.
-        report: Write `report.html` at the end. `gdpo report` can write it later. Default: write it.
+        set: Override a recipe value, for example `--set trainer.max_steps=20`. Can be repeated.
+        resume: Resume an interrupted run from its newest intact checkpoint. In the recipe, only the
+            number of steps and the checkpoint settings may have changed.
+        from_scratch: With --resume, start over at the first step if no checkpoint is intact. The
+            existing files move to `dropped-<time>` in the run directory.
+        report: Write `report.html` at the end (the default). `gdpo report` can also write this
+            report later.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""Demo: GRPO and GDPO on a tiny tool-calling policy, side by side on the CPU."""
+"""Demo: trains a tiny tool-calling policy with GRPO and GDPO, side by side on the CPU."""
 
 from gdpo.demo.run import run_demo
 

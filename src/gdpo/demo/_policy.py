@@ -1,7 +1,7 @@
-"""Makes the demo's policy, a tiny Llama with its tokenizer, and caches it per user.
+"""Creates the demo's policy, a tiny Llama with its tokenizer, and caches the policy per user.
 
 Nothing is downloaded. A short supervised phase on careless responses (`_texts`) produces the policy
-that training on rewards starts from.
+from which training on rewards starts.
 """
 
 import hashlib
@@ -25,15 +25,16 @@ from gdpo.recipes.starter import no_progress_bars
 Tokens: TypeAlias = list[int]
 
 _IGNORED = -100
-"""Label of a token that the loss ignores."""
+"""Label of tokens that the loss ignores."""
 
 _SORTED_BATCHES = 10
-"""Number of batches whose texts are sorted by length together: less padding, still random order."""
+"""Number of batches whose texts are sorted by length together. Sorting reduces padding, and the
+order of the batches stays random."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """Defines the policy, together with the code and the library versions."""
+    """Stores the settings of the policy."""
 
     layers: int = 2
     width: int = 128
@@ -41,25 +42,25 @@ class PolicySettings:
     inner_width: int = 256
     """Width of the feed-forward blocks."""
     initial_spread: float = 0.06
-    """Standard deviation of the initial weights. At transformers' 0.02, a model this narrow takes
-    twice as long to learn to copy from its prompt."""
+    """Standard deviation of the initial weights. With transformers' default of 0.02, such a narrow
+    model takes twice as long to learn to copy from its prompt."""
     vocabulary: int = 640
-    """Largest vocabulary. It is smaller if there are no more pairs to merge."""
+    """Maximum vocabulary size. The vocabulary is smaller if no pairs are left to merge."""
     context: int = 256
     """Maximum sequence length in tokens."""
     steps: int = 500
-    """Steps of the supervised phase."""
+    """Number of steps of the supervised phase."""
     batch: int = 24
-    """Texts per supervised step."""
+    """Number of texts per supervised step."""
     learning_rate: float = 6e-3
-    """Highest learning rate of the supervised phase."""
+    """Peak learning rate of the supervised phase."""
     texts: Texts = field(default_factory=Carelessness)
     """Texts of the supervised phase."""
     seed: int = 0
 
     @property
     def key(self) -> str:
-        """Digest of settings, code and library versions, twelve hex digits."""
+        """Digest (12 hex digits) of settings, code and library versions."""
         facts = {
             "settings": asdict(self),
             "code": [Path(file).read_text("utf-8") for file in (*_SOURCES, *self.texts.sources)],
@@ -96,7 +97,7 @@ def policy_folder(settings: PolicySettings) -> Path:
 def make_policy(settings: PolicySettings, progress: Progress) -> Path:
     """Return the folder of the policy, for `from_pretrained`. Train the policy if it is not cached.
 
-    A policy enters the cache only when it is complete: an interruption leaves no files.
+    A policy is cached only when it is complete, so an interruption leaves no files.
     """
     return cached(_name(settings), lambda folder: _build(folder, settings, progress))
 
@@ -216,7 +217,7 @@ def _padded(batch: Sequence[_Text], pad: int) -> dict[str, Any]:
 
 @contextmanager
 def _one_thread_seeded(seed: int) -> Generator[None]:
-    """Use a separate random state, and one torch thread for the same sums on any machine."""
+    """Use a separate random state, and one torch thread to get the same sums on any machine."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Reports the demo: curves of each reward and estimator, a table, a picture and last responses."""
+"""Reports the results of the demo: reward curves, a table, a plot and the last responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _ONE_SEED = "One seed shows how the two behave, not which is better."
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Holds the mean of one reward over the rollouts of each step, for one estimator."""
+    """Stores the mean of one reward over the rollouts of each step, for one estimator."""
 
     label: str
     """Name of the estimator."""
@@ -34,7 +34,7 @@ class Curve:
     low: float
     high: float
     values: tuple[float, ...]
-    """One mean per step, at least one."""
+    """One mean per step. At least one step is required."""
 
     @property
     def start(self) -> float:
@@ -48,18 +48,18 @@ class Curve:
 
     @property
     def threshold(self) -> float:
-        """80 % of the way from the lowest to the highest value."""
+        """80 % of the way from the lowest to the highest possible value."""
         return self.low + REACHED * (self.high - self.low)
 
     @property
     def steps_to_threshold(self) -> int | None:
-        """First step at which the mean of the last 5 steps reaches the threshold; None: never."""
+        """First step at which the mean of the last 5 steps reaches the threshold. None: never."""
         window = min(WINDOW, len(self.values))
         return first_reached(np.array(self.values), self.threshold, window=window)
 
     @property
     def smooth(self) -> tuple[float, ...]:
-        """Running mean, centred, over a tenth of the run; over fewer steps at both ends."""
+        """Centred running mean over a tenth of the run, and over fewer steps at both ends."""
         half = max(1, tenth(len(self.values)) // 2)
         places = range(len(self.values))
         return tuple(_mean(self.values[max(0, i - half) : i + half + 1]) for i in places)
@@ -80,7 +80,7 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 
 
 def report_table(all_curves: Sequence[Curve]) -> Table:
-    """Return a table with start, end and speed of each reward and estimator."""
+    """Return a table with start, end and step at the threshold for each reward and estimator."""
     table = Table(
         title="start and end: mean over the first and the last tenth of the steps",
         title_justify="left",
@@ -106,7 +106,7 @@ def report_table(all_curves: Sequence[Curve]) -> Table:
 def last_responses(trainings: Sequence[Training]) -> RenderableType:
     """Return the first response of each estimator to the first prompt of the last step.
 
-    All estimators have the same prompts in the same order.
+    All estimators get the same prompts in the same order.
     """
     rollouts = [
         read_rollouts(rollout_file(training.run.rollouts, len(training.rows())))[0]
@@ -138,7 +138,7 @@ _SMOOTHING = "Thin lines: each step. Thick lines: running mean over a tenth of t
 
 
 def draw_picture(path: Path, curves: Sequence[Curve], *, setup: str) -> None:
-    """Draw one panel per reward, with a curve per estimator.
+    """Draw one panel per reward, with one curve per estimator.
 
     Args:
         path: The PNG file to write.
@@ -196,7 +196,7 @@ def _panel(axis: Any, curves: Sequence[Curve]) -> None:
 
 
 def _label_ends(axis: Any, curves: Sequence[Curve], *, least: float) -> None:
-    """Label each curve at its right end, with at least `least` between two labels."""
+    """Label each curve at its right end, with labels at least `least` apart."""
     height = float("-inf")
     for curve in sorted(curves, key=lambda curve: curve.smooth[-1]):
         height = max(curve.smooth[-1], height + least)

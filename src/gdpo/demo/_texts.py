@@ -1,8 +1,8 @@
-"""Draws the careless responses on which the demo's policy is warm-started.
+"""Draws the careless responses that warm-start the demo's policy.
 
-Nearly all of them miss the required format in a way that models do, and many of their calls are
-wrong. A policy trained on them rarely writes the format and sometimes writes correct calls: a usual
-start for training on several rewards.
+Nearly all responses break the required format in ways that are common in real models, and many
+calls are wrong. A policy trained on these responses rarely uses the format and sometimes writes
+correct calls, which is a typical starting point for training with several rewards.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,10 @@ class Example:
 
 
 class Texts(Protocol):
-    """Draws warm-start texts. A frozen dataclass, whose fields are part of the policy's key."""
+    """Draws warm-start texts.
+
+    An implementation is a frozen dataclass, because its fields are part of the policy's key.
+    """
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -47,18 +50,19 @@ class Texts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Carelessness:
-    """Draws tool-calling responses with mistakes. All fields are probabilities."""
+    """Draws tool-calling responses with random mistakes."""
 
     well_formed: float = 0.04
-    """A text has the required format: thinking, then the calls."""
+    """Probability that a text has the required format: thinking, then the calls."""
     bare: float = 0.7
-    """A text without the format has no thinking. The other ones never close their thinking."""
+    """Probability that a text without the format has no thinking. Otherwise the thinking is not
+    closed."""
     right_value: float = 0.7
-    """A parameter has the value from the request, not a random one."""
+    """Probability that a parameter has the value from the request instead of a random value."""
     right_name: float = 0.75
-    """A call names the requested tool, not a random one."""
+    """Probability that a call names the requested tool instead of a random tool."""
     whole_json: float = 0.75
-    """A call has its last brace."""
+    """Probability that a call keeps its last brace."""
 
     @property
     def sources(self) -> tuple[str, ...]:

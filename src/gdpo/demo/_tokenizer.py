@@ -10,7 +10,7 @@ _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Tags that are one token each, as in tokenizers of models with tool calling."""
 _GLUE = ('{"name": "', '", "parameters": {"')
-"""Parts of every call that are one token each. They make responses a fifth shorter."""
+"""Parts of every call that are one token each, which makes responses a fifth shorter."""
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}{% endfor %}"
@@ -18,7 +18,7 @@ _CHAT_TEMPLATE = (
 )
 
 _PIECES = r" ?[A-Za-z]+|[0-9.]+|[^A-Za-z0-9]+?(?= [A-Za-z])|[^A-Za-z0-9]+"
-"""Pattern of words, numbers and the characters between them. No token crosses two matches."""
+"""Pattern of words, numbers and the characters between them. No token spans two matches."""
 
 
 def build_tokenizer(examples: Sequence[Example], size: int) -> Any:

@@ -1,7 +1,8 @@
 """Draws the demo's tool-calling problems from a small catalogue of tools.
 
 Rows have the columns of ToolRL's training file, so that the task `tool_calling` can read them. The
-prompt is shorter than ToolRL's: signatures of the offered tools, then the request.
+prompt is shorter than ToolRL's prompt: it contains the signatures of the offered tools, then the
+request.
 """
 
 import json
@@ -15,7 +16,7 @@ Value: TypeAlias = str | int | float | bool
 """Value of a parameter."""
 
 OFFERED = 2
-"""Number of tools offered per request, including the needed ones."""
+"""Number of tools offered per request, including the tools that are needed."""
 
 PARALLEL_SHARE = 0.3
 """Probability that a request needs two calls."""
@@ -29,12 +30,12 @@ class Parameter:
     kind: str
     """A JSON type: `string`, `integer`, `number` or `boolean`."""
     values: Mapping[str, Value]
-    """Words in the request, and the value that each of them requires in the call."""
+    """Possible words in the request, each with the correct value in the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Describes a tool and how users ask for it."""
+    """Describes a tool and the text of a request for this tool."""
 
     name: str
     request: str
@@ -50,7 +51,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Stores one requested call: the tool, and the words of the request for each parameter."""
+    """Stores one requested call: the tool, and the word in the request for each parameter."""
 
     tool: Tool
     words: tuple[str, ...]
@@ -111,7 +112,7 @@ def thinking(thought: str) -> str:
 
 
 def draw_problem(rng: np.random.Generator) -> Problem:
-    """Draw the offered tools, the needed ones and their values."""
+    """Draw the offered tools, the needed tools and the values of their parameters."""
     picked = rng.permutation(len(CATALOGUE))[:OFFERED]
     needed = picked[: 2 if rng.random() < PARALLEL_SHARE else 1]
     calls = tuple(draw_call(CATALOGUE[i], rng) for i in needed)
@@ -128,7 +129,7 @@ def tool_rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
     Args:
         count: Number of rows.
-        seed: Random seed. With the same seed, a smaller count gives the first rows of a larger one.
+        seed: Random seed. With the same seed, a larger `count` only appends rows.
     """
     rng = np.random.default_rng(seed)
     return [_row(draw_problem(rng), index) for index in range(count)]

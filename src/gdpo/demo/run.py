@@ -1,4 +1,4 @@
-"""Runs the demo: makes policy and data, trains GRPO and GDPO side by side, and reports."""
+"""Runs the demo: creates policy and data, trains with GRPO and GDPO, and reports the results."""
 
 import json
 import shutil
@@ -46,12 +46,12 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 20
 
 _EVERY = 10
-"""Steps between two lines per estimator, where the output is not a terminal."""
+"""Number of steps between two printed lines per estimator, if the output is not a terminal."""
 
 
 @dataclass(slots=True)
 class TrainingView:
-    """Holds the steps of one training run that the display shows."""
+    """Stores the metrics of one training run for the display."""
 
     name: str
     """Name of the estimator."""
@@ -93,7 +93,7 @@ def trainings_display(
     """Show the progress of all training runs inside the context.
 
     Yields:
-        A function that redraws. Call it after the views have changed.
+        A function that redraws the display. Call this function after the views have changed.
     """
     if not console.is_terminal:
         shown = dict.fromkeys((view.name for view in views), 0)
@@ -135,7 +135,7 @@ def _cells(view: TrainingView, reward: Reward) -> tuple[str, str]:
 
 
 def trend(values: Sequence[float], low: float, high: float, width: int = _TREND_WIDTH) -> str:
-    """Return the values as a line of blocks, newest at the right, scaled from `low` to `high`.
+    """Draw values from `low` to `high` as a line of block characters, with the newest at the right.
 
     >>> trend([0.0, 0.5, 1.0, 1.0], 0.0, 1.0, width=2)
     '▃█'
@@ -173,22 +173,22 @@ ESTIMATORS = ("grpo", "gdpo")
 def side_by_side(
     recipes: Sequence[Recipe], folder: Path, say: Callable[[str], None]
 ) -> Generator[tuple[list[Training], Callable[[], None]]]:
-    """Start one training process per recipe. At the end of the context, stop those still running.
+    """Start one training process per recipe. When the context ends, stop unfinished processes.
 
-    A stopped process saves a checkpoint first.
+    A stopped process saves a checkpoint before it exits.
 
     Args:
-        recipes: One recipe for each training run.
-        folder: Folder for their recipes and logs, which are named after the runs.
-        say: Called with messages for the user while runs are being stopped.
+        recipes: One recipe per training run.
+        folder: Folder for recipe files and log files, which are named after the runs.
+        say: Function that shows a message to the user, called while runs are being stopped.
 
     Yields:
-        The training runs, and a function to call regularly: it raises if a signal has arrived.
+        The training runs, and a function to call regularly, which raises if a signal has arrived.
     """
     with signals_held() as unwind:
         trainings: list[Training] = []
         try:
-            for recipe in recipes:  # `finally` must know each process as soon as it has started
+            for recipe in recipes:  # `finally` must see each process once it has started
                 training = start_training(recipe, folder, environment={"HF_HUB_OFFLINE": "1"})
                 trainings.append(training)
             yield trainings, unwind
@@ -208,23 +208,24 @@ _NEEDED = ("torch", "transformers", "trl", "accelerate", "datasets")
 _POLL_S = 0.25
 
 _ROWS_SEED = 1000
-"""Added to the demo's seed, so that its requests differ from those of the warm start."""
+"""Offset added to the demo's seed, so that its requests differ from the warm-start requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Defines a start of training, and stores the results of six seeds from it."""
+    """Defines a starting point for training, and describes the results of six seeds."""
 
     well_formed: float
     """Share of the warm-start texts that have the required format, from 0 to 1."""
     learning_rate: float
     """Constant learning rate of AdamW."""
     reason: str
-    """Properties of the start, and the reason to choose it. Printed before training."""
+    """Properties of the starting point, and the reason to choose it. Printed before training."""
     known: str
     """Result of seeds 0 to 5 with the default settings. Printed after training."""
     other: str
-    """What happens from the other start. Printed with its command after training."""
+    """Result of training from the other starting point. Printed after training, with the
+    command."""
 
 
 STARTS: Mapping[str, Start] = {
@@ -241,7 +242,7 @@ STARTS: Mapping[str, Start] = {
             "GRPO did not (0.01 to 0.11). Correctness ended higher with GRPO, at 2.36 to 2.58; "
             "with GDPO at 1.85 to 2.19."
         ),
-        other="From a start with the format in more responses, both learn it",
+        other="From a start where more responses have the format, both estimators learn it",
     ),
     "common": Start(
         well_formed=0.04,
@@ -255,10 +256,10 @@ STARTS: Mapping[str, Start] = {
             "the end): GDPO by step 23 to 28, GRPO by step 36 to 57. Correctness ended at 2.48 to "
             "2.68 with GDPO and at 2.63 to 2.68 with GRPO."
         ),
-        other="From a start with the format in fewer responses, only GDPO learns it",
+        other="From a start where fewer responses have the format, only GDPO learns it",
     ),
 }
-"""Starts by name. The first is the default."""
+"""Starting points by name. The first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +271,13 @@ class DemoSettings:
     """
 
     start: str = "rare"
-    """A key of `STARTS`: how often the policy uses the format before training."""
+    """A key of `STARTS`. The start defines how often the policy uses the format before training."""
     steps: int = 150
-    """Optimizer steps of each estimator."""
+    """Number of optimizer steps per estimator."""
     seed: int = 1
     """Random seed for requests and sampling, the same for both estimators.
 
-    The warm start has a seed of its own.
+    The warm start has a separate seed.
     """
     prompts: int = 16
     """Prompts per step."""
@@ -285,7 +286,8 @@ class DemoSettings:
     response_tokens: int = 40
     """Maximum response length in tokens. The longest reference answer still fits."""
     policy: PolicySettings = field(default_factory=PolicySettings)
-    """Model and warm start. Its texts are replaced by those of `start`."""
+    """Settings of the model and the warm start, except the warm-start texts, which `start`
+    defines."""
 
     def __post_init__(self) -> None:
         if self.start not in STARTS:
@@ -300,21 +302,21 @@ class DemoSettings:
 
     @property
     def warm_started(self) -> PolicySettings:
-        """The policy's settings, with the warm-start texts of `start`."""
+        """Settings of the policy, with the warm-start texts of `start`."""
         texts = Carelessness(well_formed=STARTS[self.start].well_formed)
         return replace(self.policy, texts=texts)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Lists what the demo wrote and measured."""
+    """Stores the paths of the demo's files and the measured curves."""
 
     folder: Path
-    """Folder with the data, the policy, a recipe and a run per estimator, and the picture."""
+    """Folder with the data, the policy, the plot, and one recipe and one run per estimator."""
     curves: tuple[Curve, ...]
     """One curve per reward and estimator. Empty if an estimator failed."""
     picture: Path | None
-    """None: an estimator failed, or matplotlib is not installed."""
+    """Plot of the curves. None: an estimator failed, or matplotlib is not installed."""
     failed: tuple[str, ...] = ()
     """Names of the estimators that failed."""
 
@@ -324,20 +326,21 @@ def run_demo(
 ) -> DemoResult:
     """Train a tiny policy on tool calling with GRPO and with GDPO, side by side on the CPU.
 
-    Each estimator is one `gdpo train` process with one thread. The rewards are those of the task
-    `tool_calling`. The prompt is shorter than the task's own, which is too long for so small a
-    model.
+    Each estimator runs in its own `gdpo train` process with one thread. The rewards come from the
+    task `tool_calling`. The prompt is shorter than that task's prompt, which is too long for such a
+    small model.
 
     Args:
         console: Console for progress and results.
         settings: Settings of the demo. None: the defaults.
-        output: Folder for everything. It must be empty or not exist yet. None: `runs/demo`, or
-            `runs/demo-2` and so on if that exists.
+        output: Folder for all files. The folder must be empty or not exist. None: `runs/demo`, or
+            the first unused name of `runs/demo-2`, `runs/demo-3` and so on.
 
     Raises:
         ConfigError: If `output` is not empty.
         MissingExtraError: If a package that training needs is not installed.
-        KeyboardInterrupt: If Ctrl-C was pressed. Both estimators have saved and ended.
+        KeyboardInterrupt: If Ctrl-C was pressed. The error is raised after both training runs have
+            ended.
     """
     settings = settings or DemoSettings()
     started = time.monotonic()
@@ -347,7 +350,7 @@ def run_demo(
         try:
             recipes = _prepare(folder, settings, console)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)  # it holds no training yet
+            shutil.rmtree(folder, ignore_errors=True)  # the folder contains no run yet
             raise
         result = _train_and_report(recipes, folder, settings, console)
     if not result.failed:
@@ -358,7 +361,7 @@ def run_demo(
 
 
 def _closing_lines(settings: DemoSettings) -> list[str]:
-    """Return what other seeds and the other start showed, and the commands to see it."""
+    """Return lines with results of other seeds and the other start, and commands to run them."""
     start = STARTS[settings.start]
     [other] = STARTS.keys() - {settings.start}
     defaults = settings == DemoSettings(start=settings.start, seed=settings.seed)
@@ -381,16 +384,16 @@ def _command(start: str, seed: int) -> str:
 def _check_packages() -> None:
     for package in _NEEDED:
         if find_spec(package) is None:
-            raise MissingExtraError(package, "train", "for the demo, which trains")
+            raise MissingExtraError(package, "train", "to train in the demo")
 
 
 def _claim(output: Path | None) -> Path:
-    """Return an empty folder, created now unless it exists and is empty."""
+    """Return an empty folder. Create the folder if it does not exist."""
     if output is not None:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise ConfigError(
-                f"--output {output} is not empty, and the demo overwrites nothing. Choose another "
-                f"folder, or omit --output for a new one in {_DEFAULT_FOLDER.parent}/"
+                f"--output {output} is not empty, and the demo does not overwrite files. Choose "
+                f"another folder, or omit --output to use a new folder in {_DEFAULT_FOLDER.parent}/"
             )
         output.mkdir(parents=True, exist_ok=True)
         return output
@@ -406,7 +409,7 @@ def _claim(output: Path | None) -> Path:
 
 
 def _prepare(folder: Path, settings: DemoSettings, console: Console) -> list[Recipe]:
-    """Write data and policy to the folder; return one recipe per estimator."""
+    """Write data and policy to the folder, and return one recipe per estimator."""
     policy = folder / "policy"
     shutil.copytree(_policy(settings, console), policy)
     data = folder / "requests.jsonl"
@@ -421,7 +424,7 @@ def _policy(settings: DemoSettings, console: Console) -> Path:
     if (kept := policy_folder(policy)).is_dir():
         _say(console, f"policy: a tiny Llama, warm-started earlier, from {kept}")
         return kept
-    _say(console, f"policy: a tiny Llama; warm-starting it now, to be kept in {kept}")
+    _say(console, f"policy: a tiny Llama; warm-starting it now, to be cached in {kept}")
     with warm_start_bar(console, policy.steps) as progress:
         return make_policy(policy, progress)
 
@@ -487,7 +490,7 @@ def _follow(
     console: Console,
     unwind: Callable[[], None],
 ) -> list[Training]:
-    """Show progress until all runs have ended or one has failed; return the failed ones."""
+    """Show progress until all runs have ended or a run has failed. Return the failed runs."""
     views = [TrainingView(training.name, settings.steps) for training in trainings]
     with trainings_display(console, views, resolve_task(_TASK).rewards) as update:
         while True:
@@ -523,5 +526,5 @@ def _draw(
 
 
 def _say(console: Console, text: str) -> None:
-    """Print one line without markup, because paths may hold brackets, and without wrapping."""
+    """Print one line without wrapping, and without markup because paths may contain brackets."""
     console.print(Text(text), soft_wrap=True)

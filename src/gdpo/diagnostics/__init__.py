@@ -1,4 +1,4 @@
-"""Numbers and findings that show what each reward does in a batch."""
+"""Computes numbers and findings that show what each reward does in a batch."""
 
 from gdpo.diagnostics._findings import Thresholds
 from gdpo.diagnostics._measures import group_std, zero_advantage_groups, zero_variance_groups

@@ -1,4 +1,4 @@
-"""The rules that turn the numbers of a diagnosis into findings."""
+"""Defines the rules that turn the numbers of a diagnosis into findings."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,78 +21,81 @@ from gdpo.diagnostics.influence import Influence
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Holds all thresholds of the findings.
+    """Stores the thresholds of all findings.
 
-    The defaults avoid false alarms on healthy batches rather than find every flaw. The page
-    docs/reference/diagnostics.md has the measured false-alarm rates.
+    The defaults avoid false alarms on healthy batches, even if some problems are missed.
+    docs/reference/diagnostics.md lists the measured false-alarm rates.
     """
 
     zero_variance: float = 0.9
-    """Share of zero-variance groups at or above which a reward counts as constant."""
+    """Minimum share of zero-variance groups for a reward to count as constant."""
     few_groups: int = 7
-    """With fewer groups, a finding about a share of groups is a note, not a warning. A reward that
-    varies in half of all groups is constant in 6 of 6 groups by chance in 1.6 % of the batches, and
-    in 7 of 7 in 0.8 %."""
+    """Minimum number of groups for a finding about a share of groups to be a warning instead of a
+    note. If a reward varies in half of all groups, it is constant by chance in all groups of 1.6 %
+    of the batches with 6 groups, and of 0.8 % of the batches with 7 groups."""
     below_resolution: float = 0.1
-    """Share of groups whose values differ only by rounding, at or above which the lost signal is
-    reported. A smaller share costs little, and a computed reward may have a few such groups."""
+    """The lost signal is reported if at least this share of groups has values that differ only by
+    rounding. A smaller share loses little signal, and a few such groups are normal for a computed
+    reward."""
     top: float = 0.95
-    """Fraction of the declared range at or above which the mean of a constant reward counts as the
-    top. It is below 1 because the few groups that still vary lower the mean of a learned reward."""
+    """A constant reward counts as being at the top if its mean is at or above this fraction of the
+    declared range. The fraction is below 1 because the few groups that still vary lower the mean of
+    a learned reward."""
     bottom: float = 0.05
-    """Fraction of the declared range at or below which the mean of a constant reward counts as the
-    bottom."""
+    """A constant reward counts as being at the bottom if its mean is at or below this fraction of
+    the declared range."""
     missing: float = 0.9
-    """Share of missing values at or above which a reward counts as mostly missing."""
+    """Minimum share of missing values for a reward to count as mostly missing."""
     window: int = 256
-    """Number of groups over which a training run sums the influence. Shares over a few groups are
-    noise: with 256 groups of 8 the standard error of a share is about 2 %."""
+    """Number of groups over which a training run sums the influence. Shares over only a few groups
+    are too noisy. With 256 groups of 8 samples, the standard error of a share is about 2 %."""
     least_groups: int = 64
     """Minimum number of groups for reporting a reward as ignored or reversed."""
     least_varying: int = 16
-    """Minimum number of these groups in which the reward must vary."""
+    """Minimum number of groups in which a reward must vary to be reported as ignored or
+    reversed."""
     ignored: float = 0.25
-    """Fraction of the correlation with the advantage that the weights imply, below which a reward
-    is ignored. Under GRPO, a reward with a fifth of the others' standard deviation is about
-    there."""
+    """A reward is ignored if its correlation with the advantage is below this fraction of the
+    correlation that the weights imply. Under GRPO, a reward is close to this limit if its standard
+    deviation is a fifth of that of the other rewards."""
     reversed: float = 0.05
-    """Smallest influence share against the weight that counts as reversed."""
+    """Minimum size of a negative influence share for a reward to count as reversed."""
     opposed: float = 0.5
-    """Absolute value of a negative correlation at or above which two rewards are opposed. At equal
-    weights each then loses half of its influence to the other."""
+    """Minimum absolute value of a negative correlation for two rewards to count as opposed. At this
+    value and with equal weights, each reward loses half of its influence to the other."""
     redundant: float = 0.95
-    """Correlation at or above which two rewards are redundant: they share 90 % of their
-    variance."""
+    """Minimum correlation for two rewards to count as redundant. At this value, the two rewards
+    share 90 % of their variance."""
     agreement: float = 0.5
-    """Share of rollouts without conflict, relative to unrelated rewards, below which a batch is in
-    conflict. Two unrelated rewards of 0 and 1, each earned by half of the rollouts, already
-    conflict in half of all rollouts, so the share alone shows nothing."""
+    """A batch counts as conflicting if its share of rollouts without conflict is at most this
+    fraction of the share for unrelated rewards. The share itself is not enough: two unrelated
+    rewards of 0 or 1, each earned by half of the rollouts, conflict in half of all rollouts."""
     zero_advantage: float = 0.9
-    """Share of zero-advantage groups at or above which a batch counts as having no signal."""
+    """Minimum share of zero-advantage groups for a batch to count as having no signal."""
     signal_rms: float = 3.0
-    """Root mean square of the advantages in the groups with signal, at or above which batch
-    normalization amplifies too much. It is 1 / √share if a share of the groups has signal,
-    so a ninth gives 3."""
+    """Batch normalization amplifies too much if the root mean square of the advantages in the
+    groups with signal is at least this large. If a share s of the groups has signal, the root mean
+    square is 1 / √s, so s = 1/9 gives 3."""
     tiny_std: float = 0.01
-    """Typical standard deviation within a group, as a fraction of the declared range, below which
-    it may be noise."""
+    """If the typical standard deviation within a group is below this fraction of the declared
+    range, the variation may be noise."""
     extreme: float = 10.0
-    """Size of an extreme advantage, in root mean squares of the groups with signal, so that it also
-    suits estimators that do not normalize. One failure among 16 samples gives 3.8 and one among 64
-    gives 7.9: the formula produces these without an outlier."""
+    """An advantage is extreme if it is larger than this multiple of the root mean square in the
+    groups with signal. A multiple also works for estimators that do not normalize. Without any
+    outlier, one failure among 16 samples gives 3.8, and one failure among 64 samples gives 7.9."""
     same: float = 0.999
-    """Correlation at or above which advantages count as equal to GRPO's: 0.2 % of the variance
-    differs."""
+    """Minimum correlation for advantages to count as equal to GRPO's. At this value, 0.2 % of the
+    variance differs."""
     merged: float = 0.5
-    """Number of different advantages per group under GRPO, relative to the estimator, at or below
-    which GRPO counts as merging rollouts."""
+    """GRPO counts as merging rollouts if it gives at most this fraction of the number of different
+    advantages per group that the estimator gives."""
     standard_errors: float = 3.0
-    """How many standard errors a correlation, conflict or influence must be away from a harmless
-    value. At 3, a given value exceeds it by chance in 0.3 % of the batches."""
+    """Minimum distance, in standard errors, of a correlation, conflict or influence from a harmless
+    value. A distance of 3 is exceeded by chance in 0.3 % of the batches."""
 
 
 def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield the findings about single rewards."""
+    """Yield the findings about individual rewards."""
     for reward in diagnosis.rewards:
         if reward.weight == 0:
             continue
@@ -109,7 +112,7 @@ def reward_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Fi
 
 
 def severity_of_share(groups: int, thresholds: Thresholds) -> Severity:
-    """Return the severity of a finding about a share of so many groups."""
+    """Return the severity of a finding about a share of this number of groups."""
     return Severity.NOTE if groups < thresholds.few_groups else Severity.WARNING
 
 
@@ -119,7 +122,7 @@ def _missing(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findin
             Kind.NEVER_APPLIES,
             Severity.WARNING,
             (reward.name,),
-            f"`{reward.name}` is missing on every rollout",
+            f"`{reward.name}` is missing from every rollout",
             "check whether the reward function fails, whether its gate ever opens, and whether the "
             "dataset has the column that it reads",
             {"missing": 1.0},
@@ -129,7 +132,7 @@ def _missing(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findin
             Kind.MOSTLY_MISSING,
             Severity.NOTE,
             (reward.name,),
-            f"`{reward.name}` is missing on {percent(reward.missing)} of the rollouts, so only a "
+            f"`{reward.name}` is missing from {percent(reward.missing)} of the rollouts, so only a "
             "few rollouts train it",
             "no action needed if the reward is meant to be rare; otherwise check whether its "
             "function fails, or choose prompts to which it applies",
@@ -223,11 +226,14 @@ def _tiny_std(reward: RewardDiagnosis, thresholds: Thresholds) -> Iterator[Findi
 
 
 _RATIO = 2.0
-"""Smallest ratio of standard deviations that a message gives as the cause."""
+"""Minimum ratio of standard deviations for a message to name the ratio as the cause."""
 
 
 class _Reward(NamedTuple):
-    """Holds the sums of one reward. Correlations and shares are multiplied by the weight's sign."""
+    """Stores the influence of one reward.
+
+    Correlations and shares are multiplied by the sign of the weight.
+    """
 
     name: str
     weight_share: float
@@ -236,26 +242,28 @@ class _Reward(NamedTuple):
     correlation: float
     asked: float
     error: float
-    """Standard error of the correlation if advantage and reward were unrelated."""
+    """Standard error of the correlation, under the assumption that advantage and reward are
+    unrelated."""
     live: float
     std: float
-    """Mean standard deviation over the groups in which it varies."""
+    """Mean standard deviation over the groups in which the reward varies."""
     push: float
-    """Influence. Positive: the update raises the reward."""
+    """The influence. A positive value means that the update raises the reward."""
 
 
 def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator[Finding]:
     r"""Yield a finding for each reward that is ignored or pushed against its weight.
 
     $\rho_k$ is the correlation of the advantage with the z-scores of reward k over the groups in
-    which it varies, $\rho^*_k$ the correlation that the weights imply, and $d$ the degrees of
-    freedom. The reward is ignored if $\rho^*_k > 0$, $\rho_k + 3/\sqrt d < \rho^*_k / 4$, and the
-    interval of its influence share ends below half of its weight share. It is reversed if
-    $\rho_k < -3/\sqrt d$ and its influence share is -5 % or less.
+    which the reward varies, $\rho^*_k$ is the correlation that the weights imply, and $d$ is the
+    number of degrees of freedom. The reward is ignored if $\rho^*_k > 0$, $\rho_k + 3/\sqrt d <
+    \rho^*_k / 4$, and the interval of its influence share ends below half of its weight share. The
+    reward is reversed if $\rho_k < -3/\sqrt d$ and its influence share is -5 % or less.
 
     Args:
         influence: Sums over one batch or over several steps.
-        thresholds: Limits of the findings. With fewer groups than `least_groups` nothing is found.
+        thresholds: Thresholds of the findings. If there are fewer groups than `least_groups`, there
+            are no findings.
     """
     if influence.groups < thresholds.least_groups:
         return
@@ -269,7 +277,7 @@ def influence_findings(influence: Influence, thresholds: Thresholds) -> Iterator
         if reward.correlation < -margin and -reward.share >= thresholds.reversed:
             yield _reversed(reward, most, influence.groups)
             continue
-        # If a few groups have all of the advantages, a correlation over all groups is small.
+        # If only a few groups have nonzero advantages, the correlation over all groups is small.
         little = reward.share + reward.margin < reward.weight_share / 2
         hardly = reward.correlation + margin < thresholds.ignored * reward.asked
         if little and hardly and reward.asked > 0:
@@ -310,7 +318,7 @@ _SEPARATELY = "normalize each reward separately (estimator gdpo)"
 
 
 def _std_ratio(reward: _Reward, dominating: _Reward | None) -> float | None:
-    """Return how many times larger the other reward's std is; None: not large enough to matter."""
+    """Return the ratio of the other reward's std to this reward's, or None if below `_RATIO`."""
     if dominating is None or dominating.share <= 0 or reward.std <= 0:
         return None
     ratio = dominating.std / reward.std
@@ -318,7 +326,10 @@ def _std_ratio(reward: _Reward, dominating: _Reward | None) -> float | None:
 
 
 def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
-    """Return the finding. `dominating` is the other reward with the most influence per weight."""
+    """Return the finding that a reward is pushed against its weight.
+
+    `dominating` is the other reward with the most influence per weight.
+    """
     direction, sign = ("up", "negative") if reward.push > 0 else ("down", "positive")
     cause, evidence = "", _evidence(reward, groups)
     remedy = f"increase the size of the weight of `{reward.name}`"
@@ -339,7 +350,10 @@ def _reversed(reward: _Reward, dominating: _Reward | None, groups: int) -> Findi
 
 
 def _ignored(reward: _Reward, dominating: _Reward | None, groups: int) -> Finding:
-    """Return the finding. `dominating` is the other reward with the most influence per weight."""
+    """Return the finding that a reward is ignored.
+
+    `dominating` is the other reward with the most influence per weight.
+    """
     cause, evidence = "", _evidence(reward, groups)
     remedy = f"increase the size of the weight of `{reward.name}`"
     if dominating is not None and dominating.share > 0:
@@ -372,8 +386,8 @@ def _evidence(reward: _Reward, groups: int) -> dict[str, float]:
 
 
 _UNIT = 1e-3
-"""Largest distance from 1 of the standard deviation of advantages that were divided by their own
-standard deviation, in float32 as well."""
+"""If advantages were divided by their own standard deviation, their standard deviation differs from
+1 by at most this much, even in float32."""
 
 
 def batch_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
@@ -421,7 +435,7 @@ def _conflict(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _gain(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
-    # If most groups have signal, large advantages come from the unit of the rewards.
+    # If most groups have signal, advantages are large because of the unit of the rewards.
     if (
         d.signal_rms is None
         or d.signal_rms < thresholds.signal_rms
@@ -462,7 +476,7 @@ def _one_group(d: Diagnosis, thresholds: Thresholds) -> Iterator[Finding]:
         return
     std = d.signal_rms * sqrt(d.rollouts / (d.rollouts - 1))
     divided = abs(std - 1) < _UNIT
-    # If the advantages equal GRPO's, each group is divided by its own std anyway: nothing is lost.
+    # GRPO divides each group by its own std, so advantages that equal GRPO's lose nothing.
     if divided and (d.same_as_grpo or 0.0) < thresholds.same:
         yield Finding(
             Kind.ONE_GROUP,
@@ -534,8 +548,8 @@ def pair_findings(diagnosis: Diagnosis, thresholds: Thresholds) -> Iterator[Find
 def asked_correlation(diagnosis: Diagnosis, k: int, m: int) -> float:
     """Return the correlation of two rewards in the direction of their weights.
 
-    With weights of opposite sign, rewards that rise together are opposed. 0: the correlation is
-    unknown, or a weight is 0.
+    If the weights have opposite signs, the sign of the correlation is flipped, because rewards that
+    rise together are then opposed. The result is 0 if the correlation is unknown or a weight is 0.
     """
     weights = diagnosis.rewards[k].weight, diagnosis.rewards[m].weight
     if diagnosis.degrees[k][m] == 0 or 0 in weights:
@@ -580,8 +594,8 @@ def _correlated(asked: float, evidence: Mapping[str, float]) -> str:
 def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, ...]:
     """Return the findings of a diagnosis, ordered by severity and then by kind.
 
-    An opposed pair explains a conflict, so the conflict is left out if there is such a pair.
-    Rewards of weight 0 give no findings.
+    If two rewards are opposed, that pair explains any conflict, so the conflict is left out. There
+    are no findings about rewards with weight 0.
 
     Args:
         diagnosis: The diagnosis of one batch.
@@ -598,5 +612,5 @@ def findings_of(diagnosis: Diagnosis, thresholds: Thresholds) -> tuple[Finding, 
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings with the worst first."""
+    """Return the findings in order, with the worst finding first."""
     return tuple(sorted(findings, key=lambda finding: finding.rank))

@@ -1,4 +1,4 @@
-"""Computes the numbers of a diagnosis: formulas on rewards, z-scores and advantages.
+"""Computes the numbers of a diagnosis from rewards, z-scores and advantages.
 
 The statistics that estimators use come from `gdpo.advantages.stages`.
 """
@@ -26,25 +26,25 @@ PerGroup = Float[np.ndarray, "prompt reward"]
 Square = Float[np.ndarray, "reward reward"]
 
 _SAME = 1e-5
-"""Advantages that differ by less than this fraction of the largest one count as equal: float32
-rounding errors are of that size."""
+"""Advantages count as equal if they differ by less than this fraction of the largest advantage.
+Rounding errors in float32 are of this size."""
 
 
 Spreads = Float[Any, "prompt reward"]
-"""Standard deviation of each reward in each group, in the unit of the reward. NaN: the reward does
-not apply."""
+"""Standard deviation of each reward in each group, in the unit of the reward. NaN means that the
+reward does not apply."""
 
 
 def group_std(rewards: Rewards) -> Float[Any, " reward"]:
     """Return the sample standard deviation of each reward within a group, averaged over groups.
 
-    Groups that a reward does not apply to are left out of its average.
+    The average of a reward leaves out groups that the reward does not apply to.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
 
     Returns:
-        One number per reward, in the unit of the reward. NaN: the reward applies nowhere.
+        One number per reward, in the unit of the reward. NaN if the reward never applies.
 
     Examples:
         >>> import numpy as np
@@ -55,16 +55,16 @@ def group_std(rewards: Rewards) -> Float[Any, " reward"]:
 
 
 def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
-    """Return the share of groups in which a reward does not vary.
+    """Return the share of groups in which each reward does not vary.
 
-    Only groups that the reward applies to are counted. Such a group gives no signal for this
-    reward, because all samples have the same value.
+    Only groups that the reward applies to are counted. A zero-variance group gives no signal for
+    the reward, because all samples have the same value.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`. NaN: the reward does not apply.
+        rewards: Raw rewards, `[prompt, sample, reward]`. NaN means that the reward does not apply.
 
     Returns:
-        One share from 0 to 1 per reward. NaN: the reward applies nowhere.
+        One share from 0 to 1 per reward. NaN if the reward never applies.
 
     Examples:
         >>> import numpy as np
@@ -77,7 +77,7 @@ def zero_variance_groups(rewards: Rewards) -> Float[Any, " reward"]:
 def zero_advantage_groups(advantages: Advantages) -> float:
     """Return the share of groups in which every advantage is exactly 0.
 
-    Such a group does not train the policy.
+    A zero-advantage group does not train the policy.
 
     Args:
         advantages: Advantages, `[prompt, sample]`.
@@ -101,14 +101,14 @@ def mean_std(spreads: Spreads) -> Float[Any, " reward"]:
 
 
 def zero_variance_share(spreads: Spreads) -> Float[Any, " reward"]:
-    """Return the share of its groups in which the standard deviation of each reward is 0."""
+    """Return, for each reward, the share of its groups in which the standard deviation is 0."""
     xp = array_namespace(spreads)
     constant = xp.where(xp.isnan(spreads), spreads, xp.astype(spreads == 0, spreads.dtype))
     return mean(constant, over=0)[0, :]
 
 
 def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"]:
-    """Return the share of groups whose values differ but whose standard deviation counts as 0."""
+    """Return the share of groups in which values differ but the standard deviation counts as 0."""
     xp = array_namespace(rewards)
     missing = xp.isnan(rewards)
     highest = xp.max(xp.where(missing, -xp.inf, rewards), axis=SAMPLES)
@@ -118,7 +118,7 @@ def below_resolution(spreads: Spreads, rewards: Rewards) -> Float[Any, " reward"
 
 
 def where_it_applies(spreads: Spreads, rewards: Rewards) -> Spreads:
-    """Return the spreads, with NaN instead of 0 where a group has no value of the reward."""
+    """Return the standard deviations, with NaN instead of 0 where a group lacks the reward."""
     xp = array_namespace(spreads)
     return xp.where(xp.any(~xp.isnan(rewards), axis=SAMPLES), spreads, xp.nan)
 
@@ -129,22 +129,22 @@ def _spreads(rewards: Rewards) -> Spreads:
 
 
 def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
-    r"""Return the correlation of each pair of rewards, and its degrees of freedom.
+    r"""Return the correlation of each pair of rewards, and the degrees of freedom.
 
     $$ \rho_{kl} = \frac{\sum z_k z_l}{\sqrt{\sum z_k^2 \sum z_l^2}} $$
 
     The sums are over the groups in which both rewards vary. `stages.correlation` sums over the
-    whole batch instead, so a group in which one of the two is constant counts as uncorrelated. That
-    suits influence, but it hides the relation of the two rewards.
+    whole batch instead, so a group in which one of the two is constant counts as uncorrelated. The
+    batch-wide sum is right for influence, but it hides the relation between the two rewards.
 
     Args:
-        z: Rewards standardized in each group.
+        z: Rewards standardized within each group.
         std: Standard deviation of each reward in each group.
 
     Returns:
-        The correlation (NaN: the rewards never vary together), and the root in its denominator.
-        The root is the number of degrees of freedom, because z has variance 1 in each group, so the
-        squares of a group sum to its number of samples minus one.
+        The correlation and the degrees of freedom. The correlation is NaN if the two rewards never
+        vary in the same group. The degrees of freedom are the square root in the denominator: z has
+        variance 1 in each group, so the squares of a group sum to the number of samples minus one.
     """
     known = np.where(np.isnan(z), 0.0, z)
     columns = known.reshape(-1, z.shape[-1])
@@ -156,12 +156,13 @@ def pooled_correlation(z: Values, std: PerGroup) -> tuple[Square, Square]:
 
 
 def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | None, float | None]:
-    r"""Return the share of rollouts with one $w_k z_k$ above 0 and another below, and by chance.
+    r"""Return the share of rollouts with conflicting rewards, and the share expected by chance.
 
-    The second number is the expected share if each reward were shuffled over the samples of its
+    A rollout has conflicting rewards if one $w_k z_k$ is positive and another is negative. The
+    share expected by chance is the share if each reward were shuffled over the samples of its
     group. With $p^+_k$ and $p^-_k$ the shares of a group's samples that reward $k$ pulls up and
-    down, a sample has no conflict with probability
-    $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) - \prod_k (1 - p^+_k - p^-_k)$.
+    down, a sample has no conflict with probability $\prod_k (1 - p^+_k) + \prod_k (1 - p^-_k) -
+    \prod_k (1 - p^+_k - p^-_k)$.
     """
     pull = np.sign(weights) * z
     absent = np.all(np.isnan(z), axis=-1)
@@ -178,7 +179,7 @@ def conflict(z: Values, weights: Float[np.ndarray, " reward"]) -> tuple[float | 
 
 
 def signal_rms(advantages: Scores, applies: Bool[np.ndarray, "prompt sample"]) -> float | None:
-    """Return the root mean square of the advantages in the groups with signal. None: no signal."""
+    """Return the root mean square advantage in the groups with signal, or None without signal."""
     live = applies & np.any(advantages != 0, axis=SAMPLES, keepdims=True)
     largest = np.max(np.abs(advantages), where=live, initial=0.0)
     if largest == 0:
@@ -192,7 +193,7 @@ def distinct(
     applies: Bool[np.ndarray, "prompt sample"],
     live: Bool[np.ndarray, " prompt"],
 ) -> float | None:
-    """Return the number of different advantages in a group, mean over the groups with signal."""
+    """Return the average number of different advantages in the groups with signal."""
     if not np.any(live):
         return None
     ordered = np.sort(np.where(applies, advantages, np.nan), axis=SAMPLES)
@@ -203,7 +204,7 @@ def distinct(
 def similarity(
     advantages: Scores, others: Scores, applies: Bool[np.ndarray, "prompt sample"]
 ) -> float | None:
-    """Return the correlation of two estimators' advantages over the rollouts with a reward."""
+    """Return the correlation between two estimators' advantages over the rollouts with a reward."""
     pair = np.moveaxis(np.where(applies, np.stack([advantages, others]), np.nan), 0, -1)
     z = standardize(Rounded(pair, np.zeros_like(pair)), over=BATCH)
     if not np.all(np.any(z.values != 0, axis=BATCH, where=applies[..., None])):

@@ -1,4 +1,4 @@
-"""The result of `diagnose`: numbers and findings of one batch, and how they are printed."""
+"""Defines the result of `diagnose`: numbers and findings of one batch, and their printed form."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,83 +11,85 @@ from gdpo.diagnostics.influence import Influence
 
 
 class Severity(StrEnum):
-    """How serious a finding is, worst first."""
+    """Lists the severities of findings, worst first."""
 
     WARNING = "warning"
-    """Training does not follow the weights."""
+    """Training does not follow the reward weights."""
     NOTE = "note"
-    """Information. Nothing is wrong."""
+    """The finding is for information only: nothing is wrong."""
 
 
 class Kind(StrEnum):
-    """What a finding is about, worst first."""
+    """Lists the kinds of findings, worst first."""
 
     NO_SIGNAL = "no_signal"
-    """Nearly all groups have advantages of exactly 0."""
+    """In nearly all groups, all advantages are exactly 0."""
     NEVER_APPLIES = "never_applies"
-    """A reward is missing on every rollout."""
+    """A reward is missing from every rollout."""
     REVERSED = "reversed"
-    """A reward is pushed against its weight."""
+    """The update pushes a reward in the direction opposite to the sign of its weight."""
     OUT_OF_REACH = "out_of_reach"
-    """A reward does not vary, at the bottom of its range."""
+    """A reward is constant at the bottom of its range."""
     IGNORED = "ignored"
-    """The advantage hardly follows a reward, much less than its weight implies."""
+    """The advantage follows a reward much less closely than the weight of the reward implies."""
     OPPOSED = "opposed"
     """Two rewards pull in opposite directions."""
     CONFLICT = "conflict"
-    """Most rollouts are pulled in opposite directions, which no single pair of rewards explains."""
+    """Rewards pull most rollouts in opposite directions, and no single pair of rewards explains
+    this."""
     BELOW_RESOLUTION = "below_resolution"
-    """A reward differs within its groups only by the rounding error of its floating-point type."""
+    """A reward varies within groups by no more than the rounding error of its floating-point
+    type."""
     CONSTANT = "constant"
-    """A reward does not vary."""
+    """A reward does not vary within groups."""
     TINY_STD = "tiny_std"
-    """A reward varies by a tiny part of its range, but has much influence."""
+    """A reward varies by only a tiny fraction of its range, but has a large influence."""
     REDUNDANT = "redundant"
-    """Two rewards measure nearly the same, which then counts twice."""
+    """Two rewards measure nearly the same thing, so it counts twice."""
     GAIN = "gain"
     """Few groups have signal, so batch normalization scales their advantages up."""
     EXTREME = "extreme"
-    """One rollout has a huge advantage."""
+    """One rollout has a very large advantage."""
     ONE_GROUP = "one_group"
-    """Batch normalization sees a single group."""
+    """Batch normalization is applied to a single group."""
     MOSTLY_MISSING = "mostly_missing"
-    """A reward is missing on nearly every rollout."""
+    """A reward is missing from nearly every rollout."""
     SATURATED = "saturated"
-    """A reward does not vary, at the top of its range."""
+    """A reward is constant at the top of its range."""
     SAME_AS_GRPO = "same_as_grpo"
-    """The advantages equal GRPO's up to a scale factor."""
+    """The advantages equal GRPO's advantages up to a scale factor."""
     MERGED = "merged"
-    """GRPO would give the same advantage to rollouts that the estimator separates."""
+    """GRPO would give the same advantage to rollouts that get different advantages here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Stores one problem or fact that was found in a batch, and what to do about it."""
+    """Stores a problem or fact that was found in a batch, and its remedy."""
 
     kind: Kind
     severity: Severity
     rewards: tuple[str, ...]
-    """The rewards that the finding is about. Empty: the whole batch. `kind` and `rewards` identify
-    a finding over several steps, in which its numbers change."""
+    """The rewards that the finding is about. Empty if the finding is about the whole batch. Across
+    steps, a finding is identified by `kind` and `rewards`, because its numbers change."""
     message: str
-    """What was found, as one or two sentences with numbers, without a full stop at the end."""
+    """One or two sentences that describe the finding with numbers. The final period is left out."""
     remedy: str
-    """What to do about it."""
+    """What the user can do about the finding."""
     evidence: Mapping[str, float]
-    """The numbers of the message, unrounded."""
+    """The numbers in the message, without rounding."""
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return the positions of its severity and of its kind; 0 is the worst."""
+        """Return a sort key: the positions of severity and kind, where 0 is the worst."""
         return list(Severity).index(self.severity), list(Kind).index(self.kind)
 
 
 _SMALL, _EXACT = 0.02, 5e-4
-"""Shares below the first are printed as upper bounds, and margins below the second are omitted."""
+"""Shares below `_SMALL` are printed as upper bounds. Margins below `_EXACT` are not printed."""
 
 
 def percent(share: float) -> str:
-    """Return a share in percent. Only exactly 0 and 1 are printed as 0 % and 100 %.
+    """Return a share as a percentage. Only exact 0 and 1 are printed as 0 % and 100 %.
 
     >>> percent(0.5), percent(0.004), percent(0.00029), percent(0.0), percent(0.9996), percent(1.0)
     ('50 %', '0.4 %', '0.029 %', '0 %', '99.9 %', '100 %')
@@ -101,7 +103,7 @@ def percent(share: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """Return a ratio as words for a sentence.
+    """Return a ratio as text that fits into a sentence.
 
     >>> times(8.3), times(1.62), times(1234.0), times(123456.0)
     ('8 times', '1.6 times', '1234 times', '1.2e+05 times')
@@ -111,12 +113,12 @@ def times(ratio: float) -> str:
 
 
 def interval(share: float, margin: float) -> str:
-    """Return a share with the half-width of its interval. A share near 0 becomes an upper bound.
+    """Return a share ± the half-width of its interval, or an upper bound for a share near 0.
 
     >>> interval(0.4812, 0.031), interval(-0.12, 0.03), interval(0.0025, 0.02), interval(1.0, 0.0)
     ('48 % ± 3', '−12 % ± 3', 'under 2 %', '100 %')
 
-    A margin of NaN means that there was nothing to compute it from.
+    A margin of NaN means that the margin is unknown.
 
     >>> interval(0.4812, float("nan")), interval(0.005, 0.08), interval(float("nan"), 0.1)
     ('48 %', 'under 8 %', '–')
@@ -133,7 +135,7 @@ def interval(share: float, margin: float) -> str:
 
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
-"""One row and one column per reward."""
+"""Matrix with one row and one column per reward."""
 
 _LOGGED_OF_REWARDS = (
     "mean",
@@ -158,14 +160,14 @@ _LOGGED_OF_BATCH = (
 
 @dataclass(frozen=True, slots=True)
 class RewardDiagnosis:
-    """Stores the numbers of one reward in a batch. `None`: nothing to compute the number from."""
+    """Stores the numbers of one reward in a batch. `None` means that a number is unknown."""
 
     name: str
     weight: float
     low: float | None
-    """Declared lowest value, in the unit of the reward."""
+    """Declared minimum, in the unit of the reward."""
     high: float | None
-    """Declared highest value."""
+    """Declared maximum, in the unit of the reward."""
     mean: float | None
     """Mean over the rollouts that the reward applies to."""
     missing: float
@@ -173,34 +175,38 @@ class RewardDiagnosis:
     groups: int
     """Number of groups that the reward applies to."""
     zero_variance_groups: float | None
-    """Share of these groups in which the reward does not vary."""
+    """Share of the groups with this reward in which the reward does not vary."""
     group_std: float | None
-    """Sample standard deviation within a group, mean over the groups that the reward applies to."""
+    """Sample standard deviation within a group, averaged over the groups that the reward applies
+    to."""
     varying_std: float | None
-    """Sample standard deviation within a group, median over the groups in which it varies."""
+    """Median of the sample standard deviations of the groups in which the reward varies."""
     saturation: float | None
-    """Position of the mean in the declared range: 0 at the bottom, 1 at the top."""
+    """Position of the mean in the declared range, where 0 is the bottom and 1 is the top."""
     weight_share: float | None
-    """|w_k| / Σ|w|. Over several steps: the mean over their groups."""
+    """|w_k| / Σ|w|. For several steps, this share is averaged over their groups."""
     influence: float | None
-    """Mean of A z_k over the rollouts of the batch: how fast the update raises the reward, in units
-    of its standard deviation within a group. Negative: the update lowers the reward."""
+    """Mean of A z_k over the rollouts of the batch. The influence measures how fast the update
+    raises the reward, in units of the reward's standard deviation within a group. A negative
+    influence means that the update lowers the reward."""
     influence_share: float | None
-    """Influence / Σ|influence| over the rewards with a weight, times the sign of the weight.
-    Negative: the reward is pushed against its weight. None: no reward has any influence."""
+    """Influence / Σ|influence|, times the sign of the weight. The sum is over all rewards with a
+    nonzero weight. A negative share means that the reward is pushed against its weight. None if no
+    reward has any influence."""
     influence_margin: float | None
-    """Half of the 95 % confidence interval of `influence_share`. None: fewer than two groups."""
+    """Half-width of the 95 % confidence interval of `influence_share`. None if there are fewer than
+    two groups."""
     below_resolution: float | None
-    """Share of its groups whose values differ, but by no more than the rounding error of the type
-    of the rewards. These values count as equal."""
+    """Share of the groups with this reward whose values differ, but by no more than the rounding
+    error of their floating-point type. Such values count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Stores the numbers and findings of one batch. `None`: nothing to compute the number from."""
+    """Stores the numbers and findings of one batch. `None` means that a number is unknown."""
 
     estimator: str | None
-    """Name of the estimator that computed the advantages. None: unknown."""
+    """Name of the estimator that computed the advantages, or None if unknown."""
     prompts: int
     samples: int
     """Samples per prompt, including padding."""
@@ -208,31 +214,35 @@ class Diagnosis:
     """Number of rollouts that have at least one reward."""
     rewards: tuple[RewardDiagnosis, ...]
     correlation: Matrix
-    """Correlation of the z-scores of each pair of rewards, over the groups in which both vary. NaN:
-    there is no such group."""
+    """Correlation between the z-scores of each pair of rewards, over the groups in which both
+    rewards vary. NaN if there is no such group."""
     degrees: Matrix
-    """Degrees of freedom of each correlation: samples minus one, summed over these groups."""
+    """Degrees of freedom of each correlation: the number of samples minus one, summed over the
+    groups in which both rewards vary."""
     conflict: float | None
-    """Share of rollouts in which one w_k z_k is above 0 and another below."""
+    """Share of rollouts in which one w_k z_k is positive and another is negative."""
     chance_conflict: float | None
-    """Expected share if the rewards of each group were unrelated."""
+    """Share of conflicting rollouts that would be expected if the rewards were unrelated."""
     zero_advantage_groups: float
     """Share of groups whose advantages are all exactly 0."""
     batch_gain: float | None
-    """1 / standard deviation of Σ w_k z_k over the batch: the factor of GDPO's batch
-    normalization."""
+    """Scale factor of GDPO's batch normalization: 1 / standard deviation of Σ w_k z_k over the
+    batch."""
     signal_rms: float | None
-    """Root mean square of the advantages in the groups with signal (not zero-advantage groups)."""
+    """Root mean square of the advantages in all groups except zero-advantage groups."""
     largest: float
     """Largest absolute advantage."""
     distinct: float | None
-    """Number of different advantages in a group, mean over the groups with signal."""
+    """Average number of different advantages in a group, over all groups except zero-advantage
+    groups."""
     distinct_grpo: float | None
-    """Number of different advantages that GRPO gives in the same groups."""
+    """Average number of different advantages that GRPO gives in the same groups."""
     same_as_grpo: float | None
-    """Correlation of the advantages with GRPO's advantages, over the rollouts with a reward."""
+    """Correlation of the advantages with GRPO's advantages, over the rollouts that have a
+    reward."""
     influence: Influence = field(compare=False, repr=False)
-    """The sums behind the influence shares, which can be pooled over steps."""
+    """The sums from which the influence shares are computed. These sums can be pooled over
+    steps."""
     precision: str = "float64"
     """Floating-point type of the rewards."""
     findings: tuple[Finding, ...] = ()
@@ -242,8 +252,8 @@ class Diagnosis:
         """Return a flat dict for loggers.
 
         The keys are `diagnostics/<reward>/<number>` and `diagnostics/<number>`.
-        `diagnostics/findings` counts all findings and `diagnostics/warnings` the warnings. Unknown
-        numbers are left out.
+        `diagnostics/findings` is the number of all findings, and `diagnostics/warnings` is the
+        number of warnings. Unknown numbers are left out.
         """
         of_rewards = {
             f"diagnostics/{reward.name}/{field}": getattr(reward, field)
@@ -260,14 +270,14 @@ class Diagnosis:
         return {key: float(value) for key, value in every.items() if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as dicts, lists, numbers and strings for JSON. NaN becomes None."""
+        """Return the diagnosis as dicts, lists, numbers and strings for JSON. NaN becomes None."""
         return _plain({k: v for k, v in asdict(self).items() if k != "influence"})
 
     def summary(self) -> str:
-        """Return a table of the rewards, two lines on the batch and the findings, for a terminal.
+        """Return text for a terminal: a table of rewards, two lines about the batch, and findings.
 
-        The worst findings come first. Findings that do not fit into about 20 lines are only
-        counted. The first two are always shown.
+        The findings are sorted, worst first. The first two findings are always shown. Findings that
+        do not fit into about 20 lines are only counted.
         """
         headings = ("reward", "weight", "mean", "std", "zero-variance", "weight share")
         head = [
@@ -293,7 +303,7 @@ def _plain(value: Any) -> Any:
 
 
 _LINES, _WIDTH = 20, 100
-"""Number of lines that a summary aims at, and characters per line."""
+"""Target number of lines of a summary, and maximum number of characters per line."""
 
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 

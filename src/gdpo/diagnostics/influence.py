@@ -1,10 +1,10 @@
-r"""Computes how much each reward moves the policy, as sums over groups that add up over steps.
+r"""Measures how much each reward moves the policy, with sums that can be added over steps.
 
-$A$ is the advantage of a sample and $z_k$ its reward $k$ standardized in its group (0 where the
-reward does not vary). One group adds $u_k = \sum_i A_i z_{ik}$ to the influence of the reward,
-$U_k = \sum_g u_{gk}$: how fast this update raises the reward, in units of its standard deviation
-within a group, to first order. All numbers are sums over groups, so the same groups give the same
-numbers, however they are divided into steps.
+$A$ is the advantage of a sample, and $z_k$ is its reward $k$ standardized within the group (0 where
+the reward does not vary). Each group adds $u_k = \sum_i A_i z_{ik}$ to the influence of the reward,
+$U_k = \sum_g u_{gk}$. To first order, the influence is how fast the update raises the reward, in
+units of the reward's standard deviation within a group. All numbers are sums over groups, so they
+do not depend on how the groups are divided into steps.
 """
 
 from collections import deque
@@ -25,7 +25,10 @@ _NORMAL_95 = 1.959964
 
 
 class Sums(NamedTuple):
-    """Stores one number per reward for each sum over groups. "Varying": the reward varies in it."""
+    """Stores sums over groups, with one number per reward.
+
+    A group is "varying" for a reward if the reward varies within the group.
+    """
 
     influence: Vector
     """U: sum of A z."""
@@ -36,16 +39,17 @@ class Sums(NamedTuple):
     std: Vector
     """Sum of the standard deviations in the varying groups."""
     degrees: Vector
-    """Degrees of freedom of the varying groups: sum of samples minus one."""
+    """Degrees of freedom: the number of samples minus one, summed over the varying groups."""
     squares: Vector
     """Sum of A² in the varying groups, with A centered over the samples that the reward applies
     to."""
     z_squares: Vector
     """Sum of z² in the varying groups."""
     asked: Vector
-    """Sum of A* z in the varying groups, with A* = Σ_l w_l z_l / Σ|w|, which the weights imply."""
+    """Sum of A* z in the varying groups, where A* = Σ_l w_l z_l / Σ|w| is the advantage that the
+    weights imply."""
     asked_squares: Vector
-    """Sum of A*² in the varying groups, centered like A."""
+    """Sum of A*² in the varying groups, with A* centered in the same way as A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,15 +59,16 @@ class Influence:
     names: tuple[str, ...]
     groups: int
     table: Float[np.ndarray, "sum reward"]
-    """The rows of `sums`, one column per reward."""
+    """The fields of `Sums` as rows, with one column per reward."""
     products: Square
-    """n / (n - 1) Σ (u - ū)(u - ū)ᵀ over the n groups of a step, which estimates the covariance
-    of U. Summed over the steps."""
+    """Estimate of the covariance of U: n / (n - 1) Σ (u - ū)(u - ū)ᵀ over the n groups of a step,
+    summed over the steps."""
     sampled: int
-    """Number of groups behind `products`. The first of several one-group steps is not counted."""
+    """Number of groups that contribute to `products`. The first of several one-group steps does not
+    contribute."""
     alone: Vector | None = None
-    """u of a step with a single group: the variance is estimated from neighboring steps. None: the
-    step has several groups."""
+    """The u of a step with a single group. The variance of such a step is estimated from the
+    previous step. None if the step has several groups."""
 
     @property
     def sums(self) -> Sums:
@@ -72,24 +77,26 @@ class Influence:
 
     @property
     def weight_shares(self) -> Vector:
-        """Return |w_k| / Σ|w|, mean over the groups; 0 if all weights are 0."""
+        """Return |w_k| / Σ|w|, averaged over the groups, or 0 if all weights are 0."""
         return np.abs(self.sums.weight) / self.groups
 
     @property
     def shares(self) -> Vector:
-        r"""Return $\mathrm{sign}(w_k)\, U_k / \sum_l |U_l|$ over the rewards that have a weight.
+        r"""Return $\mathrm{sign}(w_k)\, U_k / \sum_l |U_l|$, with the sum over nonzero weights.
 
-        Negative: the reward is pushed against its weight. NaN: no reward has any influence.
+        A negative share means that the reward is pushed against its weight. NaN means that no
+        reward has any influence.
         """
         with np.errstate(all="ignore"):
             return self._signs * self.sums.influence / self._total
 
     @property
     def margins(self) -> Vector:
-        r"""Return half of the 95 % confidence interval of each share. NaN: too few groups.
+        r"""Return the half-width of the 95 % interval of each share, or NaN for a single group.
 
-        By the delta method, with $V$ the covariance of $U$ and $D = \sum_l |U_l|$, the shares have
-        the covariance $J V J^\top$, $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) / D$.
+        By the delta method, with $V$ the covariance of $U$ and $D = \sum_l |U_l|$, the covariance
+        of the shares is $J V J^\top$, where $J_{kl} = (\delta_{kl} - s_k\, \mathrm{sign}\, U_l) /
+        D$.
         """
         if not self.sampled:
             return np.full(len(self.names), np.nan)
@@ -103,23 +110,23 @@ class Influence:
 
     @property
     def correlations(self) -> Vector:
-        r"""Return $\rho_k = \sum A z_k / \sqrt{\sum A^2 \sum z_k^2}$ where k varies.
+        r"""Return $\rho_k = \sum A z_k / \sqrt{\sum A^2 \sum z_k^2}$ over groups where k varies.
 
-        It is multiplied by the sign of the weight, so a negative number means against the weight.
-        NaN: the reward varies nowhere.
+        Each correlation is multiplied by the sign of the weight, so a negative value means that the
+        reward is pushed against its weight. NaN means that the reward does not vary in any group.
         """
         return self._signs * _correlation(self.sums.influence, self.sums.squares, self.sums)
 
     @property
     def asked_correlations(self) -> Vector:
-        """Return the same correlation for the advantages that the weights imply, Σ_l w_l z_l."""
+        """Return `correlations` for the advantages that the weights imply, Σ_l w_l z_l."""
         return self._signs * _correlation(self.sums.asked, self.sums.asked_squares, self.sums)
 
     def after(self, previous: "Influence | None") -> "Influence":
-        """Return this step with its variance, given the step before it.
+        """Return this step with a variance estimate, which may use the previous step.
 
-        A step with one group has no variance of its own. Half of the squared difference from the
-        previous step is used instead.
+        The variance cannot be estimated from a single group. If both steps have one group, half of
+        their squared difference is used instead.
         """
         if self.alone is None or previous is None or previous.alone is None:
             return self
@@ -144,11 +151,11 @@ class Influence:
 
 
 class Window:
-    """Holds the last steps, as few as contain a number of groups, and sums them.
+    """Keeps the most recent steps that contain a given number of groups, and sums them.
 
     Args:
-        groups: Minimum number of groups in the window, once there are that many. Steps are kept
-            whole.
+        groups: Minimum number of groups in the window, as soon as this many groups have been added.
+            The window contains only whole steps.
     """
 
     def __init__(self, groups: int) -> None:
@@ -180,11 +187,11 @@ def influence_of(
     weights: Vector,
     names: Sequence[str],
 ) -> Influence:
-    """Return the sums of one step.
+    """Return the influence sums of one step.
 
     Args:
         advantages: Advantages of the training step, `[prompt, sample]`.
-        z: Rewards standardized in their group. NaN: the reward does not apply.
+        z: Rewards standardized within their group. NaN means that the reward does not apply.
         std: Standard deviation of each reward in each group; 0 or NaN where it does not vary.
         weights: One weight per reward.
         names: One name per reward.
@@ -209,7 +216,7 @@ def influence_of(
 def group_sums(
     advantages: Scores, z: Values, std: PerGroup, weights: Vector
 ) -> Float[np.ndarray, "sum prompt reward"]:
-    """Return the rows of `Sums` for each group. The arguments are those of `influence_of`."""
+    """Return the fields of `Sums` for each group. `influence_of` describes the arguments."""
     applies, live = ~np.isnan(z), std > 0
     scores, unit = np.where(applies, z, 0.0), _unit(weights)
     count = np.sum(applies, axis=1)
@@ -232,7 +239,7 @@ def group_sums(
 
 
 def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
-    """Return the sums over several steps. A reward that a step does not have counts as 0 there."""
+    """Return the sums over several steps. If a step lacks a reward, the reward adds 0."""
     names = tuple(dict.fromkeys(name for step in steps for name in step.names))
     fitted = [step if step.names == names else _with_rewards(step, names) for step in steps]
     with np.errstate(all="ignore"):
@@ -243,7 +250,7 @@ def pooled(steps: Sequence[Influence] | deque[Influence]) -> Influence:
 
 
 def _with_rewards(step: Influence, names: Sequence[str]) -> Influence:
-    """Return a step with zeros for rewards that it does not have."""
+    """Return a step with all of these rewards, and zeros for the rewards that the step lacks."""
     places = [names.index(name) for name in step.names]
     table = np.zeros((len(step.table), len(names)))
     table[:, places] = step.table
@@ -266,7 +273,7 @@ def _centred(
     applies: Bool[np.ndarray, "prompt sample reward"],
     count: Int[np.ndarray, "prompt reward"],
 ) -> Values:
-    """Return values minus their mean over the samples that each reward applies to; 0 elsewhere."""
+    """Return values minus their mean over the samples with each reward, and 0 elsewhere."""
     means = np.sum(values * applies, axis=1, keepdims=True) / np.maximum(count, 1)[:, None]
     return (values - means) * applies
 

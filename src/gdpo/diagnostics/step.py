@@ -31,12 +31,13 @@ from gdpo.diagnostics.influence import Influence, influence_of
 from gdpo.errors import ConfigError, DataError
 
 Bounds: TypeAlias = Mapping[str, float | int | None] | Sequence[float | int | None] | None
-"""One bound per reward, by name or in the order of the rewards. None or NaN: unknown."""
+"""One bound per reward, by name or in the order of the rewards. None or NaN if a bound is
+unknown."""
 
 Vector = Float[np.ndarray, " reward"]
 
 
-def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is known of them)
+def diagnose(  # noqa: PLR0913 (two arrays and their description)
     rewards: Rewards,
     weights: Any,
     names: Sequence[str],
@@ -49,36 +50,40 @@ def diagnose(  # noqa: PLR0913 (two arrays, what describes them, and what is kno
 ) -> Diagnosis:
     r"""Measure the influence of each reward in a batch and report what is wrong.
 
-    The influence of a reward is the mean of its z-score times the advantage,
+    The influence of a reward is the mean of its z-score times the advantage:
 
-    $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k), $$
+    $$ \mathrm{influence}_k = \mathrm{mean}(A\, z_k). $$
 
-    which is how fast the update raises the reward, in units of its standard deviation within a
-    group, to first order. Under GDPO it is $(C w)_k$ up to a factor, with $C$ the correlation of
-    the rewards. Under GRPO the standard deviations of the rewards count too. The diagnosis compares
-    the influence share of each reward with its weight share.
+    To first order, the influence is how fast the update raises the reward, in units of the
+    reward's standard deviation within a group. Under GDPO, the influence is $(C w)_k$ up to a
+    factor, where $C$ is the correlation matrix of the rewards. Under GRPO, the influence also
+    depends on the standard deviations of the rewards. The diagnosis compares the influence share of
+    each reward with its weight share.
 
     Args:
-        rewards: Raw rewards, `[prompt, sample, reward]`, of any array library, each in its own
-            unit. NaN: the reward does not apply.
-        weights: One weight per reward in the order of the names, or a dict by name. None: all 1.
+        rewards: Raw rewards, `[prompt, sample, reward]`, as an array of any array library. Each
+            reward has its own unit. NaN means that the reward does not apply.
+        weights: One weight per reward in the order of `names`, or a dict of weights by name. None:
+            all weights are 1.
         names: One name per reward.
-        estimator: The estimator that computes the advantages: a name, or a function of NumPy
-            arrays. With `advantages` it is only the name that is printed, and None means unknown.
-        advantages: The advantages that were used, `[prompt, sample]`. None: the estimator computes
-            them.
-        low: Declared lowest value of each reward, in its unit, in order or by name. None: unknown.
-        high: Declared highest value of each reward, in its unit, in order or by name. None:
-            unknown.
-        thresholds: Thresholds of the findings. None: `Thresholds()`.
+        estimator: Estimator that computes the advantages: a name, or a function of NumPy arrays. If
+            `advantages` is passed, the estimator is only named in the output, and None means that
+            the estimator is unknown.
+        advantages: Advantages that were used in training, `[prompt, sample]`. None: the estimator
+            computes the advantages.
+        low: Declared minimum of each reward, in the unit of the reward, in the order of `names` or
+            by name. None: unknown.
+        high: Declared maximum of each reward, in the unit of the reward, in the order of `names` or
+            by name. None: unknown.
+        thresholds: Thresholds of the findings. Default: `Thresholds()`.
 
     Returns:
-        A frozen `Diagnosis`. Print it, or log its `metrics()`.
+        A frozen `Diagnosis`, which can be printed, or logged with `metrics()`.
 
     Raises:
-        DataError: If a reward is infinite, the rewards do not have three axes, or the advantages do
-            not fit.
-        ConfigError: If names, weights, bounds or the estimator do not fit the rewards.
+        DataError: If a reward is infinite, the rewards do not have three axes, or the shape of the
+            advantages does not match the rewards.
+        ConfigError: If the names, weights, bounds or estimator do not match the rewards.
 
     Examples:
         >>> import numpy as np
@@ -133,7 +138,8 @@ class _Batch:
     values: measures.Values
     weights: Vector
     std: measures.PerGroup
-    """Standard deviation of each reward in each group. NaN: does not apply to the group."""
+    """Standard deviation of each reward in each group. NaN if the reward does not apply to the
+    group."""
     z: measures.Values
     total: Any
     """Σ w_k z_k."""
@@ -191,7 +197,7 @@ def _reward_diagnoses(
 
 
 def _varying_std(std: measures.PerGroup) -> Vector:
-    """Return the median over the groups in which each reward varies. NaN: it varies in none."""
+    """Return each reward's median std over the groups in which it varies, or NaN if none."""
     live = np.sort(np.where(std > 0, std, np.nan), axis=0)
     count = np.sum(std > 0, axis=0)
     middle = np.stack([(count - 1) // 2, count // 2])
@@ -210,13 +216,14 @@ def _advantages(
     names: Sequence[str],
     bounds: tuple[Vector, Vector],
 ) -> measures.Scores:
-    """Return the given advantages after a check, or those of the estimator."""
+    """Validate and return the given advantages, or compute advantages with the estimator."""
     if given is not None:
         a = _numpy(given)
         if a.shape != rewards.shape[:2] or not np.all(np.isfinite(a)):
             raise DataError(
-                f"advantages must be finite numbers [prompt, sample] of shape {rewards.shape[:2]}, "
-                f"like the rewards; got the shape {a.shape}"
+                f"advantages must be a finite array [prompt, sample] of shape {rewards.shape[:2]}, "
+                f"like the rewards; got an array of shape {a.shape}. Pass one finite number per "
+                "rollout"
             )
         return np.asarray(a, dtype=np.float64)
     if estimator is None:
@@ -239,7 +246,7 @@ def _name(estimator: str | Estimator | None) -> str | None:
 
 
 def _floats(weights: Any) -> Any:
-    """Return the weights as Python numbers, by name if they are given by name."""
+    """Return the weights as Python floats, in the same form: a dict by name, or a list."""
     if isinstance(weights, Mapping):
         return {name: float(weight) for name, weight in weights.items()}
     return None if weights is None else [float(weight) for weight in weights]
@@ -262,18 +269,18 @@ def _check_range(low: Vector, high: Vector, names: Sequence[str]) -> None:
     for bottom, top, name in zip(low.tolist(), high.tolist(), names, strict=True):
         if bottom >= top:
             raise ConfigError(
-                f"reward {name!r}: the range must have low < high, got [{bottom:g}, {top:g}]: "
-                "correct one of them"
+                f"reward {name!r}: the range must have low < high, got [{bottom:g}, {top:g}]. "
+                "Correct one of the bounds"
             )
 
 
 def _check_names(names: Sequence[str], rewards: Any) -> None:
     if rewards.ndim != 3:
-        return  # the estimator reports what is wrong with it
+        return  # the estimator reports the wrong number of axes
     if len(names) != rewards.shape[-1]:
         raise ConfigError(
             f"the array has {rewards.shape[-1]} rewards, but there are {len(names)} names "
-            f"({', '.join(names)}): give one name per reward"
+            f"({', '.join(names)}): pass one name per reward"
         )
     if len(set(names)) < len(names):
         raise ConfigError(f"reward names must be unique, got {', '.join(names)}: rename one")
@@ -281,9 +288,9 @@ def _check_names(names: Sequence[str], rewards: Any) -> None:
 
 
 def _numpy(array: Any) -> Any:
-    """Return the array as a NumPy array of the same precision, because rounding depends on it.
+    """Return the array as a NumPy array of the same precision, which determines the rounding error.
 
-    Half precision becomes single precision, which changes no value.
+    Half precision is converted to single precision, which does not change any value.
     """
     xp = array_namespace(array)
     if xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits < 32:

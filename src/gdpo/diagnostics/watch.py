@@ -1,8 +1,9 @@
-"""Follows findings over the steps of a run: which of them hold, and for how long.
+"""Tracks over the steps of a run which findings occur, and for how long.
 
 Trainers, `gdpo analyze` and reports use the same rule. `ignored` and `reversed` are computed over
-the last 256 groups, so they hold as soon as they are found. The other findings concern a single
-batch. One batch can be bad luck, several in a row are not.
+the last 256 groups, so they are reported as soon as they are found. All other findings are computed
+from a single batch. A finding in one batch can be due to chance, but this is unlikely for several
+batches in a row.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,47 +18,48 @@ from gdpo.diagnostics.diagnosis import Diagnosis, Finding, Kind, RewardDiagnosis
 from gdpo.diagnostics.influence import Influence, Window, pooled
 
 LASTING = 5
-"""Number of steps in a row for which a finding of single batches must hold."""
+"""Number of consecutive steps in which a single-batch finding must occur to count as certain."""
 
 OVER_WINDOW = (Kind.IGNORED, Kind.REVERSED)
-"""Findings that are computed over the last groups together."""
+"""Kinds of findings that are computed over the window of the last 256 groups."""
 
 Key: TypeAlias = tuple[Kind, tuple[str, ...]]
 
 Span: TypeAlias = tuple[int, int]
-"""First and last step."""
+"""First and last step of a period."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldFinding:
-    """Stores a finding and the steps in which it held."""
+    """Stores a finding and the steps in which it occurred."""
 
     finding: Finding
-    """The finding as of the last step in which it held."""
+    """The finding, with the numbers of the last step in which it occurred."""
     spans: tuple[Span, ...]
-    """First and last step of each period, as positions counted from 1, not step numbers. A finding
-    over the last groups holds from the first of these groups on."""
+    """First and last step of each period in which the finding occurred. Steps are counted from 1 in
+    the order in which they were added, regardless of their step numbers. `ignored` and `reversed`
+    occur in all steps of their window."""
     of: int
-    """Number of steps of the run."""
+    """Number of steps in the run."""
 
     @property
     def steps(self) -> int:
-        """Return the number of steps in which it held."""
+        """Return the number of steps in which the finding occurred."""
         return sum(last - first + 1 for first, last in self.spans)
 
     @property
     def in_a_row(self) -> int:
-        """Return the longest period in which it held, in steps."""
+        """Return the length, in steps, of the longest period in which the finding occurred."""
         return max(last - first + 1 for first, last in self.spans)
 
     @property
     def certain(self) -> bool:
-        """Return whether it is more than bad luck, even in a run that continues (see `LASTING`)."""
+        """Return whether the finding is unlikely to be due to chance, even in an unfinished run."""
         return self.finding.kind in OVER_WINDOW or self.in_a_row >= LASTING
 
     @property
     def lasting(self) -> bool:
-        """Return whether it is more than bad luck in a finished run (a short run: in all steps)."""
+        """Return whether the finding is certain, or occurred in all steps of a finished run."""
         return self.certain or self.in_a_row == self.of
 
 
@@ -73,10 +75,10 @@ class _Held:
 
 
 class FindingHistory:
-    """Records which findings held over the steps of a run.
+    """Records in which steps of a run each finding occurred.
 
     Args:
-        thresholds: Thresholds of the findings. None: `Thresholds()`.
+        thresholds: Thresholds of the findings. Default: `Thresholds()`.
     """
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
@@ -94,10 +96,11 @@ class FindingHistory:
 
         Args:
             influence: The sums of the step.
-            findings: The findings of the step. Its `ignored` and `reversed` are not used.
+            findings: The findings of the step. `ignored` and `reversed` are skipped, because they
+                are computed over the window instead.
 
         Returns:
-            The sums over the last groups, and the current findings.
+            The sums over the window of the last groups, and the current findings.
         """
         self.steps += 1
         step = influence.after(self._last)
@@ -115,10 +118,10 @@ class FindingHistory:
         return window, in_order([*of_batch, *over_window])
 
     def held(self) -> list[HeldFinding]:
-        """Return all findings, ordered by severity and by the number of steps.
+        """Return all findings, ordered by severity and then by how many steps they occurred in.
 
-        Rewards that are ignored over all groups of the run are included, even if the last groups
-        are too few to show it. This concerns rewards with a small weight.
+        `ignored` and `reversed` are also computed over all groups of the run, because the window
+        can be too short to find them for a reward with a small weight.
         """
         every = () if self._all is None else influence_findings(self._all, self._thresholds)
         over_all = {_key(finding): _Held(finding, [(1, self.steps)]) for finding in every}
@@ -131,7 +134,7 @@ class FindingHistory:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the state as lists, numbers and strings, for a checkpoint."""
+        """Return the state as dicts, lists, numbers and strings, to be saved in a checkpoint."""
         return {
             "steps": self.steps,
             "window": [_plain(step) for step in self._window],
@@ -144,7 +147,7 @@ class FindingHistory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state` returned."""
+        """Load a state that was returned by `state`."""
         self.steps = state["steps"]
         self._window = Window(self._thresholds.window)
         for step in state["window"]:
@@ -175,11 +178,11 @@ class FindingHistory:
 class Watch:
     """Reports each warning of a training run once.
 
-    `ignored` and `reversed` are due as soon as they are found over the last groups. Any other
-    warning is due after five steps in a row.
+    `ignored` and `reversed` are due as soon as they are found over the last 256 groups. Any other
+    warning is due after it has occurred in five consecutive steps.
 
     Args:
-        thresholds: Thresholds of the findings. None: `Thresholds()`.
+        thresholds: Thresholds of the findings. Default: `Thresholds()`.
 
     Examples:
         >>> import numpy as np
@@ -195,20 +198,20 @@ class Watch:
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.due: list[Finding] = []
-        """Warnings that became due in the last step."""
+        """Warnings that became due in the most recent step."""
         self._history = FindingHistory(thresholds)
         self._reported: set[Key] = set()
 
     def state(self) -> dict[str, Any]:
-        """Return the state as lists, numbers and strings, for a checkpoint."""
+        """Return the state as dicts, lists, numbers and strings, to be saved in a checkpoint."""
         reported = [[kind.value, list(rewards)] for kind, rewards in sorted(self._reported)]
         return {"history": self._history.state(), "reported": reported}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state` returned. An empty state changes nothing."""
+        """Load a state that was returned by `state`. An empty state changes nothing."""
         if state:
             self._history.restore(state["history"])
-            # Checkpoints that were written before the key was renamed have "told".
+            # Older checkpoints use the key "told" instead of "reported".
             reported = state.get("reported", state.get("told", ()))
             self._reported = {(Kind(kind), tuple(rewards)) for kind, rewards in reported}
 
@@ -216,7 +219,8 @@ class Watch:
         """Add the diagnosis of the next step.
 
         Returns:
-            The diagnosis with influence shares and findings over the last groups.
+            The same diagnosis, with the influence shares and findings of the window of the last
+            groups.
         """
         window, findings = self._history.add(diagnosis.influence, diagnosis.findings)
         lasting = {
@@ -230,7 +234,7 @@ class Watch:
 
 
 def _key(finding: Finding) -> Key:
-    """Return what identifies the finding over several steps."""
+    """Return the key that identifies a finding across steps."""
     return finding.kind, finding.rewards
 
 
@@ -258,7 +262,7 @@ def _influence(plain: Mapping[str, Any]) -> Influence:
 
 
 def _over(rewards: tuple[RewardDiagnosis, ...], window: Influence) -> tuple[RewardDiagnosis, ...]:
-    """Return the rewards of a step, with shares over the last groups."""
+    """Return the rewards of a step, with shares over the window of the last groups."""
     columns = (window.weight_shares, window.shares, window.margins)
     by_name = dict(zip(window.names, zip(*columns, strict=True), strict=True))
 

@@ -1,24 +1,26 @@
 """Defines the single-turn benchmarks of the Berkeley Function Calling Leaderboard (BFCL).
 
-Rows, answers and checker come from the package `bfcl-eval`. It pins about fifty other packages, so
-only its checker is imported, with the checker's table of models replaced by one entry of our own:
+The rows, answers and checker come from the package `bfcl-eval`. This package pins about fifty other
+packages. Therefore only its checker is imported, and the checker's table of models is replaced by a
+single entry. To install the package without its dependencies:
 
 ```
 pip install --no-deps bfcl-eval==2026.3.23
 pip install tree_sitter==0.21.3 tree-sitter-java==0.21.0 tree-sitter-javascript==0.21.4
 ```
 
-These are the rows, tools and checker of V4. The paper used v3, whose rows come with version
-2025.6.8 of the package. If that version is installed, its rows are used.
+This version of the package contains the rows, tools and checker of V4. The paper used v3. The rows
+of v3 come with version 2025.6.8 of the package, and are used if that version is installed.
 
-The prompt is that of the task `tool_calling` (ToolRL's), on which the paper's models were trained.
-A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls of a response. Calls
-are parsed as JSON and never executed: the checker compares them with the reference answers. By the
-leaderboard's rule, a row without an expected call is passed by any response without a readable
-call, and a row of `live_relevance` by any response with one.
+The prompt is ToolRL's, as in the task `tool_calling`. The paper's models were trained on this
+prompt. A handler (`_bfcl_handlers`) writes a row into the prompt and reads the calls from a
+response. Calls are parsed as JSON and never executed: the checker compares them with the reference
+answers. As on the leaderboard, a row that expects no call is passed by any response without a
+readable call, and a row of `live_relevance` by any response with a readable call.
 
-**Format** is the format reward of the task: thinking, then only calls if the row expects calls, or
-only a response if it does not. The paper does not say how it measures its "Correct Format".
+**Format** is the format reward of the task. The thinking must be followed by nothing but calls if
+the row expects calls, and otherwise by nothing but a response to the user. The paper does not say
+how it measures "Correct Format".
 
 Multi-turn categories are in `_bfcl_multi_turn`. Memory and web search are not supported.
 
@@ -63,14 +65,14 @@ _COUNTED = {
     "v3": ((*NON_LIVE, "irrelevance"), (*LIVE, "live_irrelevance", "live_relevance")),
     "V4": (NON_LIVE, LIVE),
 }
-"""Categories of the Non-live and of the Live average, by version of the leaderboard."""
+"""Categories in the Non-live average and in the Live average, by version of the leaderboard."""
 
 VERSIONS = tuple(_COUNTED)
 
 _LANGUAGES = {"javascript": "JavaScript", "java": "Java 8 SDK", "python": "Python 3"}
 
 _FILES_OF_V3 = {"simple_python": "simple", "simple_java": "java", "simple_javascript": "javascript"}
-"""Categories that have another name in v3."""
+"""Names in v3 of the categories that were renamed later."""
 
 _MODEL = "gdpo"
 """Name of the model, as passed to the checker."""
@@ -141,7 +143,7 @@ def _read_row(row: Row, handler: Handler) -> Problem:
 
 
 def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """Return a function as the leaderboard shows it: values of Java and JavaScript are text."""
+    """Return a function as the leaderboard describes it. Java and JavaScript values are strings."""
     note = f"{function['description']} Note that the provided function is in {_LANGUAGES[language]}"
     parameters = dict(function["parameters"])
     if language != "python":
@@ -151,7 +153,7 @@ def documented(function: Mapping[str, Any], language: str) -> dict[str, Any]:
 
 
 def _as_text(parameter: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """Return a parameter of Java or JavaScript with BFCL's description of its text form."""
+    """Return a Java or JavaScript parameter as a string, with BFCL's description of the format."""
     shown, kind = dict(parameter), parameter["type"]
     name = _LANGUAGES[language].split()[0]
     note = f"This is {name} {kind} type parameter in string representation."
@@ -222,7 +224,7 @@ def _chosen(parameters: Mapping[str, Any], required: Sequence[str] = ()) -> dict
 
 
 def _unpacked(value: Any) -> Any:
-    """Return the value with one choice in each nested list of allowed values."""
+    """Return the value, with one allowed value for each key of nested dictionaries."""
     if isinstance(value, dict):
         return _chosen(cast("dict[str, Any]", value))
     if isinstance(value, list):
@@ -231,11 +233,11 @@ def _unpacked(value: Any) -> Any:
 
 
 def _source(value: Any, kind: str) -> str:
-    """Return a value in the syntax of Java (of this type) or JavaScript."""
+    """Return a value in Java syntax (for a given type) or in JavaScript syntax."""
     if isinstance(value, str):
         return f"'{value}'" if kind == "char" else value
     written = json.dumps(value)
-    if isinstance(value, list):  # the checker expects texts in a list without quotation marks
+    if isinstance(value, list):  # the checker expects strings in a list without quotation marks
         written = f"[{', '.join(v if isinstance(v, str) else json.dumps(v) for v in value)}]"
     if kind == "HashMap":
         pairs = cast("dict[str, Any]", value).items()
@@ -272,7 +274,7 @@ def data_file(category: str) -> Path:
 
 
 def possible_answers(category: str) -> dict[str, Any]:
-    """Return the reference answers by row id. Empty for categories without answers."""
+    """Return the reference answers by row id. Categories without answers give an empty result."""
     file = data_file(category)
     file = file.parent / "possible_answer" / file.name
     if not file.is_file():
@@ -282,15 +284,15 @@ def possible_answers(category: str) -> dict[str, Any]:
 
 
 def bfcl_averages(scores: Mapping[str, tuple[float, int]], version: str) -> dict[str, float]:
-    """Return the leaderboard's averages. An average needs all of its categories.
+    """Return the leaderboard's averages for which all categories are given.
 
     - Non-live: plain mean of multiple, parallel, parallel_multiple, the mean of the three simple
       categories and, in v3, irrelevance.
     - Live: mean over the problems of its four categories and, in v3, of live_irrelevance and
       live_relevance.
     - Multi-turn: plain mean of its four categories.
-    - Overall (v3 only): plain mean of the three above. The Overall of V4 includes web search and
-      memory, which are not supported.
+    - Overall (v3 only): plain mean of the three averages above. The Overall of V4 includes web
+      search and memory, which are not supported.
     - Irrelevance (V4 only): plain mean of irrelevance and live_irrelevance.
 
     Args:
@@ -344,7 +346,7 @@ def _checker() -> Any:
 
 
 def _language(name: str) -> Any:
-    """Return the checker's name of a language: an enumeration in V4, a text in v3."""
+    """Return the checker's value for a language: an enumeration member in V4, a string in v3."""
     if find_spec("bfcl_eval.constants.enums") is None:
         return _LANGUAGES[name].split()[0]
     from bfcl_eval.constants.enums import Language

@@ -1,17 +1,17 @@
-"""Defines how BFCL's rows become prompts and how calls are read, in two ways: ours and ToolRL's.
+"""Defines two ways of turning BFCL's rows into prompts and reading calls: ours and ToolRL's.
 
 `TOOLRL` follows the handler in `benchmarks/BFCL/rlla_qwen.py` of
-https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's
-authors refer for their evaluation. Its sentences are copied literally, because responses depend on
-them. The steps that it leaves to BFCL follow BFCL's code for models without native tool calls:
-`base_handler.py` and `utils.py` of https://github.com/ShishirPatil/gorilla at 58f96342, a commit of
-BFCL-v3 (24 May 2025).
+https://github.com/qiancheng0/ToolRL (commit 8cee13e, Apache-2.0), to which the GDPO paper's authors
+refer for their evaluation. `TOOLRL` copies the sentences of that handler's prompts literally,
+because responses depend on them. Steps that this handler leaves to BFCL follow BFCL's code for
+models without native tool calls: `base_handler.py` and `utils.py` of
+https://github.com/ShishirPatil/gorilla at 58f96342, a commit of BFCL-v3 (24 May 2025).
 
-That handler has a closing sentence for multi-turn rows, which BFCL at that commit never uses. We
-use it. Which commit of BFCL the authors used is not known.
+ToolRL's handler has a closing sentence for multi-turn rows, which BFCL never uses at that commit.
+`TOOLRL` does use this sentence. It is not known which commit of BFCL the authors used.
 
-`OURS` shows the whole schema of a tool, adds no sentence, and reads calls like the task
-`tool_calling`.
+`OURS` shows the whole schema of each tool, adds no sentences, and reads calls in the same way as
+the task `tool_calling`.
 """
 
 import copy
@@ -39,29 +39,31 @@ Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 _START_S = 60.0
-"""Seconds that the process may take to import the tools."""
+"""Maximum time for the process to import the tools, in seconds."""
 
 
 _CPU_S = 2
-"""CPU seconds for one conversation. The longest reference conversation of BFCL takes 0.05."""
+"""Maximum CPU time for one conversation, in seconds. BFCL's longest reference conversation takes
+0.05 s."""
 
 
 _EACH_S = 20.0
-"""Wall-clock seconds for one conversation, enough for a busy machine."""
+"""Maximum wall-clock time for one conversation, in seconds. The limit is long enough for a busy
+machine."""
 
 
 _MEMORY = 2 << 30
 
 
 _LONGEST = 50_000
-"""Maximum length of a tool's result, in characters. The rest is dropped."""
+"""Maximum length of a tool's result, in characters. Longer results are truncated."""
 
 
 _DIED = "Error during execution: the tool took too long"
 
 
 _UNKNOWN = "unknown_tool_{}()"
-"""Call of a tool that does not exist, which gives an error in BFCL."""
+"""Call of a nonexistent tool, which gives an error in BFCL."""
 
 
 _SHARED = ("CREDIT_CARD_EXTENSION", "BOOKING_RECORD_EXTENSION")
@@ -74,7 +76,7 @@ _numbers = count()
 
 
 def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
-    """Return calls as Python text for BFCL. A call of an unknown tool becomes one that fails.
+    """Return calls as Python text for BFCL. A call of an unknown tool becomes a call that fails.
 
     Args:
         calls: Calls of the model.
@@ -89,16 +91,16 @@ def as_python(calls: Calls, known: Sequence[str]) -> list[str]:
 
 
 def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
-    """Run the tools in a separate process; return the results by conversation, step and call.
+    """Run the tools in a separate process. Return the results by conversation, step and call.
 
     Args:
-        talks: Conversations, each with `entry`, a row of BFCL, and `steps`, the calls of each step
-            from `as_python`.
+        talks: Conversations. Each has an `entry` (a row of BFCL) and `steps` (the calls of each
+            step, from `as_python`).
     """
     answers = _in_process(talks)
     if answers is not None:
         return answers
-    if len(talks) > 1:  # one hangs or has crashed the process: run each one separately
+    if len(talks) > 1:  # one conversation hung or crashed: run each separately
         return [run_tools([talk])[0] for talk in talks]
     return [[[_DIED] * len(step) for step in talks[0]["steps"]]]
 
@@ -106,7 +108,7 @@ def run_tools(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
 def _in_process(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]] | None:
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", __file__],  # only this file: nothing else of gdpo is loaded
+            [sys.executable, "-P", __file__],  # only this file: no other module of gdpo is loaded
             input=json.dumps(list(talks)).encode(),
             capture_output=True,
             timeout=_START_S + _EACH_S * len(talks),
@@ -118,7 +120,7 @@ def _in_process(talks: Sequence[Mapping[str, Any]]) -> list[list[list[str]]] | N
 
 
 def play(entry: Mapping[str, Any], steps: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the results of each step's calls, from the row's first state, in this process."""
+    """Run the calls of all steps in this process, starting from the row's initial state."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 
     utilities: Any = multi_turn_utils
@@ -171,14 +173,14 @@ def _main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # tools may print
     importlib.import_module(
         "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
-    )  # once, before the forks
+    )  # import once, before the forks
     json.dump([_apart(talk) for talk in talks], answers)
 
 
 def _apart(talk: Mapping[str, Any]) -> list[list[str]]:
     """Run `play` in a forked process and kill it at the time limit.
 
-    A fork also discards state that some tools store outside of their instances.
+    The fork also discards state that some tools store outside their instances.
     """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
@@ -210,10 +212,10 @@ Ask: TypeAlias = Callable[[Tools, Messages], list[dict[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """Defines how BFCL's questions are asked and how calls are read from responses."""
+    """Defines how BFCL's rows become prompts and how calls are read from responses."""
 
     name: str
-    """Prefix of its benchmarks: name, `_`, category."""
+    """Prefix of the handler's benchmarks, which are named by this prefix, `_` and the category."""
     ask: Ask
     """Returns the prompt of a single-turn row, from its tools and the dialogue."""
     ask_in_turns: Ask
@@ -225,8 +227,8 @@ class Handler:
     tool_messages: Callable[[Calls, Sequence[str]], list[str]]
     """Returns the messages that show the results of the calls to the model."""
     lists_new_tools: bool
-    """Whether tools added in a later turn join the list of tools from then on. If False, the user's
-    message of that turn describes them."""
+    """Whether tools that are added in a later turn are listed from that turn on. If False, the
+    user's message of that turn describes the new tools."""
 
 
 def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
@@ -234,7 +236,7 @@ def _ask_ours(tools: Tools, dialogue: Messages) -> list[dict[str, str]]:
     system = [message["content"] for message in dialogue if message["role"] == "system"]
     if (
         system
-    ):  # ToolRL's prompt has its own system message, so the row's comes before the first turn
+    ):  # ToolRL's prompt has its own system message, so that of the row precedes the first turn
         rest = [{"role": "user", "content": "\n\n".join(system)}, *rest]
     return tool_prompt(tools, rest)
 
@@ -279,7 +281,7 @@ _CONTINUE = (
     "reflect on if understanding or selectioin of tool is wrong, what tool calling step is "
     "missing, and how to achieve the task goal from now on."
 )
-"""Message of the user after tool results, with the spelling of ToolRL's handler."""
+"""User message after tool results, with the spelling of ToolRL's handler."""
 
 
 def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[str, str]]:
@@ -301,7 +303,7 @@ def _ask_toolrl(tools: Tools, dialogue: Messages, *, closing: str) -> list[dict[
 
 
 def _lines_toolrl(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects of the last `<tool_call>`, closed or not. Skip other lines."""
+    """Return the JSON objects in the last `<tool_call>`, closed or not. Skip other lines."""
     _, opening, block = text.rpartition("<tool_call>")
     lines = block.partition("</tool_call>")[0].strip().split("\n") if opening else []
     return [line for line in map(_json, lines) if line is not None]
@@ -322,13 +324,13 @@ def _calls_toolrl(text: str) -> Calls:
 
 
 def _runs_toolrl(text: str) -> Calls:
-    """Return the calls to execute. A call without a name gives an error that the model reads."""
+    """Return the calls to execute. For a call without a name, the model gets an error as result."""
     lines = [{"name": "", "parameters": {}, **line} for line in _lines_toolrl(text)]
     return _meant(lines) if all(isinstance(line["name"], str) for line in lines) else []
 
 
 def _meant(lines: Iterable[Mapping[str, Any]]) -> Calls:
-    """Return all calls not named "None"; none if parameters of any are not an object."""
+    """Return the calls not named "None", or no calls if the parameters of any are not an object."""
     meant = [line for line in lines if line["name"].strip().lower() != "none"]
     if not all(isinstance(line["parameters"], dict) for line in meant):
         return []

@@ -1,13 +1,14 @@
 """Defines the multi-turn benchmarks of the Berkeley Function Calling Leaderboard.
 
-The user asks in turns. In each turn the model calls tools and reads their results, at most 20
-times, until it writes a message without a readable call. Then the next turn starts. Every prompt is
-ToolRL's, with the dialogue so far, written by a handler. At the end the checker executes the
-model's calls and the row's reference calls: after each turn the tools must be in the same state,
-and their results must include those of the reference calls.
+The user sends several requests, one per turn. In each turn, the model calls tools and reads their
+results, at most 20 times, until the model writes a message without a readable call. Then the next
+turn starts. A handler writes every prompt, which is ToolRL's prompt with the dialogue so far. At
+the end, the checker executes the model's calls and the row's reference calls. After each turn, the
+tools must be in the same state in both executions, and the results of the model's calls must
+include the results of the reference calls.
 
-**Format** is the share of the model's messages that pass the format reward of the task, each as
-what it is: calls or a response.
+**Format** is the share of the model's messages that pass the format reward of the task. A message
+with a call must have the format for calls, and any other message the format for responses.
 
 References:
     Patil et al. 2025, "The Berkeley Function Calling Leaderboard (BFCL)".
@@ -44,7 +45,7 @@ class Talk:
 
 
 NextPrompts: TypeAlias = Callable[[Sequence[Talk]], list[Problem | None]]
-"""Returns the next prompt of each conversation. None: the conversation has ended."""
+"""Function that returns the next prompt of each conversation. None: the conversation has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Conversations:
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return the conversations about each problem. All of them run concurrently."""
+        """Return the conversations for each problem. All conversations run concurrently."""
         talks = [Talk(problem) for problem in problems for _ in range(samples)]
         live, begun = talks, seed
         while live:
@@ -95,7 +96,7 @@ def _response(talk: Talk) -> Response:
 
 
 def messages_of(completion: str) -> list[str]:
-    """Return the model's messages in a conversation, or an empty list if it is not one."""
+    """Return the model's messages in a conversation, or an empty list for any other text."""
     try:
         said = json.loads(completion)
     except (ValueError, RecursionError):
@@ -104,8 +105,8 @@ def messages_of(completion: str) -> list[str]:
 
 
 MOST_STEPS = 20
-"""Maximum number of messages with calls in one turn. With more the row is wrong, as on the
-leaderboard."""
+"""Maximum number of messages with calls in one turn. A response with more such messages is wrong,
+as on the leaderboard."""
 
 _CHECK_S = 30.0
 
@@ -119,7 +120,7 @@ _DOCUMENTS = {
     "TravelAPI": "travel_booking",
     "VehicleControlAPI": "vehicle_control",
 }
-"""File with the descriptions of each class's tools."""
+"""Names of the files that describe the tools of each class."""
 
 
 def multi_turn_problems(
@@ -142,7 +143,7 @@ def multi_turn_problems(
 
 
 def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
-    """Return a category as a task. Its completions are conversations.
+    """Return a category as a task whose completions are conversations.
 
     Args:
         category: One of `MULTI_TURN`.
@@ -172,7 +173,7 @@ def multi_turn_task(category: str, *, handler: Handler = OURS) -> Task:
 
 
 def next_prompts(talks: Sequence[Talk], *, handler: Handler = OURS) -> list[Problem | None]:
-    """Run the tools; return the next prompt of each conversation."""
+    """Run the tools, and return the next prompt of each conversation."""
     said = [[answer.text for answer in talk.answers] for talk in talks]
     turns = [split_turns(messages, handler) for messages in said]
     answered = run_tools([_played(*each, handler) for each in zip(talks, turns, strict=True)])
@@ -195,7 +196,7 @@ def split_turns(messages: Sequence[str], handler: Handler = OURS) -> list[list[s
     """Split messages into turns. A message without a readable call ends its turn.
 
     Returns:
-        The turns. The last one is unfinished, and empty if the turn before it has just ended.
+        The turns. The last turn is unfinished, and empty if the previous turn has just ended.
     """
     turns: list[list[str]] = [[]]
     for message in messages:
@@ -214,7 +215,7 @@ def _played(talk: Talk, turns: Sequence[Sequence[str]], handler: Handler) -> dic
 def _decoded(
     entry: Mapping[str, Any], turns: Sequence[Sequence[str]], handler: Handler
 ) -> list[list[list[str]]]:
-    """Return each turn's calls as text for BFCL, without the messages that have no call."""
+    """Return each turn's calls as text for BFCL. Skip messages without a call."""
     known = [tool["name"] for tool in _tools(entry)]
     return [
         [as_python(calls, known) for message in turn if (calls := handler.runs(message))]
@@ -256,7 +257,7 @@ def _dialogue(
 
 
 def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[str, Any]]:
-    """Return the tools listed in a turn."""
+    """Return the tools that are listed in a turn."""
     held_back = {
         name
         for since, names in entry["missed_function"].items()
@@ -267,7 +268,7 @@ def _listed(entry: Mapping[str, Any], turn: int, handler: Handler) -> list[dict[
 
 
 def _news(entry: Mapping[str, Any], turn: int, handler: Handler) -> str:
-    """Return the message of BFCL's user that announces new tools."""
+    """Return BFCL's user message that announces new tools."""
     from bfcl_eval.constants import default_prompts
 
     prompts: Any = default_prompts

@@ -1,4 +1,4 @@
-"""Computes confidence intervals of means over problems, whose samples are not independent."""
+"""Computes confidence intervals of means over problems with several dependent samples each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ class Estimate:
 
 
 def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) -> Estimate:
-    r"""Return the mean over problems of a bounded measure, with its 95 % interval.
+    r"""Return the mean of a bounded measure over problems, with its 95 % confidence interval.
 
-    Wilson's interval with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the number
-    of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to [0, 1].
-    With one sample per problem $n_e$ is about $N$. If all problems have the same value,
-    $n_e = N$, so that 0 of 20 has the interval 0 to 0.16.
+    The interval is Wilson's with the effective sample size $n_e = p(1-p) N / s^2$, where $N$ is the
+    number of problems, $p$ the mean and $s^2$ the variance of the problems' means, both scaled to
+    [0, 1]. With one sample per problem, $n_e$ is about $N$. If all problems have the same value,
+    $n_e = N$. For example, 0 correct of 20 problems gives the interval 0 to 0.16.
 
     Args:
-        of_problems: Mean over the samples of each problem. NaN: the measure does not apply.
+        of_problems: For each problem, the mean over its samples. NaN: the measure does not apply.
         low: Lowest possible value.
         high: Highest possible value.
 
@@ -56,14 +56,14 @@ def share(of_problems: Sequence[float], *, low: float = 0.0, high: float = 1.0) 
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Return the mean difference of two models on the same problems, with its 95 % interval.
+    """Return the mean difference between two models on the same problems, with its 95 % interval.
 
     The interval is Student's t interval over problems. If all problems have the same difference,
     the standard deviation is unknown and the bounds are NaN.
 
     Args:
-        ours: Value of each problem.
-        theirs: Values of the other model, in the same order.
+        ours: Value of one model on each problem.
+        theirs: Value of the other model on each problem, in the same order.
     """
     return Estimate(*paired_interval(np.asarray(ours, float), np.asarray(theirs, float)))
 

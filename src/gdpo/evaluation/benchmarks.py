@@ -1,4 +1,4 @@
-"""Defines the benchmarks: rows, the task that writes prompts and scores, and the measures shown."""
+"""Defines the benchmarks: their rows, their tasks and the measures that are shown."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from gdpo.tasks.task import Row
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Names the source of rows: a file, or a dataset on the Hub."""
+    """Stores where rows come from: a file, or a dataset on the Hub."""
 
     name: str
     subset: str = ""
@@ -40,15 +40,16 @@ class Benchmark:
     task: Callable[[], Task]
     source: Source | None
     file: Callable[[], Path | None] = lambda: None
-    """Returns a file of an installed package with the rows. None: there is no such file."""
+    """Returns the file with the rows, if an installed package contains the file. Otherwise None."""
     read: Callable[[int | None], list[Problem]] | None = None
-    """Reads all rows, or the first N, if that takes more than loading a file."""
+    """Reads all rows, or the first N. None: the rows are loaded from `file` or `source`."""
     next_prompts: NextPrompts | None = None
-    """Returns the next prompt, if a response is a conversation."""
+    """Returns the next prompts of conversations. None: a response is a single message."""
     keep: Callable[[Row], bool] | None = None
-    """Returns whether a row of the source belongs to the benchmark. None: all rows do."""
+    """Returns whether a row of the source belongs to the benchmark. None: all rows belong to the
+    benchmark."""
     also: Callable[[], tuple[Reward, ...]] = tuple
-    """Further rewards that are only measured here, never used in training."""
+    """Returns additional rewards, which are only measured and never used in training."""
 
 
 def _of(name: str, task: str, *place: str, **where: Any) -> Benchmark:
@@ -120,23 +121,23 @@ BENCHMARKS = {
         *(each for handler in HANDLERS for each in _bfcl(handler)),
     )
 }
-"""Benchmarks by name. With `--data NAME=FILE`, any task is a benchmark too."""
+"""Benchmarks by name. With `--data NAME=FILE`, any task can be used as a benchmark."""
 
 GROUPS = {
     handler.name: tuple(f"{handler.name}_{name}" for name in (*CATEGORIES, *MULTI_TURN))
     for handler in HANDLERS
 }
-"""Names for groups of benchmarks: all categories of BFCL, for each handler."""
+"""Groups of benchmarks by name: all categories of BFCL for each handler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Describes how a reward is shown."""
+    """Describes how a reward is shown in results."""
 
     name: str
     reward: str
     inverted: bool = False
-    """Whether the share of responses without the reward is shown."""
+    """Whether to show the share of responses that do not get the reward."""
 
 
 _MEASURES = {
@@ -156,10 +157,11 @@ def measures(rewards: Sequence[Reward]) -> list[Measure]:
 
 
 def find_benchmark(name: str, file: str | None) -> Benchmark:
-    """Return the benchmark of this name. With a file, the name may also be that of a task.
+    """Return the benchmark with this name. If a file is given, the name may also be a task.
 
     Raises:
-        ConfigError: If the name is unknown.
+        ConfigError: If the name is unknown, or the rows of the benchmark cannot be replaced by a
+            file.
     """
     if name in BENCHMARKS:
         known = BENCHMARKS[name]
@@ -179,7 +181,7 @@ def find_benchmark(name: str, file: str | None) -> Benchmark:
 
 
 def rewards_of(benchmark: Benchmark, limit: int) -> tuple[Reward, ...]:
-    """Return the rewards of a benchmark: those of its task, its own, and the token limit.
+    """Return a benchmark's rewards: the rewards of its task, additional ones, and the token limit.
 
     Coding benchmarks also get `pass_all`.
 

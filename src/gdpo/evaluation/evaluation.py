@@ -1,4 +1,4 @@
-"""Evaluates models on benchmarks. Each part of 32 problems is saved before the next one begins."""
+"""Evaluates models on benchmarks, and saves the responses after every 32 problems."""
 
 import hashlib
 import json
@@ -29,31 +29,31 @@ logger = logging.getLogger(__name__)
 _BOUNDS = ("mean", "low", "high")
 
 _LEFT_OVERS = (".*.partial", "*/*.partial")
-"""Files of a process that was killed while writing."""
+"""Patterns of partial files that remain if a process is killed while writing."""
 
 PART = 32
-"""Problems that are evaluated and saved together."""
+"""Number of problems that are evaluated and saved together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Stores how far the evaluation of a benchmark is."""
+    """Stores the progress of an evaluation on one benchmark."""
 
     benchmark: str
     problems: int
     """Number of problems in the benchmark."""
     done: int
-    """Problems whose responses are scored and saved."""
+    """Number of problems whose responses are scored and saved."""
     part: int = 0
-    """Problems in progress."""
+    """Number of problems in progress."""
     answered: int = 0
-    """Responses received for the problems in progress."""
+    """Number of responses received for the problems in progress."""
     responses: int = 0
-    """Responses requested for the problems in progress."""
+    """Number of responses requested for the problems in progress."""
     scored: int = 0
-    """Scores computed. Only reported if scoring takes long."""
+    """Number of scores computed so far. Reported only if scoring takes long."""
     scores: int = 0
-    """Scores to compute."""
+    """Number of scores to compute."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -61,7 +61,7 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Defines an evaluation. Resuming it requires the same settings."""
+    """Defines an evaluation. An evaluation can be resumed only with the same settings."""
 
     model: str
     sampling: Sampling
@@ -70,9 +70,11 @@ class Settings:
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files with the rows, by benchmark."""
     weights: str = ""
-    """Digest of local weights: a model that was trained further is a different model."""
+    """Digest of local weights, which detects that a model was trained further."""
     engine: str = "transformers"
     """Library that runs the model in this process."""
+    max_model_len: int | None = None
+    """Maximum length of prompt and response that vLLM allows. None: the model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,15 @@ class Result:
     problems: int
     samples: int
     estimates: dict[str, Estimate]
-    """Mean and interval by measure."""
+    """Mean and confidence interval, by measure."""
     of_problems: dict[str, list[float]]
-    """Mean over the samples of each problem, by measure. NaN: the measure does not apply."""
+    """For each measure, the mean over the samples of each problem. NaN: the measure does not
+    apply."""
     identities: list[str]
-    """Digest of prompt and reference of each problem, to pair the problems of two models."""
+    """Digest of each problem's prompt and reference, used to pair the problems of two models."""
     unscorable: dict[str, list[int]]
-    """Problems (from 1) that no response can pass, by measure. They count as wrong."""
+    """For each measure, the numbers (from 1) of the problems that no response can pass. These
+    problems count as wrong."""
 
 
 def evaluate(
@@ -103,15 +107,16 @@ def evaluate(
 
     Args:
         settings: Settings of the evaluation.
-        benchmarks: Benchmarks, in order.
-        responder: Returns the responder of a benchmark. Called only for unfinished benchmarks.
+        benchmarks: Benchmarks to evaluate, in order.
+        responder: Function that returns the responder of a benchmark. The function is called only
+            for unfinished benchmarks.
         folder: Folder for responses (rollout records), settings and results.
-        on_progress: Called with the progress.
+        on_progress: Function called whenever the progress changes.
 
     Raises:
-        ConfigError: If the folder contains an evaluation with different settings, if another
-            process evaluates into it, or if it cannot be written to.
-        DataError: If rows cannot be read. All rows are read before the first response.
+        ConfigError: If the folder contains an evaluation with different settings, is used by
+            another process, or cannot be written to.
+        DataError: If rows cannot be read. All rows are read before the first response is generated.
     """
     work = [(benchmark, problems(benchmark, settings.rows)) for benchmark in benchmarks]
     rows = {
@@ -151,7 +156,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def _identity(prompt: Any, reference: Mapping[str, Any]) -> str:
-    """Return the digest of prompt and reference, twelve hex digits."""
+    """Return the digest (12 hex digits) of prompt and reference."""
     return _digest([json.dumps([prompt, dict(reference)], sort_keys=True, default=str)])
 
 
@@ -169,7 +174,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
 
 
 def _settled(folder: Path, settings: Settings, rows: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings to save. Raise ConfigError if the folder holds another evaluation."""
+    """Return the settings to save. Raise ConfigError if the folder has a different evaluation."""
     file = folder / "settings.json"
     requested = json.loads(json.dumps(asdict(settings)))
     requested["rows_digest"] = dict(rows)
@@ -232,7 +237,7 @@ def _evaluate_one(
 
 
 def _is_kept(file: Path) -> bool:
-    """Return whether a part is saved. Rename an unreadable file, so that it is evaluated again."""
+    """Return whether a part is saved. Rename an unreadable file, so that its part is repeated."""
     if not file.exists():
         return False
     try:
@@ -254,10 +259,10 @@ def _conversing(benchmark: Benchmark, answering: Responder) -> Responder:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Stores the problems that are evaluated and saved together."""
+    """Stores problems that are evaluated and saved together."""
 
     start: int
-    """Index of its first problem."""
+    """Index of the first problem."""
     problems: Sequence[Problem]
     file: Path
 
@@ -300,7 +305,7 @@ class _Tracker:
 def _rollouts(
     settings: Settings, part: _Part, answering: Responder, scorer: Scorer, tracker: _Tracker
 ) -> list[Rollout]:
-    # The seed depends on the part, so that an evaluation that is resumed draws the same responses.
+    # The seed depends on the part, so that a resumed evaluation samples the same responses.
     drawn = settings.sampling
     answered = answering.respond(
         part.problems, drawn.seed + part.start, drawn.samples, tracker.answered
@@ -352,10 +357,10 @@ def result_of(
     *,
     judge_every_row: Sequence[str] = (),
 ) -> Result:
-    """Return the result of saved responses.
+    """Compute the result of a benchmark from saved responses.
 
-    A problem to which a reward does not apply is excluded from that reward's mean. If the reward
-    must apply to every row, the problem counts as wrong instead.
+    If a reward does not apply to a problem, the problem is excluded from the mean of that reward.
+    If the reward must apply to every row, the problem counts as wrong instead.
 
     Args:
         benchmark: Name of the benchmark.
@@ -364,7 +369,7 @@ def result_of(
         judge_every_row: Names of rewards that must apply to every row (`Task.judges_every_row`).
 
     Raises:
-        ConfigError: If the responses were scored by other rewards.
+        ConfigError: If the responses were scored by different rewards.
     """
     if any(reward.name not in r.rewards for r in rollouts for reward in rewards):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Makes responders by name: a local model, a model on a server, reference answers or nothing."""
+"""Creates responders by name: local models, models on servers, reference or empty answers."""
 
 import hashlib
 import re
@@ -15,6 +15,7 @@ from gdpo.evaluation.responders import (
     RowAnswers,
     Sampling,
     VllmModel,
+    VllmOptions,
     check_vllm,
 )
 from gdpo.evaluation.server import Server
@@ -23,16 +24,16 @@ from gdpo.recipes.recipe import DataConfig, Recipe
 from gdpo.runs.directory import RunDirectory
 
 _SAMPLED = 1 << 20
-"""Bytes at the start and at the end of a file that its digest covers."""
+"""Number of bytes at the start and at the end of a file that its digest covers."""
 
 
 FIXED = ("gold", "empty")
-"""Names that are not models: the reference answers, and empty responses."""
+"""Names that do not refer to a model: reference answers and empty responses."""
 
 
 ENGINES = ("transformers", "vllm")
-"""Libraries that run a model in this process. The two sample differently, so the user chooses
-one."""
+"""Libraries that can run a model in this process. The libraries give different samples, so the user
+chooses the library."""
 
 
 def responder_of(
@@ -42,16 +43,19 @@ def responder_of(
     server: Server | None,
     at_once: int,
     engine: str = "transformers",
+    vllm: VllmOptions | None = None,
 ) -> Callable[[Benchmark], Responder]:
-    """Return a function that gives the responder of a benchmark. It loads the model once.
+    """Return a function that returns the responder of a benchmark and loads the model only once.
 
     Args:
         model: A run directory, a folder, a name on the Hub, `smollm2-135m`, `gold` or `empty`.
             With a server: the name of the model on that server.
         sampling: Sampling settings.
-        server: Server to ask. It saves responses in the folder of the benchmark. None: no server.
+        server: Server that runs the model. Responses are saved in the folder of the benchmark.
+            None: run the model in this process.
         at_once: Number of responses to generate together.
         engine: Library that runs a local model, one of `ENGINES`.
+        vllm: How to start vLLM. Required if it is the engine.
 
     Raises:
         ConfigError: If the model or engine does not exist, or the model has no chat template.
@@ -72,11 +76,12 @@ def responder_of(
             make_ready(located, recipe)
             tokenizer = load_tokenizer(located, recipe)
             with located.loading():
-                loaded.append(
-                    VllmModel(located.source, sampling)
-                    if engine == "vllm"
-                    else LocalModel(located.source, tokenizer, sampling, at_once=at_once)
-                )
+                if engine == "vllm":
+                    assert vllm is not None, "the engine vllm needs its options"
+                    loaded.append(VllmModel(located.source, tokenizer, sampling, vllm))
+                else:
+                    source = located.source
+                    loaded.append(LocalModel(source, tokenizer, sampling, at_once=at_once))
         return loaded[0]
 
     return answering
@@ -95,10 +100,10 @@ def _check_engine(engine: str, *, apart: bool) -> None:
 
 
 def weights_of(model: str) -> str:
-    """Return a digest of the weights in a run or a folder, twelve hex digits; "" for other models.
+    """Return a digest (12 hex digits) of the weights in a run or folder, or "" for other models.
 
-    The digest covers the size of each file, its first and last mebibyte and 64 places in between.
-    That is enough, because training changes all weights.
+    The digest covers the size of each file, its first and last mebibyte, and 64 blocks in between.
+    These samples are enough, because training changes all weights.
     """
     run = RunDirectory(Path(model))
     folder = run.model if run.recipe.is_file() else Path(model)

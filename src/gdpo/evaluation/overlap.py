@@ -16,7 +16,7 @@ _NAMED = 5
 
 
 def benchmarks_at_hand(task: Task) -> list[Benchmark]:
-    """Return the benchmarks of a kind of task whose rows come with a package: BFCL, HumanEval.
+    """Return the benchmarks for a task whose rows come with a package: BFCL or HumanEval.
 
     Args:
         task: The task of the training rows.
@@ -30,16 +30,17 @@ def benchmarks_at_hand(task: Task) -> list[Benchmark]:
 def overlap_findings(
     task: Task, rows: Rows, benchmarks: Iterable[Benchmark] | None = None
 ) -> list[Finding]:
-    """Compare training rows with test questions; return what was found.
+    """Compare training rows with test questions, and return the findings.
 
-    A row overlaps if one user turn, or all of them together, is nearly the same as a test question
-    (`gdpo.tasks.overlaps`), whatever the reference answer. Such rows are reported as wrong.
+    A row overlaps with a test question if one of the row's user turns, or the text of all its user
+    turns, is nearly the same as the question (`gdpo.tasks.likeness.overlaps`). Reference answers
+    are ignored. Overlapping rows are reported as wrong.
 
     Args:
         task: The task of the training rows.
         rows: The training rows.
-        benchmarks: Benchmarks to compare with. None: those whose rows come with an installed
-            package.
+        benchmarks: Benchmarks to compare with. None: the benchmarks whose rows come with an
+            installed package.
     """
     tests: list[Problem] = []
     places: list[str] = []
@@ -50,7 +51,7 @@ def overlap_findings(
         except GdpoError as error:
             verdict = Verdict.NOTE if benchmarks is None else Verdict.WRONG
             findings.append(Finding(verdict, f"overlap with benchmarks was not checked: {error}"))
-            if benchmarks is None:  # all of them come with this package
+            if benchmarks is None:  # these benchmarks all need the same package
                 break
             continue
         tests += [_asked(test) for test in found]
@@ -81,7 +82,7 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _asked(test: Problem) -> Problem:
-    """Return a problem with its user turns, which in BFCL are inside ToolRL's prompt text."""
+    """Return a problem with its user turns. For BFCL, extract the turns from ToolRL's prompt."""
     if test.asked:
         return test
     said = (m["content"] for m in test.prompt if m["role"] == "user")

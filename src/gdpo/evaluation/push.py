@@ -1,7 +1,7 @@
-"""Uploads a finished run to the Hugging Face Hub: its model, its card and the files in the card.
+"""Uploads a finished run to the Hugging Face Hub: model, card, recipe, metrics and results.
 
-Some files are never uploaded: checkpoints, `environment.json` (it holds the command line) and the
-responses of an evaluation. Rollouts are uploaded only on request.
+Some files are never uploaded: checkpoints, `environment.json` (which contains the command line) and
+the responses of an evaluation. Rollouts are uploaded only on request.
 """
 
 import re
@@ -21,7 +21,7 @@ HEADING = "## Evaluation"
 
 
 def add_to_readme(readme: Path, results: Sequence[Result], settings: Settings) -> None:
-    """Write the results to the end of a README. They replace earlier results.
+    """Append the results to a README, replacing earlier results.
 
     Args:
         readme: README of a run.
@@ -61,7 +61,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may writ
 _REFUSED = (401, 403)
 _RERUN = "then rerun the same command"
 _SHOWN = 300
-"""Characters of the Hub's reply that a message shows."""
+"""Maximum number of characters of the Hub's reply in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class Upload:
 
 
 class HubError(GdpoError):
-    """The Hub could not be reached, or refused the upload."""
+    """The Hub could not be reached or refused the upload."""
 
 
 def uploads(run: RunDirectory, *, rollouts: bool = False) -> list[Upload]:
-    """Return the files of a run that `push` uploads. The model's files are at the top level.
+    """Return the files of a run that `push` uploads. Files of the model go to the top level.
 
     Args:
         run: A finished run.
@@ -90,7 +90,7 @@ def uploads(run: RunDirectory, *, rollouts: bool = False) -> list[Upload]:
 
     Raises:
         ConfigError: If the folder is not a run, or the run is not finished.
-        DataError: If a file contains something that looks like a token.
+        DataError: If a file contains something that looks like an access token of the Hub.
     """
     if not run.recipe.is_file():
         raise ConfigError(
@@ -127,9 +127,9 @@ def _refuse_secrets(file: Path) -> None:
         return
     if _SECRET.search(file.read_text(encoding="utf-8", errors="replace")):
         raise DataError(
-            f"{file} contains what looks like a token of the Hub; nothing was uploaded. Remove it "
-            "and set the environment variable HF_TOKEN instead. If others could have seen the "
-            "token, revoke it at huggingface.co/settings/tokens"
+            f"{file} contains what looks like an access token of the Hub, so nothing was uploaded. "
+            "Remove the token, and set the environment variable HF_TOKEN instead. If others could "
+            "have seen the token, revoke it at huggingface.co/settings/tokens"
         )
 
 
@@ -140,10 +140,11 @@ def check_repository(name: str) -> None:
 
 
 def check_push(run: RunDirectory, name: str) -> None:
-    """Check everything about a push that can be checked without the Hub.
+    """Check everything about a push that can be checked without contacting the Hub.
 
     Raises:
-        ConfigError: If the name is not OWNER/NAME, there is no login, or the run is not finished.
+        ConfigError: If the name is not OWNER/NAME, the user is not logged in, or the run is not
+            finished.
     """
     check_repository(name)
     if _hub().get_token() is None:
@@ -156,7 +157,7 @@ def push(run: RunDirectory, name: str, files: Sequence[Upload], *, private: bool
 
     Args:
         run: The run. Its README becomes the card of the repository.
-        name: Repository, `owner/name`. It is created if it does not exist. An existing repository
+        name: Repository as `owner/name`. A missing repository is created. An existing repository
             keeps its visibility.
         files: The files from `uploads`.
         private: Whether a new repository is private.
@@ -165,8 +166,8 @@ def push(run: RunDirectory, name: str, files: Sequence[Upload], *, private: bool
         The address of the repository.
 
     Raises:
-        ConfigError: As for `check_push`.
-        HubError: If the Hub cannot be reached or refuses.
+        ConfigError: If `check_push` fails.
+        HubError: If the Hub cannot be reached or refuses the upload.
     """
     check_push(run, name)
     hub = _hub()
@@ -195,7 +196,7 @@ def push(run: RunDirectory, name: str, files: Sequence[Upload], *, private: bool
 
 
 def _card(run: RunDirectory, name: str) -> str:
-    """Return the run's README, with paths and commands that are right in the repository."""
+    """Return the run's README, with paths and commands adapted to the repository."""
     text = run.readme.read_text(encoding="utf-8")
     loads = f'- the model: `AutoModelForCausalLM.from_pretrained("{name}")`'
     text = re.sub(r"^- `model/` is the trained model: .*$", lambda _: loads, text, flags=re.M)

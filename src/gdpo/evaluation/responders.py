@@ -1,8 +1,13 @@
 """Defines responders: a model in this process, or reference answers to test a benchmark."""
 
-from collections.abc import Callable, Sequence
+import os
+import re
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from gdpo.errors import ConfigError, MissingExtraError
@@ -37,11 +42,15 @@ class Response:
     finish_reason: str
     """`stop` or `length`."""
     shown: tuple[Message, ...] = ()
-    """For a conversation, all messages. `text` is then the model's messages as JSON."""
+    """All messages, if the response is a conversation. In that case, `text` contains the model's
+    messages as JSON."""
 
+
+NO_ROOM = Response("", 0, "length")
+"""Response to a prompt that leaves no room for one. It may occur late in a long conversation."""
 
 OnResponses: TypeAlias = Callable[[int], None]
-"""Called with the number of responses that have arrived since the last call."""
+"""Function called with the number of responses that have arrived since the last call."""
 
 
 def ignore(_: int) -> None:
@@ -58,17 +67,17 @@ class Responder(Protocol):
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return `samples` responses per problem, the same ones for the same seed if possible."""
+        """Return `samples` responses per problem, reproducible for a given seed if possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
-    """Responds with reference answers or with nothing, to test a benchmark without a model.
+    """Responds with reference answers or empty texts, to test a benchmark without a model.
 
     Args:
         task: Task that gives the reference answers.
-        gold: Whether to respond with the reference answer. False: with an empty text.
+        gold: Whether to respond with the reference answer instead of an empty text.
     """
 
     task: Task
@@ -88,14 +97,19 @@ class RowAnswers:
 
 
 class LocalModel:
-    """Runs a model with transformers, on the GPU if there is one.
+    """Runs a model with transformers, on the GPU if one is available.
 
+<<<<<<< HEAD
     If the model allows it and TRL is installed, a prompt is processed once for all of its samples,
     and finished rows leave the batch (`gdpo.integrations.trl`).
+=======
+    If the model supports this, each prompt is processed once for all of its samples, and finished
+    rows are removed from the batch (`gdpo.integrations.trl`).
+>>>>>>> main
 
     Args:
         model: Folder or name for `from_pretrained`.
-        tokenizer: Its tokenizer, padding on the left, with a chat template.
+        tokenizer: Tokenizer of the model, with left padding and a chat template.
         sampling: Sampling settings.
         at_once: Number of responses to generate together.
     """
@@ -201,7 +215,8 @@ def check_sampling(sampling: Sampling) -> None:
     """Check the sampling settings.
 
     Raises:
-        ConfigError: If a number is out of its range.
+        ConfigError: If a setting is out of range, or more than one sample is requested with greedy
+            decoding.
     """
     wrong = [
         f"--{name.replace('_', '-')} must be {allowed}, got {getattr(sampling, name)}"
@@ -221,10 +236,6 @@ def check_sampling(sampling: Sampling) -> None:
         raise ConfigError("; ".join(wrong))
 
 
-_SHOWN = 300
-"""Characters of vLLM's error that a message shows."""
-
-
 _HOW = "vLLM (pip install vllm; use a separate environment if it needs another torch)"
 
 
@@ -238,31 +249,54 @@ def check_vllm() -> None:
         raise MissingExtraError(_HOW, None, "for --engine vllm")
 
 
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """Stores how to start vLLM."""
+
+    log: Path
+    """File for what vLLM prints while it starts."""
+    max_model_len: int | None = None
+    """Maximum length of prompt and response in tokens. None: the model's."""
+    enforce_eager: bool = False
+    """Whether to run without compilation: vLLM starts sooner and generates more slowly."""
+
+
 class VllmModel:
     """Runs a model with vLLM, on the GPUs that vLLM finds.
 
     Args:
-        model: Folder or name of a model with tokenizer and chat template.
+        model: Folder or name of a model.
+        tokenizer: Its tokenizer, with a chat template.
         sampling: Sampling settings.
+        options: How to start vLLM.
 
     Raises:
-        ConfigError: If vLLM does not start with the model.
+        ConfigError: If vLLM cannot start with the model.
     """
 
-    def __init__(self, model: str, sampling: Sampling) -> None:
+    def __init__(
+        self, model: str, tokenizer: Any, sampling: Sampling, options: VllmOptions
+    ) -> None:
         # vLLM ships types that change from version to version.
         from vllm import LLM, SamplingParams  # pyright: ignore
 
         try:
-            self._model: Any = LLM(model=model, dtype="auto", seed=sampling.seed)
+            with _output_in(options.log):
+                self._model: Any = LLM(
+                    model=model,
+                    dtype="auto",
+                    seed=sampling.seed,
+                    max_model_len=options.max_model_len,
+                    enforce_eager=options.enforce_eager,
+                )
         except Exception as error:
             raise ConfigError(
-                f"vLLM does not start with {model}: {type(error).__name__}: "
-                f"{str(error)[:_SHOWN]}. See its output above. If vLLM needs other settings, start "
-                "it as a server (`vllm serve MODEL --max-model-len 8192`), then run gdpo evaluate "
-                "MODEL --server http://localhost:8000/v1"
+                f"vLLM cannot start with {model}: {_cause(error, options.log)[:_SHOWN]}. Its "
+                f"output is in {options.log}. Try --max-model-len 4096 or --enforce-eager, or "
+                "start `vllm serve` with the settings that it needs and use --server"
             ) from error
         self._params: Any = SamplingParams
+        self._tokenizer = tokenizer
         self._sampling = sampling
 
     def respond(
@@ -272,19 +306,71 @@ class VllmModel:
         samples: int,
         on_responses: OnResponses = ignore,
     ) -> list[list[Response]]:
-        """Return the responses to each problem. vLLM batches them."""
-        drawn = self._sampling
+        """Return the responses to each problem. vLLM batches them.
+
+        A prompt that leaves no room for a response gets empty responses, as from a server.
+        """
+        prompts = [self._encoded(problem) for problem in problems]
+        responses = [[NO_ROOM] * samples for _ in prompts]
+        longest = self._model.model_config.max_model_len
+        fitting = [i for i, ids in enumerate(prompts) if len(ids) < longest]
         params = self._params(
             n=samples,
-            temperature=drawn.temperature,
-            top_p=drawn.top_p,
-            max_tokens=drawn.max_tokens,
+            temperature=self._sampling.temperature,
+            top_p=self._sampling.top_p,
+            max_tokens=self._sampling.max_tokens,
             seed=seed,
         )
-        asked = [problem.prompt for problem in problems]
-        answered = self._model.chat(asked, params, use_tqdm=False)
-        on_responses(len(asked) * samples)
-        return [[_read(one) for one in answer.outputs] for answer in answered]
+        given = [{"prompt_token_ids": prompts[i]} for i in fitting]
+        generated = self._model.generate(given, params, use_tqdm=False) if given else []
+        for i, of_prompt in zip(fitting, generated, strict=True):
+            responses[i] = [_read(one) for one in of_prompt.outputs]
+        on_responses(len(prompts) * samples)
+        return responses
+
+    def _encoded(self, problem: Problem) -> list[int]:
+        template = self._tokenizer.apply_chat_template
+        read = template(problem.prompt, add_generation_prompt=True, return_dict=True)
+        return list(read["input_ids"])
+
+
+_SHOWN = 300
+"""Characters of vLLM's error that a message shows."""
+
+_ERROR = re.compile(r"\b((?:\w+\.)*\w+(?:Error|Exception): .+)")
+_REFERS = "See root cause above"
+"""Part of the error that vLLM raises if a process of its engine failed."""
+
+
+def _cause(error: Exception, log: Path) -> str:
+    """Return vLLM's error in one line. A failed process of its engine left the cause in the log."""
+    raised = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if _REFERS not in raised:
+        return raised
+    printed = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+    causes = [line for line in printed if _REFERS not in line]
+    return causes[-1] if causes else raised
+
+
+@contextmanager
+def _output_in(file: Path) -> Generator[None]:
+    """Send what this process and its children print to a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    streams = (sys.stdout, sys.stderr)
+    for stream in streams:
+        stream.flush()
+    kept = [(os.dup(number), number) for number in (1, 2)]
+    with file.open("wb") as output:
+        for _, number in kept:
+            os.dup2(output.fileno(), number)
+    try:
+        yield
+    finally:
+        for stream in streams:
+            stream.flush()
+        for copy, number in kept:
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def _read(output: Any) -> Response:

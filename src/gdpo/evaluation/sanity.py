@@ -1,6 +1,6 @@
 """Tests benchmarks without a model: reference answers must be right, and empty responses wrong.
 
-It evaluates `gold` and `empty` like any model, in a temporary folder.
+`gold` and `empty` are evaluated like any model, in a temporary folder.
 """
 
 import tempfile
@@ -20,13 +20,14 @@ TOLERATED = 0.05
 """Share of rows whose reference answer may fail, because published data contain mistakes."""
 
 _DECIDING = ("correctness", "flexible", "pass_all", "pass_rate")
-"""Rewards that an empty response must not get. It may get others, such as the one for no bugs."""
+"""Rewards that must have their lowest value for an empty response. Other rewards may be higher,
+such as the reward for code without bugs."""
 
 _SILENCE = "irrelevance"
-"""Part of the name of benchmarks in which the leaderboard scores an empty response as right."""
+"""Part of the name of benchmarks in which the leaderboard counts an empty response as right."""
 
 OnSanityProgress: TypeAlias = Callable[[str, Progress], None]
-"""Called with the responder, `gold` or `empty`, and its progress."""
+"""Function called with the responder (`gold` or `empty`) and its progress."""
 
 _LIMIT = 4000
 _SHOWN = 200
@@ -40,13 +41,14 @@ class Sanity:
     benchmark: str
     problems: int
     unanswered: int
-    """Number of problems without a reference answer, which cannot be tested."""
+    """Number of problems that cannot be tested, because they have no reference answer."""
     exceptions: tuple[str, ...]
-    """Problems whose reference answer is not fully right, with the reason."""
+    """Problems whose reference answer does not get the maximum of every reward, with the reason."""
     lucky: tuple[str, ...]
-    """Problems on which an empty response is not fully wrong, with its score."""
+    """Problems on which an empty response gets more than the lowest score, with that score."""
     applies: dict[str, int]
-    """For rewards that do not apply to all reference answers, the number to which they apply."""
+    """For each reward that does not apply to all reference answers, the number of reference answers
+    to which the reward applies."""
     unjudged: bool = False
     """Whether the deciding rewards (correctness, passed tests) apply to no problem."""
 
@@ -57,12 +59,12 @@ class Sanity:
 
     @property
     def wants_silence(self) -> bool:
-        """Whether an empty response is right, and therefore not tested."""
+        """Whether an empty response is right. If so, empty responses are not tested."""
         return _SILENCE in self.benchmark
 
     @property
     def sane(self) -> bool:
-        """Whether 95 % of the reference answers are right and no empty response is.
+        """Whether at least 95 % of the reference answers are right and no empty response is right.
 
         False if the deciding rewards apply to no problem.
         """
@@ -73,17 +75,18 @@ class Sanity:
 def sanity(
     benchmark: Benchmark, rows: int | None = None, on_progress: OnSanityProgress = lambda *_: None
 ) -> Sanity:
-    """Evaluate the reference answer and an empty response of each problem.
+    """Evaluate the reference answer and an empty response for each problem.
 
     A reference answer must get the maximum of every text reward that applies to it. If a reward
-    must apply to every row (`Task.judges_every_row`) and does not, the row is an exception. For
-    other rewards, the number of rows to which they apply is counted. An empty response must get
-    the minimum of the deciding rewards (correctness, passed tests), except where no call is right.
+    must apply to every row (`Task.judges_every_row`) and does not apply to a row, that row is an
+    exception. For each other reward, the rows to which it applies are counted. An empty response
+    must get the minimum of the deciding rewards (correctness, passed tests). Benchmarks in which an
+    empty response is right are exempt from this check.
 
     Args:
         benchmark: The benchmark.
         rows: Test only the first N problems. None: all.
-        on_progress: Called with the progress.
+        on_progress: Function called whenever the progress changes.
 
     Raises:
         DataError: If the rows cannot be found or read.

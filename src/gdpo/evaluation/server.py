@@ -1,9 +1,9 @@
 """Gets responses from an OpenAI-compatible server: vLLM, SGLang, llama.cpp and others.
 
-Responses are streamed if the server supports it, so that a request may take any time while data
-arrive, and only silence ends it. A partial response cannot be continued. A request is therefore
-sent again only if nothing has arrived, or once if a response broke off. After a silence it is not
-sent again, because the server may still be working on it.
+Responses are streamed if the server supports streaming. A streamed request can take any time as
+long as data arrive, and fails only after a long silence. A partial response cannot be continued.
+Therefore a request is resent several times if no data arrived, but only once if a response broke
+off. After a silence, the request is not resent, because the server may still be working on it.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from gdpo._files import errors_name
 from gdpo.errors import ConfigError, GdpoError
-from gdpo.evaluation.responders import OnResponses, Response, Sampling, ignore
+from gdpo.evaluation.responders import NO_ROOM, OnResponses, Response, Sampling, ignore
 from gdpo.tasks import Problem
 
 T = TypeVar("T")
@@ -38,16 +38,17 @@ R = TypeVar("R")
 def side_by_side(
     work: Callable[[T], R], items: Sequence[T], *, at_once: int, done: Callable[[int], None]
 ) -> list[R]:
-    """Apply `work` to each item in threads; return the results in the order of the items.
+    """Apply `work` to each item in threads, and return the results in the order of the items.
 
-    After a failure no further item is started; the running ones are waited for, then the error is
-    raised. An interruption is raised at once: the threads end with the process or with their item.
+    After a failure, no further item is started, and the error is raised when the running items have
+    ended. An interruption is raised at once. The threads then end after their current item, or
+    together with the process.
 
     Args:
         work: Function to call in threads.
-        items: Its arguments.
+        items: Arguments of `work`, one per call.
         at_once: Number of threads.
-        done: Called in this thread with 1 after each item.
+        done: Function called with 1 after each item, in the calling thread.
     """
     jobs: list[Future[R]] = [Future() for _ in items]
     left = iter(list(zip(jobs, items, strict=True)))  # next() on a list iterator is atomic
@@ -77,7 +78,7 @@ def _work_off(
 
 
 def _ended(jobs: Iterable[Future[R]]) -> Iterator[R]:
-    """Yield results as they arrive, except of cancelled jobs. Raise the error of a failed job."""
+    """Yield results as they arrive, and skip cancelled jobs. Raise the error of a failed job."""
     for job in as_completed(jobs):
         if not job.cancelled():
             yield job.result()
@@ -89,26 +90,26 @@ def _cancel(jobs: Iterable[Future[R]]) -> None:
 
 
 SHOWN = 300
-"""Characters of a server's reply that a message shows."""
+"""Maximum number of characters of a server's reply in a message."""
 
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-"""Fields that request a stream with the number of tokens at its end."""
+"""Request fields for a stream that ends with the number of tokens."""
 
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Possible starts of a line in a stream. JSON starts with none of them."""
+"""Possible prefixes of a line in a stream. JSON never starts with these prefixes."""
 
 
 class ServerError(GdpoError):
-    """A server did not reply, or its reply is not a response."""
+    """A server did not reply, or its reply contains no response."""
 
 
 class BrokenOffError(Exception):
     """A stream ended before the response was complete.
 
     Args:
-        why: Reason for the end.
+        why: Reason why the stream ended.
         pieces: Number of pieces that had arrived.
     """
 
@@ -118,11 +119,11 @@ class BrokenOffError(Exception):
 
 
 class NoCountError(Exception):
-    """A stream ended without the number of tokens."""
+    """A stream ended without reporting the number of tokens."""
 
 
 class ReplyError(Exception):
-    """The server replied with an error, or a stream contains one.
+    """The server replied with an error, or a stream contains an error.
 
     Args:
         code: HTTP status, or the code in the stream. 500 if the stream has no code.
@@ -138,13 +139,13 @@ class ReplyError(Exception):
 
 
 def read_answer(lines: Iterable[bytes]) -> Response:
-    """Read a response from the lines of a server's reply, as they arrive.
+    """Read a response from the lines of a server's reply while they arrive.
 
     Raises:
         ServerError: If the reply is JSON without a response.
         ValueError: If the reply is neither a stream nor JSON.
-        TimeoutError: If reading a line raises it.
-        BrokenOffError: If a stream ended too early.
+        TimeoutError: If reading a line takes too long.
+        BrokenOffError: If a stream ended before the response was complete.
         NoCountError: If a complete stream has no `usage.completion_tokens`.
         ReplyError: If a stream contains an error.
     """
@@ -182,7 +183,7 @@ class _Coming:
     reason: Any = None
 
     def take(self, event: Any) -> None:
-        """Add an event."""
+        """Add an event of the stream."""
         if error := event.get("error"):
             raise _reply_error(error, late=self.pieces > 0)
         for choice in event.get("choices") or ():
@@ -216,7 +217,7 @@ def _of_stream(lines: Iterable[bytes]) -> Response:
 
 
 def _took_all(lines: Iterable[bytes], coming: _Coming) -> bool:
-    """Add all events; return whether the stream had an end mark."""
+    """Add all events. Return whether the stream had an end marker."""
     for line in lines:
         name, _, value = line.partition(b":")
         if name == b"data":
@@ -236,10 +237,10 @@ ANSWERED = ".answered.jsonl"
 
 
 class Answered:
-    """Saves responses by request, so that a resumed evaluation need not ask again.
+    """Saves responses by request, so that a resumed evaluation does not repeat requests.
 
     Args:
-        file: File to append to. It is read first if it exists. None: save nothing.
+        file: File to append to. Responses in an existing file are read first. None: save nothing.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -263,7 +264,7 @@ class Answered:
         with self._writing, errors_name(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="ascii") as file:
-                # Start a new line first, because the last one may be incomplete.
+                # Start a new line first, because the last line may be incomplete.
                 file.write("\n" + json.dumps(kept))
 
 
@@ -272,7 +273,7 @@ def _key_of_answered(asked: Mapping[str, Any]) -> str:
 
 
 def _read(file: Path) -> Iterator[tuple[str, Response]]:
-    """Yield the readable lines. The last line may be incomplete."""
+    """Yield the saved responses. Skip unreadable lines: the last line may be incomplete."""
     for line in file.read_text(encoding="ascii", errors="replace").split("\n"):
         try:
             key, text, num_tokens, reason = json.loads(line)
@@ -284,8 +285,9 @@ def _read(file: Path) -> Iterator[tuple[str, Response]]:
 logger = logging.getLogger(__name__)
 
 SLOWEST = 10.0
-"""Slowest expected generation for one of many requests, in tokens/s. It sets the default deadline,
-which must cover `max_tokens` if the server does not stream."""
+"""Slowest expected generation speed for one of many requests, in tokens/s. This speed sets the
+default deadline. If the server does not stream, `max_tokens` tokens must be generated before the
+deadline."""
 
 _SHORTEST_DEADLINE = 600.0
 
@@ -296,13 +298,10 @@ _REFUSES_A_FIELD = (400, 422)
 _STREAM = re.compile(r"\bstream")
 
 _READ = 10_000
-"""Bytes of an error reply to read."""
+"""Maximum number of bytes to read from an error reply."""
 
 _NO_ROOM_SAYS = ("context length", "context size")
-"""Words in the errors of vLLM, SGLang and llama.cpp for a prompt that leaves no room to respond."""
-
-_NO_ROOM = Response("", 0, "length")
-"""Response that such a prompt gets. It may occur late in a long conversation."""
+"""Phrases in the errors of vLLM, SGLang and llama.cpp if a prompt leaves no room for a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,14 +309,14 @@ class Server:
     """Gets responses from an OpenAI-compatible server.
 
     Args:
-        url: Address up to `/v1`, which is added to an address without a path.
+        url: Address up to `/v1`. If the address has no path, `/v1` is added.
         model: Name of the model on the server.
         sampling: Sampling settings.
         at_once: Number of concurrent requests.
-        deadline: Seconds without data that end a request. None: the time for `max_tokens` at
-            `SLOWEST` tokens/s, at least 600.
+        deadline: Seconds without data after which a request fails. None: the time to generate
+            `max_tokens` tokens at `SLOWEST` tokens/s, but at least 600 s.
         retries: Number of times to resend a request if no data has arrived.
-        kept: Folder for the responses of an unfinished part. None: save nothing.
+        kept: Folder for the responses of unfinished parts. None: save nothing.
     """
 
     url: str
@@ -328,7 +327,7 @@ class Server:
     retries: int = 3
     kept: Path | None = None
     _known: set[str] = field(default_factory=set[str], repr=False, compare=False)
-    """Properties of the server that were found and logged."""
+    """Properties of the server that were detected and logged."""
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
@@ -351,7 +350,7 @@ class Server:
 
     @property
     def silence(self) -> float:
-        """Seconds without data that end a request."""
+        """Seconds without data after which a request fails."""
         return self.deadline or max(_SHORTEST_DEADLINE, self.sampling.max_tokens / SLOWEST)
 
     def respond(
@@ -364,7 +363,8 @@ class Server:
         """Return the responses to each problem, with one request per response.
 
         Raises:
-            ServerError: If a request failed. Responses to requests in progress are saved first.
+            ServerError: If a request failed. Responses to other requests in progress are saved
+                first.
         """
         answered = Answered(self.kept and self.kept / ANSWERED)
         asked = [self._request(problem, seed + i) for problem in problems for i in range(samples)]
@@ -410,7 +410,7 @@ class Server:
                 tries, left = tries + 1, left - 1
 
     def _ask(self, asked: Mapping[str, Any]) -> Response:
-        """Send a request once, streamed unless the server turned out not to support it."""
+        """Send a request once. Request a stream unless the server does not support streaming."""
         streamed = "no stream" not in self._known
         try:
             return self._send({**asked, **STREAMED} if streamed else asked)
@@ -444,15 +444,15 @@ class Server:
             raise _MayPassError(f"{type(error).__name__}: {error}") from error
 
     def _refused(self, error: ReplyError) -> Response:
-        """Return an empty response if the prompt leaves no room. Otherwise raise the error."""
+        """Return an empty response if the prompt leaves no room. Otherwise raise an error."""
         if error.code in _TRANSIENT:
             raise _MayPassError(str(error), late=error.late) from error
         if error.code == _BAD_REQUEST and any(said in error.text for said in _NO_ROOM_SAYS):
             self._warn_once(
                 "no room",
-                f"has no room for a response to a prompt, which counts as empty: {error}",
+                f"has no room for a response to a prompt, so the response is empty: {error}",
             )
-            return _NO_ROOM
+            return NO_ROOM
         message = f"{self.url} refuses the request: {error}"
         if error.code == _NOT_FOUND and not self.address.endswith("/v1"):
             message += f". The address must end with /v1: try --server {self.address}/v1"
@@ -465,7 +465,7 @@ class Server:
 
 
 class _MayPassError(Exception):
-    """A request failed and may succeed if it is sent again.
+    """A request failed, but may succeed if it is resent.
 
     Args:
         reason: What failed.

@@ -13,13 +13,13 @@ from gdpo.evaluation.benchmarks import GROUPS
 from gdpo.evaluation.evaluation import Result
 
 _SHOWN = 20
-"""Maximum number of problem numbers in a sentence."""
+"""Maximum number of problem numbers that a sentence lists."""
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    """Return a table with mean and 95 % interval of each measure.
+    """Return a table with the mean and the 95 % confidence interval of each measure.
 
-    The number of problems is repeated where a measure applies to some of them only.
+    If a measure applies to only some of the problems, its row states the number of these problems.
     """
     name = Column("benchmark", overflow="fold")
     table = Table(name, "problems", "samples", "measure", "mean", "95 % interval")
@@ -33,14 +33,14 @@ def results_table(results: Sequence[Result]) -> Table:
 
 
 def _count(estimate: Estimate, result: Result, *, first: bool) -> str:
-    """Return the number of problems of a measure; "" if it is that of the line above."""
+    """Return the number of problems of a measure, or "" if the row above already shows it."""
     if estimate.problems != result.problems:
         return f"{estimate.problems:,} of {result.problems:,}"
     return f"{result.problems:,}" if first else ""
 
 
 def unscorable_lines(results: Sequence[Result]) -> list[str]:
-    """Return a sentence for each measure that no response to some problems can pass."""
+    """Return a sentence for each measure with problems that no response can pass."""
     return [
         f"{result.benchmark}: {len(numbers):,} of {result.problems:,} problems have no reference "
         f"answer that can be read, so no response can be scored as {measure}. They count as wrong "
@@ -67,7 +67,7 @@ def _mean_of_others(values: Sequence[float], numbers: Sequence[int]) -> float:
 def bfcl_lines(results: Sequence[Result]) -> list[str]:
     """Return BFCL's averages, one line for each handler and version of the leaderboard's formulas.
 
-    An average appears only if all of its categories were evaluated.
+    An average is shown only if all of its categories were evaluated.
     """
     found = {each.benchmark: (each.estimates["correct"].mean, each.problems) for each in results}
     lines: list[str] = []
@@ -81,7 +81,7 @@ def bfcl_lines(results: Sequence[Result]) -> list[str]:
 
 
 def differences_table(ours: Sequence[Result], theirs: Sequence[Result], name: str) -> Table:
-    """Return a table of differences to another evaluation, paired by problem.
+    """Return a table of differences from another evaluation, paired by problem.
 
     Raises:
         ConfigError: If the evaluations have no problem in common.

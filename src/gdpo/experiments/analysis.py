@@ -34,7 +34,7 @@ from gdpo.experiments.threshold import WINDOW, best, final, first_reached
 
 @dataclass(frozen=True, slots=True)
 class _Traces:
-    """Stores the figures of each run of an estimator in one reward, one per seed."""
+    """Stores the results of an estimator's runs on one reward, one entry per seed."""
 
     seeds: tuple[int, ...]
     begun: Bool[np.ndarray, " seed"]
@@ -42,32 +42,32 @@ class _Traces:
     finals: Float[np.ndarray, " seed"]
     bests: Float[np.ndarray, " seed"]
     times: Float[np.ndarray, " seed"]
-    """Step at which the run reached the threshold, or its last step."""
+    """Step at which each run reached the threshold, or its last step."""
     reached: Bool[np.ndarray, " seed"]
 
 
 def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
-    """Compute the results of every estimator in every reward, and its differences to the baseline.
+    """Compute the results of all estimators on all rewards, and compare them with the baseline.
 
-    - A run counts from its first step on. Its final reward is the mean of the last tenth of the
-      steps that it took, whether it finished, failed or is still running. For the time to the
-      threshold it is censored at its last step. A run without a step is left out.
+    - A run counts as soon as it has one step. The final reward of a run is the mean over the last
+      tenth of its steps so far, whether the run finished, failed or is still running. For the time
+      to the threshold, a run that has not reached the threshold is censored at its last step.
     - The final and the best reward of an estimator are interquartile means over its seeds, with
       expanded percentile bootstrap intervals. With fewer than 5 seeds there is no interval, because
-      no bootstrap interval of 3 values has the coverage that it claims.
-    - A reward is not compared if an estimator gates it, or sets its options, in another way than
-      the baseline does.
-    - An estimator is compared with the baseline over the seeds that have ended in both, with
-      Student's interval for the mean difference, and permutation tests for the final rewards and
-      the log-rank scores. P-values are corrected (Holm) for all estimators and rewards, separately
-      for final rewards and for times. Intervals are not corrected.
-    - A reward that ended with the same value in all runs is not counted in the correction, nor are
-      the times of a reward whose threshold no run reached. This is decided from the runs of all
-      estimators together, without their labels. Relabelling the runs does not change what is left
-      out, so each permutation test stays valid if runs of the two estimators are exchangeable. The
-      p-value of such a comparison is always 1.
+      bootstrap intervals of 3 values fall short of their nominal coverage.
+    - A reward is not compared if its gate or options differ from those of the baseline.
+    - An estimator is compared with the baseline over the seeds for which both runs have ended. The
+      mean difference gets a Student's t interval. Permutation tests compare the final rewards and
+      the log-rank scores. Holm's correction is applied to the p-values of all estimators and
+      rewards, separately for final rewards and for times to the threshold. Intervals are not
+      corrected.
+    - The correction does not count a reward that ended with the same value in all runs. The
+      correction of times does not count a reward whose threshold no run reached. Both rules use the
+      runs of all estimators together and ignore their labels. Relabelling the runs therefore does
+      not change what is counted, and each permutation test stays valid if the runs of the two
+      estimators are exchangeable. Comparisons that are not counted always have a p-value of 1.
 
-    The figures are deterministic and do not depend on the order of the seeds.
+    The results are deterministic and do not depend on the order of the seeds.
 
     Args:
         experiment: The experiment, finished or not.
@@ -75,7 +75,8 @@ def analyse(experiment: Experiment, *, draws: int = 10_000) -> Comparison:
 
     References:
         Tarone 1990, "A modified Bonferroni method for discrete data", which leaves out all
-        comparisons that cannot be significant; here only those whose p-value is always 1.
+        comparisons that cannot be significant. Here, only comparisons whose p-value is always 1 are
+        left out.
     """
     traces = {
         (label, reward.name): _traces(experiment, label, reward)
@@ -168,7 +169,7 @@ def _average(values: Float[np.ndarray, " seed"], draws: int) -> Interval:
 def _difference(
     label: str, baseline_label: str, reward: Measured, ours: _Traces, *, baseline: _Traces
 ) -> Difference:
-    """Return the difference of one estimator; its p-values are not corrected yet."""
+    """Return the difference between an estimator and the baseline, with uncorrected p-values."""
     theirs = {seed: i for i, seed in enumerate(baseline.seeds) if _comparable(baseline, i)}
     pairs = [
         (i, theirs[seed])
@@ -207,8 +208,8 @@ def _corrected(
 ) -> tuple[Difference, ...]:
     """Return the differences with corrected p-values.
 
-    Rewards that are constant over all runs, and thresholds that no run reached, do not count in the
-    correction.
+    The correction does not count rewards that are constant over all runs, or thresholds that no run
+    reached.
     """
     constant, untimed = set[str](), set[str]()
     for reward in {d.reward for d in differences}:
@@ -263,7 +264,7 @@ def _hypervolumes(
 
 
 def _scaled(values: Float[np.ndarray, " seed"], reward: Measured) -> Float[np.ndarray, " seed"]:
-    # Rounding can move a mean at an end of its range outside the range.
+    # Rounding can move a mean slightly outside its range.
     return np.clip((values - reward.low) / (reward.high - reward.low), 0.0, 1.0)
 
 

@@ -13,20 +13,21 @@ from gdpo.experiments.statistics import ALPHA, FEWEST_SEEDS, Interval, Survival,
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Stores the results of one estimator in one reward, over its seeds."""
+    """Stores the results of one estimator on one reward, over all seeds."""
 
     label: str
     reward: str
     runs: int
-    """Runs with at least one step."""
+    """Number of runs with at least one step."""
     failed: int
-    """Runs among them that failed before their last step. They count with the reward they had
-    reached."""
+    """Number of runs that failed after their first step and before their last. These runs count
+    with the reward that they had reached."""
     final: Interval
-    """Interquartile mean over the seeds of a run's mean reward in the last tenth of its steps. With
-    fewer than 5 seeds it has no interval."""
+    """Final reward: the mean over the last tenth of a run's steps. The value is the interquartile
+    mean over the seeds. With fewer than 5 seeds there is no interval."""
     best: Interval
-    """Interquartile mean over the seeds of a run's highest running mean."""
+    """Best reward: the highest running mean of a run. The value is the interquartile mean over the
+    seeds."""
     finals: Float[np.ndarray, " seed"]
     """Final reward of each run, in the order of `Experiment.runs_of`. NaN: the run has no step."""
     reached: int
@@ -36,15 +37,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Stores the difference between one estimator and the baseline in one reward."""
+    """Stores the difference between one estimator and the baseline on one reward."""
 
     label: str
     baseline: str
     reward: str
     pairs: int
-    """Seeds whose runs have ended in both estimators and have a final reward. Failed runs count."""
+    """Number of seeds for which the runs of both estimators have ended with a final reward. Failed
+    runs count."""
     final: Interval
-    """Mean paired difference of the final rewards. Above 0: this estimator ends higher."""
+    """Mean paired difference of the final rewards. Above 0: this estimator ends with a higher
+    reward."""
     p_value: float
     """P-value of the two-sided permutation test of the final rewards."""
     p_adjusted: float
@@ -52,19 +55,20 @@ class Difference:
     p_floor: float
     """Smallest attainable p-value with this number of seeds, before correction."""
     p_time: float
-    """P-value of the permutation test of the steps to the threshold (log-rank statistic). The usual
-    chi-squared approximation gives p-values that are too small with few seeds."""
+    """P-value of the permutation test of the number of steps to the threshold (log-rank statistic).
+    The usual chi-squared approximation gives p-values that are too small with few seeds."""
     p_time_adjusted: float
     """`p_time` after Holm's correction."""
     excess: float
-    """Runs of this estimator that reached the threshold, minus the number expected if the
-    estimators were equal. Above 0: it reached the threshold sooner. `p_time` tests this figure."""
+    """Number of runs of this estimator that reached the threshold, minus the number expected if the
+    estimators were equal. Above 0: this estimator reached the threshold sooner. `p_time` is the
+    p-value of this excess."""
     constant: bool = False
-    """Whether all runs of the experiment ended with the same value of this reward. There is nothing
-    to compare then, and the correction does not count this comparison."""
+    """Whether all runs of the experiment ended with the same value of this reward. If so, there is
+    nothing to compare, and the correction does not count this comparison."""
     untimed: bool = False
-    """Whether no ended run of the experiment reached the threshold of this reward. The correction
-    of times does not count this comparison."""
+    """Whether no ended run of the experiment reached the threshold of this reward. If so, the
+    correction of `p_time` does not count this comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +77,26 @@ class Comparison:
 
     experiment: Experiment
     outcomes: tuple[Outcome, ...]
-    """One for each reward and estimator, reward by reward."""
+    """One outcome per reward and estimator, grouped by reward."""
     differences: tuple[Difference, ...]
-    """One for each reward and estimator, reward by reward, except for the baseline and for the
-    pairs in `Experiment.unlike`."""
+    """One difference per reward and estimator, grouped by reward. The baseline and the pairs in
+    `Experiment.unlike` are left out."""
     hypervolumes: tuple[tuple[str, Interval], ...]
-    """For each estimator: the product of its final rewards, each scaled to [0, 1] by its range.
-    Empty for a single reward, and if estimators define a reward differently."""
+    """For each estimator, the product of its final rewards, each scaled to [0, 1] by the reward's
+    range. Empty if there is only one reward, or if estimators define a reward differently."""
     question: str
     answer: str
     """The headline and the details in one paragraph."""
     exploratory: bool
-    """Whether an estimator has fewer than 5 seeds, or fewer than 5 in common with the baseline."""
+    """Whether an estimator has fewer than 5 seeds, or shares fewer than 5 seeds with the
+    baseline."""
 
     def outcome(self, label: str, reward: str) -> Outcome:
-        """Return the outcome of one estimator in one reward."""
+        """Return the outcome of one estimator on one reward."""
         return next(o for o in self.outcomes if (o.label, o.reward) == (label, reward))
 
     def threshold(self, reward: Measured) -> float:
-        """Return the value of the reward whose first crossing is timed."""
+        """Return the threshold of a reward, in the unit of the reward."""
         return reward.low + self.experiment.reach * (reward.high - reward.low)
 
 
@@ -99,11 +104,11 @@ _LISTED = 4
 """Maximum number of differences that the details list one by one."""
 
 _TINY = 1e-4
-"""Smaller p-values are written as `p < 0.0001`."""
+"""P-values below this limit are written as `p < 0.0001`."""
 
 
 def question(experiment: Experiment) -> str:
-    """Return the question that the experiment asks."""
+    """Return the question that the experiment answers."""
     rewards = [reward.name for reward in experiment.rewards]
     if len(experiment.labels) == 1:
         return (
@@ -123,17 +128,18 @@ def headline(comparison: Comparison) -> str:
     """Return the conclusion of an experiment as one sentence with one number.
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
-    compared. Among several, the smallest p-value is reported; among equal p-values, the largest
-    share of the reward's range. If another difference has the opposite direction, it is named in
-    the same sentence. If these seeds could not have shown any difference, the sentence states
-    how many seeds are needed.
+    compared. If there are several such differences, the headline reports the one with the smallest
+    p-value. If p-values are equal, the headline reports the difference that is the largest share of
+    its reward's range. If another difference has the opposite direction, the sentence names that
+    difference too. If these seeds could not have shown any difference, the sentence states how many
+    seeds are needed.
     """
     experiment, compared = comparison.experiment, _compared(comparison)
     first = experiment.labels[0]
     if len(experiment.labels) == 1:
         return _single(comparison)
     if not comparison.differences:
-        return "No reward is defined in the same way in two estimators, so nothing can be compared."
+        return "No reward has the same definition as in the baseline, so nothing can be compared."
     if not compared:
         yet = " yet" if _open_runs(experiment) else ""
         return f"No seed has ended for both {first} and another estimator{yet}."
@@ -147,11 +153,11 @@ def headline(comparison: Comparison) -> str:
 
 
 def details(comparison: Comparison) -> tuple[str, ...]:
-    """Return the sentences that belong below the headline; none if there is nothing to add.
+    """Return the sentences to show below the headline. Empty if there is nothing to add.
 
-    They list the other differences that were found, the correction, what the number of seeds could
-    show, rewards without any difference to compare, runs that never reached the threshold, failed
-    runs, and runs that have not ended.
+    The sentences describe the other differences that were found, the correction, what this number
+    of seeds could show, rewards with the same final value in all runs, runs that never reached the
+    threshold, failed runs, and runs that have not ended.
     """
     experiment, compared = comparison.experiment, _compared(comparison)
     found = _found(comparison)
@@ -181,7 +187,7 @@ def _others(
     write: Callable[[Difference, Comparison], str],
     comparison: Comparison,
 ) -> list[str]:
-    """Return a sentence on each difference after the first, and the number of those left out."""
+    """Return a sentence for each difference after the first. Count the differences left out."""
     shown = found[1:] if len(found) <= _LISTED + 2 else found[1 : 1 + _LISTED]
     rest = len(found) - 1 - len(shown)
     sentences = [f"{write(d, comparison)}." for d in shown]
@@ -193,17 +199,17 @@ def _compared(comparison: Comparison) -> list[Difference]:
 
 
 def _counted(compared: Sequence[Difference]) -> int:
-    """Return how many comparisons the correction of final rewards counts."""
+    """Return the number of comparisons in the correction for final rewards."""
     return sum(not d.constant for d in compared)
 
 
 def _timed(compared: Sequence[Difference]) -> int:
-    """Return how many comparisons the correction of times counts."""
+    """Return the number of comparisons in the correction for times to the threshold."""
     return sum(not d.untimed for d in compared)
 
 
 def _found(comparison: Comparison) -> list[Difference]:
-    """Return the differences between final rewards that were found, the clearest first."""
+    """Return the significant differences between final rewards, with the clearest first."""
     spans = {r.name: r.high - r.low for r in comparison.experiment.rewards}
     return sorted(
         (d for d in _compared(comparison) if d.p_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
@@ -212,7 +218,7 @@ def _found(comparison: Comparison) -> list[Difference]:
 
 
 def _sooner(comparison: Comparison) -> list[Difference]:
-    """Return the differences between steps to the threshold that were found, the clearest first."""
+    """Return the significant differences in steps to the threshold, with the clearest first."""
     return sorted(
         (d for d in _compared(comparison) if d.p_time_adjusted < ALPHA and d.pairs >= FEWEST_SEEDS),
         key=lambda d: d.p_time_adjusted,
@@ -282,12 +288,12 @@ def _undecided(comparison: Comparison, compared: Sequence[Difference]) -> str:
 
 
 def _ends_decide(compared: Sequence[Difference]) -> bool:
-    """Return whether any final rewards could have been called different with these seeds."""
+    """Return whether these seeds could have shown a difference in final rewards."""
     return _could_decide([d for d in compared if not d.constant])
 
 
 def _times_decide(compared: Sequence[Difference]) -> bool:
-    """Return whether any steps to the threshold could have been called different."""
+    """Return whether these seeds could have shown a difference in steps to the threshold."""
     return _could_decide([d for d in compared if not d.untimed])
 
 
@@ -296,7 +302,7 @@ def _could_decide(family: Sequence[Difference]) -> bool:
 
 
 def _limits(comparison: Comparison) -> list[str]:
-    """Return what the number of seeds could show, and the differences that were seen."""
+    """Return sentences about what this number of seeds could show and what was observed."""
     compared = _compared(comparison)
     count = _counted(compared)
     varied = [d for d in compared if not d.constant]
@@ -306,7 +312,7 @@ def _limits(comparison: Comparison) -> list[str]:
         if count > _LISTED:
             return []
         known = any(not isnan(d.final.low) for d in varied)
-        more = "Smaller differences than these intervals need more seeds." if known else ""
+        more = "Detecting smaller differences needs more seeds." if known else ""
         return [*map(_seen, varied), more]
     least = min(d.p_floor for d in varied)
     corrected = f", or {_p_value(min(1.0, least * count))} after correction" if count > 1 else ""
@@ -337,7 +343,7 @@ def _apart(d: Difference, comparison: Comparison) -> str:
 
 
 def _correction(comparison: Comparison, count: int) -> list[str]:
-    """Return the number of comparisons that the correction counts, and the constant rewards."""
+    """Return sentences about the correction and about rewards that are equal in all runs."""
     constant = list(dict.fromkeys(d.reward for d in _compared(comparison) if d.constant))
     which = "All ended runs" if _open_runs(comparison.experiment) else "All runs"
     same = "the same final value" if len(constant) == 1 else "the same final values"
@@ -398,7 +404,7 @@ def _range(interval: Interval) -> str:
 
 
 def _number(value: float, interval: Interval) -> str:
-    """Write a value with two digits of its interval's width; without an interval, three digits."""
+    """Format a value to two digits of the interval's width. Without an interval: three digits."""
     width = interval.high - interval.low
     if isnan(width) or width <= 0:
         text = f"{value:.3g}"
@@ -430,6 +436,6 @@ def _count(number: int, what: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as they stand in a sentence: `a, b and c`."""
+    """Join names as in a sentence: `a, b and c`."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

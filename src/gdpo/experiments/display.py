@@ -1,4 +1,4 @@
-"""Shows the progress of a comparison: each run, and the remaining time and cost."""
+"""Shows the progress of a comparison: the state of each run, the remaining time and the cost."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -17,10 +17,11 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.summary import duration, number
 
 _RECENT = 5
-"""Number of last steps whose mean reward is shown."""
+"""Number of last steps over which the displayed reward is averaged."""
 
 _MOST_ROWS = 30
-"""Maximum number of runs in the table. With more, it shows those that are running or ended last."""
+"""Maximum number of runs in the table. If there are more runs, the table shows the running runs,
+and the last ended runs in the remaining rows."""
 
 _HOUR = 3600.0
 
@@ -29,17 +30,17 @@ _HOUR = 3600.0
 def grid_display(
     grid: Grid, console: Console, *, jobs: int, total_steps: int, price: float
 ) -> Generator[Callable[[], None]]:
-    """Show a live table of all runs; if the output is not a terminal, print a line when a run ends.
+    """Show a live table of runs. If the output is not a terminal, print a line when a run ends.
 
     Args:
         grid: The comparison.
         console: The console to print to.
-        jobs: Runs at a time.
-        total_steps: Steps of each run. 0: unknown.
-        price: Price of one run for one hour, in any currency. 0: unknown.
+        jobs: Number of concurrent runs.
+        total_steps: Number of steps of each run. 0: unknown.
+        price: Price per hour of one run, in any currency. 0: unknown.
 
     Yields:
-        The function that updates the display.
+        A function that updates the display.
     """
     board = _Board(grid, jobs, total_steps, price)
     if not console.is_terminal:
@@ -86,7 +87,7 @@ class _Board:
                 console.print(f"{line}. {left}", markup=False, soft_wrap=True)
 
     def _left(self, ended: int) -> str:
-        """Return how many runs have ended, and the remaining time and cost at the pace so far."""
+        """Return the number of ended runs, and the remaining time and cost at the current pace."""
         cells = self._grid.cells
         done = sum(len(_rows(cell)) - cell.steps_before for cell in cells if cell.began)
         passed = time.monotonic() - self._began
@@ -106,7 +107,7 @@ class _Board:
 
 
 def _rows(cell: Cell) -> list[dict[str, Any]]:
-    """Return the metrics of a run's steps; the file is read again only if it has grown."""
+    """Return the metrics of a run's steps. Read the file again only if its size has changed."""
     file = cell.run.metrics
     return list(_read(cell.run, file.stat().st_size)) if file.is_file() else []
 

@@ -54,24 +54,25 @@ _OWN_OPTIONS = {
     "name": "gdpo compare names the runs itself",
     "runs_dir": "use --output instead",
 }
-"""Keys that `--vary` does not take, and what to do instead."""
+"""Recipe keys that `--vary` does not accept, and what to do instead."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-"""Pattern of the names that a user can give to estimators. Names are part of folder names."""
+"""Pattern of valid names for estimators. These names become part of folder names."""
 
 _RESERVED = ("all", "recorded")
-"""Words with another meaning in lists of estimators."""
+"""Words that have a special meaning in lists of estimators."""
 
 
 def read_labels(text: str) -> list[str]:
-    """Return the labels of `--estimators`: `grpo,mine=my_module:my_estimator`.
+    """Return the labels in the value of `--estimators`.
 
     Args:
-        text: Comma-separated estimators. `name=estimator` gives an estimator a name of your own:
-            letters, digits, `_`, `-` and `.`, at most 40, starting with a letter or digit.
+        text: Comma-separated estimators. `name=estimator` gives an estimator a name. A name has at
+            most 40 characters: letters, digits, `_`, `-` and `.`, starting with a letter or digit.
 
     Raises:
-        ConfigError: If a name has other characters or already means another estimator.
+        ConfigError: If a name is invalid or reserved, already refers to a different estimator, or
+            has no estimator after the `=`.
 
     Examples:
         >>> read_labels("grpo, mine=my_module:my_estimator")
@@ -88,8 +89,8 @@ def _read_label(text: str) -> str:
         raise ConfigError(f"--estimators {text}: write the estimator after the =, as in ours=gdpo")
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"--estimators {text}: {name!r} cannot be a name. Use letters, digits, '_', '-' and "
-            "'.', at most 40, starting with a letter or digit"
+            f"--estimators {text}: {name!r} is not a valid name. Use at most 40 letters, "
+            "digits, '_', '-' and '.', starting with a letter or digit"
         )
     if name in _RESERVED or (name in ESTIMATORS and name != estimator):
         what = "an estimator" if name in ESTIMATORS else "a reserved word"
@@ -98,14 +99,14 @@ def _read_label(text: str) -> str:
 
 
 def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return every combination of the varied values, as `--set` takes them, by its name.
+    """Return every combination of the varied values, by name, in the format of `--set`.
 
     Args:
-        vary: Keys with comma-separated YAML values, as in `a.b=1,0.5`.
+        vary: Recipe keys with comma-separated YAML values, such as `a.b=1,0.5`.
 
     Raises:
-        ConfigError: If there is no `=` or no value, a value is not YAML, a value or key is
-            repeated, or a key has an option of its own.
+        ConfigError: If the `=` or the value is missing, a value is not valid YAML, a key or value
+            is repeated, or another option sets the key.
 
     Examples:
         >>> list(read_variants(["lora.r=8,16", "trainer.beta=0.0"]))
@@ -113,13 +114,13 @@ def read_variants(vary: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """
     keys = [text.partition("=")[0].strip() for text in vary]
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise ConfigError(f"--vary names {', '.join(twice)} twice: list all values in one --vary")
+        raise ConfigError(f"--vary sets {', '.join(twice)} twice: list all values in one --vary")
     each = [_assignments(text) for text in vary]
     return {" ".join(map(_briefly, chosen)): chosen for chosen in product(*each)}
 
 
 def _briefly(assignment: str) -> str:
-    """Drop the prefix `rewards.` before a reward's name; keep it before a reward's number."""
+    """Drop the prefix `rewards.` before a reward's name, but keep the prefix before an index."""
     rest = assignment.removeprefix("rewards.")
     return assignment if rest[:1].isdigit() else rest
 
@@ -132,21 +133,21 @@ def _assignments(text: str) -> tuple[str, ...]:
         raise ConfigError(f"--vary {text}: {key} cannot be varied; {_OWN_OPTIONS[key]}")
     written = split_values(values, f"--vary {text}")
     if twice := sorted({value for value in written if written.count(value) > 1}):
-        raise ConfigError(f"--vary {text} names {', '.join(twice)} twice: remove one")
+        raise ConfigError(f"--vary {text} lists {', '.join(twice)} twice: remove one")
     return tuple(f"{key}={value}" for value in written)
 
 
 _POLL_S = 0.5
 _LEFT_OVERS = (".*.partial", f"{LOGS}/.*.partial")
-"""Files that a process leaves if it is killed while it writes."""
+"""Patterns of partial files that remain if a process is killed while writing."""
 
 _SEEDS = 2**32
-"""Number of valid seeds."""
+"""Number of valid seeds. The lowest seed is 0."""
 
 
 @dataclass(slots=True)
 class Cell:
-    """Stores the state of one run of a comparison: a label with a seed."""
+    """Stores the state of one run of a comparison. Each run has a label and a seed."""
 
     label: str
     """The estimator's name, followed by the values that were varied."""
@@ -155,15 +156,15 @@ class Cell:
     failure: Path
     """The file that records a failure of the run."""
     training: Training | Orphan | None = None
-    """The process that trains the run. None: not running."""
+    """The process that trains the run. None: the run is not being trained."""
     device: str | None = None
-    """Device of CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
+    """Device of the run, as in CUDA_VISIBLE_DEVICES. Empty: all devices. None: unknown."""
     ending: str = ""
-    """What happened to the run if it was stopped early."""
+    """How the run ended, if it was stopped early. Otherwise empty."""
     began: float = 0.0
-    """Time at which this call started to train the run, in seconds of the monotonic clock."""
+    """Time at which this call of `run_grid` started the run, in seconds of the monotonic clock."""
     steps_before: int = 0
-    """Steps that were done before this call."""
+    """Number of steps that were finished before this call of `run_grid`."""
 
     @property
     def recipe(self) -> Recipe:
@@ -206,23 +207,23 @@ class Cell:
         return self.finished or self.failed
 
     def why(self) -> str:
-        """Return what killed a failed run, or the last line that it printed."""
+        """Return one line: the signal that killed a failed run, or the last line of its output."""
         lines = json.loads(self.failure.read_text(encoding="utf-8"))["why"].strip().splitlines()
         return lines[-1] if lines else ""
 
 
 @dataclass(slots=True)
 class Grid:
-    """Stores the plan and the runs of a comparison."""
+    """Stores the plan, the rewards and the runs of a comparison."""
 
     folder: Path
     plan: Plan
     cells: list[Cell]
     rewards: tuple[str, ...]
-    """Names of the rewards, as they are logged."""
+    """Names of the rewards in the logs."""
 
     def open(self) -> list[Cell]:
-        """Return the runs that have neither finished nor failed, whoever trains them."""
+        """Return the runs that have not finished or failed, including those of other processes."""
         return [cell for cell in self.cells if not cell.done]
 
     def running(self) -> list[Cell]:
@@ -230,7 +231,7 @@ class Grid:
         return [cell for cell in self.cells if cell.training is not None]
 
     def conclusion(self) -> str:
-        """Return one line on the runs that were stopped, and how to resume them."""
+        """Return one line that lists the stopped runs and says how to resume them."""
         done = sum(cell.finished for cell in self.cells)
         failed = sum(cell.failed for cell in self.cells)
         text = f"stopped with {done} of {len(self.cells)} runs done"
@@ -249,28 +250,31 @@ def make_grid(
     variants: Mapping[str, Recipe | Resolved] | None = None,
     retry_failed: bool = False,
 ) -> Grid:
-    """Return the runs of a new or existing comparison. Nothing is written yet.
+    """Return the runs of a new or existing comparison, without starting any run.
 
-    Seeds and estimators can be added to an existing comparison. Added estimators come last, unless
-    all estimators are named: then their order counts.
+    Seeds and estimators can be added to an existing comparison. New estimators come last. If
+    `labels` names all existing estimators as well, the order of `labels` is used.
 
-    All runs of a seed have the same order of the data, the same initial model and the same
-    settings. They differ only in the estimator and in the varied values. An estimator gets the
-    recipe's options if the recipe names the same estimator, and its defaults otherwise.
+    All runs with the same seed have the same data order, the same initial model and the same
+    settings. These runs differ only in the estimator and in the varied values. If the recipe names
+    an estimator, that estimator gets the recipe's options. Other estimators get their default
+    options.
 
     Args:
         recipe: The recipe that all runs share.
-        labels: Estimators, see `read_labels`. The first is the baseline.
+        labels: Labels from `read_labels`. The first label is the baseline.
         seeds: Values of `trainer.seed`.
         folder: Folder of the comparison.
-        reach: Share of a reward's range whose first crossing is timed, above 0 and at most 1.
-        variants: Recipes with the varied values, by name. Each is combined with every estimator.
-            None: only `recipe`.
-        retry_failed: Delete the records of failed runs, so that they are trained again.
+        reach: Threshold for every reward, as a share of its range: above 0 and at most 1.
+        variants: Recipes with the varied values, by name. Each recipe is combined with every
+            estimator. None: only `recipe`.
+        retry_failed: Whether to train failed runs again. If so, the records of their failures are
+            deleted.
 
     Raises:
-        ConfigError: If an estimator does not exist, something is named twice, two labels would
-            train the same, the labels differ in their rewards, or the folder holds anything else.
+        ConfigError: If an estimator does not exist, an estimator or seed is repeated, two labels
+            mean the same configuration, labels have different rewards, or the folder contains
+            anything other than this comparison.
     """
     _check(labels, seeds, reach)
     shared = resolve(recipe)
@@ -307,19 +311,21 @@ def run_grid(
     update: Callable[[], None] = lambda: None,
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Train the runs that have not ended, several at a time.
+    """Train the runs that have not ended, several at once.
 
-    Interrupted runs resume from their last checkpoint. A failed run is kept with its reason and
-    counts in the statistics. If another process trains a run, for example after a comparison was
-    killed, the run is waited for, counts in `jobs`, and is resumed if that process ends early.
-    Ctrl-C makes all runs save and end, and waits for them; a second Ctrl-C kills them.
-    Afterwards, `Grid.conclusion` describes how the runs ended.
+    Interrupted runs resume from their last checkpoint. Failed runs are kept, with the reason, and
+    count in the statistics. If another process is already training a run, for example because an
+    earlier comparison was killed, `run_grid` waits for that process and counts it in `jobs`. If
+    that process ends early, the run is resumed. Ctrl-C makes all runs save and exit, and waits for
+    them. A second Ctrl-C kills the runs. Afterwards, `Grid.conclusion` describes how the runs
+    ended.
 
     Args:
         grid: The comparison.
-        jobs: Runs at a time. With several devices in CUDA_VISIBLE_DEVICES, each run gets one.
-        update: Called repeatedly while runs are trained, to update a display.
-        say: Called with messages for the user.
+        jobs: Number of concurrent runs. If CUDA_VISIBLE_DEVICES lists several devices, each run
+            gets one device.
+        update: Function that updates a display, called repeatedly during training.
+        say: Function that shows a message to the user.
     """
     slots = _slots(jobs)
     with (
@@ -361,7 +367,7 @@ def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
 
 
 def _check_labels(labels: Mapping[str, Resolved]) -> None:
-    """Refuse labels that would train the same, share a folder or differ in their rewards."""
+    """Raise ConfigError if labels repeat a recipe, share a folder or have different rewards."""
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
     first = next(iter(labels))
@@ -370,7 +376,7 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
         digest = _what_trains(found.recipe).digest
         if (other := seen.setdefault(digest, label)) != label:
             raise ConfigError(
-                f"{str(other)!r} and {str(label)!r} would be the same training: remove one"
+                f"{str(other)!r} and {str(label)!r} would run the same training: remove one"
             )
         if (other := folders.setdefault(_folder_of(label), label)) != label:
             raise ConfigError(
@@ -378,7 +384,7 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
             )
         if (names := [reward.name for reward in found.rewards]) != rewards:
             raise ConfigError(
-                f"{str(first)!r} has the rewards {', '.join(rewards)}, and {str(label)!r} has "
+                f"{str(first)!r} has the rewards {', '.join(rewards)}, but {str(label)!r} has "
                 f"{', '.join(names)}: all must have the same rewards. Give a reward the weight 0 "
                 "to log it without training on it"
             )
@@ -398,7 +404,7 @@ def _what_trains(recipe: Recipe) -> Recipe:
 
 
 def _varied(shared: Recipe, labels: Iterable[Recipe]) -> tuple[str, ...]:
-    """Return the recipe keys that labels change, except for those that any comparison changes."""
+    """Return the recipe keys that labels change, except keys that every comparison may change."""
     changed = dict.fromkeys(key for label in labels for key in differences(shared, label))
     return tuple(key for key in changed if not may_differ(key))
 
@@ -418,7 +424,7 @@ def _recipe_of(recipe: Recipe, label: str, seed: int, folder: Path) -> Recipe:
 
 
 def _joined(folder: Path, plan: Plan) -> Plan:
-    """Return the plan, joined with the plan of the folder's existing comparison."""
+    """Return the plan, merged with the plan of an existing comparison in the folder."""
     there = read_plan(folder)
     if there is None:
         if folder.exists() and not (folder.is_dir() and _is_blank(folder)):
@@ -441,7 +447,7 @@ def _joined(folder: Path, plan: Plan) -> Plan:
 
 
 def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
-    """Refuse a label that means another estimator in the existing comparison, or repeats one."""
+    """Raise ConfigError if a label conflicts with a label of the existing comparison."""
     old = {label: estimator_of(label) for label in there.labels}
     folders = {_folder_of(label): label for label in there.labels}
     trained = {_meaning(label): label for label in there.labels}
@@ -466,17 +472,17 @@ def _refuse_other_estimators(folder: Path, there: Plan, plan: Plan) -> None:
 
 
 def _folder_of(label: str) -> str:
-    """Return the same text for labels that share a folder where case is ignored, as on macOS."""
+    """Return the folder name in lower case, because some file systems (macOS) ignore case."""
     return run_name(label, 0).casefold()
 
 
 def _meaning(label: str) -> tuple[str, str]:
-    """Return the estimator and the varied values of a label, without its name."""
+    """Return the estimator and the varied values of a label, ignoring the estimator's name."""
     return estimator_of(label), label.partition(" ")[2]
 
 
 def _is_blank(folder: Path) -> bool:
-    """Return whether a folder holds hidden files only."""
+    """Return whether a folder contains nothing but hidden files."""
     return all(path.name.startswith(".") for path in folder.iterdir())
 
 
@@ -486,8 +492,8 @@ def _refuse_other(folder: Path, old: str, new: str) -> None:
     if changed:
         shown = "\n".join(f"  {key}: {a!r} → {b!r}" for key, (a, b) in changed.items())
         raise ConfigError(
-            f"{folder} holds a comparison of another recipe:\n{shown}\nChoose another folder with "
-            "--output"
+            f"{folder} contains a comparison with a different recipe:\n{shown}\nChoose another "
+            "folder with --output"
         )
 
 
@@ -501,7 +507,7 @@ def _fill(left: Sequence[Cell], slots: Sequence[str], say: Callable[[str], None]
 
 
 def _adopt(cell: Cell, say: Callable[[str], None]) -> None:
-    """Mark a run that another process trains, and report it."""
+    """If another process is training a run, record and report that process."""
     orphan = find_orphan(cell.run, cell.note)
     if orphan is None:
         return
@@ -532,7 +538,7 @@ def _begin(cell: Cell, training: Training | Orphan, device: str | None) -> None:
 
 
 def _over(cell: Cell) -> bool:
-    """Return whether this call is done with a run. Records the failure of a run."""
+    """Return whether nothing is left to do for a run. If its process failed, record the failure."""
     training = cell.training
     if training is None or training.running:
         return False
@@ -549,13 +555,13 @@ def _over(cell: Cell) -> bool:
 
 
 def _slots(jobs: int) -> list[str]:
-    """Return the device of each run that trains at a time. Empty: all devices of this process."""
+    """Return the devices for concurrent runs, one per run. Empty: all devices of this process."""
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return list(islice(cycle(named if len(named) > 1 and jobs > 1 else [""]), jobs))
 
 
 def _free(slots: Sequence[str], cells: Sequence[Cell]) -> list[str]:
-    """Return the unused slots. A run on an unlisted device uses the last one."""
+    """Return the unused slots. A run on a device that is not listed takes the last slot."""
     left = list(slots)
     running = [cell.device for cell in cells if cell.training is not None]
     for device in sorted(running, key=lambda each: each not in slots):
@@ -599,11 +605,11 @@ def _ending(cell: Cell, *, killed: bool) -> str:
 
 
 def described(grid: Grid, *, jobs: int) -> list[str]:
-    """Return lines on the runs of a comparison, one for each label, and on what they can show.
+    """Return lines that describe a comparison: its runs, each label, and what it could show.
 
     Args:
-        grid: The comparison. It may not exist yet.
-        jobs: Runs at a time.
+        grid: The comparison, whose folder may not exist yet.
+        jobs: Number of concurrent runs.
     """
     labels = list(dict.fromkeys(cell.label for cell in grid.cells))
     seeds = list(dict.fromkeys(cell.seed for cell in grid.cells))
@@ -631,14 +637,14 @@ def _gate(entry: RewardConfig) -> str:
 
 
 def decidable(grid: Grid) -> list[str]:
-    """Return sentences on what a comparison can show, before anything is trained.
+    """Return sentences about what a comparison could show, before anything is trained.
 
-    They give the number of comparisons, the smallest p-value that the number of seeds allows after
-    correction, and the fewest seeds that could show a difference.
+    The sentences state the number of comparisons, the smallest p-value that this number of seeds
+    allows after correction, and the minimum number of seeds that could show a difference.
     """
     first, *others = grid.plan.labels
     if not others:
-        return [f"There is one estimator, so {first} is compared with nothing."]
+        return [f"There is no estimator to compare with {first}."]
     apart = unlike(grid.plan.labels, grid.rewards, {cell.label: cell.recipe for cell in grid.cells})
     count, seeds = len(others) * len(grid.rewards) - len(apart), len(grid.plan.seeds)
     what = "variant" if grid.plan.varied else "estimator"
@@ -656,7 +662,7 @@ def decidable(grid: Grid) -> list[str]:
 
 
 def _power(seeds: int, count: int) -> str:
-    """Return whether this number of seeds can show a difference, and how many can."""
+    """Return a sentence that says whether this number of seeds can show a difference."""
     least = min(1.0, least_p(seeds, seeds) * count)
     corrected = f" after correction for {count} comparisons" if count > 1 else ""
     smallest = f"With {_count(seeds, 'seed')} no p-value can be below {least:.2g}{corrected}"

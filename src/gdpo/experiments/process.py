@@ -21,7 +21,7 @@ from gdpo.runs.directory import RunDirectory
 from gdpo.runs.lock import is_held, is_locked
 
 NOTE = ".process"
-"""Ending of the file that records the process of a run."""
+"""Suffix of the file that records which process trains a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Orphan:
     """Describes a training run that another process started."""
 
     run: RunDirectory
-    """The run directory. It may not exist yet."""
+    """The run directory, which may not exist yet."""
     note: Path
     pid: int | None
-    """Process id. None: not started by a comparison, so no comparison stops it."""
+    """Process id. None: no comparison started the process, so no comparison stops the process."""
     device: str | None
-    """Device of CUDA_VISIBLE_DEVICES. None: unknown."""
+    """Device of the process, as in CUDA_VISIBLE_DEVICES. None: unknown."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class Orphan:
 
 
 def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
-    """Return the process that is training a run, if another process started it."""
+    """Return the run as an orphan if another process is already training it, otherwise None."""
     if is_held(note):
         noted_before = _read(note)
         return Orphan(run, note, noted_before.get("pid"), noted_before.get("device"))
@@ -62,7 +62,7 @@ def find_orphan(run: RunDirectory, note: Path) -> Orphan | None:
 
 
 def wait_for_end(note: Path, update: Callable[[], None]) -> None:
-    """Wait until a process that has finished its run exits, and remove its note."""
+    """Wait until the process of a finished run has exited, then remove its note."""
     while is_held(note):
         update()
         time.sleep(_POLL_S)
@@ -78,10 +78,11 @@ def forget_ended(logs: Path) -> None:
 
 @contextmanager
 def noted(note: Path, device: str) -> Generator[tuple[int, Callable[[int], None]]]:
-    """Record the process of a run that is started in this context.
+    """Record which process trains a run. Start the process inside this context.
 
     Yields:
-        The file descriptor that the process inherits, and the function to call with its id.
+        The file descriptor that the process must inherit, and a function that records the process
+        id.
     """
     with note.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,10 +113,11 @@ _INTERRUPTED = 130
 """Exit code of `gdpo train` after Ctrl-C or SIGTERM."""
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that stop a run on purpose. Others (SIGKILL when out of memory, SIGSEGV) are failures."""
+"""Signals that stop a run on purpose. Any other signal means that the run failed, for example
+SIGSEGV, or SIGKILL if memory runs out."""
 
 _LOG_LINES = 15
-"""Last lines of a failed run's output that are shown."""
+"""Number of last output lines that are shown for a failed run."""
 
 _NAMED = 3
 """Maximum number of runs that the waiting message lists."""
@@ -126,12 +128,13 @@ _ENVIRONMENT: Mapping[str, str] = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONIOENCODING": "utf-8",
 }
-"""One thread for each run: with more, parallel runs wait for each other at every operation."""
+"""Environment of each run: one thread, because parallel runs with more threads wait for each other
+at every operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Runs a training in a child process."""
+    """Represents a training run in a child process."""
 
     recipe: Recipe
     log: Path
@@ -154,7 +157,7 @@ class Training:
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
-        """Send the process a signal; does nothing if it has ended."""
+        """Send a signal to the process, unless the process has ended."""
         self.process.send_signal(number)
 
     @property
@@ -169,11 +172,11 @@ class Training:
         return code is not None and (-code in _STOPS or code == _INTERRUPTED)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of the steps so far."""
+        """Return the metrics of the finished steps."""
         return [row for row in self.run.read_metrics() if "loss" in row]
 
     def why(self) -> str:
-        """Return the last lines that a failed run printed, and what killed the process."""
+        """Return the last output lines of a failed run, and the signal that killed it, if any."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         shown = "\n".join(lines[-_LOG_LINES:]) or "(it printed nothing)"
         code = self.process.returncode
@@ -195,7 +198,7 @@ class Stoppable(Protocol):
         ...
 
     def send(self, number: int, /) -> None:
-        """Send the process a signal; does nothing if it has ended."""
+        """Send a signal to the process, unless the process has ended."""
         ...
 
 
@@ -210,14 +213,14 @@ def start_training(
     environment: Mapping[str, str] = {},
     inherited: Sequence[int] = (),
 ) -> Training:
-    """Start `gdpo train` on a recipe, without a report of its own.
+    """Start `gdpo train` on a recipe in a new process, without writing a report.
 
     Args:
         recipe: The recipe to train.
-        logs: Folder for the recipe and the output, in files named after the run.
-        resume: Resume an existing run.
-        environment: Additional environment variables. Each library gets one thread.
-        inherited: File descriptors that the process keeps open, because they hold locks.
+        logs: Folder for the recipe file and the log file, which are named after the run.
+        resume: Whether to resume an existing run.
+        environment: Additional environment variables. By default, libraries use one thread.
+        inherited: File descriptors of locks, which the process keeps open.
     """
     logs.mkdir(parents=True, exist_ok=True)
     file, log = logs / f"{recipe.name}.yaml", logs / f"{recipe.name}.log"
@@ -230,7 +233,7 @@ def start_training(
             stderr=subprocess.STDOUT,
             env={**os.environ, **_ENVIRONMENT, **environment},
             pass_fds=inherited,
-            start_new_session=True,  # a Ctrl-C reaches this process only, which then stops them all
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops all runs
         )
     return Training(recipe, log, process)
 
@@ -238,12 +241,12 @@ def start_training(
 def stop_trainings(
     trainings: Sequence[S], say: Callable[[str], None], update: Callable[[], None] = lambda: None
 ) -> tuple[S, ...]:
-    """Make running processes save and end, and wait for them. Ctrl-C while waiting kills them.
+    """Make running processes save and exit, and wait for them. Ctrl-C while waiting kills them.
 
     Args:
-        trainings: Processes, running or not.
-        say: Called with a message for the user if there is a process to wait for.
-        update: Called repeatedly while waiting, to update a display.
+        trainings: Training processes. Processes that have already ended are ignored.
+        say: Function that shows a message to the user, called if there is a process to wait for.
+        update: Function that updates a display, called repeatedly while waiting.
 
     Returns:
         The processes that were killed.
@@ -278,7 +281,7 @@ def _waiting_for(names: Sequence[str]) -> str:
 
 
 def describe_ending(run: RunDirectory, *, killed: bool) -> str:
-    """Return at which step a stopped run was saved, or from which step it will resume."""
+    """Return a phrase with the step at which a stopped run was saved or will resume."""
     checkpoint = run.last_checkpoint()
     saved = 0 if checkpoint is None else checkpoint.step
     done = max(saved, *(row["step"] for row in run.read_metrics() if "loss" in row), 0)
@@ -293,7 +296,7 @@ def signals_held() -> Generator[Callable[[], None]]:
     """Delay Ctrl-C, SIGTERM and SIGHUP until the yielded function is called.
 
     Yields:
-        The function to call. It raises KeyboardInterrupt or SystemExit if a signal has arrived.
+        A function that raises KeyboardInterrupt or SystemExit if a signal has arrived.
     """
 
     def unwind() -> None:
@@ -310,7 +313,8 @@ def signals_held() -> Generator[Callable[[], None]]:
 def terminable() -> Generator[None]:
     """Make SIGTERM and SIGHUP (a closed terminal) unwind the stack as Ctrl-C does.
 
-    No training process is left running. Signals that are ignored (`nohup`) stay ignored.
+    This ensures that no training process is left running. Signals that are ignored (`nohup`) stay
+    ignored.
     """
     with _handled((signal.SIGTERM, signal.SIGHUP), lambda number, _frame: sys.exit(128 + number)):
         yield
@@ -327,7 +331,7 @@ def _signals_kept() -> Generator[list[int]]:
 def _handled(
     numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
 ) -> Generator[None]:
-    """Handle signals while the context lasts. Does nothing outside the main thread."""
+    """Handle signals inside the context. Do nothing if this is not the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -343,7 +347,7 @@ def _handled(
 def _killed_by(number: int, steps: int) -> str:
     try:
         name = signal.Signals(number).name
-    except ValueError:  # a real-time signal has none
+    except ValueError:  # a real-time signal has no name
         name = f"signal {number}"
     guess = " (out of memory?)" if number == signal.SIGKILL else ""
     return f"killed by {name} {_after(steps)}{guess}"

@@ -23,9 +23,10 @@ from gdpo.runs.lock import is_locked
 
 
 class Label(str):
-    """Stores the name of what is compared, and the estimator that it refers to.
+    """Names a compared configuration, and stores the estimator that the name refers to.
 
-    A label without a name given by the user is an ordinary `str`: its first word is the estimator.
+    If the user gave the estimator no name, the label is an ordinary `str` that starts with the
+    estimator.
 
     Examples:
         >>> Label("mine length.weight=0.5", "my_module:my_estimator").estimator
@@ -56,13 +57,13 @@ def estimator_of(label: str) -> str:
 
 
 def label_of(name: str, variant: str) -> str:
-    """Return the label of an estimator: its name and, if there is one, its variant."""
+    """Return the label of an estimator: its name, followed by the variant if there is one."""
     label = f"{name} {variant}".rstrip()
     return Label(label, name.estimator) if isinstance(name, Label) else label
 
 
 def in_words(value: float | GateConfig | None) -> str:
-    """Return a weight or a gate as `--vary` takes it."""
+    """Return a weight or a gate in the format of `--vary`."""
     if isinstance(value, GateConfig):
         return f"{{on: {value.on}, at_least: {spell_number(value.at_least)}}}"
     return "null" if value is None else spell_number(value)
@@ -77,37 +78,38 @@ OPEN: tuple[State, ...] = ("waiting", "running", "interrupted")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Describes a reward that is compared."""
+    """Describes a compared reward."""
 
     name: str
     low: float
     high: float
     weight: float | None
-    """None: the estimators have different weights."""
+    """Weight of the reward. None: the labels have different weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Stores one training run: an estimator with a seed."""
+    """Stores one training run: its label, seed, state and reward curves."""
 
     label: str
     seed: int
     path: Path
-    """The run directory. It may not exist yet."""
+    """The run directory, which may not exist yet."""
     state: State
     why: str
-    """The reason of a failure; empty if the run has not failed."""
+    """Reason for the failure. Empty if the run has not failed."""
     means: Mapping[str, Float[np.ndarray, " step"]]
-    """For each reward, its mean over the rollouts of each step so far. NaN: it applied to none."""
+    """For each reward, its mean over the rollouts of each finished step. NaN: the reward applied to
+    no rollout, or the step was not logged."""
     lengths: Mapping[str, Float[np.ndarray, " step"]] = field(
         default_factory=dict[str, Float[np.ndarray, " step"]]
     )
-    """Lengths of the completions of each step so far, in tokens: `mean` and `max`. Empty: not
-    logged."""
+    """The `mean` and `max` length of the completions of each finished step, in tokens. Empty:
+    lengths were not logged."""
 
     @property
     def steps(self) -> int:
-        """Number of steps so far."""
+        """Number of finished steps."""
         return max((len(values) for values in self.means.values()), default=0)
 
 
@@ -119,30 +121,30 @@ class Experiment:
     path: Path
     """The folder with the runs. For a single run, the run directory."""
     labels: tuple[str, ...]
-    """Labels: estimators, with the varied values (`gdpo length.weight=0.5`), or names given by the
-    user. The first is the baseline."""
+    """Labels. A label is an estimator, or the user's name for an estimator, followed by the varied
+    values (`gdpo length.weight=0.5`). The first label is the baseline."""
     seeds: tuple[int, ...]
     rewards: tuple[Measured, ...]
     total_steps: int
-    """Steps of each run."""
+    """Number of steps of each run."""
     runs: tuple[Run, ...]
-    """One run for each label and seed, label by label."""
+    """One run per label and seed, grouped by label."""
     reach: float
-    """Share of a reward's range whose first crossing is timed."""
+    """Threshold for every reward, as a share of its range."""
     unlike: frozenset[tuple[str, str]] = frozenset()
-    """Labels and rewards whose gate or options differ from the baseline's. Their means measure
-    something else and are not compared."""
+    """Pairs of label and reward in which the reward's gate or options differ from those of the
+    baseline. The means of these pairs measure something different and are not compared."""
 
     def runs_of(self, label: str) -> tuple[Run, ...]:
-        """Return the runs of a label, seed by seed."""
+        """Return the runs of a label, one per seed."""
         return tuple(run for run in self.runs if run.label == label)
 
     def curves(self, label: str, reward: str) -> Float[np.ndarray, "seed step"]:
-        """Return the mean reward of each step, one row per seed. NaN: the run has not got there."""
+        """Return the mean reward of each step, one row per seed. NaN: no value at this step."""
         return self._table([run.means.get(reward) for run in self.runs_of(label)])
 
     def lengths(self, label: str, figure: str) -> Float[np.ndarray, "seed step"]:
-        """Return the `mean` or `max` length of the completions of each step, in tokens."""
+        """Return the `mean` or `max` completion length of each step in tokens, one row per seed."""
         return self._table([run.lengths.get(figure) for run in self.runs_of(label)])
 
     def _table(
@@ -183,23 +185,23 @@ _MAY_DIFFER = (
 """Recipe keys in which compared runs may differ."""
 
 _LENGTHS = {"completions/mean_length": "mean", "completions/max_length": "max"}
-"""Metrics with the lengths of a step's completions, in tokens, and what they are called here."""
+"""Metrics with the lengths of a step's completions in tokens, and their names in `Run.lengths`."""
 
 _LONGEST = 120
 """Maximum number of characters of a label in the name of a run's folder."""
 
 _DEFAULT_SEED = 42
-"""TRL's seed if a recipe sets none."""
+"""TRL's default seed, used if a recipe sets no seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Stores what a comparison trains."""
+    """Stores the plan of a comparison: which runs to train."""
 
     recipe: str
     """The recipe that all runs share, as YAML."""
     labels: tuple[str, ...]
-    """Labels. The first is the baseline."""
+    """Labels to compare. The first label is the baseline."""
     seeds: tuple[int, ...]
     reach: float = REACHED
     varied: tuple[str, ...] = ()
@@ -207,7 +209,7 @@ class Plan:
 
     @property
     def estimators(self) -> dict[str, str]:
-        """The estimator of each label that was named by the user."""
+        """For each label with a name given by the user, its estimator."""
         return {str(each): each.estimator for each in self.labels if isinstance(each, Label)}
 
     def write(self, folder: Path) -> None:
@@ -226,7 +228,7 @@ class Plan:
 def read_plan(folder: Path) -> Plan | None:
     """Return the plan of a comparison, or None if the folder has no plan.
 
-    Plans that were written with the key `arms` instead of `labels` are read as well.
+    Older plans, which have the key `arms` instead of `labels`, can be read as well.
 
     Raises:
         DataError: If the plan cannot be read.
@@ -249,8 +251,8 @@ def read_plan(folder: Path) -> Plan | None:
         return Plan(str(plain["recipe"]), labels, seeds, float(plain["reach"]), varied)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{file} cannot be read: {error}. It is written by gdpo compare: restore it, or move "
-            "it away to read the folder as plain runs"
+            f"{file} cannot be read: {error}. `gdpo compare` wrote this file: restore it, or "
+            "move it away to read the folder as separate runs"
         ) from error
 
 
@@ -262,7 +264,7 @@ def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
 
 
 def run_name(label: str, seed: int) -> str:
-    """Return the name of a run's folder in its comparison."""
+    """Return the name of a run's folder in a comparison."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", label)
     if len(plain) > _LONGEST:
         plain = f"{plain[:_LONGEST]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
@@ -277,11 +279,12 @@ def failure_file(folder: Path, label: str, seed: int) -> Path:
 def read_experiment(folder: Path) -> Experiment:
     """Read an experiment: a comparison, a folder of run directories, or a single run directory.
 
-    Without a comparison's plan, the label of a run is its estimator, followed by the weights and
-    gates that not all runs share. GRPO is the baseline if there is one.
+    If the folder has no plan of a comparison, the label of a run is its estimator, followed by the
+    weights and gates that differ between the runs. GRPO is the baseline if any run uses it.
 
     Raises:
-        DataError: If there is no run, or the runs do not have the same rewards.
+        DataError: If there is no run, the runs cannot be compared, or two runs have the same label
+            and seed.
     """
     plan = read_plan(folder)
     if plan is not None:
@@ -308,7 +311,7 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 def _own(recipes: Sequence[Recipe]) -> list[tuple[int, str]]:
-    """Return the places of rewards whose weight or gate differs between recipes, with the key."""
+    """Return the index and key (weight or gate) of reward settings that differ between recipes."""
     places = enumerate(zip(*(recipe.rewards for recipe in recipes), strict=False))
     return [
         (place, key)
@@ -330,7 +333,7 @@ def _label_by_hand(recipe: Recipe, path: Path, own: Sequence[tuple[int, str]]) -
 
 
 def _rank(label: str, recipe: Recipe) -> tuple[int, str, list[float], str]:
-    """Return a sort key: GRPO first, then shipped estimators, then others; large weights first."""
+    """Return a sort key: GRPO, then shipped estimators, then others. Larger weights come first."""
     known = [*ESTIMATORS, recipe.advantage].index(recipe.advantage)
     return known, recipe.advantage, [-entry.weight for entry in recipe.rewards], label
 
@@ -363,7 +366,7 @@ def _experiment(
     *,
     varied: Sequence[str] = (),
 ) -> Experiment:
-    """Put together an experiment; the recipes are those of started runs, with their labels."""
+    """Build an experiment from all runs and from the labelled recipes of the started runs."""
     _refuse_different(folder, [recipe for _, recipe in recipes], varied)
     steps = [_steps(recipe) for _, recipe in recipes] + [run.steps for run in runs]
     rewards = _measured([recipe for _, recipe in recipes], runs)
@@ -381,9 +384,9 @@ def _experiment(
 
 
 def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured, ...]:
-    """Return the rewards with their recorded ranges, or else with the range of the logged means.
+    """Return the rewards with their recorded ranges, or with the range of the logged means.
 
-    Code that a recipe names is not imported, because a run may come from anywhere.
+    Code that a recipe names is never imported, because a run may come from an untrusted source.
     """
     ranges = _declared(runs) or dict.fromkeys(_logged(runs))
     weights = (
@@ -397,7 +400,7 @@ def _measured(recipes: Sequence[Recipe], runs: Sequence[Run]) -> tuple[Measured,
 
 
 def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
-    """Return ranges that hold for all runs: a gate adds 0 to the range of gated runs."""
+    """Return ranges that are valid for all runs. A gate extends the range of gated runs to 0."""
     begun = [RunDirectory(run.path).read_ranges() for run in runs if _is_run(run.path)]
     names = dict.fromkeys(name for kept in begun for name in kept)
     known = {name: [kept[name] for kept in begun if name in kept] for name in names}
@@ -405,7 +408,7 @@ def _declared(runs: Sequence[Run]) -> dict[str, tuple[float, float] | None]:
 
 
 def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
-    """Return the smallest range that contains all ranges; None if one is unknown."""
+    """Return the smallest range that contains all ranges, or None if a range is unknown."""
     known = [each for each in ranges if each is not None]
     if len(known) < len(ranges):
         return None
@@ -415,12 +418,12 @@ def _widest(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float]
 def unlike(
     labels: Sequence[str], names: Sequence[str], recipes: Mapping[str, Recipe]
 ) -> frozenset[tuple[str, str]]:
-    """Return the labels and rewards whose gate or options differ from the baseline's.
+    """Return the pairs of label and reward whose gate or options differ from the baseline's.
 
     Args:
-        labels: All labels. The first is the baseline.
-        names: Names of the rewards, as they are logged.
-        recipes: A recipe for each label. Labels without a run may be missing.
+        labels: All labels. The first label is the baseline.
+        names: Names of the rewards in the logs.
+        recipes: One recipe per label. Labels without a run may be missing.
     """
     first = recipes.get(labels[0])
     if first is None:
@@ -470,7 +473,7 @@ def _why(file: Path) -> str:
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, _Curve], dict[str, _Curve]]:
-    """Return the mean rewards and the lengths at each step; NaN at steps that were not logged."""
+    """Return the mean rewards and lengths of each step, with NaN for steps that were not logged."""
     rows = [row for row in rows if isinstance(row.get("step"), int) and row["step"] > 0]
     count = max((row["step"] for row in rows), default=0)
     means: dict[str, _Curve] = {}
@@ -490,7 +493,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, _Curve], dict[
 
 
 def _steps(recipe: Recipe) -> int:
-    """Return the number of steps that the recipe sets; 0 if it depends on the data."""
+    """Return the number of steps that the recipe sets, or 0 if the number depends on the data."""
     steps = recipe.trainer.get("max_steps", -1)
     return steps if isinstance(steps, int) and steps > 0 else 0
 
@@ -517,7 +520,7 @@ def may_differ(key: str) -> bool:
 
 
 def _refuse_different(folder: Path, recipes: Sequence[Recipe], varied: Sequence[str]) -> None:
-    """Raise a DataError if runs differ in more than estimator, seed and settings of the logs."""
+    """Raise DataError if runs differ in more than estimator, seed and logging settings."""
     first = recipes[0]
     for other in recipes[1:]:
         changed = {
@@ -539,6 +542,6 @@ def _refuse_twins(runs: Sequence[Run]) -> None:
     for run in runs:
         if (other := seen.setdefault((run.label, run.seed), run.path)) != run.path:
             raise DataError(
-                f"{other} and {run.path} are both {run.label} with seed {run.seed}. Move one of "
-                "them to another folder"
+                f"{other} and {run.path} are both runs of {run.label} with seed {run.seed}. "
+                "Move one of them to another folder"
             )

@@ -14,17 +14,18 @@ from jaxtyping import Bool, Float, Int
 from gdpo._student import paired_interval, student_quantile
 
 ALPHA = 0.05
-"""A difference is reported if its corrected p-value is below this level."""
+"""Significance level. The corrected p-value of a reported difference is below this level."""
 
 FEWEST_SEEDS = 5
-"""Fewest seeds with which a difference is reported and an average gets an interval. A result with
-fewer seeds is called exploratory."""
+"""Minimum number of seeds for reporting a difference and for giving an average an interval. Results
+with fewer seeds are labelled exploratory."""
 
 ROUNDING = 2**10 * float(np.finfo(float).eps)
-"""Relative rounding error that figures of few runs may have."""
+"""Allowed relative rounding error in statistics of a few runs."""
 
 _EXACT = 200_000
-"""Up to this number, all relabellings are tried. Beyond it, `draws` of them are sampled."""
+"""Maximum number of relabellings for an exact test. If there are more, `draws` of them are
+sampled."""
 
 _MOST_SEEDS = 1_000
 """Largest number of seeds that `fewest_seeds` returns."""
@@ -32,7 +33,7 @@ _MOST_SEEDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Stores a figure with its 95 % confidence interval. NaN: unknown."""
+    """Stores a value with its 95 % confidence interval. NaN: unknown."""
 
     value: float
     low: float
@@ -41,21 +42,22 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """Stores the share of runs that have not reached the threshold yet (Kaplan-Meier)."""
+    """Stores a Kaplan-Meier curve: the share of runs that have not reached the threshold yet."""
 
     steps: Float[np.ndarray, " time"]
-    """Steps at which the share changes. The first is 0."""
+    """Steps at which the share changes, starting with step 0."""
     share: Float[np.ndarray, " time"]
-    """Share of the runs from that step on, from 0 to 1."""
+    """Share of runs that have not reached the threshold after each of these steps, from 0 to 1."""
     low: Float[np.ndarray, " time"]
     high: Float[np.ndarray, " time"]
     median: Interval
-    """Step by which half of the runs have reached it. NaN: not within the steps that were run."""
+    """Step by which half of the runs have reached the threshold. NaN: the share stays above one
+    half."""
 
 
 @dataclass(frozen=True, slots=True)
 class PValue:
-    """Stores a p-value, and the smallest attainable p-value with as many runs."""
+    """Stores a p-value and the smallest p-value that is attainable with this number of runs."""
 
     p: float
     floor: float
@@ -68,26 +70,27 @@ def permutation_test(
     draws: int = 20_000,
     seed: int = 0,
 ) -> PValue:
-    r"""Two-sided permutation test of the difference of two means.
+    r"""Test whether two means differ, with a two-sided permutation test.
 
-    The p-value is the share of all ways to label $n$ of the $n + m$ runs "ours" for which the means
-    are at least as far apart as observed. The test assumes no distribution: if the estimators are
-    equal, the labels are arbitrary. With more than 200,000 ways, `draws` of them are sampled, and
-    the observed labelling counts as one: $p = (1 + \text{as far}) / (1 + \text{draws})$.
+    The test considers all ways to label $n$ of the $n + m$ runs "ours". The p-value is the share of
+    these labellings for which the means are at least as far apart as observed. The test makes no
+    assumption about the distribution, because the labels are arbitrary if the estimators are equal.
+    If there are more than 200,000 labellings, `draws` of them are sampled, and the observed
+    labelling is counted as well: $p = (1 + \text{as far}) / (1 + \text{draws})$.
 
-    The smallest attainable p-value is $2 / \binom{2n}{n}$ for equal numbers: 0.10 for 3 seeds,
-    0.029 for 4, 0.0079 for 5. The test does not use that seeds are paired, because relabelling
-    within pairs could not go below 0.0625 with 5 seeds. If a seed affects both estimators in the
-    same way, the test is conservative.
+    With $n$ runs of each estimator, the smallest attainable p-value is $2 / \binom{2n}{n}$: 0.10
+    with 3 seeds, 0.029 with 4 and 0.0079 with 5. The test ignores which runs share a seed, because
+    relabelling within pairs cannot give a p-value below 0.0625 with 5 seeds. If a seed affects both
+    estimators in the same way, the test is therefore conservative.
 
     Args:
-        ours: One figure for each run of one estimator, in any unit. NaN is ignored.
-        theirs: One figure for each run of the other estimator, in the same unit.
-        draws: Number of sampled relabellings if there are too many to try all.
+        ours: One value per run of one estimator. NaN is ignored.
+        theirs: One value per run of the other estimator, in the same unit.
+        draws: Number of labellings to sample if there are too many to try them all.
         seed: Random seed for sampling.
 
     Returns:
-        The p-value and the smallest attainable one, from 0 to 1. NaN: an estimator has no run.
+        The p-value and the smallest attainable p-value. Both are NaN if an estimator has no run.
 
     References:
         Fisher 1935, "The Design of Experiments"; Phipson and Smyth 2010, "Permutation P-values
@@ -100,7 +103,7 @@ def permutation_test(
     ours, theirs = ours[~np.isnan(ours)], theirs[~np.isnan(theirs)]
     if min(len(ours), len(theirs)) == 0:
         return PValue(nan, nan)
-    # Sorted, so that the order of the seeds does not change the draws.
+    # Sort, so that the order of the seeds does not change the draws.
     pooled = np.sort(np.concatenate([ours, theirs]))
     centred = pooled - pooled.mean()
     # The sum of one estimator's centred values is proportional to the difference of the means.
@@ -126,13 +129,13 @@ def least_p(ours: int, theirs: int, *, draws: int = 20_000) -> float:
 
 
 def fewest_seeds(comparisons: int) -> int:
-    """Return the fewest seeds per estimator with which a difference could be found.
+    """Return the minimum number of seeds per estimator that could show a difference.
 
-    That is the fewest seeds, at least 5, with which the smallest attainable p-value is below 0.05
-    after a correction for this number of comparisons. A small difference needs more seeds.
+    With this number of seeds, which is at least 5, the smallest attainable p-value is below 0.05
+    after correction for `comparisons`. A small difference needs more seeds.
 
     Args:
-        comparisons: Number of estimators without the baseline, times the number of rewards.
+        comparisons: Number of estimators other than the baseline, times the number of rewards.
 
     Returns:
         The number of seeds, at most 1,000.
@@ -146,13 +149,14 @@ def fewest_seeds(comparisons: int) -> int:
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    r"""Return p-values corrected for their number: α bounds the chance of any false finding.
+    r"""Return p-values after Holm's correction for multiple comparisons.
 
     With $p_{(1)} \le \dots \le p_{(m)}$, the $i$-th becomes $\max_{j \le i} (m - j + 1)\, p_{(j)}$,
-    at most 1. The bound holds even if the comparisons depend on each other.
+    at most 1. If results with a corrected p-value below $\alpha$ are reported, the probability of
+    any false finding is at most $\alpha$, even if the comparisons depend on each other.
 
     Args:
-        p_values: From 0 to 1. NaN is not counted and stays NaN.
+        p_values: P-values from 0 to 1. NaN is not counted and stays NaN.
 
     References:
         Holm 1979, "A simple sequentially rejective multiple test procedure".
@@ -187,24 +191,24 @@ def _sums(
 
 
 Statistic: TypeAlias = Callable[[Float[np.ndarray, "*draw value"]], Any]
-"""A function that reduces values along the last axis to one figure."""
+"""A function that reduces the values along the last axis to one number."""
 
 
 def interquartile_mean(values: Float[np.ndarray, "*draw value"]) -> Any:
-    r"""Return the mean of the middle half: a quarter of the values is dropped at each end.
+    r"""Return the interquartile mean: the mean without the lowest and the highest quarter.
 
     With $x_{(1)} \le \dots \le x_{(n)}$ and $g = \lfloor n/4 \rfloor$,
 
     $$ \mathrm{IQM} = \frac{1}{n - 2g} \sum_{i=g+1}^{n-g} x_{(i)}. $$
 
-    With fewer than 4 values nothing is dropped; with 5, the lowest and the highest are. Equals
-    `scipy.stats.trim_mean(x, 0.25)` and the interquartile mean of rliable.
+    With fewer than 4 values, no value is dropped. With 5 values, the lowest and the highest are
+    dropped. The result equals `scipy.stats.trim_mean(x, 0.25)` and rliable's interquartile mean.
 
     Args:
-        values: In any unit, along the last axis. NaN is ignored.
+        values: Values along the last axis. NaN is ignored.
 
     Returns:
-        The mean in the same unit; NaN if there is no value.
+        The mean, or NaN if there is no value.
 
     References:
         Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice", section 4.3,
@@ -230,27 +234,27 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Return a figure with its percentile bootstrap interval, resampled within each stratum.
+    """Return a statistic with its percentile bootstrap interval, resampling within each stratum.
 
     The interval goes from the (1 - level)/2 to the (1 + level)/2 quantile of the statistic over
     `draws` resamples, each as large as the data. The order of the values does not matter. With few
-    values the interval is too narrow: see `expanded_level`.
+    values, the interval is too narrow; `expanded_level` corrects for this.
 
     Args:
-        statistic: Function of all values together, along the last axis.
-        strata: Values of each stratum, for example of each task, in any unit. NaN is ignored.
+        statistic: Function that computes the statistic from all values, along the last axis.
+        strata: Values of each stratum, such as a task. NaN is ignored.
         draws: Number of resamples.
-        level: Share of experiments whose interval should contain the true figure, from 0 to 1.
+        level: Nominal coverage of the interval, from 0 to 1.
         seed: Random seed for resampling.
 
     Returns:
-        The figure of the values themselves and the interval. The figure is NaN if there is no
-        value; the interval is NaN if a stratum has fewer than 2.
+        The statistic of the values, with its interval. The statistic is NaN if there is no value.
+        The interval is NaN if a stratum has fewer than 2 values.
 
     References:
         Efron 1979; stratified as in Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
     """
-    # Sorted, so that the order of the seeds does not change the interval.
+    # Sort, so that the order of the seeds does not change the interval.
     known = [np.sort(values[~np.isnan(values)]) for values in strata]
     value = float(statistic(np.concatenate(known))) if known else nan
     if not known or min(len(values) for values in known) < 2:
@@ -263,23 +267,24 @@ def bootstrap(
 
 
 def expanded_level(count: int, level: float = 0.95) -> float:
-    r"""Return the nominal level with which a percentile bootstrap of `count` values covers `level`.
+    r"""Return the nominal level that gives a bootstrap of `count` values the coverage `level`.
 
-    Resampling underestimates the standard deviation by $\sqrt{(n-1)/n}$ and uses normal quantiles
-    instead of Student's. A higher nominal level corrects both:
+    Resampling underestimates the standard deviation by the factor $\sqrt{(n-1)/n}$ and uses normal
+    quantiles instead of Student's t quantiles. A higher nominal level corrects both errors:
 
     $$ \frac{\alpha'}{2} = \Phi\Bigl(-\sqrt{\tfrac{n}{n-1}}\; t_{1-\alpha/2,\,n-1}\Bigr). $$
 
-    For an interquartile mean of 5 values the interval is the range from the lowest to the highest.
-    It contained the true value in 94 % of experiments with normal runs, in 93 % with skewed runs
-    and in 82 % if some runs learn and others do not (percentile at 0.95: 90, 89 and 79 %). With 10
-    values the interval contained it in 96 to 97 %, and with 3 values only in 64 to 76 %, the same
-    as the percentile interval. Measured with `benchmarks/few_seeds.py`; see
-    docs/reference/statistics.md.
+    For an interquartile mean of 5 values, the interval runs from the lowest to the highest value.
+    The interval contained the true value in 94 % of experiments with normally distributed runs, in
+    93 % with skewed runs and in 82 % if some runs learn and others do not. The percentile interval
+    at 0.95 had a coverage of 90, 89 and 79 %. With 10 values, the coverage of the expanded interval
+    was 96 to 97 %. With 3 values, the coverage was only 64 to 76 %, the same as for the percentile
+    interval. The coverage was measured with `benchmarks/few_seeds.py` (see
+    docs/reference/statistics.md).
 
     Args:
         count: Number of values, at least 2.
-        level: Share of experiments whose interval should contain the true figure, from 0 to 1.
+        level: Desired coverage of the interval, from 0 to 1.
 
     References:
         Hesterberg 2015, "What Teachers Should Know About the Bootstrap" ("expanded percentile"),
@@ -294,23 +299,24 @@ def paired_difference(
 ) -> Interval:
     """Return the mean paired difference between two estimators, with Student's t interval.
 
-    Evaluations use the same formula (`gdpo._student.paired_interval`).
+    `gdpo evaluate` uses the same formula (`gdpo._student.paired_interval`).
 
-    At a level of 0.95 the interval contained the true difference in 95 to 97 % of experiments with
-    3 seeds, in 95 to 98 % with 5 and in 94 to 95 % with 10, for normal runs, skewed runs and runs
-    that either learn or do not. The percentile bootstrap did in 75, 80 to 83 and 88 to 91 %, and
-    BCa was no better. Measured with `benchmarks/few_seeds.py`; see docs/reference/statistics.md.
+    At a level of 0.95, the interval contained the true difference in 95 to 97 % of experiments with
+    3 seeds, in 95 to 98 % with 5 seeds and in 94 to 95 % with 10 seeds. The experiments had
+    normally distributed runs, skewed runs, or runs that either learn or do not. The coverage of the
+    percentile bootstrap was 75 %, 80 to 83 % and 88 to 91 %, and BCa was no better. The coverage
+    was measured with `benchmarks/few_seeds.py` (see docs/reference/statistics.md).
 
     Args:
-        ours: One figure for each seed, in any unit.
-        theirs: The figures of the other estimator with the same seeds, in the same order and unit.
-            A seed that is NaN in either estimator is ignored.
-        level: Share of experiments whose interval should contain the true difference, from 0 to 1.
+        ours: One value per seed for one estimator.
+        theirs: Values of the other estimator for the same seeds, in the same order and unit. Seeds
+            with NaN for either estimator are ignored.
+        level: Nominal coverage of the interval, from 0 to 1.
 
     Returns:
-        The difference, in the unit of the figures; NaN without a seed. The interval is NaN if there
-        are fewer than 2 seeds, or if all differences are equal up to rounding: the standard
-        deviation is unknown then.
+        The mean difference, or NaN if there is no seed. The interval is NaN if there are fewer than
+        2 seeds, or if all differences are equal up to rounding, because the standard deviation is
+        then unknown.
     """
     mean, low, high, _ = paired_interval(ours, theirs, level=level)
     return Interval(mean, low, high)
@@ -328,20 +334,20 @@ def kaplan_meier(times: Float[np.ndarray, " run"], reached: Bool[np.ndarray, " r
        S(t)^{\exp(\pm 1.96\,\sigma)}, \quad
        \sigma^2 = \frac{1}{\log^2 S} \sum_{t_i \le t} \frac{d_i}{n_i (n_i - d_i)}. $$
 
-    A run that ended or failed without reaching the threshold is censored at its last step: it is at
-    risk until then, and it is neither dropped nor counted as having reached the threshold. The
-    median is the first step at which S is at most one half. The interval of the median is read off
-    the band in the same way.
+    A run that ended or failed without reaching the threshold is censored at its last step. Until
+    that step, the run is at risk; it is neither dropped nor counted as having reached the
+    threshold. The median is the first step at which S is at most one half. The bounds of the
+    median's interval are the first steps at which the bounds of the band are at most one half.
 
-    At S = 0 the formula of the band is undefined. The low end is 0 there, and the high end keeps
-    its last value. (lifelines sets both to 0.)
+    At S = 0 the formula for the band is undefined. There, the lower bound is 0 and the upper bound
+    keeps its last value. (lifelines sets both to 0.)
 
     Args:
         times: For each run, the step at which it reached the threshold, or its last step.
         reached: Whether the run reached the threshold.
 
     Returns:
-        The shares, starting at step 0; NaN if there is no run.
+        The curve, starting at step 0. The shares are NaN if there is no run.
 
     References:
         Kaplan and Meier 1958; Greenwood 1926; Kalbfleisch and Prentice 1980 for the band;
@@ -384,15 +390,16 @@ def log_rank_scores(
     times: tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]],
     reached: tuple[Bool[np.ndarray, " run"], Bool[np.ndarray, " run"]],
 ) -> tuple[Float[np.ndarray, " run"], Float[np.ndarray, " run"]]:
-    r"""Return the log-rank score of each run: higher means that it reached the threshold sooner.
+    r"""Return the log-rank score of each run. Runs that reach the threshold sooner score higher.
 
     The score is $\delta_j - \sum_{t_i \le t_j} d_i / n_i$, where $\delta_j$ is 1 if the run reached
-    the threshold and 0 otherwise, and the sum is the number of times that a run was expected to
-    reach it in as many steps. The scores sum to 0 over all runs, and over one estimator to the
-    $O - E$ of the log-rank test. `permutation_test` of the scores is that test without the
-    chi-squared approximation, whose p-values are too small with few runs: for 3 against 3 runs
-    without overlap it gives p = 0.025, although one in ten relabellings is as extreme
-    (`benchmarks/few_seeds.py`). The test is exact if runs of both estimators are censored alike.
+    the threshold and 0 otherwise, and the sum is the expected number of times that a run reaches
+    the threshold within the same number of steps. Over all runs, the scores sum to 0. Over the runs
+    of one estimator, they sum to the $O - E$ of the log-rank test. A `permutation_test` of the
+    scores is the log-rank test without the chi-squared approximation, whose p-values are too small
+    with few runs. For 3 against 3 runs without overlap, the approximation gives p = 0.025, although
+    one in ten relabellings is as extreme (`benchmarks/few_seeds.py`). The permutation test is exact
+    if the runs of both estimators are censored in the same way.
 
     Args:
         times: For each run of both estimators, the step at which it reached the threshold, or its
@@ -400,7 +407,7 @@ def log_rank_scores(
         reached: Whether the run reached the threshold.
 
     Returns:
-        The scores of both estimators' runs; dimensionless.
+        The scores of the runs, one array per estimator.
 
     References:
         Peto and Peto 1972, "Asymptotically efficient rank invariant test procedures".

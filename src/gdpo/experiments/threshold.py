@@ -1,45 +1,46 @@
-"""Computes the start, end and best of a reward curve, and when it reached a threshold."""
+"""Computes start, end and best value of a reward curve, and when the curve reached a threshold."""
 
 import numpy as np
 from jaxtyping import Float
 
 WINDOW = 5
-"""Steps in the running mean that is compared with the threshold."""
+"""Number of steps in the running mean that is compared with the threshold."""
 
 REACHED = 0.8
-"""Share of a reward's range whose first crossing is timed."""
+"""Default threshold for every reward, as a share of the reward's range."""
 
 _TENTH = 0.1
-"""Share of the steps that count as the start and as the end."""
+"""The start and the end of a run each contain this share of its steps."""
 
 _ROUNDING = 2.0**-42
-"""Relative rounding error that the mean of a few steps may have: 2¹⁰ units in the last place."""
+"""Allowed relative rounding error of the mean of a few steps: 2¹⁰ units in the last place."""
 
 
 def tenth(steps: int) -> int:
-    """Return a tenth of the number of steps, rounded, at least 1."""
+    """Return a tenth of the number of steps, rounded to the nearest integer, but at least 1."""
     return max(1, round(_TENTH * steps))
 
 
 def start(values: Float[np.ndarray, " step"]) -> float:
-    """Return the mean of the first tenth of the steps, in their unit; NaN is ignored."""
+    """Return the mean value over the first tenth of the steps. NaN values are ignored."""
     return float(_mean(values[: tenth(len(values))]))
 
 
 def final(values: Float[np.ndarray, " step"]) -> float:
-    """Return the mean of the last tenth of the steps, in their unit; NaN is ignored.
+    """Return the mean value over the last tenth of the steps. NaN values are ignored.
 
-    For a run that failed, it is the last tenth of the steps that the run took. Returns NaN if there
-    is no step, or no step with a value.
+    For a failed run, only the steps that the run took are counted. The result is NaN if the last
+    tenth has no value.
     """
     return float(_mean(values[-tenth(len(values)) :]))
 
 
 def best(values: Float[np.ndarray, " step"]) -> float:
-    """Return the highest mean of 5 steps in a row, in the unit of the values; NaN without a step.
+    """Return the highest mean of 5 consecutive steps, or NaN if no step has a value.
 
-    With fewer than 5 steps it is their mean. The highest of many noisy means is biased upwards, and
-    more so in longer runs: compare it only between runs of equal length.
+    With fewer than 5 steps, the result is the mean of all steps. The maximum of many noisy means is
+    biased upwards, and more so in longer runs. Therefore compare the result only between runs of
+    equal length.
     """
     means = running_mean(values, window=max(1, min(WINDOW, len(values))))
     return float(np.nanmax(means)) if np.any(~np.isnan(means)) else np.nan
@@ -48,12 +49,12 @@ def best(values: Float[np.ndarray, " step"]) -> float:
 def running_mean(
     values: Float[np.ndarray, " step"], *, window: int = WINDOW
 ) -> Float[np.ndarray, " place"]:
-    """Return the mean of each `window` steps in a row, in the unit of the values.
+    """Return the running mean over `window` consecutive steps.
 
-    NaN steps are ignored. A mean is NaN if all of its steps are.
+    NaN values are ignored. A mean is NaN if all values in its window are NaN.
 
     Returns:
-        One mean for each step from the `window`-th on; empty if there are fewer steps.
+        One mean per step, starting at step number `window`. Empty if there are fewer steps.
     """
     if len(values) < window:
         return np.empty(0)
@@ -65,15 +66,15 @@ def first_reached(
 ) -> int | None:
     """Return the first step at which the mean of the last `window` steps reaches the threshold.
 
-    A mean that is below the threshold only by a rounding error counts as reaching it.
+    A mean that is below the threshold only by a rounding error counts as reaching the threshold.
 
     Args:
-        values: One value for each step.
-        threshold: The value to reach, in the same unit.
-        window: Steps in the running mean. The threshold cannot be reached before step `window`.
+        values: One value per step.
+        threshold: The value to reach, in the unit of `values`.
+        window: Number of steps in the running mean. The earliest possible result is step `window`.
 
     Returns:
-        The step, counted from 1. None: not reached within these steps.
+        The step, counted from 1. None: the threshold was not reached.
 
     Examples:
         >>> first_reached(np.array([0.0] * 10 + [1.0] * 10), 0.8)

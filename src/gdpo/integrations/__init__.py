@@ -1,4 +1,4 @@
-"""Adapters for training frameworks. They convert shapes and call the estimators.
+"""Connects gdpo to training frameworks.
 
-No adapter computes statistics itself.
+Each adapter converts shapes and calls the estimators. No adapter computes statistics itself.
 """

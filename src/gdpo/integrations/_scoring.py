@@ -32,11 +32,11 @@ class Computed:
     advantages: Float[np.ndarray, "prompt sample"]
 
     def metrics(self, watch: Watch) -> dict[str, float]:
-        """Return `gdpo/<reward>/...` for each reward and `gdpo/...` for the batch.
+        """Return the metrics of each reward (`gdpo/<reward>/...`) and of the batch (`gdpo/...`).
 
-        These are `Diagnosis.metrics()` and, if the estimator has a state, the metrics of its state.
-        Influence shares are computed over the most recent groups. Logs each warning that `watch`
-        reports, once.
+        The result contains `Diagnosis.metrics()` and, if the estimator has a state, metrics of the
+        state. Influence shares are computed over the most recent groups. The method also logs each
+        warning that `watch` reports.
         """
         diagnosis = watch.update(self._diagnosis())
         for finding in watch.due:
@@ -56,22 +56,23 @@ class Computed:
 
 
 _AT_ONCE = 8
-"""Batches that one process scores at the same time. Frameworks run several such processes."""
+"""Maximum number of batches that a process scores at the same time."""
 
 
 class Judge:
     """Scores completions with the rewards of one configuration.
 
-    Frameworks call it from many threads. A scorer serves one call at a time, so a pool of scorers
-    is shared.
+    Frameworks call `score` from many threads. A scorer handles only one call at a time, so the
+    threads share a pool of scorers.
 
     Args:
-        options: The configuration. `task`: a name, or `module:attribute`. `rewards`: a list with
-            names of the task's rewards, names of built-in rewards, `module:attribute`, or
-            `{name: ..., options: {...}}`. Default: all rewards of the task. `gates`: for example
+        options: The configuration. `task` is the name of a task or `module:attribute`. `rewards` is
+            a list of rewards (default: all rewards of the task). Each reward is the name of one of
+            the task's rewards, the name of a built-in reward, `module:attribute`, or
+            `{name: ..., options: {...}}`. `gates` is a dict, for example
             `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
             options of `gdpo.rewards.Scorer`.
-        place: The name of the configuration section, for messages.
+        place: Name of the configuration section, used in error messages.
 
     Raises:
         ConfigError: If a name or an option is unknown or invalid.
@@ -82,7 +83,7 @@ class Judge:
         rewards = _rewards(given.pop("task", None), given.pop("rewards", None), place)
         self.names = tuple(reward.name for reward in rewards)
         self.of_tokens = next((r.name for r in rewards if r.of == "tokens"), None)
-        """The first reward that depends on the number of tokens; None if no reward does."""
+        """Name of the first reward that depends on the number of tokens, or None."""
         self._gates = read_gates(given.pop("gates", None))
         check_gates(self.names, self._gates)
         low, high = declared_ranges(rewards, gated=self._gates)
@@ -99,12 +100,15 @@ class Judge:
         *,
         num_tokens: Sequence[int] | None = None,
     ) -> Float[np.ndarray, "rollout reward"]:
-        """Return the gated rewards of each completion. NaN: the reward does not apply or failed.
+        """Return the gated rewards of each completion.
+
+        NaN means that a reward does not apply or failed.
 
         Args:
             completions: The model's responses.
             references: The reference of each completion.
-            num_tokens: Number of tokens of each completion. Required by rewards that depend on it.
+            num_tokens: Number of tokens of each completion, required if a reward depends on the
+                length.
         """
         scorer = self._scorers.get()
         try:
@@ -115,14 +119,14 @@ class Judge:
 
 
 def as_reference(ground_truth: Any, *, place: str = "ground_truth") -> dict[str, Any]:
-    """Return the reference that rewards read, from a ground truth in a framework's data file.
+    """Convert a ground truth from a framework's data file to the reference that rewards read.
 
     Args:
         ground_truth: A dict, or a JSON object as text.
-        place: The field of the data file, for messages.
+        place: Name of the field in the data file, used in error messages.
 
     Raises:
-        DataError: If the ground truth is neither.
+        DataError: If the ground truth is neither a dict nor a JSON object.
     """
     given = ground_truth
     if isinstance(given, str):
@@ -143,7 +147,9 @@ def _rewards(task: str | None, entries: Sequence[Any] | None, place: str) -> lis
     if not entries:
         entries = list(of_task)
     if not entries:
-        raise ConfigError(f"{place} names no task and no rewards: set one, for example task: gsm8k")
+        raise ConfigError(
+            f"{place} names no task and no rewards: set one of them, for example task: gsm8k"
+        )
     return [_reward(entry, of_task) for entry in entries]
 
 

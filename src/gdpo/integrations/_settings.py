@@ -19,7 +19,7 @@ class Settings:
 
     rule: AdvantageRule
     names: tuple[str, ...]
-    """Reward names, as the reward function returns them."""
+    """Names of the rewards that the reward function returns."""
     weights: tuple[float, ...]
     """One weight per reward, in the order of `names`."""
 
@@ -27,18 +27,20 @@ class Settings:
 def make_settings(
     estimator: str, keys: Any, weights: Any, options: Any, *, place: str = ""
 ) -> Settings:
-    """Return the settings for what a user wrote.
+    """Check the values of a user's configuration and return them as `Settings`.
 
     Args:
-        estimator: A key of `ESTIMATORS`, or `module:attribute`.
+        estimator: The estimator's key in `ESTIMATORS`, or `module:attribute`.
         keys: Names of the rewards.
-        weights: One number per reward in the order of `keys`, or a mapping by name. None: all 1.
-        options: Options of the estimator by name. None: no options.
-        place: The prefix that the user writes before `reward_keys`, `reward_weights` and `options`.
-            Used in messages.
+        weights: One weight per reward, in the order of `keys`, or a mapping from reward name to
+            weight. None: all 1.
+        options: The estimator's options, as a mapping from name to value. None: no options.
+        place: Prefix of `reward_keys`, `reward_weights` and `options` in the configuration, used in
+            error messages.
 
     Raises:
-        ConfigError: If the estimator or an option is unknown, or if keys or weights do not match.
+        ConfigError: If the estimator or an option is unknown, if `keys` is not a list of distinct
+            names, or if the weights do not match the keys.
     """
     shown = place.lstrip("+")
     if not isinstance(keys, list | tuple) or not keys:
@@ -56,8 +58,8 @@ def make_settings(
     rule = AdvantageRule(estimator, names, options)
     if rule.duals is not None:
         logger.warning(
-            "the multipliers of %s are not saved in checkpoints: a resumed run starts with their "
-            "initial values",
+            "the multipliers of %s are not saved in checkpoints: a resumed run starts with the "
+            "initial multipliers",
             estimator,
         )
     try:

@@ -1,4 +1,4 @@
-"""Registers gdpo's estimators with rLLM. They read the signals that an evaluator returns."""
+"""Registers gdpo's estimators with rLLM. Rewards are read from the evaluator's signals."""
 
 import logging
 from importlib import import_module
@@ -20,21 +20,25 @@ def register(
     estimator: str = "gdpo",
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Register an estimator with rLLM, for `traj_group_adv_estimator_map={"solver": "gdpo"}`.
+    """Register an estimator with rLLM.
+
+    Select the estimator with `traj_group_adv_estimator_map={"solver": "gdpo"}`.
 
     Args:
-        name: The estimator's name in the map. rLLM looks up every `algorithm.adv_estimator` of a
-            configuration file that it does not know as "other": register that name to use the
-            estimator there.
-        reward_keys: Names of the trajectories' `signals`. A signal of None or NaN does not apply.
-        reward_weights: One number per reward in the order of `reward_keys`, or a dict by name.
-            Default: all 1.
-        estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        options: Options of the estimator, by name.
+        name: The estimator's name in the map. If a configuration file sets
+            `algorithm.adv_estimator` to a name that rLLM does not know, rLLM uses the estimator
+            that is registered as "other". Use `name="other"` to select the estimator in a
+            configuration file.
+        reward_keys: Names of the trajectory `signals` to use as rewards. None or NaN means that a
+            reward does not apply to the trajectory.
+        reward_weights: One weight per reward, in the order of `reward_keys`, or a dict from reward
+            name to weight. Default: all 1.
+        estimator: The estimator's key in `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
+        options: The estimator's options, as a dict from name to value.
 
     Raises:
-        ConfigError: If the settings are invalid. At the first batch: if a key is not a signal of
-            any trajectory.
+        ConfigError: If the settings are invalid. This error is also raised at the first batch if no
+            trajectory has a signal for one of the keys.
     """
     settings = make_settings(estimator, reward_keys, reward_weights, options)
     advantage = import_module("rllm.trainer.algorithms.advantage")
@@ -42,7 +46,7 @@ def register(
 
 
 class Estimator:
-    """Computes advantages. rLLM calls it with all groups of one role."""
+    """Computes advantages when rLLM calls the object with all groups of one role."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -54,11 +58,17 @@ class Estimator:
         algorithm_config: Any,  # noqa: ARG002  rLLM passes it by name
         traj_groups: list[Any],
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return the advantage of each trajectory, by group. `rewards` (the totals) is not used."""
+        """Return the advantages and the returns, one array per group of trajectories.
+
+        Args:
+            rewards: Scalar rewards of each group. Only the group sizes are read from this list.
+            algorithm_config: Not used.
+            traj_groups: Groups of trajectories, whose `signals` are the separate rewards.
+        """
         if len(traj_groups) == 1 and not self._warned:
             self._warned = True
             logger.warning(
-                "the batch holds only one group, so batch normalization is applied to one group: "
+                "the batch contains only one group, so batch normalization uses only that group: "
                 "switch async_training off, or choose an estimator without batch normalization"
             )
         rows = [t for group in traj_groups for t in group.trajectories]

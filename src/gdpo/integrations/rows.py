@@ -1,7 +1,7 @@
 """Converts rows of a framework's batch to `[prompt, sample, reward]`, and advantages back to rows.
 
-A framework's rows are in any order and carry the id of their prompt. A batch may contain padding
-rows and several rows of one rollout. This module computes no statistics.
+The rows of a framework's batch may be in any order, and each row has a prompt id. A batch may
+contain padding rows, and several rows of the same rollout. This module computes no statistics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,60 +19,60 @@ from gdpo.errors import ConfigError, DataError
 from gdpo.integrations._settings import Settings
 
 NAME = "gdpo"
-"""A framework's own estimator of this name is replaced by ours."""
+"""Estimator name under which gdpo's estimator replaces the framework's own."""
 
 
 PREFIX = "gdpo/"
-"""Prefix of our estimators' names in a framework, and of `module:attribute` for a user's own."""
+"""Prefix of estimator names in a framework: `gdpo/<name>` or `gdpo/<module>:<attribute>`."""
 
 
 def estimator_names() -> list[str]:
-    """Return every name under which our estimators are registered in a framework."""
+    """Return every name under which gdpo's estimators are registered in a framework."""
     return [NAME, *(f"{PREFIX}{name}" for name in ESTIMATORS)]
 
 
 def is_ours(estimator: Any) -> bool:
-    """Return whether a name (text or enum member) is one of our estimators."""
+    """Return whether a name (text or enum member) refers to an estimator of gdpo."""
     name = as_text(estimator)
     return name == NAME or name.startswith(PREFIX)
 
 
 def without_prefix(estimator: Any) -> str:
-    """Return the key of `ESTIMATORS`, or `module:attribute`, behind one of our names."""
+    """Return the name without the prefix, as a key of `ESTIMATORS` or `module:attribute`."""
     return as_text(estimator).removeprefix(PREFIX)
 
 
 def as_text(estimator: Any) -> str:
-    """Return the name as text, also if a framework passes an enum member."""
+    """Return an estimator's name as text, even if the framework passes an enum member."""
     return str(getattr(estimator, "value", estimator))
 
 
 Columns = Mapping[str, Any]
-"""Maps a reward's name to one number or None per row."""
+"""Maps a reward name to a column, which has a number or None for each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Stores a batch of rewards by prompt, and the position of each row in it."""
+    """Stores the rewards of a batch, grouped by prompt, and the position of each row."""
 
     rewards: Float[np.ndarray, "prompt sample reward"]
-    """Rewards. NaN: the reward does not apply, or the sample does not exist."""
+    """Rewards. NaN means that the reward does not apply, or that the sample does not exist."""
     token_counts: Int[np.ndarray, "prompt sample"]
-    """Trained tokens of each sample; 0 if the sample does not exist."""
+    """Number of trained tokens of each sample; 0 if the sample does not exist."""
     prompts: Int[np.ndarray, " row"]
-    """Prompt index of each row; -1 for a row that is not counted."""
+    """Prompt index of each row; -1 for padding rows."""
     samples: Int[np.ndarray, " row"]
-    """Sample index of each row; -1 for a row that is not counted."""
+    """Sample index of each row; -1 for padding rows."""
 
     def per_row(self, advantages: Float[np.ndarray, "prompt sample"]) -> np.ndarray:
-        """Return the advantage of each row; 0 for a row that is not counted."""
+        """Return the advantage of each row; padding rows get 0."""
         values, counted = np.zeros(len(self.prompts)), self.prompts >= 0
         values[counted] = advantages[self.prompts[counted], self.samples[counted]]
         return values
 
 
 def by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the rows as columns, with None where a row lacks a value."""
+    """Convert rows to columns. A column contains None where a row has no value."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -84,16 +84,16 @@ def reward_columns(
     asked_by: str = "reward_keys",
     given_by: str = "the reward function",
 ) -> Float[np.ndarray, "row reward"]:
-    """Return the rewards with these names, in this order. None and NaN: the reward does not apply.
+    """Return the named rewards as an array, with NaN where a reward does not apply.
 
     Args:
-        columns: One number or None per row, by reward name.
-        names: Names of the rewards.
-        asked_by: The setting that names the rewards, for messages.
-        given_by: What must return the rewards, for messages.
+        columns: Maps each reward name to a number or None for each row.
+        names: Names of the rewards, in the order of the returned columns.
+        asked_by: Setting that names the rewards, used in error messages.
+        given_by: Function that must return the rewards, used in error messages.
 
     Raises:
-        ConfigError: If a column is missing. The message lists the existing ones.
+        ConfigError: If a column is missing. The message suggests existing names.
         DataError: If a column contains a value that is not a number.
     """
     for name in names:
@@ -101,7 +101,8 @@ def reward_columns(
             scores = [key for key, column in columns.items() if _holds_numbers(column)]
             raise ConfigError(
                 f"{asked_by} names {name!r}, but no rollout of this batch has this reward: "
-                f"{did_you_mean(name, scores)}. Correct the name, or return it from {given_by}"
+                f"{did_you_mean(name, scores)}. Correct the name, or return the reward from "
+                f"{given_by}"
             )
     return np.stack([_numbers(name, columns[name]) for name in names], axis=-1)
 
@@ -114,15 +115,15 @@ def as_groups(
     outputs: Sequence[int] | None = None,
     padding: Bool[np.ndarray, " row"] | None = None,
 ) -> Groups:
-    """Return the rows grouped by prompt. Prompts and samples keep the order of the rows.
+    """Group the rows by prompt. Prompts and samples keep the order of the rows.
 
     Args:
         rewards: Rewards of each row.
-        prompt_ids: Prompt id of each row. Rows of one prompt have equal ids.
+        prompt_ids: Prompt id of each row. Rows with the same prompt have equal ids.
         token_counts: Number of trained tokens of each row.
-        outputs: For each row, the row that represents its rollout. None: every row is a rollout of
-            its own.
-        padding: True for padding rows, which are not counted. None: no padding.
+        outputs: For each row, the index of the row that represents its rollout. None: every row is
+            a separate rollout.
+        padding: True for padding rows, which are left out. None: the batch has no padding rows.
     """
     rows = np.arange(len(rewards))
     counted_by = rows if outputs is None else np.asarray(outputs)
@@ -137,10 +138,10 @@ def as_groups(
 
 
 def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prompt sample"]:
-    """Return the advantages of a batch, and update the state of an estimator that has one.
+    """Return the advantages of a batch, and update the estimator's state if it has one.
 
     Raises:
-        DataError: If a reward is infinite. The message names it.
+        DataError: If a reward is infinite. The message names the reward.
     """
     check_finite(groups.rewards, settings.names)
     rule = settings.rule
@@ -152,7 +153,7 @@ def advantages_of(groups: Groups, settings: Settings) -> Float[np.ndarray, "prom
 def _places(
     prompt_ids: Sequence[Any], counted: Bool[np.ndarray, " row"]
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return prompt and sample index of each row (-1: not counted), and the number of both."""
+    """Return the prompt and sample index of each row (-1 if left out), and the array's shape."""
     prompts, samples = np.full(len(counted), -1), np.full(len(counted), -1)
     order: dict[Any, int] = {}
     sizes: list[int] = []

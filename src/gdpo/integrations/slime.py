@@ -1,6 +1,6 @@
 """Computes advantages for slime and miles (`--custom-reward-post-process-path`).
 
-Also reads their rollout files: `load_dump` is here because `gdpo.rollouts` never imports torch.
+`load_dump` reads the rollout files of slime and miles. `gdpo.rollouts` itself never imports torch.
 """
 
 import json
@@ -19,33 +19,34 @@ from gdpo.integrations.rows import advantages_of, as_groups, by_name, reward_col
 
 _DEFAULTS = {"estimator": "gdpo", "reward_keys": None, "reward_weights": None, "options": None}
 _BROADCAST = ("grpo", "gspo", "cispo")
-"""Values of `--advantage-estimator` that put the returned advantages unchanged on every token."""
+"""Values of `--advantage-estimator` with which slime copies the advantages to every token."""
 
 
 _UNPACKED = 2**27
-"""Unpacked size in bytes that is always accepted for a `.pt` file, as for a line of JSON."""
+"""Compressed `.pt` files are accepted up to this unpacked size, in bytes."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Return the reward that slime logs and the advantage, for each sample of a rollout batch.
+    """Return the scalar rewards that slime logs, and the advantages, one per sample.
 
-    The file of `--custom-config-path` sets `gdpo_reward_keys`, and optionally
-    `gdpo_reward_weights`, `gdpo_estimator` and `gdpo_options`.
+    The file given by `--custom-config-path` must set `gdpo_reward_keys`. The settings
+    `gdpo_reward_weights`, `gdpo_estimator` and `gdpo_options` are optional.
 
     Args:
         args: slime's arguments.
-        samples: Samples whose `reward` is a dict with one number per reward and the number that
-            `--reward-key` names. A reward of None or NaN does not apply. Samples of one
-            `rollout_id` count once.
+        samples: The samples of a rollout batch. The `reward` of a sample is a dict with one number
+            per reward, and the scalar reward under the name given by `--reward-key`. None or NaN
+            means that a reward does not apply. Samples with the same `rollout_id` count as one
+            rollout.
 
     Returns:
-        The numbers that `--reward-key` names, and the advantages.
+        The scalar rewards, and the advantages.
 
     Raises:
-        ConfigError: If a setting is invalid, or an argument of slime would change the advantages
-            again.
-        DataError: If a sample's reward is not a dict, a reward is infinite, or samples of one
-            `rollout_id` have different rewards.
+        ConfigError: If a setting is invalid, or if an argument of slime would modify the
+            advantages.
+        DataError: If a sample's reward is not a dict, if a reward is infinite, or if samples with
+            the same `rollout_id` have different rewards.
     """
     settings = _settings_of(args)
     for sample in samples:
@@ -80,14 +81,14 @@ def _settings_of(args: Any) -> Settings:
     if args.normalize_advantages:
         raise ConfigError(
             "--normalize-advantages whitens the advantages a second time, over the tokens of all "
-            "ranks, which changes the estimator: remove it"
+            "ranks, which changes the estimator: remove this option"
         )
     if args.advantage_estimator not in _BROADCAST or not args.reward_key:
         raise ConfigError(
-            f"--advantage-estimator {args.advantage_estimator} --reward-key {args.reward_key}: set "
-            f"--advantage-estimator to {' or '.join(_BROADCAST)}, which use the advantages "
-            "unchanged, and --reward-key to the entry of the reward dict that slime logs and "
-            "filters by"
+            f"--advantage-estimator {args.advantage_estimator} with --reward-key {args.reward_key} "
+            f"is not supported: set --advantage-estimator to {' or '.join(_BROADCAST)}, which use "
+            "the advantages unchanged, and --reward-key to the entry of the reward dict that slime "
+            "logs and filters by"
         )
     given = {k.removeprefix("gdpo_"): v for k, v in vars(args).items() if k.startswith("gdpo_")}
     for key in given:
@@ -99,7 +100,7 @@ def _settings_of(args: Any) -> Settings:
 
 @lru_cache
 def _settings(described: str) -> Settings:
-    """Return the same object, with its state, for equal settings."""
+    """Return the settings that a JSON text describes. Equal texts return the same object."""
     estimator, keys, weights, options = json.loads(described).values()
     return make_settings(estimator, keys, weights, options, place="gdpo_")
 
@@ -112,7 +113,8 @@ def load_dump(path: Path) -> Any:
 
     Raises:
         MissingExtraError: If torch is not installed.
-        DataError: If the file contains anything else, or is much larger unpacked than on disk.
+        DataError: If the file contains anything except tensors, numbers and text, or if it is
+            compressed and its unpacked size is very large.
     """
     _refuse_packed(path)
     try:
@@ -124,15 +126,15 @@ def load_dump(path: Path) -> Any:
     except Exception as error:
         kind = type(error).__name__
         raise DataError(
-            f"it is not a torch file with only tensors, numbers and text ({kind}): write it with "
-            "--save-debug-rollout-data"
+            f"the file is not a torch file with only tensors, numbers and text ({kind}): write the "
+            "file with --save-debug-rollout-data"
         ) from error
 
 
 def _refuse_packed(path: Path) -> None:
     """Raise a DataError for a compressed file, which could unpack to an enormous size.
 
-    torch does not compress, so its files are as large on disk as unpacked.
+    torch does not compress its files, so a valid file is as large on disk as unpacked.
     """
     try:
         with ZipFile(path) as archive:
@@ -141,6 +143,6 @@ def _refuse_packed(path: Path) -> None:
         return
     if size > max(path.stat().st_size, _UNPACKED):
         raise DataError(
-            f"it unpacks to {size:,} bytes from {path.stat().st_size:,} on disk, but torch does "
-            "not compress: save it again with torch.save"
+            f"the file has {path.stat().st_size:,} bytes on disk and {size:,} bytes unpacked, but "
+            "torch does not compress files: save it again with torch.save"
         )

@@ -1,4 +1,4 @@
-"""Registers a reward manager with tunix that keeps the rewards separate, and an estimator."""
+"""Registers gdpo's estimators with tunix, and a reward manager that keeps rewards separate."""
 
 from importlib import import_module
 from typing import Any
@@ -20,26 +20,29 @@ def register(
     estimator: str = "gdpo",
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Register both for `GRPOConfig(advantage_estimator="gdpo", reward_manager="gdpo")`.
+    """Register an estimator and a reward manager with tunix.
+
+    Select both with `GRPOConfig(advantage_estimator="gdpo", reward_manager="gdpo")`.
 
     Args:
         name: Name of the estimator and of the reward manager in the configuration.
-        reward_keys: `__name__` of the reward functions. A reward of NaN does not apply.
-        reward_weights: One number per reward in the order of `reward_keys`, or a dict by name.
-            Default: all 1.
-        estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        options: Options of the estimator, by name.
+        reward_keys: The `__name__` of each reward function. NaN means that a reward does not apply.
+        reward_weights: One weight per reward, in the order of `reward_keys`, or a dict from reward
+            name to weight. Default: all 1.
+        estimator: The estimator's key in `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
+        options: The estimator's options, as a dict from name to value.
 
     Raises:
-        ConfigError: If the settings are invalid, or the estimator has a state or uses token
-            counts. When the learner is made: if a key is not the name of one reward function.
+        ConfigError: If the settings are invalid, or if the estimator has a state or uses token
+            counts. This error is also raised when the learner is created if a key is not the name
+            of exactly one reward function.
     """
     settings = make_settings(estimator, reward_keys, reward_weights, options)
     if settings.rule.duals is not None or settings.rule.wants_token_counts:
         raise ConfigError(
-            f"tunix cannot run estimator {estimator!r} with options {options}: it passes no token "
-            "counts, and it also calls estimators during evaluation. Choose an estimator without a "
-            "state and without token_counts"
+            f"tunix cannot run estimator {estimator!r} with options {options}: tunix passes no "
+            "token counts, and also calls estimators during evaluation. Choose an estimator "
+            "without a state and without token_counts"
         )
     registry = import_module("tunix.rl.function_registry")
     sequence_level = registry.get_reward_manager("sequence-level")
@@ -77,9 +80,9 @@ def advantages_by(settings: Settings) -> Any:
     def advantages(rewards: Any, num_generations: int) -> Any:
         if rewards.ndim != 2 or rewards.shape[1] != len(settings.names):
             raise ConfigError(
-                f"the rewards have the shape {tuple(rewards.shape)}, not {len(settings.names)} per "
-                "row: set reward_manager to the same name as advantage_estimator. Agentic learners "
-                "pass only the sum and are not supported"
+                f"the rewards have the shape {tuple(rewards.shape)}, but {len(settings.names)} "
+                "rewards per row are needed: set reward_manager to the same name as "
+                "advantage_estimator. Agentic learners pass only the sum and are not supported"
             )
         xp = array_namespace(rewards)
         groups = xp.reshape(rewards, (-1, num_generations, rewards.shape[1]))

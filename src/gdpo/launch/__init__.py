@@ -1,1 +1,1 @@
-"""Runs a recipe with another training engine, on one machine or a cluster."""
+"""Runs a recipe with a different training engine, on one machine or on a cluster."""

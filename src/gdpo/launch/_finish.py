@@ -1,4 +1,4 @@
-"""Finishes a verl run: collects its model, metrics and README, as `gdpo train` does."""
+"""Finishes a verl run by writing the model, metrics and README that `gdpo train` writes."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from gdpo.runs.summary import readme, reward_changes
 from gdpo.training.finish import model_being_made
 
 _SAVED = "global_step_*/actor/huggingface"
-"""Where verl saves the model in the format of transformers, relative to the checkpoints."""
+"""Folder, relative to the checkpoints, where verl saves the model in transformers' format."""
 
 _WEIGHTS = "*.safetensors"
 
@@ -26,10 +26,10 @@ _SAME = {
 
 
 def finish(resolved: Resolved, files: VerlFiles) -> str:
-    """Write verl's last saved model, its metrics and a README into the run directory.
+    """Write verl's last saved model, the metrics and a README into the run directory.
 
     Returns:
-        What was done, as the end of a sentence.
+        A text for the user that describes the result.
     """
     run = files.run
     rows = list(_rows(files.metrics))
@@ -58,7 +58,7 @@ def _step(folder: Path) -> int:
 
 
 def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """Yield verl's metrics of each step under TRL's names, those before a resume included.
+    """Yield the metrics of each step under TRL's names, including the steps before a resume.
 
     A resumed run repeats the steps after its checkpoint. Their last metrics count.
     """

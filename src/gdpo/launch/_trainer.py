@@ -1,4 +1,4 @@
-"""Translates a recipe's `trainer:` (fields of TRL's GRPOConfig) to verl's configuration."""
+"""Translates a recipe's `trainer:` fields (from TRL's GRPOConfig) to verl's configuration."""
 
 import math
 from collections.abc import Mapping
@@ -21,10 +21,13 @@ _AGGREGATION: Mapping[str, str] = {
 """Maps TRL's `loss_type` to verl's `loss_agg_mode`."""
 
 _SCHEDULERS = ("constant", "cosine")
-"""The schedulers that verl has. `constant` also supports warmup."""
+"""Learning-rate schedulers that verl supports. `constant` also supports warmup."""
 
 _UNBOUNDED = 1e9
-"""Disables verl's bound on the ratio for negative advantages. TRL bounds it only with `delta`."""
+"""Value of `clip_ratio_c` that disables verl's bound on the ratio for negative advantages.
+
+TRL has such a bound only if `delta` is set.
+"""
 
 _LIKE_TRL: Mapping[str, tuple[Any, ...]] = {
     "bf16": (True, None),
@@ -40,7 +43,7 @@ _LIKE_TRL: Mapping[str, tuple[Any, ...]] = {
     "adam_epsilon": (1e-8,),
     "disable_dropout": (True, False),
 }
-"""Fields of which verl supports only some values: with these values training is the same."""
+"""Fields for which verl supports only some values. With these values, verl trains like TRL."""
 
 _NO_MATTER = (
     "logging_steps",
@@ -64,19 +67,19 @@ _NO_MATTER = (
     "ddp_timeout",
     "dataloader_num_workers",
 )
-"""Fields that concern only how TRL runs, or that are read below and in `_verl`."""
+"""Fields that affect only how TRL runs, or that this module or `_verl` reads separately."""
 
 _FILTERED = (
     "trainer.filter_groups: verl replaces every group in which the weighted sum of the rewards "
-    "does not vary, even if single rewards vary. `gdpo train` uses the rule that is set"
+    "does not vary, even if single rewards vary. `gdpo train` uses the rule that you have set"
 )
 
 
 def check_fields(recipe: Recipe) -> list[str]:
-    """Return notes for the user on `trainer:` fields that differ in verl.
+    """Check the `trainer:` fields, and return notes about fields that work differently in verl.
 
     Raises:
-        ConfigError: If a field, or its value, has no counterpart in verl.
+        ConfigError: If a field or its value has no counterpart in verl.
     """
     known = {*DEFAULTS, *_LIKE_TRL, *_NO_MATTER}
     for name, value in recipe.trainer.items():
@@ -86,8 +89,8 @@ def check_fields(recipe: Recipe) -> list[str]:
         if name not in known:
             raise ConfigError(
                 f"{place}: trainer.{name} has no known counterpart in verl: "
-                f"{did_you_mean(name, known)}. To set a field of verl, write it after `--`, for "
-                "example `-- actor_rollout_ref.actor.strategy=fsdp2`"
+                f"{did_you_mean(name, known)}. To set a field of verl, add the field after `--`, "
+                "for example `-- actor_rollout_ref.actor.strategy=fsdp2`"
             )
         if name in _LIKE_TRL and value not in _LIKE_TRL[name]:
             allowed = " or ".join(str(each) for each in _LIKE_TRL[name])
@@ -102,7 +105,7 @@ def check_fields(recipe: Recipe) -> list[str]:
 
 
 def _wrong(name: str, value: Any) -> str | None:
-    """Return what is wrong with a value, as the rest of a sentence; None if it is valid."""
+    """Return the end of the error message for an invalid value, or None if the value is valid."""
     default = DEFAULTS[name]
     if value is None and (default is None or name == "report_to"):
         return None
@@ -123,7 +126,7 @@ def _check_choices(recipe: Recipe) -> None:
     if (strategy := field_or(recipe, "save_strategy", "steps")) not in ("steps", "no"):
         raise ConfigError(
             f"{recipe.place('trainer', 'save_strategy')}: trainer.save_strategy = {strategy} has "
-            "no counterpart in verl: set steps or no"
+            "no counterpart in verl: set save_strategy to steps or no"
         )
     for name, allowed in (("lr_scheduler_type", _SCHEDULERS), ("loss_type", tuple(_AGGREGATION))):
         value = field(recipe, name)
@@ -136,17 +139,17 @@ def _check_choices(recipe: Recipe) -> None:
 
 
 def field_or(recipe: Recipe, name: str, default: Any) -> Any:
-    """Return the recipe's value of a `trainer:` field that verl has no counterpart for."""
+    """Return a `trainer:` field that has no counterpart in verl, or the default."""
     return recipe.trainer.get(name, default)
 
 
 def actor(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """Return `actor_rollout_ref.actor`: the loss and the optimizer.
+    """Return verl's section `actor_rollout_ref.actor`, which sets the loss and the optimizer.
 
     Args:
         recipe: A recipe that passed `check_fields`.
         batches: The batches of the recipe.
-        longest: Tokens of the longest prompt plus the longest response.
+        longest: Maximum number of tokens of a prompt and its response together.
     """
     low, beta = field(recipe, "epsilon"), field(recipe, "beta")
     high = field(recipe, "epsilon_high")
@@ -189,15 +192,15 @@ def _optimizer(recipe: Recipe, batches: Batches) -> dict[str, Any]:
 
 
 def rollout(recipe: Recipe, batches: Batches, longest: int) -> dict[str, Any]:
-    """Return `actor_rollout_ref.rollout`: how completions are sampled.
+    """Return verl's section `actor_rollout_ref.rollout`, which sets how completions are sampled.
 
-    vLLM's memory share is left at verl's default, because verl frees vLLM's cache during training
-    and TRL does not by default.
+    vLLM's memory share stays at verl's default, because verl frees vLLM's cache during training,
+    which TRL does not do by default.
 
     Args:
         recipe: A recipe that passed `check_fields`.
         batches: The batches of the recipe.
-        longest: Tokens of the longest prompt plus the longest response.
+        longest: Maximum number of tokens of a prompt and its response together.
     """
     return {
         "name": "vllm",
@@ -226,8 +229,8 @@ def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
     epochs = field(recipe, "num_train_epochs")
     if epochs != int(epochs):
         raise ConfigError(
-            f"{recipe.place('trainer', 'num_train_epochs')}: verl trains whole epochs, not "
-            f"{epochs}: set a whole number, or set trainer.max_steps"
+            f"{recipe.place('trainer', 'num_train_epochs')}: verl trains only whole epochs, but "
+            f"trainer.num_train_epochs = {epochs}: set a whole number, or set trainer.max_steps"
         )
     return {
         "total_epochs": int(epochs),
@@ -236,7 +239,7 @@ def length(recipe: Recipe, batches: Batches) -> dict[str, Any]:
 
 
 def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None) -> int:
-    """Return the number of generations between checkpoints; -1: no checkpoints."""
+    """Return the number of generations between checkpoints, or -1 for no checkpoints."""
     if field_or(recipe, "save_strategy", "steps") == "no":
         return -1
     saved = field_or(recipe, "save_steps", None)
@@ -247,11 +250,11 @@ def _save_every(recipe: Recipe, batches: Batches, usual: int, total: int | None)
     if total is None:
         raise ConfigError(
             f"{recipe.place('trainer', 'save_steps')}: trainer.save_steps = {saved} is a fraction "
-            "of the run, but a run given in epochs has no known number of steps: set a number of "
-            "steps"
+            "of the run, but the number of steps is not known if the run is limited by epochs: set "
+            "save_steps to a number of steps"
         )
     return max(1, math.ceil(saved * total))
 
 
 _SAVED_EVERY = 20
-"""Generations between checkpoints if neither `save_steps` nor `max_steps` is set."""
+"""Number of generations between checkpoints if neither `save_steps` nor `max_steps` is set."""

@@ -1,4 +1,4 @@
-"""TRL's defaults for the `trainer:` fields that a recipe leaves out."""
+"""Stores TRL's defaults for the `trainer:` fields that a recipe does not set."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,5 +33,5 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def field(recipe: Recipe, name: str) -> Any:
-    """Return the recipe's value of a field, or TRL's default."""
+    """Return a `trainer:` field of the recipe, or TRL's default if the recipe does not set it."""
     return recipe.trainer.get(name, DEFAULTS[name])

@@ -1,4 +1,7 @@
-"""Builds verl's configuration from a recipe. Hydra merges it over verl's own `ppo_trainer`."""
+"""Builds verl's configuration from a recipe.
+
+Hydra merges the result over verl's own configuration `ppo_trainer`.
+"""
 
 import copy
 import os
@@ -26,13 +29,13 @@ from gdpo.runs.directory import RunDirectory
 
 @dataclass(frozen=True, slots=True)
 class VerlFiles:
-    """Names the files in the run directory that verl reads and writes."""
+    """Provides the paths in the run directory that verl reads and writes."""
 
     run: RunDirectory
 
     @property
     def folder(self) -> Path:
-        """The folder of all these files."""
+        """The folder that contains verl's files."""
         return self.run.path.absolute() / "verl"
 
     @property
@@ -42,12 +45,12 @@ class VerlFiles:
 
     @property
     def command(self) -> Path:
-        """The command as a shell script, for rerunning it by hand."""
+        """A shell script with the command, for rerunning verl by hand."""
         return self.folder / "command.sh"
 
     @property
     def train(self) -> Path:
-        """The training data: prompts and references."""
+        """The training data, with prompts and references."""
         return self.folder / "train.parquet"
 
     @property
@@ -57,7 +60,7 @@ class VerlFiles:
 
     @property
     def rollouts(self) -> Path:
-        """The rollout files that verl writes, one per step. `gdpo analyze` reads them."""
+        """The folder with verl's rollout files, one per step. `gdpo analyze` reads this folder."""
         return self.folder / "rollouts"
 
     @property
@@ -70,7 +73,7 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
     """Return verl's configuration for a recipe.
 
     Args:
-        resolved: The resolved recipe. It must have passed `check_fields`.
+        resolved: The resolved recipe, which must have passed `check_fields`.
         batches: The batches of the recipe on these machines.
         machines: The machines to run on.
 
@@ -101,7 +104,7 @@ def verl_config(resolved: Resolved, batches: Batches, machines: Machines) -> dic
 
 
 def own_fields(recipe: Recipe) -> dict[str, Any]:
-    """Return the fields under `verl:` of a recipe by their full dotted paths."""
+    """Return the fields under `verl:` in a recipe, as a dict from dotted path to value."""
     return dict(_flat(recipe.verl, ""))
 
 
@@ -116,10 +119,16 @@ def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def with_fields(
     config: Mapping[str, Any], fields: Mapping[str, Any], *, place: str
 ) -> dict[str, Any]:
-    """Return a configuration with these fields set. The fields are given by dotted path.
+    """Return a copy of a configuration in which these fields are set.
+
+    Args:
+        config: The configuration.
+        fields: Maps the dotted path of a field to its value.
+        place: Place of the fields in the recipe, used in error messages.
 
     Raises:
-        ConfigError: If a path goes through a value that is not a mapping, or names a whole mapping.
+        ConfigError: If a path leads through a value that is not a mapping, or if a path names a
+            mapping instead of a field.
     """
     config = copy.deepcopy(dict(config))
     for path, value in fields.items():
@@ -134,8 +143,8 @@ def with_fields(
             inside = cast("dict[str, Any]", inner)
         if isinstance(inside.get(last), dict):
             raise ConfigError(
-                f"{place}: {path!r} is a mapping: set one of its fields, which are "
-                f"{', '.join(inside[last])}"
+                f"{place}: {path!r} is a mapping, not a field: set one of its fields "
+                f"({', '.join(inside[last])})"
             )
         inside[last] = value
     return config
@@ -167,7 +176,10 @@ def _algorithm(resolved: Resolved) -> dict[str, Any]:
 
 
 def _ranges(resolved: Resolved) -> dict[str, Any]:
-    """Return the rewards' declared ranges if the estimator needs them: verl does not pass them."""
+    """Return the declared ranges of the rewards if the estimator needs ranges.
+
+    verl does not pass ranges to an estimator.
+    """
     wanted = signature(resolved.rule.estimator).parameters
     ranges: dict[str, Any] = {}
     for key, values in zip(("low", "high"), resolved.ranges, strict=True):
@@ -239,7 +251,7 @@ def _trainer(recipe: Recipe, files: VerlFiles, machines: Machines) -> dict[str, 
     loggers = [reporting] if isinstance(reporting, str) else list(reporting)
     if wrong := [name for name in loggers if name not in _LOGGERS]:
         raise ConfigError(
-            f"{recipe.place('trainer', 'report_to')}: verl has no logger {wrong[0]!r}: "
+            f"{recipe.place('trainer', 'report_to')}: verl does not support logger {wrong[0]!r}: "
             f"{did_you_mean(str(wrong[0]), _LOGGERS)}"
         )
     evaluated = recipe.eval_data is not None
@@ -262,11 +274,11 @@ _LOGGERS = ("none", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "cle
 """Values of TRL's `report_to` that verl supports."""
 
 _EVALUATED_EVERY = 20
-"""Generations between evaluations."""
+"""Number of generations between evaluations."""
 
 
 def _modules(recipe: Recipe) -> dict[str, Any]:
-    """Set `PYTHONPATH` for Ray's workers if the recipe names modules of the user."""
+    """Return settings that pass `PYTHONPATH` to Ray's workers if the recipe names user modules."""
     named = (recipe.task, recipe.advantage, *(entry.name for entry in recipe.rewards))
     if not any(":" in name for name in named):
         return {}

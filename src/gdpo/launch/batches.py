@@ -14,11 +14,11 @@ from gdpo.recipes.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Describes a cluster: a number of nodes with the same number of GPUs each."""
+    """Describes a cluster in which every node has the same number of GPUs."""
 
     nodes: int
     gpus: int
-    """GPUs per node."""
+    """Number of GPUs per node."""
 
     def __post_init__(self) -> None:
         for option, count in (("--nodes", self.nodes), ("--gpus", self.gpus)):
@@ -27,36 +27,36 @@ class Machines:
 
     @property
     def processes(self) -> int:
-        """Number of processes: one per GPU."""
+        """Number of processes, which equals the total number of GPUs."""
         return self.nodes * self.gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Stores the batch sizes of one generation, over all GPUs."""
+    """Stores the batch sizes of one generation, summed over all GPUs."""
 
     prompts: int
-    """Prompts per generation."""
+    """Number of prompts per generation."""
     samples: int
-    """Rollouts per prompt."""
+    """Number of rollouts per prompt."""
     prompts_per_update: int
-    """Prompts per optimizer step."""
+    """Number of prompts per optimizer step."""
     micro_batch: int
-    """Rollouts in one forward pass on one GPU, if all have the maximum length."""
+    """Number of rollouts of maximum length in a forward pass on one GPU."""
     iterations: int
     """Number of passes over each generation (TRL's `num_iterations`)."""
 
     @property
     def updates(self) -> int:
-        """Optimizer steps per generation."""
+        """Number of optimizer steps per generation."""
         return self.prompts // self.prompts_per_update * self.iterations
 
     def generations(self, optimizer_steps: float) -> int:
-        """Return how many generations these optimizer steps take, rounded up."""
+        """Return the number of generations for this number of optimizer steps, rounded up."""
         return math.ceil(optimizer_steps / self.updates)
 
     def lines(self) -> list[str]:
-        """Return the batch arithmetic, as lines for the user."""
+        """Return lines of text that explain the batch sizes to the user."""
         rollouts = self.prompts * self.samples
         per_update = self.prompts_per_update * self.samples
         return [
@@ -67,7 +67,7 @@ class Batches:
 
 
 def plan(recipe: Recipe, machines: Machines) -> Batches:
-    """Return the batches of a recipe. They do not depend on the number of machines.
+    """Return the batch sizes of a recipe. Only `micro_batch` depends on the number of machines.
 
     Raises:
         ConfigError: If the batch does not divide evenly over the machines' GPUs, or if an optimizer

@@ -52,7 +52,7 @@ def write_rows(file: Path, problems: Sequence[Problem], task: str) -> None:
     Args:
         file: The file to write.
         problems: The problems of the recipe's data.
-        task: The name of the task. verl stores it as `data_source`.
+        task: Name of the task, which verl reads from the column `data_source`.
     """
     rows = [
         {
@@ -83,7 +83,7 @@ class Launch:
     overrides: tuple[str, ...]
     """The user's `key=value` overrides, passed to Hydra."""
     notes: tuple[str, ...]
-    """Notes for the user: fields that differ in verl, and overrides of the recipe."""
+    """Notes for the user about fields that differ in verl and about overrides of the recipe."""
 
     @property
     def recipe(self) -> Recipe:
@@ -123,7 +123,7 @@ class Launch:
 
     @property
     def command(self) -> str:
-        """The command for a shell, with one option per line."""
+        """The command as text for a shell, with one option per line."""
         variables = " ".join(f"{k}={shlex.quote(v)}" for k, v in self.environment.items())
         module, *rest = self.arguments[2:]
         begin = f"{variables} {shlex.quote(self.arguments[0])} -m {module}"
@@ -136,22 +136,23 @@ def plan_verl(
     *,
     overrides: Sequence[str] = (),
 ) -> Launch:
-    """Plan a verl run. Reads, writes and starts nothing, and does not need verl.
+    """Plan a verl run without writing files or starting verl. verl need not be installed.
 
     Args:
         recipe: The recipe to train.
-        machines: The machines to run on. The recipe's batch is split over their GPUs.
-        overrides: `key=value` fields of verl's own configuration. They override the recipe.
+        machines: The machines to run on. The recipe's batch is split over all GPUs.
+        overrides: `key=value` settings for verl's own configuration, which override the recipe.
 
     Raises:
-        ConfigError: If something in the recipe has no counterpart in verl.
+        ConfigError: If a setting of the recipe has no counterpart in verl, or if an override is not
+            in the form `key=value`.
     """
     resolved = resolve(recipe)
     recipe = resolved.recipe
     if recipe.lora is not None and recipe.lora.dropout:
         raise ConfigError(
-            f"{recipe.place('lora', 'dropout')}: lora.dropout has no counterpart in verl: set it "
-            "to 0"
+            f"{recipe.place('lora', 'dropout')}: lora.dropout has no counterpart in verl: set "
+            "lora.dropout to 0"
         )
     if wrong := [o for o in overrides if "=" not in o.strip("~")[1:] or not o.isprintable()]:
         raise ConfigError(
@@ -171,19 +172,19 @@ def plan_verl(
 def launch_verl(
     launch: Launch, *, resume: bool = False, report: Callable[[str], None] = lambda _: None
 ) -> int:
-    """Write the configuration and the data, start verl, and wait until it ends.
+    """Write the configuration and the data, start verl, and wait until verl ends.
 
     Args:
         launch: The planned run.
         resume: Whether to resume the run of this recipe from verl's last checkpoint.
-        report: Called with each line of progress.
+        report: Function that receives each line of progress.
 
     Returns:
         verl's exit code.
 
     Raises:
-        ConfigError: If the run directory exists already, there is nothing to resume, the data has
-            too few rows, or the installed version of verl is not supported.
+        ConfigError: If the run directory already exists, if there is no run to resume, if the data
+            has too few rows, or if the installed version of verl is not supported.
         DataError: If the data is invalid.
         MissingExtraError: If verl is not installed.
     """
@@ -241,7 +242,7 @@ def _rows(launch: Launch, data: DataConfig, report: Callable[[str], None]) -> Se
 
 
 def _opened(launch: Launch, rows: Sequence[Problem], *, resume: bool) -> RunDirectory:
-    """Create or reopen the run directory, and lock it."""
+    """Create or reopen the run directory and lock it."""
     recipe, processes = launch.recipe, launch.machines.processes
     facts = {
         **describe_environment(processes, field(recipe, "seed")),
@@ -278,7 +279,7 @@ def _write(launch: Launch, rows: Sequence[Problem], eval_rows: Sequence[Problem]
 
 
 def _keep_earlier(files: VerlFiles) -> None:
-    """Number the files from before a resume: verl overwrites its log when it restarts."""
+    """Rename the files of the run before a resume, because verl overwrites its log."""
     for file in (files.config, files.command, files.metrics):
         if file.exists():
             number = len(list(files.folder.glob(f"{file.stem}-*{file.suffix}"))) + 1
@@ -286,7 +287,7 @@ def _keep_earlier(files: VerlFiles) -> None:
 
 
 def _taken(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    """Return the overrides of fields that the recipe sets."""
+    """Return the overrides that change a field set by the recipe."""
     found: list[str] = []
     for override in overrides:
         value: Any = config
@@ -299,7 +300,7 @@ def _taken(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
 
 
 def _escaped(value: Any) -> Any:
-    """Escape `${...}`, which OmegaConf would resolve when it reads the file."""
+    """Escape `${...}`, which OmegaConf would otherwise resolve when it reads the file."""
     if isinstance(value, str):
         return value.replace("${", "\\${")
     if isinstance(value, Mapping):
@@ -312,8 +313,8 @@ def _escaped(value: Any) -> Any:
 def _wait_for(process: "subprocess.Popen[bytes]") -> int:
     """Wait for verl and return its exit code.
 
-    verl receives Ctrl-C itself and ends; a second Ctrl-C kills it. SIGTERM, which schedulers send,
-    is passed on to verl.
+    verl receives Ctrl-C directly and exits. A second Ctrl-C kills verl. SIGTERM, which schedulers
+    send, is forwarded to verl.
     """
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:

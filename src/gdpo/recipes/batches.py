@@ -1,4 +1,4 @@
-"""Computes how many prompts, groups, rollouts and steps a run has."""
+"""Computes the number of prompts, groups, rollouts and steps of a run."""
 
 import math
 import os
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gdpo.integrations.trl import GDPOConfig
 
 _MOST_PROCESSES = 64
-"""Largest number of processes that messages list."""
+"""Maximum number of processes that messages list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +20,23 @@ class Split:
     """Stores how a process splits its share of a generation into forward passes of equal size."""
 
     micro_batch: int
-    """Rollouts per forward pass."""
+    """Number of rollouts per forward pass."""
     per_step: int
-    """Forward passes per optimizer step (gradient accumulation)."""
+    """Number of forward passes per optimizer step (gradient accumulation)."""
     per_generation: int
-    """Forward passes per generation."""
+    """Number of forward passes per generation."""
 
 
 def split_batch(recipe: Recipe, processes: int) -> Split:
-    """Split the batch of a recipe over processes. The batch is the same for any number of them.
+    """Split the batch of a recipe over processes. The total batch size stays the same.
 
-    The forward pass is the largest that `batch.micro_batch` allows and that divides the share of a
-    process.
+    The size of a forward pass is the largest divisor of the share of a process that
+    `batch.micro_batch` allows.
 
     Raises:
-        ConfigError: If the processes cannot share the batch equally; if `trainer.filter_groups`
-            needs whole groups and the processes would split them; or if the loss is a mean over the
-            tokens of a forward pass (`bnpo`) and the forward pass would become smaller.
+        ConfigError: If the processes cannot share the batch equally, if `trainer.filter_groups`
+            needs whole groups and the processes would split a group, or if the loss is a mean over
+            the tokens of a forward pass (`bnpo`) and the forward pass would become smaller.
     """
     batch = recipe.batch
     if not _can_share(recipe, processes):
@@ -46,9 +46,10 @@ def split_batch(recipe: Recipe, processes: int) -> Split:
         if recipe.trainer.get("loss_type") == "bnpo":
             what += f" in forward passes of {_micro_batch(recipe, 1)} (trainer.loss_type bnpo)"
         raise ConfigError(
-            f"{recipe.place('batch')}: {processes} processes cannot share {what} equally: "
-            f"{', '.join(map(str, sharing(recipe)))} can. Use one of these numbers, or change "
-            "the batch, which changes the experiment: --set batch.rollouts_per_step=…"
+            f"{recipe.place('batch')}: {processes} processes cannot share {what} equally. Possible "
+            f"numbers of processes: {', '.join(map(str, sharing(recipe)))}. Use one of these "
+            "numbers, or change the batch, which changes the experiment: "
+            "--set batch.rollouts_per_step=…"
         )
     micro = _micro_batch(recipe, processes)
     share, generated = batch.per_step // processes, batch.rollouts // processes
@@ -65,7 +66,7 @@ def _can_share(recipe: Recipe, processes: int) -> bool:
         return False
     if recipe.batch.per_step % processes:
         return False
-    # This loss is a mean over the tokens of a forward pass, so the size of the pass matters.
+    # The bnpo loss is a mean over the tokens of a forward pass, so its size must not change.
     return recipe.trainer.get("loss_type") != "bnpo" or (
         _micro_batch(recipe, processes) == _micro_batch(recipe, 1)
     )
@@ -77,7 +78,7 @@ def _micro_batch(recipe: Recipe, processes: int) -> int:
 
 
 def filters_groups(recipe: Recipe) -> bool:
-    """Return whether groups without signal are replaced; each process then needs whole groups."""
+    """Return True if groups without signal are replaced, so that processes need whole groups."""
     return recipe.trainer.get("filter_groups", "off") != "off"
 
 
@@ -86,29 +87,29 @@ class BatchPlan:
     """Stores the counts of a generation, an optimizer step and the run, over all processes."""
 
     rows: int
-    """Rows of the training data."""
+    """Number of rows in the training data."""
     processes: int
     samples: int
-    """Rollouts per prompt, which is the group size."""
+    """Number of rollouts per prompt, which is the group size."""
     rollouts: int
-    """Rollouts that are generated, scored and normalized together."""
+    """Number of rollouts that are generated, scored and normalized together."""
     rollouts_per_step: int
-    """Rollouts per optimizer step."""
+    """Number of rollouts per optimizer step."""
     micro_batch: int
-    """Rollouts in one forward pass on one device."""
+    """Number of rollouts in a forward pass on one device."""
     steps_per_epoch: int
     total_steps: int
     steps_per_round: int
-    """Number of optimizer steps until a generation starts together with a step again."""
+    """Number of optimizer steps after which a generation and a step start together again."""
 
     @property
     def groups(self) -> int:
-        """Return the number of prompts per generation, each of which is a group."""
+        """Return the number of groups per generation. Each prompt has one group."""
         return self.rollouts // self.samples
 
     @property
     def per_step(self) -> str:
-        """Return a phrase with the rollouts per step and the number of processes."""
+        """Return a phrase with the number of rollouts per step and the number of processes."""
         return (
             f"{self.rollouts_per_step:,} rollouts per step on {_count(self.processes, 'process')}"
         )
@@ -128,14 +129,14 @@ class BatchPlan:
 
 
 def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
-    """Compute the batches as TRL's sampler and the Trainer's loop make them.
+    """Compute the same batches as TRL's sampler and the training loop of `Trainer`.
 
     Args:
-        config: A configuration that TRL has checked: a generation has whole groups.
-        rows: Number of rows of the training data.
+        config: Configuration that TRL has checked, so that a generation consists of whole groups.
+        rows: Number of rows in the training data.
 
     Raises:
-        ConfigError: If there are fewer rows than a generation needs.
+        ConfigError: If the data has fewer rows than a generation needs.
     """
     accumulation, iterations = config.gradient_accumulation_steps, config.num_iterations
     rollouts, samples = config.generation_batch_size, config.num_generations
@@ -167,7 +168,7 @@ def plan_batches(config: "GDPOConfig", rows: int) -> BatchPlan:
 
 
 def default_save_steps(plan: BatchPlan) -> int:
-    """Return a tenth of the run, at most 100 steps."""
+    """Return the default number of steps between checkpoints: a tenth of the run, at most 100."""
     return min(100, math.ceil(plan.total_steps / 10))
 
 

@@ -1,4 +1,4 @@
-"""Reads the rows of a run from one or more sources, and drops near-duplicates."""
+"""Reads the rows of a run from one or more sources and drops near-duplicates."""
 
 import hashlib
 import json
@@ -20,13 +20,13 @@ class Rows:
     read: dict[str, int]
     """Number of rows read, by source."""
     repeated: dict[str, int]
-    """Number of near-duplicates left out, by source. Empty: none, or they were not looked for."""
+    """Number of near-duplicates left out, by source. Empty if none were found or all were kept."""
     too_long: int = 0
     """Number of rows left out because their prompt exceeds `data.max_prompt_length`."""
 
     @property
     def left_out(self) -> str | None:
-        """Return a sentence on the rows that were left out. None: no row was."""
+        """Return a sentence about the rows that were left out. None: no row was left out."""
         parts: list[str] = []
         if self.repeated:
             of = ", ".join(f"{count:,} of {source}" for source, count in self.repeated.items())
@@ -40,7 +40,7 @@ class Rows:
         return "; ".join([*parts, f"{len(self.problems):,} rows remain"]) if parts else None
 
     def no_longer_than(self, limit: int, lengths: Sequence[int]) -> "Rows":
-        """Return these rows without those whose prompt is too long.
+        """Return a copy without the rows whose prompt is too long.
 
         Args:
             limit: Maximum number of tokens in a prompt.
@@ -56,14 +56,14 @@ class Rows:
 
 
 def read_data(task: Task, data: DataConfig) -> Rows:
-    """Read all sources with the task, and leave out near-duplicates if `data` asks for it.
+    """Read all sources with the task, and leave out near-duplicates according to `data`.
 
     Args:
-        task: The task, which reads a row.
-        data: The `data:` of a recipe.
+        task: Task that converts a row to a problem.
+        data: The section `data:` of a recipe.
 
     Raises:
-        DataError: If a source cannot be read, as in `load_problems`; the message names the source.
+        DataError: If a source cannot be read. The message names the source.
         MissingExtraError: If a source is on the Hub and `datasets` is not installed.
     """
     problems: list[Problem] = []
@@ -84,7 +84,7 @@ def read_data(task: Task, data: DataConfig) -> Rows:
 
 
 def digest_of(problems: Iterable[Problem]) -> str:
-    """Return twelve hex digits that identify these prompts and references in this order."""
+    """Return a digest of the prompts and references in this order, twelve hex digits long."""
     digest = hashlib.sha256()
     for problem in problems:
         row = [problem.prompt, dict(problem.reference)]

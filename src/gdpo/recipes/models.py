@@ -1,4 +1,4 @@
-"""Finds the model and the tokenizer of a recipe, and reports early what would fail late."""
+"""Finds the model and the tokenizer of a recipe, and reports problems before training starts."""
 
 import os
 import re
@@ -22,8 +22,8 @@ Tokenizer: TypeAlias = Any
 """A `transformers.PreTrainedTokenizerBase`."""
 
 PROMPTS_MEASURED = 1000
-"""Maximum number of prompts to tokenize to find the longest. Those with the most characters are
-tokenized."""
+"""Maximum number of prompts to tokenize in the search for the longest prompt. The prompts with the
+most characters are tokenized."""
 
 _TIMEOUT_S = 10
 _WEIGHTS = (".safetensors", ".bin")
@@ -32,17 +32,17 @@ _LOCAL = "use a local folder"
 
 @dataclass(frozen=True, slots=True)
 class LocatedModel:
-    """Stores where a model was found."""
+    """Stores the location of a model."""
 
     source: str
     """Argument for `from_pretrained`. For `smollm2-135m`, the folder of the converted model."""
     description: str
-    """The model and its location, for messages."""
+    """Text that names the model and its location, for messages."""
     cached: bool = False
-    """Whether it is read from the Hub's cache because the Hub cannot be reached."""
+    """True if the model is read from the Hub's cache because the Hub cannot be reached."""
 
     def loading(self) -> AbstractContextManager[None]:
-        """Return a context to load the model in, without retries if the Hub cannot be reached."""
+        """Return a context for loading the model. If `cached`, no request is sent to the Hub."""
         return from_cache_alone() if self.cached else nullcontext()
 
 
@@ -50,7 +50,7 @@ def locate_model(recipe: Recipe) -> LocatedModel:
     """Find the model without loading it.
 
     Raises:
-        ConfigError: If it does not exist, or the Hub cannot be reached.
+        ConfigError: If the model does not exist or the Hub cannot be reached.
         MissingExtraError: If the model is `smollm2-135m` and its package is not installed.
     """
     name, place = recipe.model, recipe.place("model")
@@ -85,22 +85,23 @@ def locate_model(recipe: Recipe) -> LocatedModel:
 
 
 def _models_in(folder: Path) -> list[str]:
-    """Return the names of the subfolders that are saved models."""
+    """Return the names of the subfolders that contain a saved model."""
     inside = folder.iterdir() if folder.is_dir() else ()
     return [p.name for p in inside if os.path.isfile(p / "config.json")]  # noqa: PTH113 (never raises)
 
 
 def make_ready(model: LocatedModel, recipe: Recipe) -> None:
-    """Make sure that the model can be loaded: `smollm2-135m` is converted on first use."""
+    """Make sure that the model can be loaded. On first use, `smollm2-135m` is converted."""
     if recipe.model == SMOLLM2 and not Path(model.source).is_dir():
         convert_smollm2()
 
 
 def load_tokenizer(model: LocatedModel, recipe: Recipe) -> Tokenizer:
-    """Return the tokenizer, with padding on the left, a pad token and a chat template.
+    """Return the tokenizer, which pads on the left and has a pad token and a chat template.
 
     Raises:
-        ConfigError: If the tokenizer cannot be loaded, or lacks a chat template or an end token.
+        ConfigError: If the tokenizer cannot be loaded, has no chat template, or has neither a pad
+            token nor an end-of-text token.
     """
     from transformers import AutoTokenizer
 
@@ -146,7 +147,7 @@ def longest_prompt(tokenizer: Tokenizer, problems: Sequence[Problem], recipe: Re
     """Return the number of tokens of the longest prompt, with the chat template applied.
 
     Raises:
-        ConfigError: If the chat template rejects a prompt; some allow no system message.
+        ConfigError: If the chat template rejects a prompt, for example its system message.
     """
     rows = enumerate(problems, 1)
     longest = nlargest(PROMPTS_MEASURED, rows, key=lambda row: _characters(row[1]))
@@ -175,10 +176,10 @@ def _prompt_length(tokenizer: Tokenizer, problem: Problem, row: int, recipe: Rec
 
 
 def model_config(model: LocatedModel, recipe: Recipe) -> Any:
-    """Return the configuration of the model, as transformers reads it.
+    """Return the transformers configuration of the model.
 
     Raises:
-        ConfigError: If it cannot be loaded.
+        ConfigError: If the configuration cannot be loaded.
     """
     from transformers import AutoConfig
 
@@ -197,7 +198,7 @@ def model_config(model: LocatedModel, recipe: Recipe) -> Any:
 
 
 def context_length(model: LocatedModel, recipe: Recipe) -> int | None:
-    """Return the context length of the model in tokens. None: its configuration has none.
+    """Return the context length of the model in tokens. None: the configuration has no such value.
 
     Raises:
         ConfigError: If the configuration cannot be loaded.
@@ -218,7 +219,7 @@ def _is_cached(name: str, place: str, revision: str | None) -> bool:
         raise MissingExtraError("huggingface_hub", "train", f"to find {name!r}") from error
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ConfigError(
-            f"{place}: {name!r} is not a model name on the Hub (owner/name). Correct it, or "
+            f"{place}: {name!r} is not a model name on the Hub (owner/name). Correct the name, or "
             f"{_LOCAL}"
         )
     return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
@@ -261,11 +262,11 @@ _GIB = 2**30
 
 
 _USUAL_GIB = 80
-"""Assumed memory of a GPU in GiB if this machine has no GPU."""
+"""Assumed GPU memory in GiB if this machine has no GPU."""
 
 
 _BYTES = 2
-"""Bytes per number in bfloat16."""
+"""Number of bytes of a bfloat16 value."""
 
 
 TRL_DEFAULTS = {
@@ -274,16 +275,16 @@ TRL_DEFAULTS = {
     "vllm_mode": "colocate",
     "vllm_tensor_parallel_size": 1,
 }
-"""TRL's defaults for fields that the recipe does not set."""
+"""TRL's default values for fields that the recipe does not set."""
 
 
 def shares_gpu_with_vllm(recipe: Recipe) -> bool:
-    """Return whether vLLM runs on the training GPUs. A vLLM server has its own GPUs."""
+    """Return True if vLLM runs on the training GPUs. A vLLM server has its own GPUs."""
     return bool(recipe.trainer.get("use_vllm")) and _field(recipe, "vllm_mode") == "colocate"
 
 
 def longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
-    """Return the most tokens of a prompt with its completion. None: there is no limit."""
+    """Return the maximum number of tokens in a prompt plus its completion. None: no limit."""
     data: list[DataConfig] = [each for each in (recipe.data, recipe.eval_data) if each is not None]
     limits = [each.max_prompt_length for each in data if each.max_prompt_length is not None]
     if completion is None or len(limits) < len(data):
@@ -292,14 +293,15 @@ def longest_rollout(recipe: Recipe, completion: int | None) -> int | None:
 
 
 def vllm_memory(model: LocatedModel, recipe: Recipe) -> str:
-    """Return a sentence on the memory of vLLM's weights and KV cache.
+    """Return a sentence about the memory that vLLM's weights and KV cache need.
 
-    vLLM starts only if its share of the memory, minus the weights, has room for one sequence of the
-    greatest length: 2 × layers × key heads × head size × 2 bytes per token. The few GiB that vLLM
-    needs in addition are ignored, so a recipe that passes may still fail to start.
+    vLLM starts only if its share of the GPU memory can hold the weights and the keys and values of
+    one sequence of maximum length. A token needs 2 × layers × key-value heads × head size × 2
+    bytes. vLLM needs a few more GiB, which are ignored here, so a recipe that passes this check may
+    still fail to start.
 
     Raises:
-        ConfigError: If it does not fit.
+        ConfigError: If the weights and one sequence do not fit.
     """
     config: Any = model_config(model, recipe)
     text = config.get_text_config()
@@ -318,15 +320,15 @@ def vllm_memory(model: LocatedModel, recipe: Recipe) -> str:
     room = share * memory - weights
     needs = (
         f"vLLM: {weights / _GIB:.1f} GiB of weights and {tokens * per_token / _GIB:.2f} GiB of "
-        f"keys and values for a rollout of {tokens:,} tokens; it may use {share:g} of {whose}"
+        f"keys and values for a rollout of {tokens:,} tokens; vLLM may use {share:g} of {whose}"
     )
     if room < tokens * per_token:
         raise ConfigError(
             f"{recipe.place('trainer', 'use_vllm')}: {needs}, which is too little. Limit the "
-            "rollout (data.max_prompt_length, trainer.max_completion_length), or raise "
+            "length of a rollout (data.max_prompt_length, trainer.max_completion_length), or raise "
             "trainer.vllm_gpu_memory_utilization or trainer.vllm_tensor_parallel_size"
         )
-    return f"{needs}: room for {int(room / (tokens * per_token)):,} at once"
+    return f"{needs}, enough for {int(room / (tokens * per_token)):,} rollouts at a time"
 
 
 def _field(recipe: Recipe, name: str) -> Any:
@@ -334,7 +336,7 @@ def _field(recipe: Recipe, name: str) -> Any:
 
 
 def _gpu_memory() -> tuple[float, str]:
-    """Return the memory of the GPU in bytes, and a phrase that names the GPU."""
+    """Return the memory of the GPU in bytes and a phrase that describes the GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -355,7 +357,7 @@ def _parameters(config: Any) -> int:
 
 
 SMOLLM2 = "smollm2-135m"
-"""Name of the model in a recipe."""
+"""Name of the SmolLM2 model in a recipe."""
 
 
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -390,7 +392,7 @@ def converted_folder() -> Path:
 
 
 def convert_smollm2() -> Path:
-    """Return the folder of the converted model. It is converted on first use (20 s)."""
+    """Return the folder of the converted model. On first use, convert the model (20 s)."""
     file = locate_smollm2()
     return cached(_cache_name(), lambda folder: _convert(file, folder))
 
@@ -433,7 +435,7 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def check_lora(recipe: Recipe) -> str | None:
-    """Return a description of a recipe's LoRA. None: the recipe trains all weights.
+    """Return a description of a recipe's LoRA settings. None: the recipe trains all weights.
 
     Raises:
         MissingExtraError: If peft is not installed.

@@ -28,7 +28,7 @@ from gdpo.recipes.resolve import find_rewards, find_task, resolve
 from gdpo.recipes.yaml import Document, KeyPath, dotted, override, override_place, read_yaml
 
 _YAML = (".yaml", ".yml")
-"""Endings of recipe files."""
+"""File extensions of recipes."""
 
 _PARTS: Mapping[str, type[Config]] = {
     "batch": BatchConfig,
@@ -36,7 +36,7 @@ _PARTS: Mapping[str, type[Config]] = {
     "eval_data": DataConfig,
     "lora": LoraSettings,
 }
-"""Classes that define the keys of the parts of a recipe."""
+"""Class that defines the keys of each part of a recipe."""
 
 _EXPECTED = {
     "string_type": "text",
@@ -45,24 +45,24 @@ _EXPECTED = {
     "dict_type": "a mapping (lines of `key: value`)",
     "tuple_type": "a list",
 }
-"""Description of the expected type by pydantic's type of error."""
+"""Description of the expected type for each error type of pydantic."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool = False) -> Recipe:
-    """Read a recipe and check everything that needs neither data nor a model.
+    """Read a recipe and check everything that can be checked without data or a model.
 
-    Functions that make rewards are called here, and again by `train` and `check`. To call them only
-    once, pass `resolve(read_recipe(path))` to `train` or `check`.
+    The lookup calls functions that return a reward, and `train` and `check` call these functions
+    again. To call them only once, pass `resolve(read_recipe(path))` to `train` or `check`.
 
     Args:
-        path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
-        overrides: Assignments `a.b=value`, as for `--set`. A reward is given by its name or number:
-            `rewards.length.weight=0.5`.
+        path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
+        overrides: Assignments `a.b=value`, as for `--set`. Refer to a reward by its name or number,
+            as in `rewards.length.weight=0.5`.
         resume: As for `read_recipe`.
 
     Raises:
-        ConfigError: If anything is wrong. The message names the file, the line and the remedy.
-        MissingExtraError: If its task needs a package that is not installed.
+        ConfigError: If the recipe is invalid. The message names the file, the line and a fix.
+        MissingExtraError: If the task needs a package that is not installed.
     """
     return resolve(read_recipe(path, overrides, resume=resume)).recipe
 
@@ -71,13 +71,13 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
     """Read a recipe without looking up its task and rewards, unless an override names a reward.
 
     Args:
-        path: A YAML file, or a folder that holds a `recipe.yaml` (a run directory is one).
-        overrides: Assignments `a.b=value`, as for `--set`; see `load_recipe`.
-        resume: Whether the recipe resumes a run. If so, a run directory means the run inside it,
-            even if the folder was renamed, moved or copied.
+        path: A YAML file, or a folder that contains a `recipe.yaml`, such as a run directory.
+        overrides: Assignments `a.b=value`, as for `--set`. See `load_recipe`.
+        resume: True if the recipe is read to resume a run. If `path` is a run directory, the
+            returned recipe then refers to that directory, even if it was renamed, moved or copied.
 
     Raises:
-        ConfigError: If it is not valid YAML, or a key or a type is wrong.
+        ConfigError: If the file is not valid YAML, or if a key or a type is wrong.
     """
     file = _recipe_file(Path(path))
     document = _spelled_out(read_yaml(file))
@@ -92,18 +92,20 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, resume: bool
 
 
 def _refuse_to_mean_another(folder: Path, recipe: Recipe) -> None:
-    """Raise a ConfigError if a folder lost its `environment.json` and names another run."""
+    """Raise a ConfigError if a run's folder has no `environment.json` and names a different run."""
     if any((folder / part).exists() for part in ("metrics.jsonl", "checkpoints", "rollouts")):
         raise ConfigError(
-            f"{folder} looks like a run, but has no {ENVIRONMENT_FILE}, and its recipe belongs to "
-            f"the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or give {recipe.run_dir}"
+            f"{folder} looks like a run directory, but has no {ENVIRONMENT_FILE}, and its recipe "
+            f"belongs to the run {recipe.run_dir}. Restore {ENVIRONMENT_FILE}, or give "
+            f"{recipe.run_dir}"
         )
 
 
 def recipe_key(name: str) -> str | None:
-    """Return the recipe key that a bare name probably means, as for `--set`. None: no key is near.
+    """Return the full recipe key for a bare name. None: no key is similar.
 
-    For example, `max_steps` means `trainer.max_steps`. This imports TRL to get its fields.
+    For example, `max_steps` means `trainer.max_steps`. The function imports TRL to get the fields
+    of `trainer`.
     """
     from gdpo.recipes.trainer_fields import trainer_keys
 
@@ -120,7 +122,7 @@ def recipe_key(name: str) -> str | None:
 
 
 def _spelled_out(document: Document) -> Document:
-    """Return the document with each reward name replaced by a mapping."""
+    """Return the document with each bare reward name replaced by a mapping with the key `name`."""
     rewards = document.data.get("rewards")
     if not isinstance(rewards, list):
         return document
@@ -140,7 +142,7 @@ def _validated(document: Document) -> Recipe:
 
 
 def _overridden(document: Document, assignment: str) -> Document:
-    """Return the document with one value replaced. A reward may be given by its name."""
+    """Return the document with one value replaced. The assignment may refer to a reward by name."""
     target, equals, value = assignment.partition("=")
     keys = target.strip().split(".")
     if not equals or keys[0] != "rewards" or len(keys) < 2 or keys[1].isdigit():
@@ -153,10 +155,11 @@ def _overridden(document: Document, assignment: str) -> Document:
 
 
 def _position(document: Document, name: str, place: str) -> tuple[Document, int]:
-    """Return the position of a reward, and a document that lists its rewards.
+    """Return a document that lists its rewards explicitly, and the position of a reward in it.
 
-    The name may be the one in the recipe or the one in logs: `token_limit` makes a reward with the
-    name `length`. The functions that make rewards are called only to look up a name in logs.
+    The name may be the name in the recipe or the name in logs. For example, `token_limit` in a
+    recipe creates a reward with the name `length`. Functions that return a reward are called only
+    if the name is not in the recipe.
     """
     entries = cast("list[Any]", document.data.get("rewards") or [])
     written = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
@@ -172,9 +175,9 @@ def _position(document: Document, name: str, place: str) -> tuple[Document, int]
 
 
 def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
-    """Return the names of the rewards in logs; those of the task if the recipe lists no rewards.
+    """Return the names of the recipe's rewards in logs, or of the task's rewards by default.
 
-    The rest of the recipe is not checked, because a later override may correct it.
+    The rest of the recipe is not checked, because a later override may correct an error.
     """
     naming = [
         {key: entry[key] for key in ("name", "options") if key in entry}
@@ -190,7 +193,7 @@ def _reward_names(document: Document, entries: Sequence[Any]) -> list[str]:
 
 
 def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe with the name and `runs_dir` that make this folder its run directory."""
+    """Return the recipe with `name` and `runs_dir` set so that this folder is its run directory."""
     if {text.partition("=")[0].strip() for text in overrides} & {"name", "runs_dir"}:
         return recipe  # the user names another run
     with suppress(OSError, ValueError):
@@ -199,8 +202,8 @@ def _lying_in(folder: Path, recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     here = Path(os.path.abspath(folder))  # noqa: PTH100 (resolve() would replace the name of a link)
     if not RUN_NAME.fullmatch(here.name):
         raise ConfigError(
-            f"the name of the folder {here} cannot be the name of a run. Rename it: use letters, "
-            "digits, dots, dashes and underscores"
+            f"the name of the folder {here} is not a valid run name. Rename the folder: use "
+            "letters, digits, dots, dashes and underscores"
         )
     return recipe.model_copy(update={"name": here.name, "runs_dir": str(here.parent)})
 
@@ -215,14 +218,14 @@ def _recipe_file(path: Path) -> Path:
         near = nearest(_without_ending(path.name), beside)
         meant = "" if near is None else f": did you mean {beside[near]!r}?"
         raise ConfigError(
-            f"there is no file or folder {path}{meant or '.'} gdpo recipes ls lists the "
-            "shipped recipes"
+            f"there is no file or folder {path}{meant or '.'} To list the shipped recipes, run "
+            "gdpo recipes ls"
         )
     return path
 
 
 def _recipes_in(folder: Path) -> dict[str, str]:
-    """Return the recipes in a folder, by name without the ending."""
+    """Return the recipes in a folder, by file name without the extension."""
     inside = sorted(folder.iterdir()) if folder.is_dir() else ()
     return {
         _without_ending(p.name): p.name
@@ -232,12 +235,12 @@ def _recipes_in(folder: Path) -> dict[str, str]:
 
 
 def _without_ending(name: str) -> str:
-    """Return a name without its ending, so that endings do not make names similar."""
+    """Return a name without its file extension, so that only the names themselves are compared."""
     return name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def _explain(error: ValidationError, document: Document) -> str:
-    """Return one line per error: where, what, and what is allowed."""
+    """Return one line per error, with the place, the problem and the allowed values."""
     lines = [
         _explain_one(details, document)
         for details in error.errors()
@@ -264,7 +267,7 @@ def _explain_one(details: ErrorDetails, document: Document) -> str:
 
 
 def _meant(path: KeyPath) -> str:
-    """Return which key was probably meant, and the allowed ones."""
+    """Return the key that was probably meant, and the allowed keys."""
     key, allowed = str(path[-1]), _model_at(path[:-1]).model_fields
     known = did_you_mean(key, allowed)
     if len(path) > 1 or nearest(key, allowed) is not None:

@@ -1,4 +1,4 @@
-"""Defines the recipe: a small YAML file that describes a training run completely."""
+"""Defines the recipe, a small YAML file that completely describes a training run."""
 
 import hashlib
 import json
@@ -27,14 +27,14 @@ RECIPE_FILE = "recipe.yaml"
 """File name of the recipe in a folder, such as a run directory."""
 
 ENVIRONMENT_FILE = "environment.json"
-"""File that marks a folder with a recipe as a run directory."""
+"""Name of the file whose presence marks a folder with a recipe as a run directory."""
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Allowed names of a run, which become folder names."""
+"""Pattern of allowed run names. The name of a run is also the name of its folder."""
 
 
 class Config(BaseModel):
-    """Base class of the parts of a recipe. A misspelt key or a wrong type is an error."""
+    """Base class for the parts of a recipe. Unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
@@ -42,7 +42,7 @@ class Config(BaseModel):
 
 
 def _one_or_several(source: Any) -> Any:
-    """Check the type here, because pydantic would report an error for each of the two types."""
+    """Check the type of `source`; pydantic itself would report one error per allowed type."""
     if isinstance(source, str):
         return source
     texts = tuple(cast("list[Any]", source)) if isinstance(source, list | tuple) else ()
@@ -52,10 +52,10 @@ def _one_or_several(source: Any) -> Any:
 
 
 class DataConfig(Config):
-    """Defines where rows come from."""
+    """Defines the source of the data and which rows are used."""
 
     source: Annotated[str | tuple[str, ...], BeforeValidator(_one_or_several)]
-    """A local .jsonl, .json or .parquet file (or .gz), a dataset on the Hub, or a list of these."""
+    """Local .jsonl, .json or .parquet file (or .gz), a dataset on the Hub, or a list of sources."""
     subset: str | None = None
     """Configuration (subset) of a Hub dataset."""
     split: str = "train"
@@ -63,10 +63,10 @@ class DataConfig(Config):
     limit: Annotated[PositiveInt, Field(le=sys.maxsize)] | None = None
     """Use only the first N rows of each source. Default: all rows."""
     near_duplicates: Literal["drop", "keep"] | None = None
-    """Whether to drop rows that nearly repeat an earlier one. Default: drop if there are several
-    sources."""
+    """`drop` or `keep` rows that nearly repeat an earlier row. Default: `drop` if there are several
+    sources, otherwise `keep`."""
     max_prompt_length: PositiveInt | None = None
-    """Leave out rows whose prompt has more tokens. Default: no limit."""
+    """Maximum prompt length in tokens. Rows with longer prompts are dropped. Default: no limit."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -75,26 +75,26 @@ class DataConfig(Config):
 
     @property
     def drops_near_duplicates(self) -> bool:
-        """Return whether near-duplicates are dropped."""
+        """Return True if near-duplicates are dropped."""
         return (self.near_duplicates or ("keep", "drop")[len(self.sources) > 1]) == "drop"
 
 
 class BatchConfig(Config):
-    """Defines the batch, independent of the number of processes, which share it equally.
+    """Defines the batch for all processes together. The processes share the batch equally.
 
-    The number of optimizer steps is `trainer.max_steps` or `trainer.num_train_epochs`.
+    Set the length of the training with `trainer.max_steps` or `trainer.num_train_epochs`.
     """
 
     prompts: PositiveInt = 8
-    """Prompts per generation. The estimator normalizes their rollouts together."""
+    """Number of prompts per generation. The estimator processes all their rollouts as one batch."""
     samples: Annotated[int, Field(ge=2)] = 8
-    """Rollouts per prompt, which form a group."""
+    """Number of rollouts per prompt. The rollouts of a prompt form a group."""
     rollouts_per_step: PositiveInt | None = None
-    """Rollouts per optimizer step. Default: all rollouts of the generation."""
+    """Number of rollouts per optimizer step. Default: all rollouts of a generation."""
     micro_batch: PositiveInt = 8
-    """Maximum number of rollouts in one forward pass on one device; lower it if memory runs out. It
-    changes results only by rounding, except with `trainer.loss_type: bnpo`, TRL's mean over the
-    tokens of a forward pass."""
+    """Maximum number of rollouts in a forward pass on one device. Lower this value if memory runs
+    out. Results change only by rounding, except with `trainer.loss_type: bnpo`, where TRL averages
+    the loss over the tokens of a forward pass."""
 
     @property
     def rollouts(self) -> int:
@@ -125,24 +125,25 @@ class GateConfig(Config):
     on: str
     """Name of the reward that the condition tests."""
     at_least: float
-    """Lowest value of that reward that meets the condition."""
+    """Minimum value of the tested reward that meets the condition."""
 
 
 class RewardConfig(Config):
     """Defines one reward and its weight."""
 
     name: str
-    """One of the task's rewards, one of gdpo's own (`token_limit`, ...), or `module:attribute` of a
-    `gdpo.Reward` or of a function that makes one."""
+    """Name of a reward of the task, name of a built-in reward (such as `token_limit`), or
+    `module:attribute`. The attribute is a `gdpo.Reward` or a function that returns a
+    `gdpo.Reward`."""
     weight: float = 1.0
-    """Weight: a finite number. It is applied after each reward is normalized, or before that by
-    estimators that sum the rewards first. Default: 1.
+    """Weight of the reward, a finite number. Most estimators apply the weight after they normalize
+    each reward. Sum-then-normalize estimators apply the weight before. Default: 1.
     """
 
     gate: GateConfig | None = None
-    """Condition under which this reward counts. Default: it always counts."""
+    """Condition under which this reward counts. Default: the reward always counts."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Arguments of the function that makes the reward, by name: `{limit: 4000}`."""
+    """Keyword arguments for the function that returns the reward, such as `{limit: 4000}`."""
 
     @field_validator("weight")
     @classmethod
@@ -153,60 +154,69 @@ class RewardConfig(Config):
 
 
 class LoraSettings(Config):
-    """Defines LoRA training. The names are those of the paper and of peft."""
+    """Defines LoRA training. The keys have the same names as in peft."""
 
     r: PositiveInt = 16
     """Rank of the adapter matrices."""
     alpha: PositiveInt = 32
-    """The product of the matrices is scaled by alpha / r."""
+    """Scale of the adapter. The product of the adapter matrices is multiplied by alpha / r."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout probability of the adapter's input, from 0 to below 1."""
+    """Dropout probability for the adapter's input, at least 0 and below 1."""
     target_modules: str | Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = (
         "all-linear"
     )
-    """Layers with an adapter: names, or `all-linear` for every linear layer except the head."""
+    """Names of the layers that get an adapter, or `all-linear` for all linear layers except the
+    output head."""
 
 
 def _default_name(so_far: dict[str, Any]) -> str:
-    """Return task and estimator, such as `gsm8k-gdpo`. A `module:attribute` gives its attribute."""
+    """Return a name made from task and estimator, such as `gsm8k-gdpo`.
+
+    From `module:attribute`, only the attribute is used.
+    """
     parts = (str(so_far[key]).rpartition(":")[2] for key in ("task", "advantage"))
     return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
 
 class Recipe(Config):
-    """Defines a training run. `gdpo.recipes.load_recipe` reads it from a file."""
+    """Defines a training run. Use `gdpo.recipes.load_recipe` to read a recipe from a file."""
 
     task: str
-    """A task of gdpo (`tool_calling`, `gsm8k`), or `module:attribute` of a `gdpo.tasks.Task`."""
+    """A built-in task (such as `tool_calling` or `gsm8k`), or `module:attribute` of a
+    `gdpo.tasks.Task`."""
     model: str
     """A model on the Hub, a local folder, or `smollm2-135m`."""
     data: DataConfig
     """The training data."""
     advantage: str = "gdpo"
-    """The estimator: `gdpo`, `grpo`, another of `gdpo.advantages`, or `module:attribute`."""
+    """Estimator: the name of an estimator in `gdpo.advantages`, such as `gdpo` or `grpo`, or
+    `module:attribute` of your own function."""
     advantage_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Options of the estimator. An option per reward is a mapping by reward name."""
+    """Options of the estimator. Write an option that has a value per reward as a mapping from
+    reward name to value."""
     name: str = Field(default_factory=_default_name)
-    """Name of the run and of its folder in `runs_dir`. Default: task and estimator."""
+    """Name of the run and of its folder in `runs_dir`. Default: task and estimator, joined by a
+    dash."""
     batch: BatchConfig = BatchConfig()
-    """Prompts, samples, and rollouts per optimizer step."""
+    """Number of prompts, samples per prompt, and rollouts per optimizer step."""
     eval_data: DataConfig | None = None
-    """Data to evaluate on during training. Default: no evaluation."""
+    """Data for evaluation during training. Default: no evaluation."""
     rewards: Annotated[tuple[RewardConfig, ...], Field(strict=False)] = ()
-    """The rewards. Default: every reward of the task, with weight 1."""
+    """List of the rewards. Default: every reward of the task, with weight 1."""
     lora: LoraSettings | None = None
-    """LoRA settings. Default: train all weights."""
+    """LoRA settings. Default: train all weights without LoRA."""
     scorer: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Options of `gdpo.rewards.Scorer`, such as `workers` and `on_error`."""
     trainer: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Fields of TRL's GRPOConfig that should differ from their defaults."""
     verl: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Fields of verl's configuration that only `gdpo launch verl` reads, by their path there:
-    `{actor_rollout_ref.actor.kl_loss_type: mse}`."""
+    """Fields of verl's configuration, by their dotted path, such as
+    `{actor_rollout_ref.actor.kl_loss_type: mse}`. Only `gdpo launch verl` reads these fields."""
     save_minutes: Annotated[float, Field(gt=0)] = 10.0
-    """Minutes after which a checkpoint is saved, in addition to those of `trainer.save_steps`."""
+    """Maximum time between two checkpoints, in minutes. Set `trainer.save_steps` to save more
+    often."""
     runs_dir: str = "runs"
-    """Folder of the run directories. `~` is the user's home."""
+    """Parent folder of the run directories. `~` means the user's home directory."""
 
     _places: Mapping[KeyPath, str] = PrivateAttr(default_factory=dict[KeyPath, str])
     _source: str = PrivateAttr(default="the recipe")
@@ -220,33 +230,33 @@ class Recipe(Config):
                 "and underscores, starting with a letter or digit"
             )
         if self.rewards and all(reward.weight == 0 for reward in self.rewards):
-            raise ValueError("every reward has weight 0. Give at least one reward another weight")
+            raise ValueError("every reward has weight 0. Give at least one reward a nonzero weight")
         return self
 
     @property
     def run_dir(self) -> Path:
         """Return the run directory."""
-        # Unlike Path.expanduser, this leaves the home of an unknown user as it is written.
+        # Unlike Path.expanduser, this leaves `~name` unchanged if the user does not exist.
         return Path(os.path.expanduser(self.runs_dir)) / self.name  # noqa: PTH111
 
     @property
     def digest(self) -> str:
-        """Return twelve hex digits that identify this exact recipe."""
+        """Return a digest of the recipe, twelve hex digits long."""
         return hashlib.sha256(
             json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
         ).hexdigest()[:12]
 
     def place(self, *path: str | int) -> str:
-        """Return where a value was set, for messages: `recipe.yaml:12`, or `--set model=...`."""
+        """Return where a value was set, such as `recipe.yaml:12` or `--set model=...`."""
         return nearest_place(self._places, path, self._source)
 
     def to_yaml(self) -> str:
-        """Return the complete recipe with defaults, as text that `load_recipe` reads."""
+        """Return the recipe as YAML, including defaults. `load_recipe` can read the text."""
         return dump_yaml(self.model_dump(mode="json"))
 
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Return the old and the new value of each key that differs. None: the key is not set."""
+    """Return the old and new value of each key that differs. None means that a key is not set."""
     before, after = (_flat(recipe.model_dump(mode="json")) for recipe in (old, new))
     keys = [*before, *(key for key in after if key not in before)]
     return {
@@ -255,7 +265,7 @@ def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def _flat(value: Any, path: KeyPath = ()) -> dict[str, Any]:
-    """Flatten a recipe to dotted keys, with rewards by position."""
+    """Flatten a recipe to a mapping with dotted keys. Rewards are numbered by position."""
     if isinstance(value, dict) and (value or not path):
         inner = cast("dict[str, Any]", value).items()
     elif isinstance(value, list) and path == ("rewards",):

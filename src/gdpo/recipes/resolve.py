@@ -16,9 +16,9 @@ from gdpo.tasks import Task, resolve_task
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Stores a recipe and the objects that it names.
+    """Stores a recipe and the objects that the recipe names.
 
-    They are looked up once, because finding a reward again may create another one.
+    Each object is looked up only once, because a second lookup of a reward may create a new object.
     """
 
     recipe: Recipe
@@ -43,30 +43,30 @@ class Resolved:
 
     @property
     def ranges(self) -> tuple[list[float], list[float]]:
-        """Return the lowest and highest value of each reward; a gated reward's range has 0."""
+        """Return the lowest and highest value of each reward. A gated reward's range includes 0."""
         return declared_ranges(self.rewards, gated=self.gates)
 
     def under(self, recipe: Recipe) -> "Resolved":
-        """Return the same rewards with another recipe that names the same rewards.
+        """Return a copy with a different recipe that names the same rewards.
 
         Raises:
-            ConfigError: If an option of its estimator is wrong.
+            ConfigError: If an option of the recipe's estimator is invalid.
         """
         return replace(self, recipe=recipe, rule=_rule(recipe, self.rewards, self.gates))
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """Return the ranges and gates of the rewards, as `environment.json` stores them."""
+        """Return the ranges and gates of the rewards in the form that `environment.json` stores."""
         low, high = self.ranges
         return describe_rewards(self.names, low, high, self.gates)
 
     def scorer(self, *, on_error: OnError | None = None) -> Scorer:
-        """Return the scorer of the recipe. It starts no process before it scores.
+        """Return the scorer of the recipe. The scorer starts no process until it is used.
 
         Args:
-            on_error: Replaces the recipe's `on_error`. None: use the recipe's.
+            on_error: Value to use instead of the recipe's `on_error`. None: use the recipe's value.
 
         Raises:
-            ConfigError: If an option of the scorer is wrong.
+            ConfigError: If an option of the scorer is invalid.
         """
         return _scorer(self.recipe, self.rewards, on_error)
 
@@ -75,10 +75,11 @@ def resolve(recipe: Recipe | Resolved) -> Resolved:
     """Find the task, estimator and rewards of a recipe, and check their options.
 
     Args:
-        recipe: The recipe. A `Resolved` one is returned unchanged.
+        recipe: The recipe. A `Resolved` object is returned unchanged.
 
     Raises:
-        ConfigError: If one of them does not exist, or two rewards share a name.
+        ConfigError: If the task, the estimator or a reward does not exist, if an option is invalid,
+            or if two rewards have the same name.
     """
     if isinstance(recipe, Resolved):
         return recipe
@@ -111,7 +112,7 @@ def _rule(recipe: Recipe, rewards: Sequence[Reward], gates: Mapping[str, Gate]) 
     try:
         return AdvantageRule(recipe.advantage, names, recipe.advantage_options, low=low, high=high)
     except ConfigError as error:
-        # Point to the option that the message names, else to all options.
+        # Point to the option that the message names, otherwise to all options.
         named = [name for name in recipe.advantage_options if name in str(error)]
         place = recipe.place("advantage_options", *named[:1])
         raise ConfigError(f"{place}: {error}") from error
@@ -145,15 +146,14 @@ def _refuse_unlisted_gate(
     for entry, reward in zip(recipe.rewards, rewards, strict=True):
         if entry.name == on:
             raise ConfigError(
-                f"the gate of {gated!r} refers to {on!r}, but that reward is called "
+                f"the gate of {gated!r} refers to {on!r}, but the name of that reward is "
                 f"{reward.name!r}. Write `on: {reward.name}`"
             )
     if ":" in on or on in BUILT_IN or task.reward(on) is not None:
         raise ConfigError(
-            f"the gate of {gated!r} names {on!r}, which is not in the recipe's rewards. Add "
-            "it, with "
-            f"weight 0 if only the gate should use it: {{name: {on}, weight: 0}}. Its rewards: "
-            f"{', '.join(names)}"
+            f"the gate of {gated!r} refers to {on!r}, which is not one of the recipe's rewards "
+            f"({', '.join(names)}). Add {on!r} to the rewards. If only the gate should use it, set "
+            f"weight 0: {{name: {on}, weight: 0}}"
         )
 
 
@@ -176,10 +176,11 @@ def find_task(recipe: Recipe) -> Task:
 
 
 def find_rewards(recipe: Recipe, task: Task) -> tuple[Reward, ...]:
-    """Return the rewards that the recipe names, in its order.
+    """Return the rewards that the recipe names, in the order of the recipe.
 
     Raises:
-        ConfigError: If one does not exist or is not a `Reward`, or two share a name.
+        ConfigError: If a reward does not exist or is not a `Reward`, or if two rewards have the
+            same name.
     """
     of_task = {reward.name: reward for reward in task.rewards}
     found: list[Reward] = []

@@ -10,7 +10,7 @@ from gdpo.recipes.recipe import RECIPE_FILE
 
 _PACKAGE = Path(gdpo.__file__).parent
 _FOLDERS = (_PACKAGE / "_recipes", _PACKAGE.parents[1] / "recipes")
-"""Folders of the recipes in an installed package and in a clone."""
+"""Folder of the recipes in an installed package, and in a clone of the repository."""
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -23,16 +23,14 @@ def shipped_recipes() -> dict[str, Path]:
         found = {file.parent.name: file.parent for file in folder.glob(f"*/{RECIPE_FILE}")}
         if found:
             return dict(sorted(found.items()))
-    raise ConfigError(
-        f"this installation of gdpo has no recipes in {_FOLDERS[0]}. Install it again"
-    )
+    raise ConfigError(f"this installation of gdpo has no recipes in {_FOLDERS[0]}. Reinstall gdpo")
 
 
 def shipped_recipe(name: str) -> Path:
     """Return the folder of a shipped recipe.
 
     Raises:
-        ConfigError: If there is no recipe of this name.
+        ConfigError: If there is no recipe with this name.
     """
     known = shipped_recipes()
     if name not in known:
@@ -41,14 +39,14 @@ def shipped_recipe(name: str) -> Path:
 
 
 def copy_recipe(name: str, folder: Path) -> Path:
-    """Copy a shipped recipe, its README and `launch`, the configurations of accelerate.
+    """Copy a shipped recipe, its README, and the folder `launch` with accelerate configurations.
 
     Args:
         name: Name of the recipe.
-        folder: Destination folder. It must not exist.
+        folder: Destination folder, which must not exist.
 
     Raises:
-        ConfigError: If there is no such recipe, or the folder exists.
+        ConfigError: If there is no such recipe, or if the folder exists.
     """
     source = shipped_recipe(name)
     if folder.exists() or folder.is_symlink():

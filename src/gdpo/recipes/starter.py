@@ -1,4 +1,4 @@
-"""Writes a small project that trains: a recipe, a task, a reward, rows and a tiny model."""
+"""Writes a small trainable project: a recipe, a task, a reward, problems and a tiny model."""
 
 import errno
 import os
@@ -21,9 +21,9 @@ FILES = {
     "my_task.py": "the task: prompts, reference answers, the reward `correctness`",
     "my_rewards.py": "a second reward, `brevity`",
     "problems.jsonl": "40 problems, one per line",
-    MODEL: "a random model of 86,000 parameters; put a real one into recipe.yaml",
+    MODEL: "a random model with 86,000 parameters; replace it with a real model in recipe.yaml",
 }
-"""Files that `write_project` writes, with a description of each."""
+"""Files that `write_project` writes, each with a description."""
 
 _TEMPLATES = Path(__file__).parent / "_starter"
 _NEEDED = ("torch", "transformers", "tokenizers")
@@ -31,8 +31,11 @@ _NEEDED = ("torch", "transformers", "tokenizers")
 _END, _UNKNOWN = "<|end|>", "<|unknown|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _CHARACTERS = sorted(string.digits + string.ascii_lowercase + " .,:?=+-*/()\n")
-"""Characters that the tiny model knows, one token each. There are few, so that the random model
-often writes a digit or stops, and the first steps have something to reward."""
+"""Characters in the vocabulary of the tiny model. Each character is one token.
+
+The vocabulary is small, so that the random model often generates a digit or stops, and some
+responses get a reward from the first steps on.
+"""
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -43,18 +46,18 @@ _SEED = 0
 
 
 def write_project(folder: Path) -> list[Path]:
-    """Write the project into a folder, which is created if it does not exist.
+    """Write the project to a folder. A missing folder is created.
 
     Args:
-        folder: It may hold other files.
+        folder: Folder for the project. The folder may contain files with different names.
 
     Returns:
-        The files and the model's folder, in the order of `FILES`.
+        Paths of the files and of the model's folder, in the order of `FILES`.
 
     Raises:
-        ConfigError: One of the files exists, or the folder cannot be written to. Nothing is
-            written then.
-        MissingExtraError: torch or transformers, which build the model, is not installed.
+        ConfigError: If one of the files exists or the folder is not writable. In this case nothing
+            is written.
+        MissingExtraError: If torch, transformers or tokenizers is not installed.
     """
     for package in _NEEDED:
         if find_spec(package) is None:
@@ -66,7 +69,7 @@ def write_project(folder: Path) -> list[Path]:
         _write_all(folder)
     except BaseException as error:
         for each in made:
-            with suppress(OSError):  # by now it may have files of others
+            with suppress(OSError):  # another process may have added files
                 each.rmdir()
         if not isinstance(error, OSError):
             raise
@@ -83,7 +86,7 @@ def _refuse_existing(folder: Path) -> None:
 
 
 def _write_all(folder: Path) -> None:
-    """Write everything to a temporary folder first, so that a failure leaves no file behind."""
+    """Write all files through a temporary folder, so that a failure leaves no files behind."""
     partial = Path(tempfile.mkdtemp(prefix=".gdpo-init.", dir=folder))
     try:
         for name in FILES:
@@ -97,10 +100,10 @@ def _write_all(folder: Path) -> None:
 
 
 def _move(partial: Path, folder: Path) -> None:
-    """Move everything from one folder to another, or nothing, and overwrite nothing."""
+    """Move all project files, or none if a file already exists. Nothing is overwritten."""
     moved: list[str] = []
     try:
-        _refuse_existing(folder)  # the model took seconds
+        _refuse_existing(folder)  # check again, because building the model takes seconds
         for name in FILES:
             if os.path.lexists(folder / name):
                 raise FileExistsError(errno.EEXIST, "now exists", str(folder / name))
@@ -114,19 +117,19 @@ def _move(partial: Path, folder: Path) -> None:
 
 @contextmanager
 def _full_disk_is_os_error() -> Generator[None]:
-    """Turn the errors with which safetensors and tokenizers report a failed write into OSErrors."""
+    """Convert write errors of safetensors and tokenizers to OSError."""
     try:
         yield
     except OSError:
         raise
     except Exception as error:
-        if "(os error " not in str(error):  # as the standard library of Rust ends its messages
+        if "(os error " not in str(error):  # Rust's I/O error messages end with this text
             raise
         raise OSError(str(error)) from error
 
 
 def _save_model(folder: Path) -> None:
-    """Save a random two-layer Llama and its tokenizer, which are the same on every machine."""
+    """Save a random two-layer Llama model and its tokenizer, identical on every machine."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -139,7 +142,7 @@ def _save_model(folder: Path) -> None:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=256,
-        initializer_range=0.06,  # a model this narrow learns faster than with the usual 0.02
+        initializer_range=0.06,  # such a narrow model learns faster with 0.06 than with 0.02
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -175,7 +178,7 @@ def _tokenizer() -> Any:
 
 @contextmanager
 def no_progress_bars() -> Generator[None]:
-    """Turn off the progress bars of transformers, which are of no use for a model of a few MB."""
+    """Turn off the progress bars of transformers, which are not useful for such a small model."""
     from transformers.utils import logging as hf
 
     drawn = hf.is_progress_bar_enabled()

@@ -24,15 +24,15 @@ _TOKEN = "a token in a recipe would be written to disk. Set the environment vari
 
 _SHARED = (
     "the recipe defines the batch for any number of processes. Set `batch.rollouts_per_step` and "
-    "`batch.micro_batch`, the most rollouts in a forward pass"
+    "`batch.micro_batch`, the maximum number of rollouts in a forward pass"
 )
 
 ELSEWHERE: Mapping[str, str] = {
     "advantage": "use `advantage:` of the recipe",
     "advantage_options": "use `advantage_options:` of the recipe",
     "scorer": "use `scorer:` of the recipe",
-    "gates": "give entries of `rewards:` their `gate:`",
-    "reward_weights": "give each entry of `rewards:` its `weight:`",
+    "gates": "set `gate:` in entries of `rewards:`",
+    "reward_weights": "set `weight:` in each entry of `rewards:`",
     "multi_objective_aggregation": "choose `advantage:` of the recipe (gdpo, grpo, …)",
     "scale_rewards": "choose `advantage:` of the recipe: grpo divides by the group's standard "
     "deviation, grpo_no_std does not",
@@ -55,11 +55,11 @@ ELSEWHERE: Mapping[str, str] = {
 _REFUSED: Mapping[str, tuple[Any, str]] = {
     "save_only_model": (
         True,
-        "checkpoints without optimizer and random state cannot be resumed exactly. Remove it; the "
-        "model alone is in the run's folder `model` at the end",
+        "checkpoints without optimizer and random state cannot be resumed exactly. Remove "
+        "save_only_model; at the end, the run's folder `model` contains only the model",
     ),
 }
-"""Values that TRL accepts and gdpo refuses, with the reason."""
+"""Values that TRL accepts but gdpo rejects, each with the reason."""
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
@@ -73,7 +73,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
         "sequence_mask",
     ),
 }
-"""Values that TRL 1.16 accepts. TRL itself checks them only after the first generation."""
+"""Values that TRL 1.16 accepts. TRL itself checks the values only after the first generation."""
 
 _DIVIDE = (
     " An evaluation batch needs whole groups. Make trainer.per_device_eval_batch_size × "
@@ -82,10 +82,10 @@ _DIVIDE = (
 )
 
 _EVALUATED = 8
-"""Rollouts per evaluation batch of a process: TRL's default."""
+"""Number of rollouts per evaluation batch and process, which is TRL's default."""
 
 _SOME_STEPS = 1000
-"""Assumed number of steps where it depends on the number of rows, which is not known yet."""
+"""Assumed number of steps while the number of rows is not known."""
 
 _POSITIVE = (
     "per_device_eval_batch_size",
@@ -110,10 +110,12 @@ _NOT_NEGATIVE = (
 
 
 def check_fields(recipe: Recipe) -> None:
-    """Check names, types and single values of the recipe's `trainer:`. Imports TRL, loads no model.
+    """Check the names, types and values of the recipe's `trainer:` fields, one field at a time.
+
+    This check imports TRL but loads no model.
 
     Raises:
-        ConfigError: If a field does not exist, must be set elsewhere, or has a wrong value.
+        ConfigError: If a field does not exist, must be set elsewhere, or has an invalid value.
     """
     types_of = _field_types()
     mistakes: list[str] = []
@@ -125,7 +127,7 @@ def check_fields(recipe: Recipe) -> None:
 
 
 def trainer_keys() -> set[str]:
-    """Return the fields that `trainer:` may have. Empty: TRL is not installed."""
+    """Return the fields that `trainer:` may have. The set is empty if TRL is not installed."""
     try:
         return set(_field_types()) - set(ELSEWHERE)
     except MissingExtraError:
@@ -135,12 +137,13 @@ def trainer_keys() -> set[str]:
 def build_config(resolved: Resolved) -> "GDPOConfig":
     """Return the configuration of the trainer, without loading a model.
 
-    It combines the recipe's fields, the fields that gdpo sets, and TRL's defaults. Unless the
-    recipe sets them, gdpo logs every step, reports to no service, keeps the last two checkpoints,
-    evaluates if there is `eval_data:`, and uses bfloat16 only if the device supports it.
+    The configuration combines the recipe's fields, the fields that gdpo sets, and TRL's defaults.
+    Unless the recipe sets different values, gdpo logs every step, reports to no tracking service,
+    keeps the last two checkpoints, evaluates if the recipe has `eval_data:`, and uses bfloat16 only
+    if the device supports it.
 
     Raises:
-        ConfigError: If TRL refuses a field or a combination of fields.
+        ConfigError: If TRL rejects a field or a combination of fields.
         MissingExtraError: If TRL or torch is not installed.
     """
     recipe = resolved.recipe
@@ -148,7 +151,8 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
     if recipe.eval_data is None and recipe.trainer.get("eval_strategy", "no") != "no":
         place = recipe.place("trainer", "eval_strategy")
         raise ConfigError(
-            f"{place}: trainer.eval_strategy is set, but the recipe has no `eval_data:`. Add it"
+            f"{place}: trainer.eval_strategy is set, but the recipe has no `eval_data:`. Add "
+            "`eval_data:`, or remove trainer.eval_strategy"
         )
     _refuse_no_accelerator(recipe)
     try:
@@ -163,14 +167,27 @@ def build_config(resolved: Resolved) -> "GDPOConfig":
         raise ConfigError(f"{place}: TRL refuses {keys}: {error}{remedy}") from error
     _refuse_this_machine(recipe, config)
     if config.use_vllm and config.vllm_max_model_length is None:
-        # By default vLLM reserves memory for a sequence of the full context length.
+        # By default, vLLM reserves memory for a sequence of the full context length.
         config.vllm_max_model_length = longest_rollout(recipe, config.max_completion_length)
     _refuse_scheduler(recipe, config)
     return config
 
 
+def _refuse_vllm(recipe: Recipe, config: "GDPOConfig") -> None:
+    from gdpo.integrations.trl.vllm_versions import check_vllm
+
+    try:
+        check_vllm(same_process=config.vllm_mode == "colocate")
+    except ConfigError as error:
+        place = recipe.place("trainer", "use_vllm")
+        raise ConfigError(f"{place}: {error} (--set trainer.use_vllm=false)") from error
+
+
 def _refuse_no_accelerator(recipe: Recipe) -> None:
-    """Raise a ConfigError if the recipe needs an accelerator and there is none. TRL does not."""
+    """Raise a ConfigError if the recipe needs an accelerator but none is available.
+
+    TRL does not report this problem.
+    """
     import torch
 
     if recipe.trainer.get("use_cpu") is False and not torch.accelerator.is_available():
@@ -183,19 +200,15 @@ def _refuse_no_accelerator(recipe: Recipe) -> None:
 
 
 def _refuse_this_machine(recipe: Recipe, config: "GDPOConfig") -> None:
-    """Raise a ConfigError for what TRL reports only after loading the model, or not at all."""
+    """Raise a ConfigError for problems that TRL reports after loading the model, or not at all."""
     if config.fp16 and config.device.type == "cpu":
         raise ConfigError(
             f"{recipe.place('trainer', 'fp16')}: trainer.fp16 has no effect on the CPU, where "
             "this run "
-            "trains. Remove it; trainer.bf16 works on a CPU"
+            "trains. Remove trainer.fp16. trainer.bf16 works on a CPU"
         )
-    if config.use_vllm and find_spec("vllm") is None:
-        raise ConfigError(
-            f"{recipe.place('trainer', 'use_vllm')}: trainer.use_vllm is true, but vllm is not "
-            "installed. Install it with pip install 'trl[vllm]', or generate without it, which is "
-            "slower: --set trainer.use_vllm=false"
-        )
+    if config.use_vllm:
+        _refuse_vllm(recipe, config)
     if config.use_liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError(
             f"{recipe.place('trainer', 'use_liger_kernel')}: trainer.use_liger_kernel is true, but "
@@ -248,7 +261,7 @@ def _construct(resolved: Resolved, fields: Mapping[str, Any]) -> "GDPOConfig":
 
 
 def _builds_without(resolved: Resolved, key: str) -> bool:
-    """Return whether TRL accepts the other fields, so that this one causes the error."""
+    """Return True if TRL accepts the fields without this key, so that this key causes the error."""
     try:
         fields = resolved.recipe.trainer
         _construct(resolved, {k: v for k, v in fields.items() if k != key})
@@ -291,14 +304,17 @@ def _defaults(recipe: Recipe, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluated_together(recipe: Recipe, fields: Mapping[str, Any]) -> int:
-    """Return about 8 rollouts per process, such that all processes together hold whole groups."""
+    """Return the evaluation batch size per process.
+
+    The size is about 8 rollouts, such that the processes together evaluate whole groups.
+    """
     samples = fields.get("num_generations_eval") or recipe.batch.samples
     least = samples // math.gcd(samples, processes())
     return least * max(1, _EVALUATED // least)
 
 
 def _device_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `use_cpu` if there is no accelerator, and no bfloat16 if the device lacks it."""
+    """Return `use_cpu` if no accelerator is available, and `bf16: False` if bfloat16 is not."""
     import torch
 
     on_cpu = fields.get("use_cpu", not torch.accelerator.is_available())
@@ -308,7 +324,7 @@ def _device_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field_types() -> dict[str, Any]:
-    """Return the fields of TRL's configuration with their types. This imports TRL."""
+    """Import TRL and return the fields of its configuration with their types."""
     try:
         from gdpo.integrations.trl import GDPOConfig
     except ModuleNotFoundError as error:
@@ -321,7 +337,7 @@ def _field_types() -> dict[str, Any]:
 
 
 def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a field, as the rest of a sentence. None: it is valid."""
+    """Return the end of a sentence that explains why a field is invalid. None: valid field."""
     if name in ELSEWHERE:
         return f" cannot be set here: {ELSEWHERE[name]}"
     if name not in types_of:
@@ -339,7 +355,7 @@ def _mistake(name: str, value: Any, types_of: Mapping[str, Any]) -> str | None:
 
 
 def out_of_range(name: str, value: Any) -> str | None:
-    """Return what is wrong with a number, as the rest of a sentence. None: it is valid."""
+    """Return the end of a sentence that explains why a number is invalid. None: valid number."""
     bounds: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (_POSITIVE, lambda number: number > 0, "above 0"),
         (_NOT_NEGATIVE, lambda number: number >= 0, "0 or more"),
@@ -353,7 +369,7 @@ def out_of_range(name: str, value: Any) -> str | None:
 
 
 def _enumerated(hint: Any) -> tuple[str, ...]:
-    """Return the values of the enumeration in a type. Empty: the type has no enumeration."""
+    """Return the values of the enumerations in a type, or an empty tuple if it has none."""
     kinds = [kind for kind in get_args(hint) if isinstance(kind, type) and issubclass(kind, Enum)]
     return tuple(str(member.value) for kind in kinds for member in kind)
 

@@ -1,8 +1,8 @@
-"""Reads YAML and stores the line of each value, so that later errors can name file and line.
+"""Reads YAML and stores the line of each value, so that later errors can name the file and line.
 
-It follows the core schema of YAML 1.2: `1e-6` is a number, and `no`, `on` and `off` are strings.
-PyYAML follows YAML 1.1, where the first is a string and the others are booleans. A repeated key is
-an error instead of a silent overwrite.
+The reader follows the core schema of YAML 1.2: `1e-6` is a number, and `no`, `on` and `off` are
+strings. PyYAML follows YAML 1.1, where `1e-6` is a string, and `no`, `on` and `off` are booleans.
+A repeated key is an error.
 """
 
 import re
@@ -20,29 +20,29 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 """Path to a value: `("rewards", 0, "weight")`."""
 
 _SHOWN = 60
-"""Maximum number of characters of an override in a message."""
+"""Maximum number of characters of an override that a message shows."""
 
 _DIGITS = 1000
-"""Maximum number of characters of a whole number. Python refuses to convert much longer ones."""
+"""Maximum number of characters of a whole number. Python cannot convert much longer numbers."""
 
 _DEPTH = 100
-"""Deepest nesting of lists and mappings."""
+"""Maximum nesting depth of lists and mappings."""
 
 _VALUES = 100_000
-"""Maximum number of values in a document after its aliases are expanded. A few lines of nested
-aliases can expand to more than fits in memory."""
+"""Maximum number of values in a document after its aliases are expanded. Without this limit, a few
+lines of nested aliases could fill the memory."""
 
 _TAG = "tag:yaml.org,2002:"
 
 
 class _CoreLoader(yaml.SafeLoader):
-    """PyYAML's loader, with exactly the scalar types of YAML 1.2's core schema."""
+    """Loads YAML like PyYAML, but with exactly the scalar types of YAML 1.2's core schema."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
 class _QuotingDumper(yaml.SafeDumper):
-    """PyYAML's writer, which also quotes text that is a number only in YAML 1.2."""
+    """Writes YAML like PyYAML, and also quotes text that would be a number in YAML 1.2."""
 
 
 for _kind, _pattern, _first in (
@@ -60,7 +60,7 @@ for _kind, _pattern, _first in (
 
 
 def _represent_text(dumper: _QuotingDumper, text: str) -> yaml.ScalarNode:
-    """Write unprintable text in double quotes, which preserve line separators by escaping them."""
+    """Write unprintable text in double quotes, so that line separators are escaped."""
     style = None if text.isprintable() else '"'
     return dumper.represent_scalar(_TAG + "str", text, style=style)
 
@@ -80,13 +80,13 @@ _TOO_MANY = (
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Stores the content of a file, after overrides, and where each value was set."""
+    """Stores the content of a file after overrides, and the place where each value was set."""
 
     source: str
     """Name of the file in messages."""
     data: dict[str, Any]
     places: Mapping[KeyPath, str]
-    """Location by key path: `recipe.yaml:12`, or `--set model=...`."""
+    """Location of each value by key path, such as `recipe.yaml:12` or `--set model=...`."""
 
     def place(self, path: Sequence[str | int]) -> str:
         """Return where the value at this path, or its nearest container, was set."""
@@ -94,7 +94,7 @@ class Document:
 
 
 def nearest_place(places: Mapping[KeyPath, str], path: Sequence[str | int], source: str) -> str:
-    """Return the location of a path, or of its innermost known container, or the source."""
+    """Return the location of a path or of its innermost known container, otherwise the source."""
     for length in range(len(path), 0, -1):
         if (place := places.get(tuple(path[:length]))) is not None:
             return place
@@ -102,7 +102,7 @@ def nearest_place(places: Mapping[KeyPath, str], path: Sequence[str | int], sour
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """Return a key path as for `--set`: `rewards.0.weight`."""
+    """Return a key path in the notation of `--set`, such as `rewards.0.weight`."""
     return ".".join(str(part) for part in path)
 
 
@@ -110,8 +110,8 @@ def read_yaml(path: Path) -> Document:
     """Read a YAML file that contains a mapping.
 
     Raises:
-        ConfigError: If the file does not exist, is not UTF-8 text, is not valid YAML, is empty or
-            not a mapping, or repeats a key.
+        ConfigError: If the file does not exist, is not UTF-8 text or valid YAML, is empty, does not
+            contain a mapping, or repeats a key.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -134,7 +134,7 @@ def read_yaml(path: Path) -> Document:
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Return YAML text that `read_yaml` reads back to the same values."""
+    """Return YAML text from which `read_yaml` reads the same values."""
     return yaml.dump(
         dict(data), Dumper=_QuotingDumper, sort_keys=False, allow_unicode=True, width=100
     )
@@ -144,14 +144,15 @@ def override(document: Document, assignment: str, *, given: str | None = None) -
     """Return the document with one value replaced or added.
 
     Args:
-        document: The document, which is not changed.
-        assignment: `a.b=value`. The value is YAML: `1e-6`, `[1, 2]`, `text`. Empty: null.
-            An entry of a list is given by its number: `rewards.0.weight=2`.
-        given: What the user wrote, for messages. None: the assignment.
+        document: The original document, which is not modified.
+        assignment: Text of the form `a.b=value`. The value is YAML, such as `1e-6`, `[1, 2]` or
+            `text`. An empty value means null. Refer to an entry of a list by its number, as in
+            `rewards.0.weight=2`.
+        given: Text that the user wrote, to show in messages. None: show the assignment.
 
     Raises:
-        ConfigError: If there is no `=`, the value is not valid YAML, or the path leads through a
-            value that has no keys.
+        ConfigError: If `=` is missing, if the value is not valid YAML, or if a container in the
+            path is neither a mapping nor a list.
     """
     target, equals, text = assignment.partition("=")
     if not equals or not target.strip():
@@ -182,7 +183,8 @@ def split_values(text: str, source: str) -> list[str]:
     """Split a comma-separated list of YAML values into the text of each value.
 
     Args:
-        text: YAML values: `1, 0.50, {a: b}`. Equal numbers get the same spelling: `1`, `0.5`.
+        text: YAML values, such as `1, 0.50, {a: b}`. Equal numbers are written in the same way:
+            both `0.5` and `0.50` become `0.5`.
         source: Name of the text in messages.
 
     Raises:
@@ -205,12 +207,12 @@ def _plain(value: Any) -> bool:
 
 
 def spell_number(value: float) -> str:
-    """Return the shortest spelling of a finite number: `1` for `1.0`."""
+    """Return the shortest text for a finite number, such as `1` for `1.0`."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
 def override_place(assignment: str) -> str:
-    """Return the name of an override in messages."""
+    """Return the text that refers to an override in messages."""
     return f"--set {assignment if len(assignment) <= _SHOWN else assignment[:_SHOWN] + '…'}"
 
 
@@ -229,7 +231,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Turns YAML nodes into plain values and stores the location of each."""
+    """Converts YAML nodes to plain values and stores the location of each value."""
 
     source: str
     places: dict[KeyPath, str]
@@ -296,7 +298,7 @@ class _Builder:
 
 
 def _enter(container: Any, key: str, path: KeyPath, place: str) -> tuple[str | int, Any]:
-    """Return the container at a key. A mapping is created if there is none."""
+    """Return the key and the container at this key. A missing container becomes a mapping."""
     step = _index(container, key, path, place)
     if isinstance(container, dict) and cast("dict[Any, Any]", container).get(step) is None:
         container[step] = {}
@@ -304,7 +306,7 @@ def _enter(container: Any, key: str, path: KeyPath, place: str) -> tuple[str | i
 
 
 def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
-    """Return the key for this container: an index for a list."""
+    """Return the key for this container. For a list, the key is an index."""
     if isinstance(container, dict):
         return key
     if not isinstance(container, list):
@@ -316,7 +318,7 @@ def _index(container: Any, key: str, path: KeyPath, place: str) -> str | int:
     if not key.isdigit() or int(key) >= length:
         allowed = f"Use a number from 0 to {length - 1}" if length else "The list is empty"
         raise ConfigError(
-            f"{place}: {dotted(path)} is a list, and {key!r} is not one of its numbers. {allowed}"
+            f"{place}: {dotted(path)} is a list, and {key!r} is not a valid position. {allowed}"
         )
     return int(key)
 

@@ -1,7 +1,7 @@
-"""Writes self-contained HTML pages: of runs that gdpo trained, and of rollouts of any framework.
+"""Writes self-contained HTML pages about gdpo's own runs or about rollouts of any framework.
 
-A page of runs shows which estimator is better, by how much, and how certain that is. A page of
-rollouts shows what each reward did.
+A page about runs shows which estimator is better, by how much, and with what confidence. A page
+about rollouts shows the influence of each reward.
 """
 
 from gdpo.report._summary import summary

@@ -1,4 +1,4 @@
-"""Line charts: shapes for SVG, and the numbers that the page's script shows."""
+"""Defines line charts: their SVG shapes, and the numbers that the page's script displays."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from jaxtyping import Float
 from gdpo.report.text import number
 
 COLOURS = 8
-"""Lines that differ in colour. Their styles are the first of `gdpo.report.colours`."""
+"""Number of different colours. Lines use the first styles of `gdpo.report.colours`."""
 
 _STEPS = (0.5, 1, 2, 5, 10)
-"""Distances of ticks, in powers of ten."""
+"""Allowed distances between ticks, to be multiplied by a power of ten."""
 
 Points = Float[np.ndarray, " point"]
 Curves = Float[np.ndarray, "curve point"]
@@ -24,41 +24,41 @@ Curves = Float[np.ndarray, "curve point"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart, with its band."""
+    """Stores one line of a chart, with its band."""
 
     label: str
     colour: int
-    """Place of its style, see `gdpo.report.colours`."""
+    """Number of the line's style. See `gdpo.report.colours`."""
     value: Points
     low: Points | None = None
     """Lower edge of the band. None: the line has no band."""
     high: Points | None = None
     """Upper edge of the band."""
     thin: Curves = field(default_factory=lambda: np.empty((0, 0)))
-    """Further curves, drawn as thin lines."""
+    """Additional curves, drawn as thin lines."""
     note: tuple[str, ...] = ()
-    """For each point, a text behind its value."""
+    """Text to show after the value of each point."""
     censored: tuple[float, ...] = ()
-    """Steps marked with a cross: a run ended there and had not reached the threshold."""
+    """Steps marked with a cross, where a run ended without reaching the threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over the steps of a run, or over lengths."""
+    """Stores the lines and axes of a chart over steps or completion lengths."""
 
     WIDTH: ClassVar[int] = 440
     """Width of the picture, in pixels."""
     HEIGHT: ClassVar[int] = 220
     """Height of the picture, in pixels."""
     LEFT: ClassVar[int] = 46
-    """Left edge of the area between the axes, in pixels from the left."""
+    """Left edge of the plot area, in pixels from the left."""
     RIGHT: ClassVar[int] = 428
     TOP: ClassVar[int] = 10
-    """Upper edge of that area, in pixels from the top."""
+    """Upper edge of the plot area, in pixels from the top."""
     BOTTOM: ClassVar[int] = 184
     title: str
     label: str
-    """What the vertical axis shows."""
+    """Label of the vertical axis."""
     x: Points
     low: float
     """Lower end of the vertical axis."""
@@ -66,20 +66,20 @@ class Chart:
     """Upper end of the vertical axis."""
     lines: Sequence[Line]
     threshold: float | None = None
-    """Where the dotted line is. It is not drawn outside the axis."""
+    """Value marked by a dotted line. The line is omitted if it is outside the axis."""
     stairs: bool = False
-    """Whether a value holds until the next point."""
+    """True if lines are drawn as steps: each value is constant until the next point."""
     unit: str = "step"
-    """What the horizontal axis counts."""
+    """Unit of the horizontal axis."""
     rest: str = "at the end"
-    """Name of the last point. Its values are shown while no point is chosen."""
+    """Name of the last point, whose values are shown while no point is selected."""
     declared: tuple[float, float] | None = None
-    """Lowest and highest value that the quantity can have; the digits of values follow from it.
-    None: the ends of the axis."""
+    """Lowest and highest possible value of the quantity. This range determines the number of digits
+    shown. None: use the ends of the axis."""
 
     @property
     def axis_note(self) -> str:
-        """A sentence that says which part of the range the axis shows; empty if it is all of it."""
+        """A sentence with the part of the range that the axis shows. Empty: the whole range."""
         if self.declared is None or (
             self.low <= self.declared[0] and self.high >= self.declared[1]
         ):
@@ -91,23 +91,23 @@ class Chart:
 
     @property
     def shows_threshold(self) -> bool:
-        """Whether the threshold lies within the axis."""
+        """True if the chart has a threshold within the ends of its vertical axis."""
         return self.threshold is not None and self.low <= self.threshold <= self.high
 
     def across(self, step: float) -> float:
-        """Return the horizontal place of a step, in pixels from the left."""
+        """Return the horizontal position of a step, in pixels from the left."""
         first, last = float(self.x[0]), float(self.x[-1])
         share = (step - first) / (last - first) if last > first else 0.5
         return round(self.LEFT + share * (self.RIGHT - self.LEFT), 1)
 
     def up(self, value: float) -> float:
-        """Return the vertical place of a value, in pixels from the top."""
+        """Return the vertical position of a value, in pixels from the top."""
         span = self.high - self.low
         share = (value - self.low) / span if span > 0 else 0.5
         return round(self.BOTTOM - share * (self.BOTTOM - self.TOP), 1)
 
     def data(self) -> dict[str, Any]:
-        """Return the numbers for the page's script: the value of every line at every point."""
+        """Return the data for the page's script, with the value of every line at every point."""
         return {
             "unit": self.unit,
             "rest": self.rest,
@@ -124,7 +124,7 @@ class Chart:
         }
 
     def path(self, values: Points) -> str:
-        """Return the path of a line, with a gap where values are NaN."""
+        """Return the SVG path of a line, with gaps where values are NaN."""
         parts, drawing, before = [""], False, 0.0
         for step, value in zip(self.x.tolist(), values.tolist(), strict=True):
             if not isfinite(value):
@@ -138,12 +138,12 @@ class Chart:
             elif y != before or step == self.x[-1]:
                 parts.append(f"H{x:g}V{y:g}")
             drawing, before = True, y
-        if len(parts) == 2:  # a single point has no line: a round cap makes it a dot
+        if len(parts) == 2:  # a zero-length line with a round cap draws a single point as a dot
             parts.append("h0")
         return "".join(parts)
 
     def band(self, line: Line) -> str:
-        """Return the path of a line's band, with a gap where its edges are NaN."""
+        """Return the SVG path of a line's band, with gaps where the edges are NaN."""
         if line.low is None or line.high is None:
             return ""
         known = np.isfinite(line.low) & np.isfinite(line.high)
@@ -156,7 +156,7 @@ class Chart:
         return "".join(shapes)
 
     def crosses(self, line: Line) -> Iterator[str]:
-        """Yield a path for each step at which a run ended without reaching the threshold."""
+        """Yield an SVG path for each step at which a run ended without reaching the threshold."""
         for step in line.censored:
             place = max(0, int(np.searchsorted(self.x, step, side="right")) - 1)
             x, y = self.across(step), self.up(float(line.value[place]))
@@ -197,7 +197,7 @@ def ticks(low: float, high: float) -> list[float]:
     scale = 10 ** np.floor(np.log10(raw))
     fits = next(place for place, m in enumerate(_STEPS) if raw <= m * scale * (1 + 1e-9))
     found = _multiples(_STEPS[fits] * scale, low, high)
-    # An axis that does not begin at a round number may have room for two only.
+    # An axis that does not begin at a round number may have room for only two ticks.
     return found if len(found) > 2 else _multiples(_STEPS[fits - 1] * scale, low, high)
 
 
@@ -209,12 +209,12 @@ def _multiples(width: float, low: float, high: float) -> list[float]:
 def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
     """Return the ends of an axis that shows where curves differ.
 
-    The axis fits the values with a margin of 5 %, and does not leave the range of the quantity if
-    the values do not. It is the whole range if the values cover two thirds of it, or if they hardly
-    differ (less than a thousandth of the range).
+    The axis covers the values with a margin of 5 %. The margin does not extend beyond the range of
+    the quantity. The axis covers the whole range if the values cover two thirds of the range, or if
+    they differ by less than a thousandth of the range.
 
     Args:
-        values: All values that are drawn. NaN is left out.
+        values: All values that are drawn. NaN is ignored.
         low: Lowest value that the quantity can have.
         high: Highest value that the quantity can have.
     """
@@ -229,14 +229,14 @@ def fitted(values: Curves, low: float, high: float) -> tuple[float, float]:
 
 
 def smoothing(total_steps: int) -> int:
-    """Return the number of steps of the curves' running mean: odd, a twentieth of the run."""
+    """Return the window of the running mean: an odd number of steps, about 1/20 of the run."""
     return max(1, total_steps // 20) // 2 * 2 + 1
 
 
 def running_mean(table: Curves, window: int) -> Curves:
-    """Return the mean over the steps around each step, fewer at the ends.
+    """Return the mean over a window centred at each step. The window is shorter at both ends.
 
-    NaN values are left out, and stay NaN.
+    NaN values are ignored in the mean and remain NaN in the result.
     """
     known = np.isfinite(table)
     half = window // 2
@@ -251,7 +251,7 @@ def running_mean(table: Curves, window: int) -> Curves:
 
 
 def binned(table: Curves, points: int) -> Curves:
-    """Return means of neighbouring steps, so that a long run has at most `points` points."""
+    """Average neighbouring steps, so that a long run has at most `points` points."""
     if table.shape[1] <= points:
         return table
     return np.stack([_nanmean(part) for part in np.array_split(table, points, axis=1)], axis=1)
@@ -259,5 +259,5 @@ def binned(table: Curves, points: int) -> Curves:
 
 def _nanmean(part: Curves) -> Float[np.ndarray, " seed"]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # all values are NaN, and so is the mean
+        warnings.simplefilter("ignore", RuntimeWarning)  # raised if all values are NaN
         return np.nanmean(part, axis=1)

@@ -1,4 +1,4 @@
-"""Draws a chart as a picture of its own: SVG without any dependency, PNG with matplotlib."""
+"""Draws a chart as a separate picture, as SVG or, with matplotlib, as PNG."""
 
 import textwrap
 import warnings
@@ -15,27 +15,27 @@ from gdpo.report.colours import style_at
 from gdpo.report.text import number, one_line
 
 _LETTERS = 62
-"""Characters of a line of text in a picture."""
+"""Maximum number of characters in a line of text of a picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart, and what is written around it."""
+    """Stores a chart and the text around it."""
 
     file: str
-    """Name of its files, without the ending."""
+    """Name of the figure's files, without the extension."""
     chart: Chart
     note: str
-    """What the lines and bands are."""
+    """Explanation of the lines and bands."""
 
     @property
     def heading(self) -> str:
-        """Title of the chart, and what its vertical axis shows."""
+        """Title of the chart and label of its vertical axis."""
         return f"{one_line(self.chart.title)}: {self.chart.label}"
 
 
 def to_svg(figure: Figure) -> str:
-    """Return a figure as SVG that loads nothing and needs no style sheet."""
+    """Return a figure as self-contained SVG without a style sheet."""
     legend = [
         (style_at(line.colour), _wrapped(line.label, _LETTERS - 6)) for line in figure.chart.lines
     ]
@@ -50,7 +50,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def to_table(figure: Figure) -> Table:
-    """Return the points of a figure's lines: the value, and its band."""
+    """Return a table of the points of each line in a figure, with the edges of the band."""
     chart = figure.chart
     scale = chart.declared or (chart.low, chart.high)
     rows = [
@@ -69,21 +69,21 @@ def to_table(figure: Figure) -> Table:
 
 
 def save_png(figure: Figure, file: Path) -> None:
-    """Draw a figure as PNG, with matplotlib, which must be installed."""
+    """Draw a figure as PNG. This function needs matplotlib."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
-    # A user's own settings could ask for LaTeX, which would run on the texts.
+    # The user's matplotlib settings could enable LaTeX, which would interpret untrusted text.
     with mpl.rc_context({"text.usetex": False}), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # for a script that the font does not have
+        warnings.simplefilter("ignore", UserWarning)  # raised for characters missing in the font
         canvas = Canvas(figsize=(5.2, 3.3), dpi=200)
         axis: Any = canvas.subplots()
-        # Solid lines have the lowest place: dashes above them let them be seen.
+        # Draw solid lines first, so that they stay visible through the gaps of dashed lines.
         lines = sorted(figure.chart.lines, key=lambda line: line.colour)
         handles = {line.label: _draw(axis, figure.chart, line) for line in lines}
         _frame(axis, figure)
         texts = ["\n".join(_wrapped(line.label, _LETTERS)) for line in figure.chart.lines]
-        # A label that begins with an underscore is left out of a legend.
+        # matplotlib omits labels that begin with an underscore, so each label gets a space.
         legend = axis.legend(
             [handles[line.label] for line in figure.chart.lines],
             [f" {text}" for text in texts],
@@ -108,7 +108,7 @@ def _draw(axis: Any, chart: Chart, line: Line) -> Any:
         )
     for values in line.thin:
         axis.plot(chart.x, values, color=style.light, linewidth=0.6, alpha=0.45, drawstyle=draw)
-    # matplotlib counts dashes in widths of the line, which is 2.4 pixels wide on a page.
+    # matplotlib measures dashes in line widths. On a page, the line is 2.4 pixels wide.
     dashes = (0, tuple(length / 2.4 for length in style.dashes)) if style.dashes else "solid"
     (bold,) = axis.plot(
         chart.x, line.value, color=style.light, linewidth=1.9, linestyle=dashes, drawstyle=draw

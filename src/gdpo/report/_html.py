@@ -1,6 +1,6 @@
-"""Renders the templates. Every text in them is made visible and escaped.
+"""Renders the HTML templates. Hidden characters are made visible and all text is escaped.
 
-`jinja2` is imported when a page is rendered.
+`jinja2` is imported only when a page is rendered.
 """
 
 import base64
@@ -24,12 +24,12 @@ _WORD_ENDS = re.compile(r"(?<!\d)[_.:/-]+(?=[^_.:/-])|[_.:/-]+(?=[^_.:/\d-])")
 
 
 def render(template: str, *, data: Any, **content: Any) -> str:
-    """Return a page that loads nothing, and runs only the script of this package.
+    """Return a page that loads no external files and runs only the script of this package.
 
     Args:
-        template: Its file in `templates/`.
-        data: What the script reads, as JSON.
-        content: The names that the template uses.
+        template: Name of the template file in `templates/`.
+        data: Data for the script, which must be serializable as JSON.
+        content: Values of the variables in the template.
     """
     from markupsafe import Markup
 
@@ -41,7 +41,7 @@ def render(template: str, *, data: Any, **content: Any) -> str:
         text = text.replace("/* colours */", css())
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         content |= {name: Markup(text), f"{name}_hash": digest}
-    # `embedded` leaves no character in the JSON that could end its element.
+    # `embedded` escapes every character that could end the script element.
     return environment.get_template(template).render(content, data=Markup(embedded(data)))
 
 
@@ -49,7 +49,7 @@ def render_figure(**content: Any) -> str:
     """Return a chart as an SVG file.
 
     Args:
-        content: The names that `templates/figure.svg` uses.
+        content: Values of the variables in `templates/figure.svg`.
     """
     return _environment().get_template("figure.svg").render(content)
 
@@ -79,11 +79,11 @@ def _environment() -> "Environment":
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """Return the start of a text, with `…` if some of it is left out.
+    """Return a text, shortened with `…` if it exceeds the limit.
 
     Args:
         text: A name, or a sentence that contains names.
-        limit: Characters, 60 for a name.
+        limit: Maximum number of characters. The default is intended for names.
     """
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -93,7 +93,8 @@ def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, 
 
     Args:
         finding: The finding.
-        when: For each run in which it held: a shape (see `bars`), and words (see `in_words`).
+        when: For each run with this finding, the shape (see `bars`) and the text (see `in_words`)
+            of its steps.
     """
     return {
         "severity": finding.severity.value,
@@ -106,7 +107,7 @@ def finding_row(finding: Finding, when: Sequence[tuple[str, str]]) -> dict[str, 
 
 
 def bars(spans: Sequence[Span], total: int) -> str:
-    """Return spans of steps as bars in a picture that is 160 pixels wide."""
+    """Return an SVG path that draws spans of steps as bars in a 160 pixels wide picture."""
     scale = 160 / max(1, total)
     return "".join(
         f"M{(first - 1) * scale:.1f} 5H{max(last * scale, (first - 1) * scale + 1):.1f}"
@@ -115,7 +116,7 @@ def bars(spans: Sequence[Span], total: int) -> str:
 
 
 def in_words(spans: Sequence[Span]) -> str:
-    """Return the longest of some spans of steps in words, and the ends of all if there are more."""
+    """Return a phrase with the longest span of steps, and with the overall range of all spans."""
     first, last = max(spans, key=lambda span: span[1] - span[0])
     words = f"steps {first} to {last}"
     if len(spans) == 1:
@@ -124,7 +125,7 @@ def in_words(spans: Sequence[Span]) -> str:
 
 
 def breakable(name: str) -> "Markup":
-    """Return a name that may break where its words end, and never in a number.
+    """Return a name that can wrap between its words, but never inside a number.
 
     >>> breakable("match_format")
     Markup('match_<wbr>format')
@@ -137,7 +138,7 @@ def breakable(name: str) -> "Markup":
 
 
 def _unbroken(text: str) -> "Markup":
-    """Return a text that stays on one line."""
+    """Return a text with non-breaking spaces, so that it stays on one line."""
     from markupsafe import Markup, escape
 
     return escape(visible(text)).replace(" ", Markup("&nbsp;"))

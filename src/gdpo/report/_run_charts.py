@@ -1,4 +1,4 @@
-"""Charts of runs that gdpo trained: rewards, lengths, and the time to the threshold."""
+"""Draws charts of runs that gdpo trained: rewards, lengths, and the time to the threshold."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from gdpo.report.colours import styles
 from gdpo.report.text import number
 
 _POINTS = 20_000
-"""Maximum number of points in all thin lines together. They determine the size of the page."""
+"""Maximum number of points in all thin lines together, which limits the size of the page."""
 
 _LENGTHS = 2
-"""Charts of the lengths."""
+"""Number of charts of completion lengths."""
 
 
 def curves(comparison: Comparison, reward: Measured) -> Chart:
-    """Return the chart of a reward: median over the seeds, its quartiles, and every seed.
+    """Return the chart of a reward, with the median and quartiles over the seeds, and every seed.
 
-    The vertical axis fits the curves, see `gdpo.report._charts.fitted`.
+    The vertical axis fits the curves. See `gdpo.report._charts.fitted`.
     """
     experiment = comparison.experiment
     drawn = _lines(
@@ -52,7 +52,7 @@ def curves(comparison: Comparison, reward: Measured) -> Chart:
 
 
 def lengths(comparison: Comparison) -> list[Chart]:
-    """Return the charts of the mean and the largest completion length of each step.
+    """Return the charts of the mean and the maximum completion length at each step.
 
     The list is empty if no run logged lengths.
     """
@@ -80,12 +80,12 @@ def _length(comparison: Comparison, figure: str, label: str) -> Chart:
 def survival(comparison: Comparison, reward: Measured) -> Chart | str:
     """Return the share of runs below the threshold at each step (Kaplan-Meier).
 
-    The 95 % band is left out with fewer than 5 runs of an estimator, and once all runs have reached
-    the threshold, where the method gives none.
+    An estimator with fewer than 5 runs has no 95 % band. The band ends when all runs have reached
+    the threshold, because the method gives no interval there.
 
     Returns:
-        A sentence instead, if no estimator has two runs, if no run reached the threshold, or if all
-        runs reached it at the same step.
+        The chart, or a sentence if no estimator has two runs, if no run reached the threshold, or
+        if all runs reached the threshold at the same step.
     """
     times = _times(comparison, reward)
     known = [step for steps in times.values() for step in steps]
@@ -105,7 +105,7 @@ def survival(comparison: Comparison, reward: Measured) -> Chart | str:
 
 
 def _times(comparison: Comparison, reward: Measured) -> dict[str, list[int | None]]:
-    """Return the step at which each run of each estimator reached the threshold; None: never."""
+    """Return the step at which each run reached the threshold, by estimator. None: never."""
     threshold = comparison.threshold(reward)
     nothing = np.empty(0)
     times = {
@@ -144,7 +144,7 @@ def _survival(comparison: Comparison, reward: Measured) -> Chart:
 
 
 def _points(comparison: Comparison) -> int:
-    """Return the number of points of each line."""
+    """Return the maximum number of points for each line."""
     experiment = comparison.experiment
     lines = len(experiment.runs) * (len(experiment.rewards) + _LENGTHS)
     return min(400, max(20, _POINTS // max(1, lines)))
@@ -165,7 +165,7 @@ def _lines(comparison: Comparison, tables: Sequence[Curves]) -> list[Line]:
 
 
 def _line(label: str, place: int, table: Curves, points: int) -> Line:
-    """Return the median over the seeds, the quartiles around it, and every seed."""
+    """Return a line with the median over the seeds, the quartiles, and the curve of every seed."""
     if not table.shape[1]:
         table = np.full((len(table), 1), np.nan)
     seeds = binned(running_mean(table, smoothing(table.shape[1])), points)
@@ -183,7 +183,7 @@ def _line(label: str, place: int, table: Curves, points: int) -> Line:
 
 
 def _drawn(lines: Sequence[Line]) -> Points:
-    """Return all values of some lines."""
+    """Return the values of all lines and of their thin curves."""
     return np.concatenate([line.thin.ravel() for line in lines] + [line.value for line in lines])
 
 

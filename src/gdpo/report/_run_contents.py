@@ -1,4 +1,4 @@
-"""Collects what the page and the export of runs show."""
+"""Collects the contents of the page about runs and of its export."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,22 +21,22 @@ from gdpo.runs.directory import RunDirectory
 
 @dataclass(slots=True)
 class Lasting:
-    """A finding that lasted in runs of an estimator, as it was when it last held."""
+    """Stores a finding that lasted in runs of an estimator, with its most recent message."""
 
     finding: Finding
     steps: int = 0
-    """Number of steps in which it held, over all runs."""
+    """Number of steps with this finding, summed over all runs."""
     spans: list[tuple[int, list[Span]]] = field(default_factory=list[tuple[int, list[Span]]])
-    """For each run: its seed, and the spans of steps."""
+    """Seed and spans of steps for each run."""
 
     def when(self) -> list[str]:
-        """Return a sentence part for each run: its seed, and the steps."""
+        """Return a phrase with the seed and the steps for each run."""
         return [f"seed {seed}: {in_words(spans)}" for seed, spans in sorted(self.spans)]
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Stores everything that a page of runs, or its export, is made from."""
+    """Stores the contents of a page about runs, and of its export."""
 
     comparison: Comparison
     analysis: TrainedAnalysis
@@ -44,22 +44,23 @@ class Contents:
     """One chart for each reward."""
     lengths: list[Chart]
     times: list[Chart]
-    """Time to the threshold, for the rewards where a chart says more than a sentence."""
+    """Charts of the time to the threshold, for rewards where a chart is useful."""
     sentences: list[str]
-    """Time to the threshold, for the other rewards."""
+    """Sentences about the time to the threshold, for rewards without such a chart."""
     findings: list[tuple[str, bool, list[Lasting]]]
-    """For each estimator: its label, whether it has rollouts, and the findings, the worst first."""
+    """Label of each estimator, True if rollouts of it were recorded, and its lasting findings,
+    worst first."""
 
 
 def read_contents(comparison: Comparison) -> Contents:
-    """Read the rollouts of a comparison's runs, and return what its page shows.
+    """Read the rollouts of a comparison's runs and return the contents of its page.
 
     Raises:
         DataError: If a rollout file in a run directory cannot be read.
     """
     experiment = comparison.experiment
     analysis = analyze_experiment(experiment)
-    # The survival curve of a single run is one step down.
+    # The survival curve of a single run has only one step, so it is not drawn.
     timed = experiment.rewards if len(experiment.runs) > 1 else ()
     times = [survival(comparison, reward) for reward in timed]
     return Contents(
@@ -76,10 +77,10 @@ def read_contents(comparison: Comparison) -> Contents:
 def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
     """Recompute every recorded step under every estimator of the experiment.
 
-    Runs are named by their place in the experiment. An estimator appears once for each set of
-    options, with the name that the user gave it. If only one was trained, GRPO or GDPO is added.
-    Labels that differ only in their weights are one estimator, because each step is recomputed with
-    its recorded weights.
+    Runs are named by their position in the experiment. An estimator appears once for each set of
+    options, under the name that the user chose. If only one estimator was trained, GRPO or GDPO is
+    added. Labels that differ only in their weights count as one estimator, because each step is
+    recomputed with its recorded weights.
     """
     problems: dict[str, str] = {}
     found: dict[str, tuple[str, Mapping[str, object]]] = {}
@@ -113,7 +114,7 @@ def analyze_experiment(experiment: Experiment) -> TrainedAnalysis:
 
 
 def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], str]:
-    """Return the estimator options in the recipes of a label's runs, or why they are unknown."""
+    """Return the estimator options in the recipe of a label's runs, and an error message or ""."""
     recipes = (RunDirectory(run.path).recipe for run in experiment.runs_of(label))
     first = next((recipe for recipe in recipes if recipe.is_file()), None)
     try:
@@ -125,7 +126,7 @@ def _options(experiment: Experiment, label: str) -> tuple[Mapping[str, object], 
 def _findings(
     experiment: Experiment, analysis: TrainedAnalysis
 ) -> Iterator[tuple[str, bool, list[Lasting]]]:
-    """Yield each estimator, whether it has rollouts, and what lasted in any run, worst first."""
+    """Yield each estimator, True if it has rollouts, and its lasting findings, worst first."""
     for label in experiment.labels:
         runs = [
             (run.seed, analysis.runs[str(place)])

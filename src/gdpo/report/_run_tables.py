@@ -1,4 +1,4 @@
-"""Tables of runs that gdpo trained, with the same numbers as the page and no text shortened."""
+"""Builds tables of runs that gdpo trained, with the same numbers as the page and full texts."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -12,7 +12,7 @@ from gdpo.report.text import number, probability
 
 
 def tables(contents: Contents) -> list[Table]:
-    """Return every table of a page of runs, except for the rollouts."""
+    """Return all tables of a page about runs, except for the table of rollouts."""
     comparison = contents.comparison
     found = [_results(comparison), _seeds(comparison)]
     if comparison.hypervolumes:
@@ -60,7 +60,7 @@ def _difference(found: Difference | None, reward: Measured) -> list[Cell]:
 
 
 def _seeds(comparison: Comparison) -> Table:
-    """Return what the page calls all numbers."""
+    """Return the table that the page titles "All numbers"."""
     experiment = comparison.experiment
     rewards = {reward.name: reward for reward in experiment.rewards}
     found = {(d.label, d.reward): d for d in comparison.differences}
@@ -171,17 +171,17 @@ def _advantages(contents: Contents) -> Table:
 
 
 def off_record(value: float | None) -> str:
-    """Return a difference from recorded advantages, with two digits."""
+    """Return a difference from recorded advantages, with two significant digits."""
     return NOTHING if value is None else f"{value:.1e}".replace("-", "−")
 
 
 def percentage(share: float) -> str:
-    """Return a share in percent, without the unit."""
+    """Return a share as a percentage, without the unit."""
     return NOTHING if share != share else f"{100 * share:.1f}"
 
 
 def steps(found: Interval) -> Cell:
-    """Return a number of steps with its interval; "not reached" if it is NaN."""
+    """Return a number of steps with its interval, or "not reached" for NaN."""
     if found.value != found.value:
         return "not reached"
     value, low, high = (

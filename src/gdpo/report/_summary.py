@@ -1,4 +1,4 @@
-"""Prints the results of a comparison in about 20 lines of a terminal."""
+"""Summarizes the results of a comparison in about 20 lines for a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,7 +11,7 @@ from gdpo.report.text import number, probability, visible
 
 
 def summary(comparison: Comparison) -> RenderableType:
-    """Return the question, the conclusion and a table of the results, to be printed with rich."""
+    """Return the question, the conclusion and a table of the results, for printing with rich."""
     parts: list[RenderableType] = [
         Text(visible(comparison.question), style="dim"),
         Text(visible(headline(comparison)), style="bold"),
@@ -37,7 +37,7 @@ def summary(comparison: Comparison) -> RenderableType:
 
 
 def caution(comparison: Comparison) -> str:
-    """Return a sentence that warns of a comparison with few seeds."""
+    """Return a sentence that warns about a comparison with few seeds."""
     counts = [o.runs for o in comparison.outcomes] + [d.pairs for d in comparison.differences]
     count = min(counts, default=0)
     seeds = f"{count} seed{'s' * (count != 1)}"

@@ -1,4 +1,4 @@
-"""Writes tables as CSV, Markdown and LaTeX. No text in a table is code in any of the three."""
+"""Writes tables as CSV, Markdown and LaTeX. All text is escaped for the respective format."""
 
 import csv
 import io
@@ -10,19 +10,19 @@ from typing import TypeAlias
 from gdpo.report.text import one_line
 
 NOTHING = "–"
-"""A value that does not exist. It is an empty cell in CSV."""
+"""Placeholder for a missing value. CSV files have an empty cell instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A text that did not come from gdpo: the name of an estimator or a reward, or a message."""
+    """Stores untrusted text, such as the name of an estimator or a reward, or a message."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its interval, as text. CSV has three columns for it."""
+    """Stores a number with its interval, as text. CSV files use three columns for an estimate."""
 
     value: str
     low: str = NOTHING
@@ -38,20 +38,20 @@ Cell: TypeAlias = str | Name | Estimate
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of an export."""
+    """Stores a table of an export."""
 
     file: str
-    """Name of its files, without the ending."""
+    """Name of the table's files, without the extension."""
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
 def to_csv(table: Table) -> str:
-    """Return a table as CSV: an interval in columns of its own, and `-` as the minus sign.
+    """Return a table as CSV, with separate columns for intervals and `-` as the minus sign.
 
-    A spreadsheet reads a cell that begins with `=`, `+`, `-` or `@` as a formula. A name that does
-    so gets an apostrophe in front.
+    A spreadsheet interprets a cell that begins with `=`, `+`, `-` or `@` as a formula. Names that
+    begin with such a character are therefore prefixed with an apostrophe.
     """
     wide = [
         any(isinstance(row[place], Estimate) for row in table.rows)
@@ -74,7 +74,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Return a table as Markdown, as GitHub reads it."""
+    """Return a table as GitHub-flavoured Markdown."""
     lines = [[_markdown(column) for column in table.columns], ["---"] * len(table.columns)]
     lines += [[_shown(cell, _markdown) for cell in row] for row in table.rows]
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -82,7 +82,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""Return a table as LaTeX, for a document with `\usepackage{booktabs}`."""
+    r"""Return a table as LaTeX. The document needs `\usepackage{booktabs}`."""
     rows = [_latex_row([_latex(column) for column in table.columns])]
     body = [_latex_row([_shown(cell, _latex) for cell in row]) for row in table.rows]
     return "\n".join(
@@ -105,7 +105,7 @@ def to_latex(table: Table) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Return a text that Markdown shows as it is, on one line."""
+    """Return a text on one line, with all Markdown characters escaped."""
     return _markdown(text)
 
 
@@ -131,7 +131,7 @@ def _plain(text: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    # Spreadsheets take the wide forms of these characters, too.
+    # Spreadsheets also accept the full-width forms of these characters.
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) else text
 
 
@@ -141,7 +141,7 @@ def _shown(cell: Cell, escape: Callable[[str], str]) -> str:
 
 def _markdown(text: str) -> str:
     escaped = re.sub(r"([\\`*_{}\[\]()#~|$!])", r"\\\1", one_line(text))
-    # An address would become a link.
+    # Prevent automatic links.
     escaped = re.sub(r"(?i)(https?|ftp|www)([:.])", r"\1\\\2", escaped)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -162,7 +162,7 @@ _LATEX = {
     "|": r"\textbar{}",
     '"': r"\char34{}",  # babel makes this character a command in some languages
     "-": "{-}",
-    # Behind the end of a row these two would be its arguments.
+    # After the end of a row, LaTeX would read these two characters as arguments.
     "[": "{[}",
     "*": "{*}",
     "−": "$-$",

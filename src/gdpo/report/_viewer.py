@@ -1,4 +1,4 @@
-"""Collects the rollouts that a page shows: texts of sampled groups, up to a total size."""
+"""Collects the rollouts of sampled groups that a page shows, up to a total size."""
 
 import json
 from collections import defaultdict
@@ -17,34 +17,35 @@ from gdpo.report.text import embedded, messages, visible
 from gdpo.rollouts.readers import RolloutText, read_texts
 
 _ROOM = 1_000_000
-"""Bytes of all texts together, at most."""
+"""Maximum number of bytes of all texts together."""
 
 _ROWS = 400_000
-"""Rows that are read to find the texts, at most: a file is read from its start."""
+"""Maximum number of rows that are read to find the texts. A file is always read from its start."""
 
 _PROMPT, _COMPLETION = 2_000, 3_000
-"""Characters of a prompt and of a completion that are shown."""
+"""Maximum number of characters shown of a prompt, and of a completion."""
 
 _Texts = Mapping[tuple[Path, int], RolloutText]
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Stores the names of runs and rewards on the page, made safe to show."""
+    """Stores the names of runs and rewards in a form that is safe to display on the page."""
 
     runs: Mapping[str, str]
     rewards: Mapping[str, str]
     seeds: Mapping[str, int] | None = None
-    """Seeds of the runs, if their labels name estimators. None: the runs have no known seeds."""
+    """Seeds of the runs, if the labels of the runs are estimators. None: the seeds are unknown."""
 
 
 def viewer_data(
     groups: Sequence[SampledGroup], labels: Labels, estimators: Sequence[str], **reading: Any
 ) -> dict[str, Any]:
-    """Return the data with which the page's script shows the groups of labelled runs.
+    """Return the data that the page's script needs to show the groups of labelled runs.
 
     Args:
-        groups: Sampled groups in the order of their steps. The texts are read from their files now.
+        groups: Sampled groups in the order of their steps. The texts of the groups are read from
+            the rollout files.
         labels: Names of runs and rewards on the page.
         estimators: Estimators whose advantages are shown.
         reading: Options of `read_texts`.
@@ -81,7 +82,7 @@ def count_shown(data: Mapping[str, Any]) -> int:
 
 
 def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
-    """Return the order of the groups: one per run, then alternately spread out and worst."""
+    """Return the groups by priority: one per run, then evenly spread and worst groups in turn."""
     evenly = sorted(range(len(groups)), key=lambda place: place * GOLDEN % 1)
     one_each = {groups[place].run: place for place in reversed(evenly)}
     apart = [float(np.max(group.disagreement)) for group in groups]
@@ -91,7 +92,7 @@ def _most_wanted(groups: Sequence[SampledGroup]) -> list[int]:
 
 
 def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
-    """Yield the groups whose rows can be read within `_ROWS` rows of all files."""
+    """Yield groups as long as at most `_ROWS` rows of all files must be read for their texts."""
     furthest: dict[Path, int] = {}
     for group in groups:
         more = max(0, max(group.rows) + 1 - furthest.get(group.file, 0))
@@ -101,7 +102,7 @@ def _affordable(groups: Sequence[SampledGroup]) -> Iterator[SampledGroup]:
 
 
 def _texts(groups: Sequence[SampledGroup], reading: Mapping[str, Any]) -> _Texts:
-    """Return the texts by file and row. A file that was deleted since has none."""
+    """Return the texts by file and row. Files that can no longer be read are skipped."""
     rows: dict[tuple[Path, str], set[int]] = defaultdict(set)
     for group in groups:
         rows[group.file, group.format] |= set(group.rows)
@@ -148,12 +149,12 @@ def _group(
 
 
 def _four_digits(value: float) -> float:
-    """Round to four digits, which keeps the page small."""
+    """Round to four significant digits, to keep the page small."""
     return float(f"{value:.4g}")
 
 
 def _chat(written: Any) -> str | list[dict[str, Any]]:
-    """Return a text or messages. Anything else, such as tokens, becomes text."""
+    """Return a text or a list of messages. Other values, such as tokens, are converted to text."""
     if written is None:
         return "(not in the file)"
     if isinstance(written, str):
@@ -169,7 +170,7 @@ def _chat(written: Any) -> str | list[dict[str, Any]]:
 
 
 def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message; one without content shows its other fields, such as tool calls."""
+    """Return a message. Without content, the text shows other fields, such as tool calls."""
     if turn.get("content"):
         return {"role": turn.get("role"), "content": turn["content"]}
     others = {key: value for key, value in turn.items() if key != "role" and value}

@@ -1,8 +1,9 @@
-"""Gives every estimator the same colour and dash pattern in every picture.
+"""Gives every estimator the same colour and dash pattern in every chart.
 
-GDPO is blue and solid, GRPO is vermilion and dashed: Okabe and Ito's colours, which people with any
-colour vision can tell apart. No other estimator has one of these two colours. The others share six
-colours, and those with the same colour differ in their dash pattern.
+GDPO is blue and solid, and GRPO is vermilion and dashed. Both colours are from the palette of Okabe
+and Ito, which people with any colour vision can distinguish. No other estimator uses these two
+colours. The remaining estimators share six colours. Estimators with the same colour have different
+dash patterns.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ DARK = ("#56b4e9", "#e69f00", "#1fbf91", "#cc79a7", "#c9ced6", "#f0e442", "#b79c
 """The same colours on a dark background, in the same order."""
 
 Dashes: TypeAlias = tuple[float, ...]
-"""Lengths of dashes and gaps in pixels, in turn. Empty: a solid line."""
+"""Alternating lengths of dashes and gaps in pixels. An empty tuple means a solid line."""
 
 _DASHES: tuple[Dashes, ...] = (
     (),
@@ -52,21 +53,21 @@ _ESTIMATORS = (
     "constrained_grpo",
     "dara_asymmetric",
 )
-"""Estimators in the order of their places. Append new ones, so that no colour changes."""
+"""Estimators in the order of their styles. Append new estimators, so that no colour changes."""
 
 _SHARED = len(LIGHT) - 2
-"""Colours that several estimators share: all except the first two."""
+"""Number of colours that several estimators share: all colours except the first two."""
 
 PLACES = 2 + 4 * _SHARED
-"""How many styles there are. The last six belong to users' labels, as long as they suffice."""
+"""Number of styles. The last six styles are used first for labels that users choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How the lines of one estimator are drawn."""
+    """Defines how the lines of one estimator are drawn."""
 
     place: int
-    """Number of the style, from 0. On pages `a<number>` is the CSS class of the style."""
+    """Number of the style, from 0. On pages, the CSS class of the style is `a<number>`."""
     light: str
     """Colour on a light background, as `#rrggbb`."""
     dark: str
@@ -75,10 +76,10 @@ class Style:
 
 
 def style(label: str) -> Style:
-    """Return the style of an estimator that is drawn alone or with estimators of gdpo only.
+    """Return the style of an estimator in a chart that has no other user-defined labels.
 
     Args:
-        label: Name of an estimator, or any other label.
+        label: Name of an estimator, or a label that a user chose.
 
     Examples:
         >>> style("gdpo").light, style("grpo").light
@@ -88,15 +89,15 @@ def style(label: str) -> Style:
 
 
 def styles(labels: Sequence[str]) -> dict[str, Style]:
-    """Return the style of each label of one picture.
+    """Return the style of each label in a chart.
 
-    An estimator of gdpo always has its own style. The style of any other label (`module:attribute`,
-    or an estimator with options) follows from its text. If it is taken in this picture, the label
-    gets the next one, with a colour that the picture does not have yet where possible. Above 26
-    labels styles repeat.
+    An estimator of gdpo always has the same style. The style of every other label
+    (`module:attribute`, or an estimator with options) is derived from a hash of its text. If the
+    chart already uses that style, the label gets the next free style, if possible with an unused
+    colour. With more than 26 labels, styles repeat.
 
     Args:
-        labels: Estimators in the picture. Their order has no effect.
+        labels: Labels of the estimators in the chart. The order of the labels has no effect.
     """
     places = {label: _ESTIMATORS.index(label) for label in labels if label in _ESTIMATORS}
     for label in sorted(set(labels) - set(places)):
@@ -105,16 +106,16 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
 
 
 def style_at(place: int) -> Style:
-    """Return the style of a place, from 0 to 25."""
+    """Return the style with a number from 0 to 25."""
     hue = _hue(place)
     family = (place - hue) // _SHARED
-    # Within a colour the families differ in their dashes, and within a family the colours do.
+    # Styles of one colour differ in their dashes, and so do the styles of one family.
     pattern = hue if hue < 2 else 2 + (hue - 2 + family) % _SHARED
     return Style(place, LIGHT[hue], DARK[hue], _DASHES[pattern])
 
 
 def css() -> str:
-    """Return the style sheet's rules: colours of both themes, and a class for each style."""
+    """Return CSS rules with the colours of both themes and a class for each style."""
     dark = _variables(DARK)
     rules = [
         f":root {{ {_variables(LIGHT)} }}",

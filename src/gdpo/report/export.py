@@ -1,4 +1,4 @@
-"""Exports the figures and tables of a page of runs, for a paper or a blog."""
+"""Exports the figures and tables of a page about runs, for use in a paper or a blog."""
 
 import os
 import re
@@ -19,21 +19,22 @@ from gdpo.report._tables import Table, markdown_text, to_csv, to_latex, to_markd
 from gdpo.report.text import one_line
 
 INDEX = "README.md"
-"""The file of an export that lists the others."""
+"""Name of the file that lists all other files of an export."""
 
 
 def check_destination(folder: Path, *, page: Path | None = None) -> None:
-    """Raise a ConfigError unless a folder is empty and writable, or does not exist and can be made.
+    """Raise a ConfigError unless an export can be written to a folder.
 
-    What an export that was killed has written to it does not count. The page is written before the
-    export, so it must be in another folder.
+    The folder must be empty and writable, or it must be possible to create it. Temporary folders of
+    exports that were killed are ignored. The page is written before the export, so the export needs
+    a folder that does not contain the page.
     """
     other = "Choose a folder that does not exist yet"
     place = _resolved(folder)
     if page is not None and place in _resolved(page).parents:
         raise ConfigError(
-            f"--export {folder} is the folder of the page {page}, and an export needs a folder of "
-            f"its own. {other}"
+            f"--export {folder} contains the page {page}, but an export needs an empty folder. "
+            f"{other}"
         )
     existing = next(each for each in (place, *place.parents) if os.path.lexists(each))
     if not existing.is_dir():
@@ -46,30 +47,30 @@ def check_destination(folder: Path, *, page: Path | None = None) -> None:
         )
     if existing == place and _entries(place):
         raise ConfigError(
-            f"--export {folder} is not empty, and an export overwrites nothing. {other}"
+            f"--export {folder} is not empty, and an export does not overwrite files. {other}"
         )
 
 
 def _resolved(folder: Path) -> Path:
-    """Return an absolute path with a name of its own, also for `.`, `..` and a link to a folder."""
+    """Return the absolute path without `.`, `..` and symbolic links."""
     return Path(os.path.realpath(folder))
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what a folder contains, except for what killed exports have written to it."""
+    """Return the contents of a folder, except for temporary folders of killed exports."""
     left = _left_over(folder, "")
     return [path for path in folder.iterdir() if path not in left]
 
 
 def _left_over(folder: Path, name: str) -> set[Path]:
-    """Return the temporary folders of exports with this name whose process has ended."""
+    """Return the temporary folders of exports with this name whose process no longer runs."""
     pattern = re.compile(rf"{re.escape(name)}\.([0-9]{{1,9}})\.partial")
     found = ((path, pattern.fullmatch(path.name)) for path in folder.iterdir())
     return {path for path, match in found if match and _has_ended(int(match[1]))}
 
 
 def _has_ended(process: int) -> bool:
-    if os.name != "posix":  # on Windows, `os.kill` ends the process
+    if os.name != "posix":  # on Windows, `os.kill` would end the process
         return False
     try:
         os.kill(process, 0)
@@ -81,25 +82,25 @@ def _has_ended(process: int) -> bool:
 
 
 def missing_png() -> str:
-    """Return why an export has no PNG files; empty if it has them."""
+    """Return the reason why an export has no PNG files, or an empty string if it has PNG files."""
     if find_spec("matplotlib") is not None:
         return ""
     return f"No PNG files: {MissingExtraError('matplotlib', 'plots', 'to draw them')}."
 
 
 def write_export(contents: Contents, folder: Path) -> None:
-    """Write every figure and every table of a page of runs, and a list of them, to a folder.
+    """Write all figures and tables of a page about runs to a folder, and a list of the files.
 
-    Figures: SVG, their points as CSV, and PNG if matplotlib is installed. Tables: CSV, Markdown and
-    LaTeX. A new folder is created only when every file is complete. An existing folder stays the
-    same folder; the files are moved into it when all are complete.
+    A figure is written as SVG, as CSV with its points, and as PNG if matplotlib is installed. A
+    table is written as CSV, Markdown and LaTeX. The files appear in the folder only when all of
+    them are complete.
 
     Args:
-        contents: What the page shows.
-        folder: It must not exist, or be empty.
+        contents: Contents of the page.
+        folder: Destination folder. The folder must be empty or not exist.
 
     Raises:
-        ConfigError: If the folder exists and is not empty, or cannot be written to.
+        ConfigError: If the folder is not empty or not writable.
     """
     check_destination(folder)
     place = _resolved(folder)
@@ -121,12 +122,12 @@ def write_export(contents: Contents, folder: Path) -> None:
 
 
 def _move_up(partial: Path, folder: Path) -> None:
-    """Move the files of a folder to the one that contains it, or none of them."""
+    """Move all files of a folder to its parent folder. On an error, move none of them."""
     place = partial.parent
     if [path for path in place.iterdir() if path != partial]:
         raise ConfigError(
-            f"--export {folder} is no longer empty, and an export overwrites nothing. Choose a "
-            "folder that does not exist yet"
+            f"--export {folder} is no longer empty, and an export does not overwrite files. Choose "
+            "a folder that does not exist yet"
         )
     moved: list[Path] = []
     try:
@@ -163,7 +164,7 @@ def _figures(contents: Contents) -> Iterator[Figure]:
     window = smoothing(experiment.total_steps)
     mean = f"Running mean over {window} steps" if window > 1 else "Mean of each step"
     several = len(experiment.runs) > len(experiment.labels)
-    lines = " Bold: median over the seeds. Band: middle half. Thin: every seed." if several else ""
+    lines = " Bold: median over the seeds. Band: quartiles. Thin: each seed." if several else ""
     for place, chart in enumerate(contents.rewards, start=1):
         dotted = " Dotted: threshold." if chart.shows_threshold else ""
         file = f"reward-{place}{_plain(chart.title)}"
@@ -173,12 +174,12 @@ def _figures(contents: Contents) -> Iterator[Figure]:
     for place, chart in enumerate(contents.times, start=1):
         bands = any(line.low is not None for line in chart.lines)
         band = "Band: 95 %." if bands else f"No band with fewer than {FEWEST_SEEDS} runs."
-        note = f"Kaplan-Meier. {band} A cross: a run ended without reaching the threshold."
+        note = f"Kaplan-Meier. {band} Cross: a run ended without reaching the threshold."
         yield Figure(f"threshold-{place}{_plain(chart.title)}", chart, note)
 
 
 def _plain(name: str) -> str:
-    """Return what a file name can carry of a reward's name."""
+    """Return a suffix for a file name, made from the letters and digits of a reward's name."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40]
     return f"-{plain}" if plain else ""
 
@@ -196,12 +197,12 @@ def _index(contents: Contents, figures: Sequence[Figure], listed: Sequence[Table
             f"# {markdown_text(comparison.experiment.name)}",
             markdown_text(headline(comparison)),
             *map(markdown_text, details(comparison)),
-            "\n".join(["| file | formats | what it shows |", "|---|---|---|", *rows]),
-            "A figure's CSV file has the points of its lines. Intervals are 95 % confidence "
-            "intervals. The LaTeX tables need `\\usepackage{booktabs}`. Names in a script that the "
-            "font does not have need XeLaTeX or LuaLaTeX.",
+            "\n".join(["| file | formats | contents |", "|---|---|---|", *rows]),
+            "The CSV file of a figure contains the points of its lines. Intervals are 95 % "
+            "confidence intervals. The LaTeX tables need `\\usepackage{booktabs}`. If a name "
+            "contains characters that the LaTeX font lacks, use XeLaTeX or LuaLaTeX.",
             *map(one_line, notices),
-            f"Made by gdpo {gdpo.__version__}, command `gdpo report --export`.",
+            f"Written by gdpo {gdpo.__version__} with the command `gdpo report --export`.",
             "",
         ]
     )

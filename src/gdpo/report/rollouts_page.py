@@ -1,4 +1,4 @@
-"""The page of `gdpo analyze`: the influence of each reward on a run, and over its steps."""
+"""Writes the page of `gdpo analyze`, which shows the influence of each reward over a run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,13 +24,13 @@ MARK = '<meta name="generator" content="gdpo analyze">'
 """Identifies a page that this module wrote."""
 
 _RUNS, _REWARDS, _ESTIMATORS = 6, 24, 4
-"""How many runs, rewards and estimators (in the table of rollouts) the page shows."""
+"""Maximum numbers of runs, of rewards, and of estimators in the table of rollouts."""
 
 _POINTS = 16_000
-"""Points of all lines together. They determine the size of the page."""
+"""Maximum number of points in all lines together, which limits the size of the page."""
 
 _FINDINGS, _NOTICES = 40, 50
-"""How many findings of a run, and how many notices of all files, the page shows."""
+"""Maximum numbers of findings per run and of notices for all files."""
 
 _ROUNDING = 1e-12
 """A curve that varies by less than this fraction of its size is drawn as constant."""
@@ -40,10 +40,10 @@ def write_rollouts_report(analysis: Analysis, file: Path, **reading: Any) -> Non
     """Write a self-contained HTML page about an analysis to a file.
 
     Args:
-        analysis: The result of `gdpo.analysis.analyze`. If it has a sample, the page shows these
-            rollouts with their texts, which are read from their files now.
-        file: The file to write. It is replaced as a whole, or left as it was if writing fails.
-        reading: The options `columns` and `load_pt` that the files were read with.
+        analysis: The result of `gdpo.analysis.analyze`. If the analysis contains sampled rollouts,
+            their texts are read from the rollout files again and shown on the page.
+        file: Path of the page. If writing fails, an existing file is not changed.
+        reading: Options `columns` and `load_pt` that the rollout files were read with.
     """
     write_whole(file, _page(analysis, **reading))
 
@@ -93,7 +93,7 @@ def _page(analysis: Analysis, **reading: Any) -> str:
 
 
 def _labels(analysis: Analysis) -> Labels:
-    """Return names of runs and rewards that are safe to show, each different from the others."""
+    """Return unique names of runs and rewards that are safe to display."""
     runs = [run.run for run in analysis.runs[:_RUNS]]
     rewards = dict.fromkeys(name for run in analysis.runs[:_RUNS] for name in run.names)
     path = analysis.report.paths[0]
@@ -110,7 +110,7 @@ def _distinct(names: Sequence[str], called: Mapping[str, str]) -> dict[str, str]
 
 
 def _estimators(analysis: Analysis) -> list[str]:
-    """Return the estimators whose advantages are shown."""
+    """Return the estimators whose advantages the page shows."""
     every = list(dict.fromkeys(name for group in analysis.sample for name in group.advantages))
     first = [name for name in (RECORDED, *every[:1], "grpo", "gdpo") if name in every]
     return list(dict.fromkeys((*first, *every)))[:_ESTIMATORS]
@@ -130,7 +130,7 @@ def _setup(analysis: Analysis) -> str:
 
 
 def _made_of(run: RunAnalysis) -> str:
-    """Return what the numbers of a run are computed from."""
+    """Return a phrase about the data from which the numbers of a run are computed."""
     more = f", {run.left_out:,} more not trained on" if run.left_out else ""
     return (
         f"{len(run.steps):,} steps, {run.rollouts:,} rollouts{more}; weights: {run.weights_from}; "
@@ -139,7 +139,7 @@ def _made_of(run: RunAnalysis) -> str:
 
 
 def _left_out(analysis: Analysis) -> str:
-    """Return a sentence about runs and rewards that the page does not show."""
+    """Return a sentence with the number of runs and rewards that the page does not show."""
     names = {name for run in analysis.runs for name in run.names}
     counts = ((len(analysis.runs), _RUNS, "runs"), (len(names), _REWARDS, "rewards"))
     left = [f"{count - most:,} more {what}" for count, most, what in counts if count > most]
@@ -147,12 +147,12 @@ def _left_out(analysis: Analysis) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return a number of any size with three digits."""
+    """Return a number with three significant digits."""
     return "–" if not isfinite(value) else f"{value:.3g}".replace("-", "−")
 
 
 def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]:
-    """Return the run, a row for each finding that lasted, and how many are not shown."""
+    """Return the run, a row for each lasting finding, and the number of findings not shown."""
     found = [held for held in run.findings() if held.lasting]
     rows: list[dict[str, Any]] = []
     numbers = run.steps
@@ -164,7 +164,7 @@ def _findings(run: RunAnalysis) -> tuple[RunAnalysis, list[dict[str, Any]], int]
 
 
 def _what_was_read(analysis: Analysis) -> list[str]:
-    """Return lines about the files by format, the groups, and every notice."""
+    """Return lines about the files of each format, the rewards, the groups, and all notices."""
     report = analysis.report
     return [
         f"{report.rows:,} rows: {report.read:,} read, {report.skipped:,} skipped",
@@ -183,7 +183,7 @@ def _what_was_read(analysis: Analysis) -> list[str]:
 
 
 def _sentences(analysis: Analysis) -> Iterator[str]:
-    """Yield the conclusion: the worst finding that lasted, and whether an estimator differs."""
+    """Yield the conclusion: the worst lasting finding, and how the estimators differ."""
     found = analysis.findings()
     warnings = [pair for pair in found if pair[1].finding.severity is Severity.WARNING]
     if warnings:
@@ -222,7 +222,7 @@ def _estimator_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return a chart per reward: its mean at each step, one line per run."""
+    """Return a chart per reward that shows its mean at each step, with one line per run."""
     return [
         _chart(
             label,
@@ -235,7 +235,7 @@ def _mean_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> lis
 
 
 def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -> list[Chart]:
-    """Return two charts per run: influence share and zero-variance groups of every reward."""
+    """Return the charts of influence shares and of zero-variance groups for each run."""
     charts: list[Chart] = []
     for run in runs:
         names = [name for name in run.names if name in shown.rewards]
@@ -251,7 +251,7 @@ def _influence_charts(runs: Sequence[RunAnalysis], shown: Labels, points: int) -
 def _influence_chart(
     run: RunAnalysis, title: str, names: Sequence[str], shown: Labels, points: int
 ) -> Chart:
-    """Return the chart of influence shares over the last groups, with intervals as bands."""
+    """Return the chart of influence shares at each step, with confidence intervals as bands."""
     steps = np.array(run.steps, np.float64)
     lines: list[Line] = []
     for place, name in enumerate(names):
@@ -265,7 +265,7 @@ def _influence_chart(
 
 
 def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Chart]:
-    """Return a chart per reward: its mean by tokens of the completion, one line per run."""
+    """Return a chart per reward that shows its mean by completion length, with a line per run."""
     charts: list[Chart] = []
     for name, label in shown.rewards.items():
         found = {run: bins for run, bins in lengths.items() if run in shown.runs}
@@ -284,7 +284,7 @@ def _length_charts(lengths: Mapping[str, LengthBins], shown: Labels) -> list[Cha
 
 
 def _by_length(place: int, run: str, bins: LengthBins, name: str, size: int) -> Line:
-    """Return the line of a run, padded if its completions are shorter than those of others."""
+    """Return the line of a run, padded with NaN if other runs have longer completions."""
     counts, means = bins.counts(name), bins.means(name)
     notes = [f"({n:,.0f} rollout{'s' * (n != 1)})" if n else "" for n in counts.tolist()]
     shorter = size - len(means)
@@ -300,7 +300,7 @@ def _chart(
     *,
     low: float | None = None,
 ) -> Chart:
-    """Return a chart of curves over the steps of all runs that it shows."""
+    """Return a chart whose horizontal axis has the steps of all its runs."""
     found = list(curves)
     steps = np.unique(np.concatenate([np.array(run.steps, np.float64) for run, _, _ in found]))
     lines: list[Line] = []

@@ -1,6 +1,6 @@
-"""The summary of `gdpo analyze`: 20 lines for a terminal.
+"""Summarizes an analysis in about 20 lines for a terminal, for `gdpo analyze`.
 
-Control characters in the text of a file are made visible, so that they cannot command the terminal.
+Control characters in text from files are made visible, so that they have no effect on the terminal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,34 +23,36 @@ from gdpo.rollouts.readers.inference import NOT_REWARDS, SCALAR_ONLY
 from gdpo.rollouts.readers.report import ready_command
 
 LINES = 20
-"""Lines that fit on a screen. The worst finding and three rewards are printed in any case."""
+"""Number of lines that fit on a screen. The worst finding and three rewards are always printed."""
 
 _NOTICES, _REWARDS, _NAME, _PROBLEM = 3, 6, 32, 160
-"""Limits: notices listed, rewards listed, characters of a name, characters of a problem."""
+"""Maximum numbers of notices and rewards, and of characters in a name and in a problem."""
 
 _FINDING = 6
-"""Lines reserved for a finding, the heading of the rewards, and the count of other findings."""
+"""Number of lines reserved for one finding, the heading of the rewards, and the number of further
+findings."""
 
 _PLACE = 40
-"""Cells of a file name that are always kept."""
+"""Minimum number of terminal cells that a shortened file name keeps."""
 
 _WHOLE = 500
-"""Cells of the sentence about that file. The end of the sentence says what to do."""
+"""Maximum number of terminal cells for the sentence about a file. The end of the sentence is kept,
+because it contains the remedy."""
 
 _LEAST = 14
-"""Cells of a name that are always kept."""
+"""Minimum number of terminal cells that a shortened name keeps."""
 
 _STYLES = {Severity.WARNING: "bold red", Severity.NOTE: "yellow"}
 _MARKS = {Severity.WARNING: "!", Severity.NOTE: "-"}
 
 
 def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES) -> list[Text]:
-    """Return lines to print with rich: what was read, the rewards, and the worst findings first.
+    """Return lines to print with rich: the data read, the rewards, and findings in order of rank.
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
-        width: Width of the terminal, in cells. Longer lines are wrapped.
-        room: Number of lines that fit. Default: 20.
+        width: Width of the terminal in cells. Longer lines are wrapped.
+        room: Maximum number of lines. Default: 20.
     """
     lines = [*_wrapped(_read(analysis.report), width)]
     if command := ready_command(analysis.report):  # on one line, so that it can be copied
@@ -64,11 +66,13 @@ def rollouts_summary(analysis: Analysis, *, width: int = 100, room: int = LINES)
 
 
 def estimators_summary(analysis: Analysis, *, width: int = 100) -> list[Text]:
-    """Return lines that compare the estimators on the same rollouts. Empty: none were recomputed.
+    """Return lines that compare the estimators on the same rollouts.
+
+    The list is empty if no advantages were recomputed.
 
     Args:
         analysis: The result of `gdpo.analysis.analyze`.
-        width: Width of the terminal, in cells.
+        width: Width of the terminal in cells.
     """
     replayed = analysis.replayed
     if not replayed or not analysis.runs:
@@ -120,7 +124,7 @@ def _read(report: ReadReport) -> Iterator[str]:
 
 
 def scalar_only(report: ReadReport) -> str:
-    """Return the sentence about estimators for files that contain only a scalar reward."""
+    """Return a sentence about estimators, for files that contain only a scalar reward."""
     sentence = (
         "these files contain only a scalar reward, so estimators that differ in how they combine "
         "rewards (gdpo, mo_grpo, ...) give the same advantages; those without a per-group std "
@@ -132,7 +136,7 @@ def scalar_only(report: ReadReport) -> str:
 
 
 def _wordless(report: ReadReport) -> bool:
-    """Return whether no file contains texts that could be rescored."""
+    """Return True if no file contains texts that could be rescored."""
     return all(file.format in WORDLESS for file in report.files)
 
 
@@ -183,7 +187,7 @@ def _run(run: RunAnalysis, analysis: Analysis) -> str:
 
 
 def advantages_from(run: RunAnalysis) -> str:
-    """Return whether the advantages of a run are recorded or computed, and with which estimator."""
+    """Return a phrase about the origin of a run's advantages: recorded, or the estimator used."""
     computed = f"computed with {one_line(', '.join(sorted(run.estimators)))}"
     if not run.recorded:
         return computed
@@ -253,7 +257,7 @@ def _finding(run: RunAnalysis | None, held: HeldFinding, width: int) -> Iterator
 
 
 def _replayed_cells(replayed: Replayed, *, scalar: bool) -> tuple[str, ...]:
-    """Return a row of the table. `scalar`: the files contain only a scalar reward."""
+    """Return a row of the table. Set `scalar` if the files contain only a scalar reward."""
     if replayed.estimator == replayed.baseline:
         verdict = ""
     elif replayed.problem:
@@ -307,8 +311,8 @@ def _gain(analysis: Analysis) -> Iterator[str]:
 def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
     """Align names and remarks to the left, and numbers to the right.
 
-    Names that do not fit are shortened in the middle, the widest column first. If too little of
-    them would remain, they are printed whole, and the terminal wraps the lines.
+    Names that do not fit are shortened in the middle, starting with the widest column. If too
+    little of a name would remain, names are printed in full, and the terminal wraps the lines.
     """
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
     names = [i for i, head in enumerate(rows[0]) if head in ("run", "reward", "estimator")]
@@ -328,7 +332,7 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[Text]:
 
 
 def _without_middle(text: str, size: int) -> str:
-    """Shorten a text in the middle to `size` cells: similar names often differ at the end."""
+    """Shorten a text to `size` cells in the middle, because similar names often end differently."""
     if cell_len(text) <= size:
         return text
     end, start = (size - 1) // 2, size - 1 - (size - 1) // 2

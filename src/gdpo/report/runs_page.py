@@ -1,4 +1,4 @@
-"""Writes the page of runs that gdpo trained: which estimator is better, and how certain that is."""
+"""Writes the page about runs that gdpo trained, which shows which estimator is better."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,29 +20,31 @@ from gdpo.report.export import check_destination, write_export
 from gdpo.report.text import number, probability, visible
 
 _LISTED = 10
-"""Maximum number of seeds that are listed one by one."""
+"""Maximum number of seeds that are listed individually."""
 
 _LINES = 3
-"""Last lines of a failed run's output that are shown."""
+"""Number of lines shown from the end of a failed run's output."""
 
 
 def write_report(comparison: Comparison, file: Path, *, export: Path | None = None) -> None:
-    """Write a self-contained HTML file that shows which estimator is better, and how certain it is.
+    """Write a self-contained HTML file that shows which estimator is better.
 
-    The page is made from the run directories only. It loads nothing, and shows text that a model
-    wrote as text. Runs without recorded rollouts are named. Only gdpo's own estimators are called;
-    an estimator of the user is code that a run names, and is not imported.
+    All data comes from the run directories. The page loads no external files, and escapes text that
+    a model wrote. Runs without recorded rollouts are listed. Only gdpo's own estimators are
+    recomputed. A user's own estimator is never imported, because a run directory could name any
+    code.
 
     Args:
-        comparison: See `gdpo.experiments.analysis.analyse`. For a single run there is nothing to
-            compare; the page shows its curves, findings and rollouts.
-        file: The HTML file. An existing file is replaced as a whole.
+        comparison: The result of `gdpo.experiments.analysis.analyse`. For a single run, the page
+            shows its curves, findings and rollouts without a comparison.
+        file: Path of the HTML file. An existing file is replaced.
         export: Folder for every figure (SVG, and PNG if matplotlib is installed) and every table
-            (CSV, Markdown, LaTeX). It must not exist, or be empty. None: nothing is exported.
+            (CSV, Markdown, LaTeX). The folder must be empty or not exist. None: nothing is
+            exported.
 
     Raises:
-        ConfigError: If `export` exists and is not an empty folder, or is the folder of `file`.
-            Nothing is written then.
+        ConfigError: If `export` exists and is not an empty folder, or contains `file`. In this case
+            nothing is written.
         DataError: If a rollout file in a run directory cannot be read.
     """
     if export is not None:
@@ -113,16 +115,17 @@ def _setup(experiment: Experiment) -> str:
 
 
 def _listed(values: Iterable[Any]) -> str:
-    """Return the first values, and how many there are."""
+    """Return the first values, and the total number if some are omitted."""
     every = [str(value) for value in values]
     rest = f", … ({len(every)} in all)" if len(every) > _LISTED else ""
     return ", ".join(every[:_LISTED]) + rest
 
 
 def _scale(comparison: Comparison, reward: Measured) -> tuple[float, str]:
-    """Return the largest end of a difference's interval, and the smallest attainable p-values.
+    """Return the scale for plots of differences, and the smallest attainable p-values as text.
 
-    Estimators with fewer seeds have a higher smallest p-value.
+    The scale is the largest absolute value of a difference or of an end of its interval. The text
+    is a range if the estimators have different numbers of seeds.
     """
     found = [d for d in comparison.differences if d.reward == reward.name]
     ends = [abs(end) for d in found for end in (d.final.value, d.final.low, d.final.high)]

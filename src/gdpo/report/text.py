@@ -1,4 +1,4 @@
-"""Makes text of unknown origin safe to show: visible characters only, and limited length."""
+"""Makes untrusted text safe to display: shows hidden characters and limits the length."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,20 +8,21 @@ from typing import Any
 from gdpo._files import to_json
 
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""Characters that could end a script element, or that are not text."""
+"""Matches characters that could end a script element or that are not valid text."""
 
 _KEPT = frozenset("\n\t\u200c\u200d")
-"""Unprintable characters of ordinary text: newline, tab, and joiners in Persian and emoji."""
+"""Unprintable characters that ordinary text contains: newline, tab, and the joiners that Persian
+text and emoji use."""
 
 _MESSAGES = 10
-"""Messages shown at the start and at the end of a chat."""
+"""Number of messages shown at the start of a long chat, and again at its end."""
 
 Message = tuple[str, str, int, str]
-"""Role, start of the text, count of characters left out after it, end of the text."""
+"""Role, start of the text, number of characters left out, and end of the text."""
 
 
 def visible(text: str) -> str:
-    r"""Return the text with control and direction characters and surrogates as `⟨U+202E⟩`.
+    r"""Return the text with hidden characters and surrogates replaced by codes such as `⟨U+202E⟩`.
 
     >>> visible("safe\u202etxt.exe")
     'safe⟨U+202E⟩txt.exe'
@@ -30,7 +31,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return the text on one line and without control characters, safe for a terminal.
+    r"""Return the text on one line, without control characters, so that it is safe in a terminal.
 
     >>> one_line("a\x1b[31m\nb")
     'a⟨U+001B⟩[31m b'
@@ -39,7 +40,7 @@ def one_line(text: str) -> str:
 
 
 def cut(text: str, limit: int) -> tuple[str, int, str]:
-    """Return start and end of a text, made visible, and the number of omitted characters.
+    """Return the start of a text, the number of omitted characters, and the end of the text.
 
     >>> cut("0123456789" * 3, 15)
     ('0123456789', 15, '56789')
@@ -55,8 +56,8 @@ def cut(text: str, limit: int) -> tuple[str, int, str]:
 def messages(text: Any, limit: int) -> list[Message]:
     """Return a prompt or completion as messages to show, with `limit` characters in total.
 
-    Of a very long chat, only the first and last messages are returned, with a message between them
-    that counts the others.
+    For a very long chat, only the first and last messages are returned. A message between them
+    states the number of omitted messages.
     """
     chat: Sequence[Mapping[str, Any]] = (
         [{"role": "", "content": text}] if isinstance(text, str) else text
@@ -75,7 +76,7 @@ def messages(text: Any, limit: int) -> list[Message]:
 
 
 def embedded(data: Any) -> str:
-    r"""Return JSON that cannot end its script element.
+    r"""Return JSON that is safe inside an HTML script element.
 
     >>> print(embedded({"text": "</script>"}))
     {"text": "\u003c/script\u003e"}
@@ -84,7 +85,7 @@ def embedded(data: Any) -> str:
 
 
 def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = False) -> str:
-    """Return a number with a precision of about a thousandth of `high - low`. NaN gives –."""
+    """Return a number rounded to about a thousandth of `high - low`. NaN becomes –."""
     if isnan(value):
         return "–"
     digits = min(6, max(0, 3 - ceil(log10(high - low)))) if high > low else 3
@@ -93,7 +94,7 @@ def number(value: float, low: float = 0.0, high: float = 1.0, *, sign: bool = Fa
 
 
 def short(value: float) -> str:
-    """Return a number in its shortest form."""
+    """Return a number with up to six significant digits and no trailing zeros."""
     return f"{value:g}".replace("-", "−")
 
 
@@ -111,7 +112,7 @@ def _shown(character: str) -> str:
 
 
 def _fitting(text: Iterable[str], room: int) -> list[str]:
-    """Return the first characters of a text, each made visible, that fit into `room`."""
+    """Return the first characters of a text that fit into `room`. Hidden characters are escaped."""
     fitting: list[str] = []
     for shown in map(_shown, text):
         room -= len(shown)

@@ -1,4 +1,4 @@
-"""Rewards: functions that score completions. Nothing here depends on a trainer."""
+"""Defines rewards: functions that score completions without depending on a trainer."""
 
 from gdpo.rewards.gates import Gate, apply_gates
 from gdpo.rewards.named import BUILT_IN

@@ -1,6 +1,6 @@
-"""Reads the tests and limits of a reference, and reports what is wrong with them.
+"""Reads the tests and limits of a reference, and reports errors in them.
 
-`gdpo.rewards.code` documents their format.
+`gdpo.rewards.code` documents the format of the tests and limits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ LONGEST = 60.0
 """The largest `wall_seconds` that a reference may set, in seconds."""
 
 _SHOWN = 60
-"""Characters of a wrong value that a message shows."""
+"""Number of characters of a wrong value that a message shows."""
 
 
 def tests_from_reference(reference: Reference) -> Tests | None:
@@ -40,10 +40,10 @@ def tests_from_reference(reference: Reference) -> Tests | None:
 
 
 def limits_from_reference(reference: Reference) -> Limits:
-    """Return the limits of a reference. Limits that it does not set keep the default of `Limits`.
+    """Return the limits of a reference. Missing limits get the defaults of `Limits`.
 
     Raises:
-        DataError: If a name is unknown or a value is not allowed. `wall_seconds` may be at most
+        DataError: If a name is unknown or a value is not allowed, such as a `wall_seconds` above
             `LONGEST`.
     """
     if reference.get("limits") is None:
@@ -98,13 +98,13 @@ _KINDS: dict[str, tuple[Callable[[dict[str, Any]], Tests], set[str], set[str]]] 
     "calls": (_calls, {"function", "cases"}, set()),
     "stdio": (_stdio, {"cases"}, set()),
 }
-"""For each kind of tests: the function that reads it, its required names and its optional names."""
+"""Maps each kind of tests to its reading function, its required keys and its optional keys."""
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:
     """Return a copy without the keys whose value is None.
 
-    Arrow gives every row the keys of all other rows.
+    Arrow adds such keys, because it gives every row the keys of all rows.
     """
     if not isinstance(value, Mapping):
         raise DataError(f"reference {place!r} must be an object, got {_shown(value)}")

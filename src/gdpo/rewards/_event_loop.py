@@ -1,7 +1,8 @@
 """Runs every coroutine reward of this process in one event loop.
 
-The loop is shared and has its own thread. A client that a reward keeps open (httpx, aiohttp) is
-bound to the loop in which it was first used, and its connections break when that loop is closed.
+The loop is shared and runs in its own thread. If a reward keeps a client open (httpx, aiohttp), the
+client is bound to the loop in which it was first used. Closing that loop would break the client's
+connections.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ _ANSWERS_S = 1.0
 
 
 class _Shared:
-    """Creates the event loop when it is first needed, and keeps it."""
+    """Creates the event loop on first use, and keeps it open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,13 +43,13 @@ class _Shared:
         return threading.current_thread() is self._thread
 
     def forget(self) -> None:
-        """Reset the state in a forked child. A loop that forked itself is stopped in the child."""
+        """Reset the state in a forked child. If the loop's own thread forked, stop the loop."""
         if self._loop is not None and self.is_here():
             self._loop.stop()
         self.__init__()
 
     def leave_if_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Replace the loop if it is blocked, and abandon its thread, which cannot be ended."""
+        """Replace a blocked loop, and abandon its thread, because a thread cannot be killed."""
         turns = threading.Event()
         loop.call_soon_threadsafe(turns.set)
         if not turns.wait(_ANSWERS_S):
@@ -63,21 +64,22 @@ os.register_at_fork(after_in_child=_shared.forget)
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     process = os.getpid()
-    while True:  # a coroutine may stop the loop while other coroutines still wait in it
-        # asyncio raises these here as well, after it stored them as the coroutine's result
+    while True:  # a coroutine may stop the loop while other coroutines are still waiting
+        # asyncio stores these as the coroutine's result, and then raises them here as well
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
-        if os.getpid() != process:  # a coroutine forked: the child must not run the others again
+        if os.getpid() != process:  # a coroutine forked: the child must not rerun the others
             os._exit(1)
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the event loop of this process, and return its result.
 
-    Call it from any thread except the loop's own.
+    This function can be called from any thread except the loop's own.
 
     Raises:
-        RewardError: If a coroutine in that loop calls it: the call would wait forever.
+        RewardError: If a coroutine in that loop calls this function, because the call would never
+            return.
     """
     if _shared.is_here():
         coroutine.close()

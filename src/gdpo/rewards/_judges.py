@@ -1,4 +1,4 @@
-"""Runs rewards that are coroutine functions and wait for an external service, concurrently."""
+"""Concurrently runs rewards that are coroutine functions and wait for an external service."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,16 +9,16 @@ from gdpo.rewards._event_loop import wait_for
 from gdpo.rewards.scores import Call, Result, checked, raised
 
 DEFAULT_DEADLINE_S = 60.0
-"""Seconds that one attempt may take if the reward has no deadline."""
+"""Maximum time of one attempt, in seconds, if the reward has no deadline."""
 
 _GRACE_S = 2.0
-"""Seconds that a coroutine may take to clean up after it was cancelled."""
+"""Maximum time, in seconds, that a cancelled coroutine may take to clean up."""
 
 _LEFT_RUNNING = ", ignored its cancellation, was left running and was not retried"
 
 _BLOCKED = (
-    " because a call blocked the event loop. Use calls that can be awaited instead of `requests` "
-    "or `time.sleep`"
+    " because a call blocked the event loop. Use awaitable calls instead of `requests` or "
+    "`time.sleep`"
 )
 
 
@@ -26,9 +26,9 @@ class Judges:
     """Runs coroutine functions with limits on concurrency, time and retries.
 
     Args:
-        concurrency: Number of calls in one batch that may wait at the same time.
-        retries: Number of further attempts after an exception or a time-out.
-        pause: Seconds before the first retry. Each further retry waits twice as long.
+        concurrency: Maximum number of calls in a batch that wait at the same time.
+        retries: Maximum number of further attempts after an exception or a time-out.
+        pause: Seconds to wait before the first retry. The wait doubles with each further retry.
     """
 
     def __init__(self, *, concurrency: int, retries: int, pause: float) -> None:
@@ -39,7 +39,7 @@ class Judges:
 
         Args:
             calls: The calls to make.
-            done: Function to call after each call.
+            done: Callback that runs after each call.
         """
         return wait_for(self._all(calls, done))
 
@@ -61,14 +61,14 @@ class Judges:
 
 
 async def _attempt(call: Call) -> tuple[Result, bool]:
-    """Return the result of one attempt, and whether to retry."""
+    """Return the result of one attempt, and True if the call should be retried."""
     seconds = call.reward.deadline or DEFAULT_DEADLINE_S
     start = monotonic()
     task = asyncio.create_task(_asked(call))
     try:
         await asyncio.wait([task], timeout=seconds)
     finally:
-        late = task.cancel()  # needed as well if the whole batch is abandoned
+        late = task.cancel()  # also needed if the whole batch is abandoned
     if late:
         await asyncio.wait([task], timeout=_GRACE_S)
         return call.timed_out(seconds, "" if task.done() else _LEFT_RUNNING), task.done()

@@ -1,7 +1,7 @@
-r"""Compares an extracted answer with the reference answer, using math-verify to parse both.
+r"""Compares an extracted answer with the reference answer. Both are parsed by math-verify.
 
-Needs the extra `math`. Importing sympy takes about a second. The reward's function is defined in
-this module so that a worker process finishes the imports before its first deadline starts.
+This module needs the extra `math`. Importing sympy takes about a second. The reward's function is
+defined here so that a worker process finishes this import before its first deadline starts.
 """
 
 import logging
@@ -18,7 +18,7 @@ from math_verify import LatexExtractionConfig, parse
 from gdpo.rewards._maths import PERCENT, Either, clean, same, without_label
 from gdpo.rewards.reward import Reference
 
-# math-verify warns that it has no time-out. The scorer has one.
+# math-verify warns that its time-out is disabled. The scorer enforces a deadline instead.
 logging.getLogger("math_verify.parser").setLevel(logging.ERROR)
 
 _READING = LatexExtractionConfig(
@@ -30,16 +30,17 @@ _READING = LatexExtractionConfig(
 )
 
 _SEARCHED = 100_000
-"""Number of characters at the end of a completion that are searched for the answer."""
+"""The answer is searched for only in this many characters at the end of a completion."""
 
 _LONGEST = 300
-"""Maximum length of an answer, in characters. The longest answer in MATH has 159."""
+"""Maximum length of an answer, in characters. The longest answer in MATH has 159 characters."""
 
 _DEEPEST = 10
-"""Maximum depth of nested brackets. Parsing time grows exponentially with it; MATH needs 3."""
+"""Maximum depth of nested brackets. Parsing time grows exponentially with the depth. MATH needs
+3."""
 
 _DIGITS = 10_000
-"""Maximum number of digits of an evaluated answer. The longest in MATH has 1,491."""
+"""Maximum number of digits of an evaluated answer. The longest answer in MATH has 1,491 digits."""
 
 _UNWORKED = re.compile(
     r"\\(?:sum|prod|i*int|oint|lim|[dt]?binom|choose|gcd|lcm|det|[bp]?mod|operatorname|Gamma|nabla"
@@ -57,7 +58,7 @@ def correctness(
 ) -> float | None:
     """Return 1 if the answer extracted from a completion equals the reference answer, else 0.
 
-    None: the reference answer is missing or cannot be read.
+    None: the reference answer is missing or cannot be parsed.
     """
     given = reference["answer"]
     gold = "" if given is None else str(given)
@@ -70,14 +71,14 @@ def correctness(
 
 @lru_cache(maxsize=1024)
 def _read_gold(gold: str) -> Any:
-    """Return a reference answer as an expression; None if it cannot be read or compared."""
+    """Return a reference answer as an expression, or None if it cannot be parsed or compared."""
     letter, rest = without_label(gold)
     read = _read(rest if letter and rest else gold)
     return None if read is None or not same(read, read) else read
 
 
 def _equal(answer: str, gold: str) -> bool:
-    """Return whether a model's answer equals a readable reference answer."""
+    """Return whether a model's answer equals a reference answer that can be parsed."""
     if len(answer) > _LONGEST or _depth(answer) > _DEEPEST:
         return False
     if not set(_UNWORKED.findall(answer)) <= set(_UNWORKED.findall(gold)):
@@ -107,7 +108,7 @@ def _equal_value(answer: str, gold: str, gold_text: str) -> bool:
 def _differentiates(expression: Any) -> bool:
     """Return whether an expression has an unevaluated derivative.
 
-    In dy/dx = 2x, the left side is a name and does not count.
+    In dy/dx = 2x, the left side counts as a name and not as a derivative.
     """
     if isinstance(expression, sp.Eq) and isinstance(expression.lhs, sp.Derivative):
         return _differentiates(expression.rhs) or not isinstance(expression.lhs.args[0], sp.Symbol)
@@ -119,7 +120,7 @@ def _read(answer: str) -> Any:
 
 
 def _read_clean(text: str) -> Any:
-    """Return the text as one expression, or None."""
+    """Return the text as one expression, or None if it cannot be parsed as one."""
     parts = _OR.split(text)
     if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
         read = [_parse(part) for part in parts]
@@ -141,7 +142,7 @@ def _parse(text: str) -> Any:
         extraction_config=[_READING],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
-        # math-verify's time-out uses a signal, which raises outside the main thread.
+        # math-verify's time-out uses a signal, which fails outside the main thread.
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]
     )
     # For \subset, math-verify returns True or False.

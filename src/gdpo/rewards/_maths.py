@@ -1,9 +1,9 @@
-r"""Compares two expressions for equality as answers.
+r"""Decides whether two expressions are equal as answers.
 
 This module compares numbers (`_same_number`), percentages, the value that an equation states
 (`_stated`), and lists, points, intervals and matrices element by element. `math_verify.verify`
-compares everything else. On its own it would compare numbers of any size to 6 places, and take the
-right side of any equation.
+compares everything else. Without this module, math-verify would compare numbers of any size to 6
+decimal places, and would use the right side of any equation.
 """
 
 import logging
@@ -18,10 +18,10 @@ from sympy.core.relational import Relational
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
 SPACE = r"(?:\\[,;:! ]|\\q?quad(?![a-zA-Z])|~|\s)"
-"""A regular expression for one space in LaTeX."""
+"""Regular expression for one space in LaTeX."""
 
 TEXT = r"\\(?:text(?:rm|normal|bf|it)?|mbox|mathrm)\s*"
-"""A regular expression for a command that turns the following group into text."""
+"""Regular expression for a LaTeX command that turns the next group into text."""
 
 _PIECE = rf"{TEXT}\{{[^{{}}]*\}}(?:\s*\^\s*(?:[0-9]|\{{-?[0-9]\}}))?"
 
@@ -61,7 +61,7 @@ _TWO_LETTERS = frozenset(
 )
 
 _ONE_LETTER = frozenset("acfghjklmnsvw")
-"""Letters that are part of a unit only next to other words. Alone, they may be variables."""
+"""Letters that belong to a unit only next to other words. A single letter may be a variable."""
 
 _CHANGING = frozenset(
     re.findall(
@@ -88,7 +88,7 @@ r"""Words that change the value of the number before them, or turn it into a con
 
 
 def read_words(text: str) -> str:
-    """Return a number without its unit, and with number words after it evaluated."""
+    """Return a number without its unit. Number words after the number are evaluated."""
     text = _BARE.sub(r"\\text{\1}", text)
     tail = _TAIL.search(text)
     if not tail or not re.search(r"[0-9]", text[: tail.start()]):
@@ -132,11 +132,11 @@ def _is_part(word: str, *, alone: bool, first: bool, named: bool) -> bool:
     return len(word) > 2 or not alone or word in _TWO_LETTERS
 
 
-# math-verify warns that it has no time-out. The scorer has one.
+# math-verify warns that its time-out is disabled. The scorer enforces a deadline instead.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 PERCENT = sp.UnevaluatedExpr(sp.Rational(1, 100))
-"""The factor that math-verify uses for a percent sign."""
+"""Factor that math-verify uses for a percent sign."""
 
 _FAULTS = (
     ArithmeticError,
@@ -146,14 +146,14 @@ _FAULTS = (
     AttributeError,
     RecursionError,
 )
-"""Exceptions that sympy raises if it cannot evaluate an expression."""
+"""Exceptions that sympy raises when it cannot evaluate an expression."""
 
 _WORKING = 50
-"""Number of digits to which numbers are evaluated."""
+"""Precision to which numbers are evaluated, in digits."""
 
 
 class Either(sp.Tuple):
-    """Inequalities joined by "or"."""
+    """Stores inequalities that are joined by "or"."""
 
 
 def same(gold: Any, answer: Any) -> bool:
@@ -173,7 +173,7 @@ def same(gold: Any, answer: Any) -> bool:
 
 
 def members(expression: Any) -> list[Any] | None:
-    """Return the sides of an equation or of a chain of equations; None for other expressions."""
+    """Return the sides of an equation or a chain of equations, or None for other expressions."""
     relations = _args(expression) if isinstance(expression, sp.And) else [expression]
     if not relations or not all(isinstance(relation, sp.Eq) for relation in relations):
         return None
@@ -181,10 +181,10 @@ def members(expression: Any) -> list[Any] | None:
 
 
 def _stated(expression: Any) -> Any:
-    """Return the value that an equation states, and any other expression unchanged.
+    """Return the value that an equation states, or any other expression unchanged.
 
-    Without the names, all remaining sides must be equal: x = 2 + 3 = 5 states 5. x = 6 = 5, 2x = 5
-    and 3 = 5 state nothing (None).
+    Sides that are names are ignored, and all remaining sides must be equal. For example, x = 2 + 3
+    = 5 states 5. The equations x = 6 = 5, 2x = 5 and 3 = 5 state nothing (None).
     """
     sides = members(expression)
     if sides is None:
@@ -216,13 +216,13 @@ def _is_name(side: Any) -> bool:
 
 
 def _is_taken(part: Any) -> bool:
-    """Return whether a part is the -y of x - y or the 1/b of a/b."""
+    """Return whether a part is a term such as -y in x - y, or a factor such as 1/b in a/b."""
     other = [x for x in part.args if x != -1]
     return len(other) < len(part.args) and all(map(_is_name, other))
 
 
 def _same_equation(gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -> bool:
-    """Return whether two equations are the same. A chain counts as the equation of its ends."""
+    """Return whether two equations are the same. A chain counts as an equation of its two ends."""
     if len(ours) == len(theirs) and all(map(same, ours, theirs)):
         return True
     left, right = _closed(gold, ours), _closed(answer, theirs)
@@ -244,7 +244,7 @@ def _has_solutions(equation: Any) -> bool:
 
 
 def _closed(equation: Any, sides: list[Any]) -> Any:
-    """Return a chain as one equation; None if its parts contradict each other."""
+    """Return a chain as one equation, or None if its parts contradict each other."""
     if len(sides) == 2:
         return equation
     stated = _stated(equation)
@@ -252,7 +252,7 @@ def _closed(equation: Any, sides: list[Any]) -> Any:
 
 
 def _as_set(expression: Any) -> Any:
-    """Return inequalities joined by "or" as a set, and any other expression unchanged.
+    """Return inequalities joined by "or" as a set, and return any other expression unchanged.
 
     None: sympy cannot convert the inequalities.
     """
@@ -265,7 +265,7 @@ def _as_set(expression: Any) -> Any:
 
 
 def _same_parts(gold: Any, answer: Any) -> bool | None:
-    """Return whether two lists are equal element by element; None if one of them is not a list."""
+    """Return whether two lists are equal element by element, or None if one is not a list."""
     if isinstance(gold, sp.MatrixBase) and isinstance(answer, sp.MatrixBase):
         return gold.shape == answer.shape and all(map(same, gold.flat(), answer.flat()))
     if isinstance(gold, sp.Interval) and isinstance(answer, sp.Interval):
@@ -286,7 +286,7 @@ def _components(expression: Any) -> list[Any] | None:
 
 
 def _args(expression: Any) -> list[Any]:
-    """Return the parts, in their written order if it is known."""
+    """Return the parts of an expression, in the order in which they were written, if known."""
     return list(dict.fromkeys(getattr(expression, "_unsorted_args", ()))) or list(expression.args)
 
 
@@ -359,7 +359,7 @@ def _renamed(expression: Any, names: dict[Any, Any]) -> Any:
 
 
 def _value(expression: Any) -> Any:
-    """Evaluate an expression to a finite number; None if it is not a number."""
+    """Evaluate an expression to a finite number, or return None if that is not possible."""
     if not isinstance(expression, sp.Expr) or expression.free_symbols:
         return None
     if isinstance(expression, sp.Rational):
@@ -376,7 +376,8 @@ def _value(expression: Any) -> Any:
 def _same_number(gold: Any, answer: Any, ours: Any, theirs: Any) -> bool:
     """Return whether two numbers are equal exactly or, if one is a decimal, after rounding.
 
-    A decimal must agree to 6 places, below 0.001 to 6 digits, and with a whole number to 14 digits.
+    A decimal must agree to 6 decimal places, or to 6 digits if it is below 0.001. Compared with a
+    whole number, it must agree to 14 digits.
     """
     exact = [x for x in (gold, answer) if not x.has(sp.Float)]
     size, apart = max(abs(ours), abs(theirs)), abs(ours - theirs)
@@ -401,7 +402,8 @@ def _is_zero(difference: Any) -> bool:
 def _far_apart(gold: Any, answer: Any) -> bool:
     """Return whether two expressions differ at a test point.
 
-    math-verify drops terms below 1e-15 and treats such expressions as equal.
+    math-verify drops terms below 1e-15 and treats expressions that differ only in such terms as
+    equal.
     """
     if not isinstance(gold, sp.Expr) or not isinstance(answer, sp.Expr):
         return False
@@ -436,7 +438,8 @@ _CHARACTERS = str.maketrans(
 )
 
 _DASH = re.compile(r"(?<![0-9])(?<![0-9] )[–—]|[–—](?! ?[0-9])")
-"""A long dash used as a minus sign. Between two digits it is a range, as in 2–3."""
+"""A long dash that is used as a minus sign. Between two digits, a long dash marks a range, as in
+2–3."""
 
 _AROUND = re.compile(r"\\?\$|^\\[(\[]|\\[)\]]$")
 
@@ -493,7 +496,7 @@ _NOTATION = (
     ),
     # 1./3: a point without digits after a whole number inside a formula
     (re.compile(r"(?<![0-9.,])([0-9]+)\.(?=\s*(?:[-+*/)}]|\\(?:times|cdot)(?![a-zA-Z])))"), r"\1"),
-    # 2.5e-3 and 1e3 are powers of ten; 2e-3 is twice Euler's number minus 3
+    # 2.5e-3 and 1e3 are powers of ten, but 2e-3 is twice Euler's number minus 3
     (
         re.compile(
             r"(?<![\w.\\])((?:[0-9]+\.[0-9]*|\.[0-9]+)(?=[eE])|[0-9]+(?=E|e[0-9]))"
@@ -509,7 +512,7 @@ _TEX_LETTER = re.compile(rf"(?:{TEXT}|\\mathit\s*)\{{\s*([A-Za-z])\s*\}}")
 
 
 def clean(answer: str) -> str:
-    """Return an answer in a form that math-verify can read; empty if it is not a single answer."""
+    """Return an answer in a form that math-verify can read, or "" if it is not a single answer."""
     bare = _AROUND.sub("", _DASH.sub("-", answer.strip()).translate(_CHARACTERS).strip())
     bare = _EDGE.sub("", _without_style(_EDGE.sub("", bare)))
     bare = _EDGE.sub("", _without_braces(bare).removeprefix(r"\approx"))
@@ -522,7 +525,7 @@ def clean(answer: str) -> str:
 
 
 def without_label(answer: str) -> tuple[str | None, str]:
-    r"""Return the letter of a choice and the text after it: B and 12 for \textbf{(B)}\ 12."""
+    r"""Return the choice letter and the text after it. Example: B and 12 for \textbf{(B)}\ 12."""
     bare = _EDGE.sub("", _AROUND.sub("", answer.strip()))
     if match := _CHOICE.fullmatch(bare):
         return match[1], ""
@@ -531,7 +534,7 @@ def without_label(answer: str) -> tuple[str | None, str]:
 
 
 def end_of_group(text: str, start: int) -> int:
-    """Return the index of the brace that closes the group open at `start`; -1 without one."""
+    """Return the index of the brace that closes the group open at `start`, or -1 if none does."""
     depth = 1
     for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
@@ -541,7 +544,7 @@ def end_of_group(text: str, start: int) -> int:
 
 
 def _without_style(text: str) -> str:
-    r"""Return the text without sizes, colours and fonts. \mathbf{cm} remains a word."""
+    r"""Return the text without size, colour and font commands. \mathbf{cm} remains a word."""
     text = _SWITCH.sub("", text)
     text = _OLD_FONT.sub(lambda match: rf"\math{match[1] or match[2]}{{", text)
     place = 0
@@ -563,7 +566,7 @@ def _without_braces(text: str) -> str:
 
 
 def _as_fraction(match: re.Match[str]) -> str:
-    r"""Return a recurring decimal as a fraction: \frac{15}{90} for 0.1\overline{6}."""
+    r"""Return a recurring decimal as a fraction. Example: \frac{15}{90} for 0.1\overline{6}."""
     whole, fixed = match[1], match[2]
     recurring = match[3] or match[4] or match[5]
     over = int(whole + fixed + recurring) - int(whole + fixed or "0")
@@ -571,6 +574,6 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def _with_letters(text: str) -> str:
-    r"""Replace \mathrm{x} and \text{x} by x, and I^2, which math-verify misreads, by (I)^2."""
+    r"""Replace \mathrm{x} and \text{x} with x, and I^2, which math-verify misreads, with (I)^2."""
     text = _TEX_LETTER.sub(r" \1", text).strip()
     return _POWER_OF_I.sub(lambda match: rf"{match[1]}\cdot (I)" if match[1] else "(I)", text)

@@ -1,4 +1,4 @@
-"""Shows the progress of scoring a batch if it takes longer than two seconds."""
+"""Shows scoring progress if a batch takes longer than two seconds."""
 
 import logging
 import time
@@ -9,24 +9,25 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 OnScored = Callable[[int, int], None]
-"""Callback with the number of scores done and their total. In the last call both are equal."""
+"""Callback that receives the number of finished scores and the total. Both are equal in the last
+call."""
 
 PATIENCE_S = 2.0
 """Seconds before progress is shown for the first time."""
 
 _SHOW_EVERY_S = 0.1
-"""Minimum seconds between updates. A quick reward runs thousands of times in that time."""
+"""Minimum seconds between updates. A fast reward runs thousands of times in this interval."""
 
 _LOG_EVERY_S = 30.0
 
 
 @dataclass(slots=True)
 class Counter:
-    """Counts finished scores, and reports progress once the batch takes long.
+    """Counts finished scores, and reports progress if the batch takes long.
 
     Args:
         total: Number of scores to compute.
-        on_progress: Function to call with each update.
+        on_progress: Callback for each update.
     """
 
     total: int
@@ -43,14 +44,14 @@ class Counter:
             self.on_progress(self.done, self.total)
 
     def finish(self) -> None:
-        """Remove the display. Call it when the batch is finished or abandoned."""
+        """Remove the display. Call this method when the batch is finished or abandoned."""
         if self._showing:
             self.on_progress(self.total, self.total)
         self._showing = False
 
 
 class Bar:
-    """Draws a progress bar on standard error, or logs a line if that is not a terminal."""
+    """Draws a progress bar on standard error, or logs lines if standard error is not a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None

@@ -1,8 +1,9 @@
-"""Runs slow rewards in a worker process, one call at a time. `_workers` is the other end.
+"""Runs slow rewards in a worker process, one call at a time. `_workers` starts the process.
 
-The process reads calls from a socket and writes results to it, so output that a reward prints is
-never mistaken for a result. It is started as `python -m gdpo.rewards._worker_process <socket>`, so
-the user's script does not run again, even without an `if __name__ == "__main__"` guard.
+The process reads calls from a socket and writes results to the same socket, so printed output of a
+reward is never mistaken for a result. The command `python -m gdpo.rewards._worker_process <socket>`
+starts the process. The user's script therefore does not run again, even without an
+`if __name__ == "__main__"` guard.
 """
 
 import gc
@@ -16,13 +17,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _GRACE_S = 2.0
-"""Seconds after a deadline at which the worker ends itself if nobody else has ended it."""
+"""Seconds after a deadline until the worker ends itself, if it has not been killed before."""
 
 
 def main() -> None:
-    """Serve calls until the other end closes."""
+    """Serve calls until the connection is closed."""
     connection = Connection(int(sys.argv[1]))
-    # A child that a reward forks, or a program that it starts, must not read or write here.
+    # A child process or program that a reward starts must not use this connection.
     os.register_at_fork(after_in_child=connection.close)
     os.set_inheritable(connection.fileno(), False)
     try:
@@ -49,7 +50,7 @@ def answer(connection: Connection, rewards: list[Any]) -> None:
     from gdpo.rewards.scores import Failure, score_one
 
     number, k, completion, reference, deadline = pickle.loads(connection.recv_bytes())
-    # The signal's default action, which ends the process, works even inside C code.
+    # By default this signal ends the process, even while C code is running.
     signal.setitimer(signal.ITIMER_REAL, deadline + _GRACE_S)
     result = score_one(rewards[k], completion, reference)
     signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,7 +1,8 @@
-"""Runs slow rewards in processes that can be killed. `_worker_process` is the code they run.
+"""Runs slow rewards in processes that can be killed. `_worker_process` is their main module.
 
-The pools of the standard library do not fit. They run the user's script again in each process, or
-fork a process that holds threads and an accelerator, and they cannot end a single call.
+The process pools of the standard library are not suitable. They either run the user's script again
+in each process or fork a process that has threads and uses an accelerator. They also cannot kill a
+single call.
 """
 
 import json
@@ -22,15 +23,15 @@ from gdpo.rewards.reward import Reward
 from gdpo.rewards.scores import SHOWN, Call, Failure, Result
 
 RECYCLE_AFTER = 10_000
-"""Number of calls after which a process is replaced. Importing sympy again takes as long as a
+"""Number of calls after which a process is replaced. Importing sympy again takes as long as about a
 thousand comparisons."""
 
 _START_S = 120.0
-"""Seconds that a process may take to import what its rewards need."""
+"""Maximum time, in seconds, for a process to import the modules of its rewards."""
 
 _FIRST = (
-    " in the first call of its worker. This call includes everything that the function itself "
-    "imports and loads. Move imports and loading to the top level of its module"
+    " in the first call of its worker. The time includes everything that the function itself "
+    "imports and loads. Move imports and loading to the top level of the module"
 )
 
 _NOT_ITS_ANSWER = (
@@ -39,16 +40,17 @@ _NOT_ITS_ANSWER = (
 )
 
 _ANSWER_BYTES = 100_000
-"""Maximum size of a worker's result, in bytes. A longer message did not come from our code."""
+"""Maximum size of a worker's result, in bytes. gdpo never sends a longer message."""
 
 
 class Worker:
-    """Runs calls in one process, which is started on first use and after each kill or replacement.
+    """Runs calls in one process. The next call after a kill starts a new process.
 
     Args:
-        rewards: The rewards, pickled.
-        memory: Data that the process may hold, in GiB. None: no limit.
-        recycle_after: Number of calls after which the process is replaced, because libraries leak.
+        rewards: The pickled rewards.
+        memory: Maximum data memory of the process, in GiB. None: no limit.
+        recycle_after: Number of calls after which the process is replaced, because libraries leak
+            memory.
     """
 
     def __init__(self, rewards: bytes, *, memory: float | None, recycle_after: int) -> None:
@@ -86,16 +88,16 @@ class Worker:
         return Failure(name, call.index, *result) if isinstance(result, list) else result
 
     def stop(self) -> None:
-        """End the process permanently. May be called from any thread."""
+        """End the process permanently. This method may be called from any thread."""
         self._stopped = True
         self.kill()
 
     def kill(self) -> None:
-        """End the process, whatever it is doing. The next call starts a new process."""
+        """Kill the process immediately. The next call starts a new process."""
         process, connection = self._process, self._connection
         self._process = self._connection = None
         if process is not None:
-            process.kill()  # before closing, so that a thread that waits for it sees the end
+            process.kill()  # before closing, so that a waiting thread notices the end
             process.wait()
         if connection is not None:
             connection.close()
@@ -124,8 +126,8 @@ class Worker:
             pass
         raise RewardError(
             f"a worker process for rewards with a deadline did not start: {self._last_words()}. "
-            "It imports the module of the reward's function in a new Python process; its output "
-            "is above. Fix that import, or remove the deadline to run the reward in this process"
+            "A worker imports the module of the reward's function in a new Python process, whose "
+            "output is above. Fix this import, or remove the deadline to run the reward here"
         )
 
     def _last_words(self) -> str:
@@ -145,12 +147,12 @@ class Worker:
 
 
 class Workers:
-    """Distributes calls over worker processes. Closes permanently if a batch is abandoned.
+    """Distributes calls over worker processes. An abandoned batch closes all workers permanently.
 
     Args:
-        rewards: The rewards that the workers can run. Calls refer to them by position.
+        rewards: Rewards that the workers can run. Calls refer to rewards by position.
         count: Number of processes.
-        memory: Data that each process may hold, in GiB. None: no limit.
+        memory: Maximum data memory of each process, in GiB. None: no limit.
         recycle_after: Number of calls after which a process is replaced.
 
     Raises:
@@ -180,8 +182,9 @@ class Workers:
         """Return the results of each group of calls, in order.
 
         Args:
-            groups: Groups of calls. The calls of a group run in one process, one after another.
-            done: Function to call after each group, never from two threads at once.
+            groups: Groups of calls. The calls of a group run in the same process, one after
+                another.
+            done: Callback that runs after each group, never in two threads at once.
 
         Raises:
             RewardError: If a worker does not start.
@@ -223,7 +226,7 @@ def _pickled(rewards: Sequence[Reward]) -> bytes:
                 f"its function cannot be sent there ({type(error).__name__}: "
                 f"{str(error)[:SHOWN]}). A function defined in a script or notebook is pickled "
                 "together with every object that it uses, and locks, open files and connections "
-                "cannot be pickled. Put the function into a module, which the process imports, or "
+                "cannot be pickled. Move the function to a module that the process can import, or "
                 "remove the deadline"
             ) from error
     return cloudpickle.dumps(list(rewards))

@@ -1,15 +1,15 @@
-r"""Rewards for programs: run a model's program in the sandbox, against the tests of its row.
+r"""Rewards for code: run a model's program in the sandbox, against the tests of its row.
 
 All three rewards are computed from the same run:
 
 - **pass_rate** in [0, 1]: passed tests divided by all tests.
 - **pass_all** in {0, 1}: every test passed.
-- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong answer does
+- **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits. A wrong result does
   not count as a bug, so a program that does nothing can score 1. Gate `no_bug`, or combine it with
-  another reward. Never use it as the only reward.
+  another reward. Never use `no_bug` as the only reward.
 
-The reference holds the tests as data under `tests`, and optionally the limits of one program under
-`limits` (fields of `gdpo.sandbox.Limits`):
+The reference contains the tests as data under `tests` and, optionally, the limits of one program
+run under `limits` (fields of `gdpo.sandbox.Limits`):
 
 ```
 {"kind": "asserts", "statements": ["assert f(1) == 2"], "setup": "import math"}
@@ -20,15 +20,15 @@ The reference holds the tests as data under `tests`, and optionally the limits o
 
 `setup` is optional. If a reference has no tests, all three rewards return `None`.
 
-A program runs once for the three rewards. Each process caches the last 4,096 verdicts by a digest
-of program, tests and limits, so an identical program is not run again; a program that differs by
-one space is. A verdict caused by wall-clock time may differ in another run, so each of the three
-rewards uses it only once. Processes do not share the cache. A `Scorer` computes all code rewards of
-one completion in the same process.
+A program runs once for all three rewards. Each process caches the last 4,096 verdicts by a digest
+of the program, tests and limits, so an identical program does not run again. A program that differs
+by even one space does run again. A verdict caused by wall-clock time may differ in another run, so
+each of the three rewards uses such a verdict only once. Processes do not share the cache. A
+`Scorer` computes all code rewards of one completion in the same process.
 
-The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8).
-For the latter, gate a length reward on pass_all. The paper's code for these rewards is not
-published.
+The paper uses pass_rate, no_bug, and a length reward that counts only if pass_rate is 1 (Eq. 8). To
+reproduce this length reward, gate a length reward on pass_all. The paper's code for these rewards
+is not published.
 
 References:
     Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, Section 4.3.
@@ -51,22 +51,22 @@ from gdpo.sandbox.sandbox import default_sandbox
 __all__ = ["extract_code", "no_bug", "pass_all", "pass_rate"]
 
 _MARGIN = 20.0
-"""Seconds on top of the program's own time, to start the sandbox or to end one that hangs."""
+"""Seconds added to the program's time limit, to start the sandbox or to kill a hanging one."""
 
 _KEPT = 4096
-"""Number of cached verdicts: enough for a batch, which is scored one reward after another."""
+"""Number of cached verdicts: enough for a batch whose rewards are scored one after another."""
 
 _SEARCHED = 100_000
-"""Number of characters at the end of a response that are searched for the program."""
+"""The program is searched for only in this many characters at the end of a response."""
 
 _TRIES = 8
-"""Maximum number of shortened versions of an unfinished program that are parsed. Each takes
-linear time."""
+"""Maximum number of attempts to parse a shortened version of an unfinished program. Each attempt
+takes linear time."""
 
 _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 _NO_STATEMENT = " \t\r\f#)]}"
-"""Characters that cannot be the first character of a new statement's line."""
+"""Characters that cannot start the first line of a statement."""
 
 _PYTHON = ("python", "python3", "py")
 _MARKS = ("```", "~~~")
@@ -75,26 +75,28 @@ _MARKS = ("```", "~~~")
 def extract_code(completion: str) -> str:
     r"""Return the program in a completion, unchanged.
 
-    The program is the last block fenced as Python. Without such a block it is the last fenced
-    block, and without any block the whole text.
+    The program is the last fenced block that is marked as Python. If there is no such block, the
+    last fenced block is used. If there is no fenced block at all, the whole text is used.
 
-    - A fence is a line that starts, after optional blanks, with at least three backticks or tildes.
-      The word after them names the language (`python`, `python3` or `py`, in any case). Backticks
-      inside a line are not a fence.
-    - A line with at least as many of the same marks, and nothing else, closes the block. A block
-      that is never closed extends to the end, because a response may be truncated.
-    - Blocks that hold only whitespace are ignored.
-    - The lines of an indented block lose as much indentation as its fence has.
-    - Text before the first `</think>` is ignored. Of the rest, the last 100,000 characters are
-      searched.
+    - A fence is a line that starts with at least three backticks or tildes, after optional
+      whitespace. The word after the fence names the language (`python`, `python3` or `py` in upper
+      or lower case). Backticks in the middle of a line are not a fence.
+    - A block ends at a line that contains only the same character, at least as many times as in the
+      opening fence. A block that is never closed extends to the end, because a response may be
+      truncated.
+    - Blocks that contain only whitespace are ignored.
+    - If a fence is indented, its indentation is removed from the lines of the block.
+    - Text before the first `</think>` is ignored. Only the last 100,000 characters of the remaining
+      text are searched.
 
     If the last block is never closed and is not valid Python, its unfinished end is removed,
-    starting at the last unindented line at or before the error. So a complete function followed by
-    truncated tests is still found. If no complete function or class is left, an earlier Python
-    block is used, and without one the block stays as it is.
+    starting at the last unindented line at or before the error. A complete function that is
+    followed by truncated tests is therefore still found. If no complete function or class remains,
+    an earlier Python block is used. If there is no earlier Python block, the last block is used
+    unchanged.
 
     Args:
-        completion: Any text. The running time is linear in its length.
+        completion: Any text. The running time is linear in the length of the text.
 
     Examples:
         >>> extract_code("So:\n```python\nprint(1)\n```\nwhich prints\n```\n1\n```")
@@ -112,13 +114,14 @@ def extract_code(completion: str) -> str:
 
 
 _Block: TypeAlias = tuple[str, list[str]]
-"""The language and the lines of a block."""
+"""Language and lines of a block."""
 
 
 def _repaired(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
     """Return an unclosed block without its unfinished end.
 
-    Empty: nothing in the block is complete, and an earlier Python block exists (not `alone`).
+    The list is empty if nothing in the block is complete and an earlier Python block exists (not
+    `alone`).
     """
     finished = _finished(lines) if language in (*_PYTHON, "") else None
     if finished is not None:
@@ -127,7 +130,7 @@ def _repaired(language: str, lines: list[str], *, alone: bool) -> list[_Block]:
 
 
 def _finished(lines: list[str]) -> list[str] | None:
-    """Return the lines if they are valid Python, else the lines before the unfinished end.
+    """Return the lines if they are valid Python, or else only the lines before the unfinished end.
 
     None: the lines before the unfinished end define no complete function or class.
     """
@@ -136,7 +139,7 @@ def _finished(lines: list[str]) -> list[str] | None:
         try:
             tree = parse_program("\n".join(lines[:kept]))
         except SyntaxError as error:
-            # Nothing that contains the line of the syntax error can be parsed.
+            # No version that contains the line of the syntax error can be parsed.
             kept = _statement_before(lines, min(error.lineno or kept, kept))
         except (ValueError, RecursionError, MemoryError):
             return None
@@ -153,7 +156,7 @@ def _statement_before(lines: list[str], end: int) -> int:
 
 
 def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
-    """Return all fenced blocks, and whether the last block is never closed."""
+    """Return all fenced blocks, and True if the last block is never closed."""
     blocks: list[_Block] = []
     fence, indent = "", 0
     for line in lines:
@@ -166,13 +169,13 @@ def _blocks(lines: list[str]) -> tuple[list[_Block], bool]:
         elif bare.startswith(fence) and not bare.strip(fence[0]):
             fence = ""
         else:
-            # Remove blanks up to the width of the fence's indentation, and nothing else.
+            # Remove whitespace up to the indentation of the fence, and nothing else.
             blocks[-1][1].append(line[:indent].lstrip(" \t") + line[indent:])
     return blocks, bool(fence)
 
 
 def _opening(bare: str) -> str:
-    """Return the fence that opens a block on this line, or an empty text."""
+    """Return the fence that opens a block on this line, or an empty string."""
     if not bare.startswith(_MARKS):
         return ""
     marks = bare[: len(bare) - len(bare.lstrip(bare[0]))]
@@ -184,23 +187,23 @@ def _language(info: str) -> str:
 
 
 def verdict_of(completion: str, reference: Reference, *, reader: str = "") -> Verdict | None:
-    """Return the verdict on the program in a completion; None if the reference has no tests.
+    """Return the verdict on the program in a completion, or None if the reference has no tests.
 
     Args:
         completion: The model's text.
-        reference: The reference, with the tests and optionally the limits.
-        reader: Name of the reward that needs the verdict. Each reader gets a verdict caused by
-            wall-clock time only once. Afterwards the program runs again.
+        reference: The reference, with the tests and, optionally, the limits.
+        reader: Name of the reward that needs the verdict. A verdict caused by wall-clock time is
+            returned only once to each reader. After that, the program runs again.
 
     Raises:
         DataError: If the tests or limits of the reference are invalid.
-        SandboxError: If no sandbox works on this machine, or the sandbox failed.
+        SandboxError: If no sandbox works on this machine, or the sandbox fails.
     """
     tests = reference.get("tests")
     if tests is None:
         return None
     source = extract_code(completion)
-    # repr, because JSON turns the keys 1 and "1" into the same key.
+    # Uses repr, because JSON would turn the keys 1 and "1" into the same key.
     job = repr((source, tests, reference.get("limits"))).encode("utf-8", "surrogatepass")
     key = blake2b(job, digest_size=16).digest()
     verdict = _recent.get(key, reader)
@@ -235,7 +238,7 @@ class _Recent:
 
 
 _recent = _Recent()
-# If a process is forked while another thread holds the lock, the child would wait for it forever.
+# If another thread holds the lock during a fork, the child would wait for the lock forever.
 os.register_at_fork(after_in_child=_recent.__init__)
 
 
@@ -249,7 +252,7 @@ def _sandbox_needed() -> str:
 
 
 def _reward(name: str, *examples: Example) -> Reward:
-    """Return a reward in [0, 1] whose value is the verdict's attribute of this name."""
+    """Return a reward in [0, 1] that reads the attribute of this name from the verdict."""
     return Reward(
         name=name,
         function=partial(_of_verdict, name=name),
@@ -295,12 +298,12 @@ pass_all = _reward(
     Example("", _ADD, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""1 if every test passed, else 0."""
+"""1 if every test passed, otherwise 0."""
 
 no_bug = _reward(
     "no_bug",
     Example(_RIGHT, _ADD, 1.0),
-    Example(_WRONG, _ADD, 1.0),  # a wrong answer is not a bug
+    Example(_WRONG, _ADD, 1.0),  # a wrong result is not a bug
     Example(_RAISES, _ADD, 0.0),
     Example("```python\nimport no_such_module\n```", _ADD, 0.0),
     Example("```python\ndef add(a, b)\n```", _ADD, 0.0),
@@ -308,7 +311,7 @@ no_bug = _reward(
     Example("I would rather not say.", _SUM, 0.0),
     Example(_RIGHT, _NO_TESTS, None),
 )
-"""1 if there was no syntax, import or run-time error and no limit was exceeded, else 0.
+"""1 if there was no syntax, import or run-time error and no limit was exceeded, otherwise 0.
 
-A wrong answer does not count as a bug.
+A wrong result does not count as a bug.
 """

@@ -1,4 +1,4 @@
-"""Gates: a reward counts only if another reward reaches a threshold."""
+"""Defines gates: a gated reward counts only if another reward reaches a threshold."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,12 @@ from gdpo.rewards.reward import Reward
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Stores the condition of a gate: the reward `on` is at least `at_least`.
+    """Stores the condition of a gate: the reward `on` must be at least `at_least`.
 
     Args:
-        on: Name of the reward that opens the gate. Usually it is the harder of the two rewards.
-        at_least: The gate is open if that reward has at least this value, in the reward's unit.
+        on: Name of the reward that opens the gate, usually the harder of the two rewards.
+        at_least: Lowest value of the reward `on` at which the gate is open, in the unit of that
+            reward.
 
     Raises:
         ConfigError: If `at_least` is not finite.
@@ -31,8 +32,7 @@ class Gate:
     def __post_init__(self) -> None:
         if not isfinite(self.at_least):
             raise ConfigError(
-                f"the at_least of a gate on {self.on!r} must be a finite number, got "
-                f"{self.at_least}"
+                f"at_least of a gate on {self.on!r} must be a finite number, got {self.at_least}"
             )
 
 
@@ -43,24 +43,24 @@ def apply_gates(
 
     $$ \tilde r_k = \begin{cases} r_k & r_l \ge t \\ 0 & \text{else} \end{cases} $$
 
-    With a gate, the paper gives a reward priority over an easier one: a short response earns the
-    length reward only if it is correct.
+    The paper uses a gate to give a hard reward priority over an easier reward. For example, a short
+    response earns the length reward only if the response is correct.
 
-    *Closed gates give 0.* This 0 enters the mean and the standard deviation of its group like any
+    *Closed gates give 0.* This 0 enters the mean and the standard deviation of the group like any
     other value. A rollout with an open gate is therefore compared with rollouts whose gate is
-    closed, and meeting the condition is itself rewarded. If closed rollouts were left out (NaN)
-    instead, rollouts with an open gate would be compared only with each other, and the priority
-    would be lost. If the lowest value of a reward is not 0, a closed gate does not give the lowest
-    value. Shift such a reward first.
+    closed, so meeting the condition is itself rewarded. If rollouts with a closed gate were left
+    out (NaN) instead, rollouts with an open gate would be compared only with each other, and the
+    priority would be lost. If the lowest value of a reward is not 0, a closed gate does not give
+    the lowest value. Shift the range of such a reward first.
 
-    A gate compares the raw score of the reward `on`, even if that reward is gated as well. If that
+    A gate uses the raw score of the reward `on`, even if that reward is gated as well. If the raw
     score is missing (NaN), the gated reward becomes missing too. A gated reward that does not apply
     stays missing.
 
     Args:
-        rewards: Raw rewards, along the last axis. NaN: the reward does not apply.
+        rewards: Raw rewards, along the last axis. NaN means that the reward does not apply.
         names: Names of the rewards, in the order of the last axis.
-        gates: Gates, by the name of the gated reward.
+        gates: Gates, keyed by the name of the gated reward.
 
     Returns:
         A new array of the same shape, library and dtype.
@@ -100,7 +100,7 @@ def closed_gates(
     Args:
         rewards: Raw rewards, before `apply_gates`.
         names: Names of the rewards.
-        gates: Gates, by the name of the gated reward.
+        gates: Gates, keyed by the name of the gated reward.
     """
     xp = array_namespace(rewards)
     shares: dict[str, float] = {}
@@ -114,7 +114,7 @@ def closed_gates(
 
 
 def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
-    """Raise a ConfigError unless every gate connects two different rewards of these names."""
+    """Raise a ConfigError unless every gate refers to two different rewards in `names`."""
     for name, gate in gates.items():
         for used in (name, gate.on):
             if used not in names:
@@ -129,11 +129,12 @@ def check_gates(names: Sequence[str], gates: Mapping[str, Gate]) -> None:
 def declared_ranges(
     rewards: Sequence[Any], gated: Container[str] = ()
 ) -> tuple[list[float], list[float]]:
-    """Return the lowest and the highest value of each reward; NaN for plain functions.
+    """Return the lowest and the highest values of the rewards, with NaN for plain functions.
 
     Args:
         rewards: `Reward` objects, or plain functions, which declare no range.
-        gated: Names of the gated rewards. Their range includes 0, the value behind a closed gate.
+        gated: Names of the gated rewards. The range of a gated reward includes 0, because a closed
+            gate gives 0.
     """
     ranges = [_range(reward, gated) for reward in rewards]
     return [low for low, _ in ranges], [high for _, high in ranges]
@@ -157,13 +158,13 @@ def describe_rewards(
     high: Sequence[float],
     gates: Mapping[str, Gate],
 ) -> dict[str, dict[str, Any]]:
-    """Return the declared range and gate of each reward, in JSON types, in the order of the names.
+    """Return the declared range and gate of each reward in JSON types, in the order of `names`.
 
     Args:
         names: Names of the rewards.
-        low: Lowest value of each reward. NaN: no range is declared.
+        low: Lowest value of each reward. NaN: the reward declares no range.
         high: Highest value of each reward.
-        gates: Gates, by the name of the gated reward.
+        gates: Gates, keyed by the name of the gated reward.
     """
     described: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, bottom, top in zip(names, low, high, strict=True):
@@ -176,10 +177,10 @@ def describe_rewards(
 
 
 def described_ranges(described: object) -> dict[str, Range | None]:
-    """Return the range of each reward, read from the output of `describe_rewards`.
+    """Return the range of each reward from the output of `describe_rewards`.
 
-    None: the reward has no range. The input comes from a file, so anything that is not a valid
-    range is treated as None.
+    None: the reward has no range. The input comes from a file, so an invalid range is returned as
+    None instead of raising an error.
     """
     if not isinstance(described, Mapping):
         return {}
@@ -194,7 +195,7 @@ def _range_of_declared(entry: object) -> Range | None:
 
 
 _LARGEST = 1e60
-"""Largest accepted bound of a range, in absolute value, so that squares stay finite."""
+"""Largest absolute value that a bound may have, so that squares stay finite."""
 
 
 def _number(value: object) -> float | None:

@@ -1,11 +1,11 @@
-r"""Length rewards, in tokens.
+r"""Defines rewards for the length of a completion in tokens.
 
-They use the number of tokens that the trainer counts, including the end-of-sequence token if the
-model wrote one. They never count words or characters. Three shapes are available: a limit, a limit
-with a ramp before it (DAPO), and a target range.
+These rewards use the trainer's token count, including the end-of-sequence token if the model wrote
+one. Words and characters are never counted. Three rewards are available: a hard limit, a limit with
+a linear ramp (DAPO), and a target range.
 
-A short completion is easier to write than a correct one. To count the length only if the answer is
-correct (the paper's Eq. 8), add a gate in the recipe:
+A short completion is easier to write than a correct completion. To give the length reward only for
+correct answers (the paper's Eq. 8), add a gate in the recipe:
 
 ```yaml
 rewards:
@@ -32,15 +32,16 @@ from gdpo.rewards.reward import Example, Reference, Reward
 
 
 def token_limit(limit: int, *, name: str = "length") -> Reward:
-    r"""Return a reward that is 1 for a completion of at most `limit` tokens, else 0.
+    r"""Return a reward that is 1 for a completion of at most `limit` tokens, and 0 otherwise.
 
     $$ r = \mathbb{1}[n \le l] $$
 
-    The paper's maths runs use this length reward ($l = 4000$, completions of up to 8000 tokens).
-    Keep the limit below the trainer's `max_completion_length`. Otherwise every completion gets 1.
+    The paper's maths runs use this length reward, with $l = 4000$ and completions of up to 8000
+    tokens. Set the limit below the trainer's `max_completion_length`. Otherwise every completion
+    gets 1.
 
     Args:
-        limit: $l$, in tokens, 1 or more.
+        limit: $l$, in tokens. Must be at least 1.
         name: Name of the reward in logs, recipes and files.
 
     Returns:
@@ -73,15 +74,15 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     $$ r = \begin{cases} 0 & n \le L - c \\ (L - c - n) / c & L - c < n \le L \\ -1 & n > L
     \end{cases} $$
 
-    The values equal those of TRL's `get_soft_overlong_punishment`.
+    The values are the same as in TRL's `get_soft_overlong_punishment`.
 
-    Do not gate this reward. Its best value is 0, and a closed gate also gives 0, so a wrong
+    Do not gate this reward. The best value is 0, and a closed gate also gives 0, so a wrong
     completion would get the best value. Gate `token_limit` or `token_range` instead.
 
     Args:
-        maximum: $L$, in tokens, 1 or more. If it equals the trainer's `max_completion_length`, the
-            last branch is never reached.
-        buffer: $c$, the length of the ramp before the maximum, in tokens. 0: no ramp.
+        maximum: $L$, in tokens. Must be at least 1. If $L$ equals the trainer's
+            `max_completion_length`, the last branch is never reached.
+        buffer: $c$, the length of the ramp below the maximum, in tokens. 0 means no ramp.
         name: Name of the reward in logs, recipes and files.
 
     Returns:
@@ -101,8 +102,8 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
     _check_tokens("soft_overlong", "buffer", buffer, at_least=0)
     if buffer > maximum:
         raise ConfigError(
-            f"soft_overlong: buffer must be at most maximum ({maximum}), got {buffer}. It is the "
-            "number of tokens before the maximum over which the penalty grows"
+            f"soft_overlong: buffer must be at most maximum ({maximum}), got {buffer}. The penalty "
+            "grows over this number of tokens below the maximum"
         )
     return Reward(
         name=name,
@@ -121,17 +122,18 @@ def soft_overlong(maximum: int, buffer: int, *, name: str = "length") -> Reward:
 def token_range(low: int, high: int, *, width: int, name: str = "length") -> Reward:
     r"""Return a reward that is 1 within a range of lengths and falls to 0 on both sides.
 
-    With $d = \max(a - n,\, n - b,\, 0)$, the distance to the range in tokens,
+    Let $d = \max(a - n,\, n - b,\, 0)$ be the distance of the length $n$ from the range, in tokens.
+    Then
 
     $$ r = \max(0,\; w - d) / w. $$
 
-    Use it for tasks where a completion can also be too short, such as a summary or a letter. If
-    $w > a$, an empty completion gets more than 0.
+    Use this reward for tasks in which a completion can also be too short, such as a summary or a
+    letter. If $w > a$, an empty completion gets more than 0.
 
     Args:
         low: $a$, the shortest length that gets 1, in tokens.
         high: $b$, the longest length that gets 1, in tokens.
-        width: $w$, the distance from the range at which the reward reaches 0, in tokens. 1: no
+        width: $w$, the distance from the range at which the reward reaches 0, in tokens. 1 means no
             ramp.
         name: Name of the reward in logs, recipes and files.
 
@@ -167,7 +169,7 @@ def token_range(low: int, high: int, *, width: int, name: str = "length") -> Rew
     )
 
 
-# These functions are at module level so that each reward can be sent to another process.
+# These functions are at module level so that a reward can be pickled for another process.
 def _within(num_tokens: int, _reference: Reference, *, limit: int) -> float:
     return float(num_tokens <= limit)
 
@@ -187,7 +189,7 @@ def _in_range(
 
 
 def _check_tokens(factory: str, field: str, value: object, *, at_least: int) -> None:
-    # Python counts a bool as an int. Here it is an error.
+    # Python treats a bool as an int. Here a bool is an error.
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ConfigError(
             f"{factory}: {field} must be a whole number of tokens, {at_least} or more, got "

@@ -1,65 +1,68 @@
-r"""A reward for mathematical answers: 1 if the answer equals the reference answer in any notation.
+r"""Defines a reward that is 1 if an answer equals the reference answer in any notation.
 
-The answer is extracted from the completion (`boxed`, `answer_tag` or `last_number`, chosen by the
-task), parsed as LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
+The answer is extracted from the completion (by `boxed`, `answer_tag` or `last_number`, depending on
+the task), parsed as LaTeX and compared by math-verify, so 1/2, 0.5 and $\sqrt{1/4}$ are equal.
 
 Differences from math-verify:
 
 - Only the last answer counts. math-verify joins adjacent boxes into a set.
-- A sum, product, integral, derivative, limit, determinant, binomial, greatest common divisor or
-  similar expression is wrong unless the reference answer contains it too. math-verify evaluates
-  such an expression, so copying the problem into the box would be correct. Arithmetic, powers,
-  roots and factorials are accepted.
-- An answer is wrong without being evaluated if it has more than 300 characters, brackets nested
-  more than 10 deep or a number with more than 10,000 digits (`9^{9^9}`).
-- Exact numbers must be equal exactly. A decimal equals a fraction, a root or another decimal if
-  they agree to 6 places (below 0.001: to about 6 digits), and a whole number if they agree to 14
-  digits. So 0.333333 equals 1/3, but 1.6 \times 10^{-19} does not equal 9.1 \times 10^{-31}, and
-  0.0 does not equal e^{-20}. math-verify compares 6 places of every number.
-- An equation stands for its right side if its left side consists of letters only: a product, sum,
-  difference or quotient of letters (x, AB, |AB|, x - y, a/b), any function f, or a trigonometric
-  function of anything (f(2), \cos 2x). In a chain of equations all other sides must be equal:
-  x = 2 + 3 = 5, 2 + 3 = 5 and 5 = x stand for 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5 and
-  x = 6 = 5 stand for nothing. math-verify takes the right side of all of them. Equations are not
-  solved: 2x = 3 does not equal x = 3/2.
-- A unit is `\text{...}` (or `\mathrm`, `\mbox`) after a number, and is dropped. It must have at
-  least two letters (except °C, °F and °K) and no word that changes the value. The words hundred,
-  thousand, million, billion, trillion and dozen (3 \text{ million} equals 3000000), percent, and
-  after digits squared, cubed and factorial are evaluated. Other words (mod, or, half, pi, two) and
-  single letters (3\mathrm{i}, 2 \text{ m}) remain as factors. math-verify takes the t of 2t and the
-  c of a + b + c for units, so that 2 equals 2t.
+- An answer with an unevaluated sum, product, integral, derivative, limit, determinant, binomial,
+  greatest common divisor or similar operation is wrong unless the reference answer contains the
+  same operation. math-verify would evaluate such an expression, so a model could get the reward by
+  copying the problem into the box. Arithmetic, powers, roots and factorials are accepted.
+- An answer with more than 300 characters, with brackets nested more than 10 deep, or with a number
+  of more than 10,000 digits (`9^{9^9}`) is wrong and is not evaluated.
+- Exact numbers must be exactly equal. A decimal equals a fraction, a root or another decimal if
+  both agree to 6 decimal places (below 0.001: to about 6 digits). A decimal equals a whole number
+  if both agree to 14 digits. So 0.333333 equals 1/3, but 1.6 \times 10^{-19} does not equal 9.1
+  \times 10^{-31}, and 0.0 does not equal e^{-20}. math-verify compares 6 decimal places of every
+  number.
+- An equation is read as its right side if its left side is a name: a letter, a product, sum,
+  difference or quotient of letters (x, AB, |AB|, x - y, a/b), a function f, or a trigonometric
+  function of any argument (f(2), \cos 2x). In a chain of equations, all other sides must be equal.
+  So x = 2 + 3 = 5, 2 + 3 = 5 and 5 = x are read as 5, but 2x = 5, -x = 5, x^2 = 5, 1/x = 5, 3 = 5
+  and x = 6 = 5 have no value. math-verify uses the right side of all these equations. Equations are
+  not solved: 2x = 3 does not equal x = 3/2.
+- Text after a number in `\text{...}` (or `\mathrm`, `\mbox`) is treated as a unit and dropped. A
+  unit must have at least two letters (except °C, °F and °K) and must not contain a word that
+  changes the value. Number words are evaluated: hundred, thousand, million, billion, trillion and
+  dozen (3 \text{ million} equals 3000000), percent, and, after digits, squared, cubed and
+  factorial. Other words (mod, or, half, pi, two) and single letters (3\mathrm{i}, 2 \text{ m})
+  remain as factors. math-verify treats the t in 2t and the c in a + b + c as units, so for
+  math-verify 2 equals 2t.
 - The reference answer determines how n\% is read. A reference answer in percent accepts n\%, n and
   n/100. For a reference answer without %, n\% means n/100 if the absolute value of the reference
-  answer is at most 1, else n. So 50\% equals 0.5 and also 50, but 500\% does not equal 5, and 0.5\%
-  does not equal 0.5.
-- Ignored: sizes, fonts, colours, spaces, a full stop or comma at the end, `\approx` before the
-  answer, and spaces between thousands (1 000, `1\,000`). Numbers side by side are not an answer
-  (3 4 equals neither 12 nor 7), but 5 1/2 equals 11/2. A long dash is a minus, except between two
-  digits.
+  answer is at most 1, and n otherwise. So 50\% equals both 0.5 and 50, but 500\% does not equal 5,
+  and 0.5\% does not equal 0.5.
+- Sizes, fonts, colours, spaces, a full stop or comma at the end, `\approx` before the answer, and
+  spaces between thousands (1 000, `1\,000`) are ignored. Two numbers next to each other are not a
+  valid answer (3 4 equals neither 12 nor 7), but 5 1/2 equals 11/2. A long dash is a minus sign,
+  except between two digits.
 - 2.5e-3, 1e3 and 1E-3 are powers of ten, but 2e-3 is twice Euler's number minus 3.
   `0.1\overline{6}` and 0.1(6) are recurring decimals. i is the imaginary unit. `\varnothing` equals
   `\emptyset`, and `\log_e` equals `\ln`.
 - `\textbf{(B)}\ 12` equals B if the reference answer is a letter from A to J, and 12 if it is a
-  value. If it has both, either is accepted, and an answer with both needs both to be right.
-- An inequality equals its interval, whichever of the two is the reference answer. x<3 \text{ or }
-  x>5 is the union of both intervals.
+  value. If the reference answer has both a letter and a value, either is accepted. In an answer
+  that gives both, both must be right.
+- An inequality equals the corresponding interval, no matter which of the two is the reference
+  answer. x<3 \text{ or } x>5 is read as the union of both intervals.
 
-Known limits, where a reader may disagree (`tests/rewards/test_maths_equality.py`,
-`benchmarks/maths_pairs`):
+Known limitations (see also `tests/rewards/test_maths_equality.py` and `benchmarks/maths_pairs`):
 
 - Units, letter case and the base of a numeral are not compared: 5 \text{ km} equals 5 \text{ cm},
   30^\circ equals 30, and 43_5 equals 43_7.
 - 5\% equals 5.
 - A colon is a division: 6:20 equals 3:10.
-- 1,234 is a number, never the set of 1 and 234. 3,14 is a set.
-- Letters are factors: 5 cm is 5 times c times m, and the word east equals seat. Inside `\text{...}`
-  letters are a word. Primes and quotation marks after letters and numbers are dropped: y' equals y.
+- 1,234 is always a number and never the set of 1 and 234. 3,14 is a set.
+- Letters are factors: 5 cm is 5 times c times m, and the word east equals seat. Inside
+  `\text{...}`, letters form a word. Primes and quotation marks after letters and numbers are
+  dropped, so y' equals y.
 - (1, 2) is both an interval and a point, and equals 1, 2 and {1, 2}. {5} and 5, 5 equal 5. If an
-  inequality is compared with an interval, its letter does not matter.
+  inequality is compared with an interval, the name of the variable does not matter.
 - x + y = 0 equals 0 in both directions. |x| = 3 and \sin x = 3 equal 3.
-- 5 \approx 6 stands for its left side. Dots at the end are dropped (3\ldots).
-- The letter of a choice is ignored if the reference answer is a value only.
-- \log has base 10.
+- 5 \approx 6 is read as its left side, 5. Dots at the end are dropped (3\ldots).
+- If the reference answer is only a value, the letter of a choice is ignored.
+- \log is read as the logarithm to base 10.
 """
 
 import re
@@ -73,7 +76,7 @@ from gdpo.errors import ConfigError, MissingExtraError
 from gdpo.rewards.reward import Example, Reward
 
 Extraction: TypeAlias = Literal["boxed", "answer_tag", "last_number"]
-"""How to extract the answer from a completion: names of functions in this module."""
+"""How to extract the answer from a completion, as the name of a function in this module."""
 
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _SIGN = r"(?:(?<![\w)}\]])[-−+])?"
@@ -85,36 +88,38 @@ _NUMBER = re.compile(
 def maths_answer(
     extract: Extraction = "boxed", *, name: str = "correctness", deadline: float = 5.0
 ) -> Reward:
-    r"""Return a reward that is 1 if a completion's answer equals the reference answer, else 0.
+    r"""Return a reward that is 1 if a completion's answer equals the reference answer, or else 0.
 
-    The reference holds the reference answer under `answer`, as LaTeX without a box. If it is None
-    or math-verify cannot read it, the reward does not apply (`None`). Otherwise every completion of
-    the row would be scored as wrong.
+    The reference answer is stored under `answer`, as LaTeX without a box. If the reference answer
+    is None or math-verify cannot read it, the reward does not apply (`None`). A score of 0 would
+    count every completion for the row as wrong.
 
     Text before the first `</think>` is ignored. If the thinking was truncated, the whole text is
-    searched, up to the last 100,000 characters. A completion without an answer gets 0.
+    searched. In both cases, only the last 100,000 characters are searched. A completion without an
+    answer gets 0.
 
-    Most comparisons take milliseconds, but a model can write some that never end, such as
-    $(x+1)^{9999}$ against a polynomial. A `Scorer` therefore runs comparisons in a process, and
-    kills it after the deadline. The killed comparison counts as a failure: the score is missing, or
-    0 with `on_error="worst"` (in a recipe, `scorer: {on_error: worst}`). Use `worst`. A missing
-    score is better for the model than a wrong answer, so the model can learn to cause it.
+    Most comparisons take milliseconds, but a model can write an answer whose comparison never ends,
+    such as $(x+1)^{9999}$ if the reference answer is a polynomial. A `Scorer` therefore runs
+    comparisons in a separate process, which is killed after the deadline. A killed comparison
+    counts as a failure: the score is missing, or 0 with `on_error="worst"` (in a recipe,
+    `scorer: {on_error: worst}`). Use `worst`. For the model, a missing score is better than the
+    score of a wrong answer, so the model could learn to cause such failures.
 
     Args:
         extract: `boxed`, `answer_tag` or `last_number`.
         name: Name of the reward in logs, recipes and files.
-        deadline: Seconds that one completion may take.
+        deadline: Maximum time to score one completion, in seconds.
 
     Returns:
-        A reward in {0, 1} that scores the text.
+        A reward in {0, 1} that scores the text of a completion.
 
     Raises:
         ConfigError: If `extract` is unknown, or the deadline is not above 0.
         MissingExtraError: If math-verify is not installed.
 
     References:
-        Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2: its correctness.
-        math-verify, https://github.com/huggingface/Math-Verify.
+        Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242, section 4.2 (the correctness
+        reward). math-verify, https://github.com/huggingface/Math-Verify.
     """
     if extract not in get_args(Extraction):
         raise ConfigError(
@@ -137,9 +142,10 @@ def maths_answer(
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`; None without a box.
+    r"""Return the content of the last closed `\boxed{...}` or `\fbox{...}`, or None without one.
 
-    Nested braces are matched. For a box inside a box, it returns the content of the inner box.
+    Nested braces are matched. If a box contains another box, the content of the inner box is
+    returned.
 
     Examples:
         >>> boxed(r"First \boxed{1}, then \boxed{\frac{1}{2}}.")
@@ -163,7 +169,8 @@ def boxed(text: str) -> str | None:
 def answer_tag(text: str) -> str | None:
     r"""Return the text after the last `<answer>`, up to `</answer>` or the end.
 
-    If this text contains a box, return the content of its last box. None: there is no `<answer>`.
+    If this text contains a box, return the content of its last box. None: the text has no
+    `<answer>`.
 
     Examples:
         >>> answer_tag(r"<answer>so it is \boxed{72}</answer>"), answer_tag("<answer> 72 </answer>")
@@ -179,10 +186,10 @@ def answer_tag(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number, without commas between thousands. Only the digits 0 to 9 count.
+    """Return the last number, without thousands separators. Only the digits 0 to 9 are recognized.
 
-    A minus is part of the number, except directly after a word character or a closing bracket,
-    where it may be a subtraction. None: there is no number.
+    A minus sign belongs to the number unless it directly follows a word character or a closing
+    bracket, where it may mean subtraction. None: the text has no number.
 
     Examples:
         >>> last_number("It costs $1,234.50."), last_number("from -3 to -4"), last_number("9-4")

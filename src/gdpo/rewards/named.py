@@ -18,7 +18,7 @@ BUILT_IN = {
     "pass_all": "gdpo.rewards.code:pass_all",
     "no_bug": "gdpo.rewards.code:no_bug",
 }
-"""Location of each reward that needs no task, by its name in recipes."""
+"""Locations of the rewards that do not belong to a task, by their names in recipes."""
 
 _PLAIN = (
     "is a plain function. Wrap it: `Reward('name', function, low=0, high=1)`, where "
@@ -27,16 +27,16 @@ _PLAIN = (
 
 
 def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Reward]) -> Reward:
-    """Return the reward of this name. If the name stands for a factory, call it with the options.
+    """Return the reward with this name. If the name refers to a factory, call it with the options.
 
     Args:
         name: Name of a reward of the task or of `BUILT_IN`, or `module:attribute`.
         options: Keyword arguments of the factory.
-        of_task: Rewards of the task, by name. They take precedence over built-in rewards.
+        of_task: Rewards of the task, by name. These rewards take precedence over built-in rewards.
 
     Raises:
-        ConfigError: If the name is unknown, does not lead to a reward, or does not accept the
-            options.
+        ConfigError: If the name is unknown or does not refer to a reward, or the reward does not
+            accept the options.
     """
     place = name if name in of_task else BUILT_IN.get(name, name)
     found = find(place, dict.fromkeys(BUILT_IN) | dict(of_task), "reward")
@@ -65,12 +65,12 @@ def find_reward(name: str, options: Mapping[str, Any], of_task: Mapping[str, Rew
 
 
 def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Call a function of the user with these options, and return its result.
+    """Call a user's function with these options, and return the result.
 
     Args:
-        what: Description of the function for messages.
+        what: Description of the function for error messages.
         function: The user's function.
-        options: Its keyword arguments.
+        options: Keyword arguments of the function.
 
     Raises:
         ConfigError: If the function does not accept the options, or raises an error.
@@ -96,10 +96,10 @@ def make(what: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
 
 
 def read_gates(gates: Any) -> dict[str, Gate]:
-    """Return the gates of a configuration, which holds `on` and `at_least` by reward name.
+    """Return the gates of a configuration that maps reward names to `on` and `at_least`.
 
     Raises:
-        ConfigError: If the configuration has another form.
+        ConfigError: If the configuration has a different form.
     """
     try:
         return {name: Gate(**fields) for name, fields in (gates or {}).items()}

@@ -10,45 +10,46 @@ from typing import Any, Literal, TypeAlias
 from gdpo.errors import ConfigError
 
 Reference: TypeAlias = Mapping[str, Any]
-"""What a completion is scored against: fields that the task keeps of a row. JSON-like values only.
+"""Data that a completion is scored against: the fields that a task keeps from a row, as JSON-like
+values.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A completion with a known score. It documents a reward and tests it."""
+    """Stores a completion with a known score, which documents and tests a reward."""
 
     completion: str | int
-    """The text, or the number of tokens if the reward scores that."""
+    """The text, or the number of tokens if the reward scores the length."""
     reference: Reference
     score: float | None
-    """The exact value that the reward must return. None: the reward does not apply."""
+    """Exact value that the reward must return. None: the reward does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A named function that scores one completion, with its range and known examples.
+    """Stores a named function that scores one completion, with its range and examples.
 
     `function(completion, reference)` must be pure and deterministic. For any text that a model
-    writes, it returns a number in `[low, high]`, or `None` if the reward does not apply to the row.
-    It may be a coroutine function, which can wait for an external service such as an HTTP judge,
-    and which may fail.
+    writes, the function returns a number in `[low, high]`, or `None` if the reward does not apply
+    to the row. A coroutine function can wait for an external service, such as an LLM judge behind
+    an HTTP API, and may fail.
 
     Args:
         name: Name of the reward in logs, recipes and files.
         function: Function that scores one completion against one reference.
         low: Lowest value that `function` returns.
-        high: Highest value that `function` returns. A perfect completion gets it.
+        high: Highest value that `function` returns, which a perfect completion gets.
         examples: Completions with known scores. `gdpo.testing.check_reward` runs them.
         of: What `function` receives: "text", or "tokens" for the number of tokens (an int).
-        deadline: Seconds that one completion may take. A function with a deadline runs in a worker
-            process, which is killed after that time. The worker imports the function's module; a
-            function defined in a script or notebook is pickled with every object that it uses. A
-            coroutine function is cancelled instead. None: the function is quick, and runs in the
-            calling process (a coroutine function gets 60 seconds).
-        needs: Function that checks what the reward needs on this machine. It returns one sentence
-            that describes what it found, or raises a `GdpoError` with the remedy. It is called
-            before a run and by `gdpo check`. None: the reward needs nothing.
+        deadline: Maximum time to score one completion, in seconds. A function with a deadline runs
+            in a worker process, which is killed after that time. The worker imports the function's
+            module. A function defined in a script or notebook is pickled with every object that it
+            uses. A coroutine function is cancelled instead of running in a worker. None: the
+            function is fast and runs in the calling process (a coroutine function gets 60 seconds).
+        needs: Function that checks the reward's requirements on this machine, before a run and in
+            `gdpo check`. The function returns one sentence that describes what it found, or raises
+            a `GdpoError` that says how to fix the problem. None: the reward has no requirements.
 
     Raises:
         ConfigError: If a field has the wrong type, the name cannot be used in a metric name, the
@@ -103,7 +104,7 @@ def binary(
 
 
 def refuse_no_reward(given: object) -> None:
-    """Raise a ConfigError with the remedy if this is not a `Reward`."""
+    """Raise a ConfigError that says what to do if this is not a `Reward`."""
     if isinstance(given, Reward):
         return
     if callable(given):
@@ -163,7 +164,7 @@ def _check_examples(reward: Reward) -> None:
 
 
 def _is_number(value: object) -> bool:
-    # Python counts a bool as a number. Here it is an error.
+    # Python treats a bool as a number. Here a bool is an error.
     return not isinstance(value, bool) and isinstance(value, Real)
 
 

@@ -1,6 +1,6 @@
-"""The scorer turns rewards and rollouts into a reward array.
+"""Computes the reward array of a batch of rollouts.
 
-By default a reward that fails loses only its own entry in the array.
+By default, a reward that fails on a rollout leaves only its own entry of the array missing.
 """
 
 import logging
@@ -24,38 +24,39 @@ from gdpo.rewards.scores import SHOWN, Call, Failure, Result, Scores, score_one
 logger = logging.getLogger(__name__)
 
 OnError = Literal["missing", "worst", "raise"]
-"""How to handle a failure: NaN, the lowest value of the reward, or an exception."""
+"""How to handle a failure: store NaN, store the lowest value of the reward, or raise an
+exception."""
 
 
 class Scorer:
-    """Scores batches of completions with several rewards, and survives rewards that fail.
+    """Scores batches of completions with several rewards, and continues if a reward fails.
 
-    A quick reward runs in the calling process. A reward with a deadline runs in a worker process,
-    which is killed after the deadline. All slow rewards of one completion run in the same worker,
-    one after another, so that they can share results. Coroutine functions run concurrently in one
-    event loop, which all scorers of this process share. Identical completions with the same
-    reference are scored once.
+    A reward without a deadline runs in the calling process. A reward with a deadline runs in a
+    worker process, which is killed after the deadline. For each completion, all rewards with a
+    deadline run in the same worker, one after another, so that they can share results. Coroutine
+    functions run concurrently in one event loop, which all scorers of this process share. Identical
+    completions with the same reference are scored once.
 
     A reward fails on a rollout if it raises, returns something other than a number or `None`,
     returns a number outside its range, exceeds its deadline or ends its process. Only a
-    `KeyboardInterrupt` ends the batch. The first failure of each kind is logged with the completion
-    that caused it.
+    `KeyboardInterrupt` aborts the batch. The first failure of each kind is logged with the
+    completion that caused it.
 
-    Use the scorer in a `with` statement, or call `close`. Its processes end with the calling
-    process in any case.
+    Use the scorer in a `with` statement, or call `close`. The worker processes always end with the
+    calling process.
 
     Args:
         rewards: Rewards with distinct names.
-        workers: Number of processes for rewards with a deadline. They start when first needed.
-        on_error: How to handle a failure. `missing`: NaN, which estimators leave out of every
-            statistic. `worst`: the reward's lowest value, for failures that only a bad completion
-            causes. `raise`: a RewardError.
-        concurrency: Number of coroutines that may wait at the same time.
-        retries: Number of further attempts of a coroutine after an exception or a time-out. The
-            attempts are 1, 2, 4, ... seconds apart.
-        worker_memory_gb: Data that a worker process may hold, in GiB. None: no limit.
-        progress: Function that is called with (done, total) if a batch takes longer than two
-            seconds. Default: a progress bar on the terminal, or lines in the log.
+        workers: Number of processes for rewards with a deadline. The processes start on first use.
+        on_error: How to handle a failure. `missing` stores NaN, which estimators leave out of every
+            statistic. `worst` stores the reward's lowest value, and suits failures that only a bad
+            completion causes. `raise` raises a RewardError.
+        concurrency: Maximum number of coroutines that wait at the same time.
+        retries: Maximum number of further attempts for a coroutine after an exception or a
+            time-out. The pauses before the retries are 1, 2, 4, ... seconds.
+        worker_memory_gb: Maximum data memory of a worker process, in GiB. None: no limit.
+        progress: Callback with (done, total), used if a batch takes longer than two seconds.
+            Default: a progress bar on the terminal, or lines in the log.
 
     Raises:
         ConfigError: If one of the rewards is not a `Reward`, two rewards share a name, or an
@@ -90,10 +91,10 @@ class Scorer:
         *,
         progress: OnScored | None = None,
     ) -> "Scorer":
-        """Return a scorer with options given by name, as in recipes and trainer arguments.
+        """Return a scorer with options from a mapping, as in recipes and trainer arguments.
 
         Raises:
-            ConfigError: If an option is unknown, or the scorer refuses its value.
+            ConfigError: If an option is unknown or has an invalid value.
         """
         allowed = set(signature(cls).parameters) - {"rewards", "progress"}
         for name in options:
@@ -114,17 +115,17 @@ class Scorer:
         Args:
             completions: The model's texts, one per rollout.
             references: The reference of each completion, in the same order.
-            num_tokens: Number of tokens of each completion, including the end-of-sequence token.
-                Needed by rewards that score the number of tokens.
+            num_tokens: Number of tokens in each completion, including the end-of-sequence token.
+                Required by rewards that score the number of tokens.
             only: The rewards to compute, in the scorer's order. Default: all rewards.
 
         Returns:
-            The array `[rollout, reward]` in the given order, and the failures.
+            The array `[rollout, reward]`, in the order of the arguments, and the failures.
 
         Raises:
-            ConfigError: If the sequences differ in length, or a reward needs `num_tokens` and they
-                are missing.
-            RewardError: If a reward failed and `on_error` is `raise`, or a worker did not start.
+            ConfigError: If the sequences differ in length, or a reward needs `num_tokens` but the
+                argument is missing.
+            RewardError: If a reward fails and `on_error` is `raise`, or a worker does not start.
         """
         chosen = {k: r for k, r in enumerate(self.rewards) if only is None or r in only}
         judged: dict[str, Any] = {"text": completions, "tokens": num_tokens}
@@ -136,7 +137,8 @@ class Scorer:
             for i, first in enumerate(firsts[reward.of]):
                 result = results[k, first]
                 if isinstance(result, Failure):
-                    # A traceback keeps the reward's local objects alive, so the error is dropped.
+                    # The error is dropped, because its traceback would keep the reward's local
+                    # objects alive.
                     error = result.error if self._on_error == "raise" else None
                     failures.append(replace(result, index=i, error=error))
                     values[i, column] = reward.low if self._on_error == "worst" else np.nan
@@ -146,7 +148,7 @@ class Scorer:
         return Scores(values, tuple(failures))
 
     def close(self) -> None:
-        """End the worker processes. They start again when they are needed."""
+        """End the worker processes. New processes start when a batch needs them."""
         if self._workers is not None:
             self._workers.close()
         self._workers = None
@@ -160,7 +162,7 @@ class Scorer:
     def _results(
         self, quick: list[Call], slow: list[list[Call]], waiting: list[Call]
     ) -> dict[tuple[int, int], Result]:
-        """Return results by reward and rollout. Identical rollouts appear once."""
+        """Return results keyed by reward and rollout. Identical rollouts appear once."""
         counter = Counter(len(quick) + len(slow) + len(waiting), self.progress)
         results: dict[tuple[int, int], Result] = {}
         try:
@@ -200,12 +202,12 @@ class Scorer:
 def _first_places(
     rewards: Mapping[int, Reward], judged: Mapping[str, Any], references: Sequence[Reference]
 ) -> dict[str, list[int]]:
-    """Return, for text and for tokens, the index of the first identical rollout of each rollout."""
+    """Return, for text and for tokens, the index of each rollout's first identical rollout."""
     completions, num_tokens = judged["text"], judged["tokens"]
     for what, given in (("references", references), ("num_tokens", num_tokens)):
         if given is not None and len(given) != len(completions):
             raise ConfigError(
-                f"{len(completions)} completions but {len(given)} {what}. Give one per rollout"
+                f"got {len(completions)} completions but {len(given)} {what}. Give one per rollout"
             )
     kinds = {reward.of: reward.name for reward in rewards.values()}
     if "tokens" in kinds and num_tokens is None:
@@ -230,7 +232,7 @@ def _calls(
     references: Sequence[Reference],
     firsts: Mapping[str, Sequence[int]],
 ) -> tuple[list[Call], list[list[Call]], list[Call]]:
-    """Return the calls to run: quick rewards, slow rewards by rollout, and coroutines."""
+    """Return the calls to run: rewards without a deadline, with a deadline, and coroutines."""
     quick: list[Call] = []
     slow: dict[int, list[Call]] = {}
     waiting: list[Call] = []
@@ -253,12 +255,12 @@ def score(
 ) -> Scores:
     """Score one batch with a temporary `Scorer`.
 
-    To score many batches, keep one `Scorer`: it reuses its worker processes.
+    To score many batches, create one `Scorer`, which reuses its worker processes.
 
     Raises:
         ConfigError: If two rewards share a name, the sequences differ in length, or a reward needs
-            `num_tokens` and they are missing.
-        RewardError: If a reward failed and `on_error` is `raise`.
+            `num_tokens` but the argument is missing.
+        RewardError: If a reward fails and `on_error` is `raise`.
     """
     with Scorer(rewards, on_error=on_error) as scorer:
         return scorer.score(completions, references, num_tokens=num_tokens)
@@ -277,7 +279,7 @@ def check_distinct(names: Sequence[str]) -> None:
 def _check_rewards(rewards: Sequence[Reward]) -> None:
     if not isinstance(rewards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(
-            f"rewards must be a list, got one {type(rewards).__name__}. Put it in brackets: [...]"
+            f"rewards must be a list, got {type(rewards).__name__}. Put a single reward in brackets"
         )
     for reward in rewards:
         refuse_no_reward(reward)

@@ -1,4 +1,4 @@
-"""Results of scoring: a value, `None`, or a failure."""
+"""Defines the results of scoring: a value, `None`, or a failure."""
 
 import inspect
 import os
@@ -17,12 +17,12 @@ from gdpo.rewards._event_loop import wait_for
 from gdpo.rewards.reward import Reference, Reward
 
 SHOWN = 200
-"""Number of characters of a completion or exception that a message shows."""
+"""Maximum number of characters of a completion or exception that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A reward that broke its contract on one rollout."""
+    """Stores how a reward broke its contract on one rollout."""
 
     reward: str
     index: int
@@ -39,10 +39,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Stores the reward array of a batch, and the failures."""
+    """Stores the reward array of a batch and the failures."""
 
     values: Float[np.ndarray, "rollout reward"]
-    """float64. NaN: the reward does not apply or failed."""
+    """The scores in float64. NaN means that the reward does not apply or failed."""
     failures: tuple[Failure, ...]
 
     def failed(self, reward: str) -> int:
@@ -60,13 +60,13 @@ Result: TypeAlias = float | Failure | None
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One reward to run on one rollout."""
+    """Stores one reward to run on one rollout."""
 
     place: int
     """Index of the reward in the scorer."""
     reward: Reward
     completion: str | int
-    """The text, or the number of tokens if the reward scores that."""
+    """The text, or the number of tokens if the reward scores the length."""
     reference: Reference
     index: int
     """Index of the rollout in the batch."""
@@ -76,7 +76,7 @@ class Call:
 
         Args:
             seconds: The limit that was exceeded.
-            why: End of the message, with its leading space or comma.
+            why: End of the message, including its leading space or comma.
         """
         message = f"took more than {seconds:g} s{why}"
         return Failure(self.reward.name, self.index, "timed out", message)
@@ -85,16 +85,16 @@ class Call:
 def score_one(
     reward: Reward, completion: str | int, reference: Reference, index: int = 0
 ) -> Result:
-    """Return the reward's value, `None` if it does not apply, or the failure.
+    """Return the reward's value, `None` if the reward does not apply, or the failure.
 
     The reward runs in this process and thread without a time limit. Deadlines are enforced by a
     `Scorer`. If the reward forks, the child process ends when the reward returns in it.
 
     Args:
         reward: The reward to run.
-        completion: The text, or the number of tokens if the reward scores that.
+        completion: The text, or the number of tokens if the reward scores the length.
         reference: The reference of the completion.
-        index: Index of the rollout in its batch, for the failure.
+        index: Index of the rollout in its batch, to be stored in a failure.
     """
     process = os.getpid()
     try:
@@ -135,7 +135,7 @@ def raised(reward: Reward, index: int, error: BaseException) -> Failure:
     """Return the failure of a reward that raised, with the file and line."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001  str() runs user code, which may raise as well
+    except BaseException:  # noqa: BLE001  str() runs user code, which may also raise
         text = ""
     place = _place(error)
     message = text[: max(0, SHOWN - len(place))] + place
@@ -149,7 +149,7 @@ _OURS = str(Path(__file__).parent) + "/"
 
 
 def _place(error: BaseException) -> str:
-    """Return the last file and line in the reward's own code, or else in a library."""
+    """Return the last traceback location in the reward's own code, or otherwise in a library."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     own = [place for place in places if not place[0].startswith((*_LIBRARIES, _OURS, "<frozen"))]
     for file, line in (own or places)[-1:]:
@@ -158,8 +158,8 @@ def _place(error: BaseException) -> str:
 
 
 def _as_number(value: object) -> float | None:
-    # float() accepts some texts, which are not valid scores. For an array or a tensor it runs code
-    # of a library, which may raise anything.
+    # float() accepts some strings, which are not valid scores. For an array or a tensor, float()
+    # runs library code, which may raise any exception.
     if isinstance(value, (str, bytes, bytearray)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The rollout record: one file format for completions, rewards and advantages."""
+"""Defines the rollout record: a file format for completions, rewards and advantages."""
 
 from gdpo.rollouts.record import Rollout, read_rollouts, reward_arrays, rollout_file, write_rollouts
 from gdpo.rollouts.writing import StepWriter

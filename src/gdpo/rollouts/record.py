@@ -1,7 +1,8 @@
-"""The rollout record: completions with their rewards and advantages, one parquet file per step.
+"""Reads and writes the rollout record, which is one parquet file per step.
 
-A file is written as a whole or not at all. Its metadata holds the declared ranges and gates of the
-rewards. Any framework may produce the rollouts.
+A file contains completions with their rewards and advantages, and is written atomically. The
+metadata of the file contains the declared ranges and gates of the rewards. The rollouts may come
+from any framework.
 """
 
 import json
@@ -31,54 +32,57 @@ class Rollout:
 
     run: str
     step: int
-    """Optimizer step that the rollout trains, from 1."""
+    """Optimizer step in which the rollout is used for training, counted from 1."""
     group_id: int
-    """Number of the prompt within the step; equal for the samples of one group."""
+    """Number of the prompt within the step. All samples of a group have the same number."""
     sample_id: int
     """Number of the sample within its group."""
     prompt: Text
     completion: Text
     rewards: Mapping[str, float | None]
-    """Raw rewards by name. None: does not apply, or failed."""
+    """Raw rewards by name. None if a reward does not apply or could not be computed."""
     weights: Mapping[str, float]
     advantage: float
     num_tokens: int
-    """Tokens of the completion."""
+    """Number of tokens in the completion."""
     finish_reason: str
-    """`stop`: the model ended it; `length`: it was truncated at the limit."""
+    """`stop` if the model ended the completion, `length` if the completion was truncated at the
+    token limit."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Other JSON-like values, such as the reference that the completion was judged against."""
+    """Other JSON-like values, such as the reference that was used to score the completion."""
     trained: bool = True
-    """False: generated and scored, but removed from the batch by `filter_groups`."""
+    """False if the rollout was generated and scored, but `filter_groups` removed it from the
+    batch."""
 
 
 def rollout_file(folder: Path, step: int) -> Path:
-    """Return the file for the rollouts of a step."""
+    """Return the path of the file with the rollouts of a step."""
     return folder / f"step_{step:06d}.parquet"
 
 
 Declared: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Declarations by reward name: `low`, `high`, and for a gated reward
-`gate={"on": ..., "at_least": ...}`. The range of a gated reward includes the 0 of a closed gate."""
+"""Declarations by reward name: `low`, `high`, and `gate={"on": ..., "at_least": ...}` for a gated
+reward. The range of a gated reward includes 0, because the reward is 0 if its gate is closed."""
 
 _DECLARED = b"gdpo.rewards"
-"""Key in the metadata of the file."""
+"""Key of the declarations in the metadata of the file."""
 
 
 def write_rollouts(
     path: Path, rollouts: Sequence[Rollout], *, declared: Declared | None = None
 ) -> None:
-    """Write the rollouts of one step to a parquet file, as a whole or not at all.
+    """Write the rollouts of one step to a parquet file, atomically.
 
     Args:
-        path: File to write, see `rollout_file`. It is replaced if it exists. Missing folders are
-            created.
+        path: Path of the file, see `rollout_file`. An existing file is replaced. Missing folders
+            are created.
         rollouts: Rollouts with the same reward names.
-        declared: Ranges and gates of the rewards, which let a reader distinguish a learned reward
-            from one that is never earned. Default: None known.
+        declared: Ranges and gates of the rewards. Ranges let a reader distinguish a learned reward
+            from a reward that is never earned. Default: no ranges or gates.
 
     Raises:
-        DataError: If there are no rollouts, or their rewards or weights differ in name or order.
+        DataError: If there are no rollouts, or not all rollouts have the same names of rewards and
+            weights in the same order.
     """
     if not rollouts:
         raise DataError(f"{path}: the step has no rollouts to record")
@@ -99,7 +103,7 @@ def write_rollouts(
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
-    """Return the rollouts in a file of `write_rollouts`. Plain text stays plain text.
+    """Return the rollouts in a file that was written by `write_rollouts`.
 
     Raises:
         DataError: If the file is not a rollout record.
@@ -115,9 +119,9 @@ def read_rollouts(path: Path) -> list[Rollout]:
 
 
 def read_declared(schema: Any) -> object:
-    """Return the declarations in the schema of a record. None: none, or not readable.
+    """Return the declarations in the schema of a record, or None if there are none to read.
 
-    The value is not validated: `described_ranges` does that.
+    The returned value is not validated. `described_ranges` validates it.
     """
     try:
         return json.loads((schema.metadata or {})[_DECLARED])
@@ -174,7 +178,7 @@ def _messages(text: Text) -> list[dict[str, str | None]]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return the text of a message. Tool calls, images and so on become JSON."""
+    """Return the text of a message, or JSON if it has other content, such as tool calls."""
     content = message.get("content")
     if isinstance(content, str) and set(message) <= {"role", "content"}:
         return content
@@ -196,32 +200,32 @@ def _text(messages: list[dict[str, str | None]]) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class RewardArrays:
-    """Stores the rollouts of one or several steps as arrays."""
+    """Stores the rollouts of one or more steps as arrays."""
 
     names: tuple[str, ...]
-    """The rewards, in the order of the array."""
+    """Names of the rewards, in the order of the last axis."""
     weights: tuple[float, ...]
     rewards: Float[np.ndarray, "prompt sample reward"]
-    """NaN: does not apply, or there is no such rollout."""
+    """Raw rewards. NaN means that the reward does not apply, or that the place is padding."""
     advantages: Float[np.ndarray, "prompt sample"]
-    """0 where there is no such rollout."""
+    """Recorded advantages, with 0 as padding."""
 
 
 def reward_arrays(rollouts: Sequence[Rollout]) -> RewardArrays:
-    """Return recorded rollouts as arrays by group: the same step and the same `group_id`.
+    """Return recorded rollouts as arrays, grouped by step and `group_id`.
 
     Raises:
         DataError: If there are no rollouts, or their rewards or weights differ.
     """
     if not rollouts:
-        raise DataError("rollouts is empty: give at least one")
+        raise DataError("rollouts is empty: pass at least one rollout")
     names, weights = tuple(rollouts[0].rewards), tuple(rollouts[0].weights.values())
     groups: dict[tuple[int, int], list[Rollout]] = {}
     for rollout in rollouts:
         if tuple(rollout.rewards) != names or tuple(rollout.weights.values()) != weights:
             raise DataError(
                 f"step {rollout.step} has different rewards or weights from step "
-                f"{rollouts[0].step}: give only rollouts of runs with the same rewards and weights"
+                f"{rollouts[0].step}: pass only rollouts with the same rewards and weights"
             )
         groups.setdefault((rollout.step, rollout.group_id), []).append(rollout)
     size = max(len(group) for group in groups.values())

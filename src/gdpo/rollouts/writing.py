@@ -12,18 +12,19 @@ from gdpo.rollouts.record import Declared, Rollout, rollout_file, write_rollouts
 
 logger = logging.getLogger(__name__)
 
-_PROBE = b"\0" * 4096  # a full disk still makes empty files
+_PROBE = b"\0" * 4096  # an empty file can be created even on a full disk
 
 
 def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
-    """Move the record of an earlier run to the subfolder `earlier-1`, or the next free number.
+    """Move the record of an earlier run to the subfolder `earlier-1`, or to the next free number.
 
-    Nothing is lost, and the records of two runs are not mixed. Files of evaluations, in the
-    subfolder `eval`, are moved too. Readers do not count `earlier-…` as part of the run.
+    The record of the earlier run is kept, and the records of two runs are not mixed. Evaluation
+    files in the subfolder `eval` are moved too. Readers do not treat `earlier-…` as a part of the
+    run.
 
     Args:
         folder: Folder in which a new run will be recorded.
-        keep: Files of the new run, which stay.
+        keep: Files of the new run, which are not moved.
 
     Raises:
         ConfigError: If a file cannot be moved.
@@ -47,28 +48,29 @@ def set_aside(folder: Path, *, keep: Collection[Path] = ()) -> None:
 
 
 class StepWriter:
-    """Writes the rollouts of each step to a file. A step may have several batches.
+    """Writes the rollouts of each step to one file. A step may have several batches.
 
     If a step cannot be written, for example because the disk is full, a warning is logged and the
-    run continues. When a later step is written, the number of lost steps is logged. Files written
-    before stay complete.
+    run continues. When a later step is written, the number of lost steps is logged. Files that were
+    written earlier stay complete.
 
     Args:
-        folder: Folder of the files, see `rollout_file`.
-        declared: Ranges and gates of the rewards, see `write_rollouts`. Default: None known.
+        folder: Folder for the files, see `rollout_file`.
+        declared: Ranges and gates of the rewards, see `write_rollouts`. Default: no ranges or
+            gates.
     """
 
     def __init__(self, folder: Path, *, declared: Declared | None = None) -> None:
         self.folder = folder
         self._declared = declared
         self.file: Path | None = None
-        """Last file that was written, or could not be written."""
+        """File of the most recent step, even if the file could not be written."""
         self._rollouts: list[Rollout] = []
         self._groups = 0
         self._lost: set[int] = set()
 
     def check_folder(self) -> None:
-        """Create the folder and check that it is writable. Call it before a run begins.
+        """Create the folder and check that it is writable. Call this method before a run begins.
 
         Raises:
             ConfigError: If the folder cannot be created or written to.
@@ -84,15 +86,16 @@ class StepWriter:
             ) from error
 
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Write a batch. Earlier batches of the same step are kept.
+        """Write a batch, and keep earlier batches of the same step.
 
         Args:
             step: Step of the rollouts, which determines the file.
-            rollouts: Rollouts with groups numbered from 0. Groups are renumbered if the step
-                already has some.
+            rollouts: Rollouts whose groups are numbered from 0. If the step already has groups, the
+                new groups are renumbered.
 
         Raises:
-            DataError: If there are no rollouts, or the rewards of the step differ.
+            DataError: If there are no rollouts, or not all rollouts of the step have the same
+                rewards.
         """
         file = rollout_file(self.folder, step)
         if file != self.file:

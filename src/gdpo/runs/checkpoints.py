@@ -1,6 +1,7 @@
 """Reads, checks and deletes checkpoints.
 
-A checkpoint is complete once its files are listed, and intact while every file is as listed.
+A checkpoint is complete when its list of files has been written. A checkpoint is intact if every
+file matches the list.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from gdpo.errors import ConfigError
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 LIST = "files.json"
-"""Lists the other files of a checkpoint with size and digest. It is written last."""
+"""Name of the file that lists the other files of a checkpoint. This file is written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,11 @@ class Checkpoint:
 
     path: Path
     step: int
-    """Number of optimizer steps done."""
+    """Number of finished optimizer steps."""
 
 
 def complete(folder: Path) -> None:
-    """Sync the files of a checkpoint to disk, then list them with size and digest."""
+    """Sync the files of a checkpoint to disk, then write the list with their sizes and digests."""
     files: dict[str, Any] = {}
     for file in _files(folder):
         sync(file)
@@ -44,12 +45,12 @@ def complete(folder: Path) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a checkpoint was written completely. It may have been damaged later."""
+    """Return whether a checkpoint was written completely. Later damage is not detected."""
     return (folder / LIST).is_file()
 
 
 def unlisted(folder: Path) -> list[Path]:
-    """Return checkpoints with all files of the Trainer but no list. They may be intact."""
+    """Return checkpoints that have no list of files but may be intact."""
     return sorted(
         path
         for path in folder.glob("checkpoint-*")
@@ -58,7 +59,7 @@ def unlisted(folder: Path) -> list[Path]:
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the step in the name of a checkpoint folder. None: it is not a checkpoint folder."""
+    """Return the step in the name of a checkpoint folder, or None for any other folder."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
 
@@ -74,7 +75,7 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def damage(checkpoint: Checkpoint) -> str | None:
-    """Return what is wrong with a complete checkpoint. None: every file is as it was written."""
+    """Return what is wrong with a complete checkpoint, or None if every file is intact."""
     try:
         files = json.loads((checkpoint.path / LIST).read_text(encoding="utf-8"))["files"]
         expected = [
@@ -96,7 +97,7 @@ def damage(checkpoint: Checkpoint) -> str | None:
 
 
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest intact checkpoint, and a sentence on each one that cannot be used."""
+    """Return the newest intact checkpoint, and a sentence about each unusable checkpoint."""
     damaged = [f"{path.name} has no {LIST}, so it cannot be checked" for path in unlisted(folder)]
     for checkpoint in checkpoints(folder):
         if (wrong := damage(checkpoint)) is None:
@@ -106,12 +107,12 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()) -> None:
-    """Remove all complete checkpoints except the newest ones.
+    """Remove all complete checkpoints except the newest.
 
     Args:
         folder: Folder of the checkpoints.
         limit: Number of checkpoints to keep, at least 1. None: keep all.
-        also: Paths of further checkpoints to keep. Only the last part of a path is compared.
+        also: Paths of additional checkpoints to keep. Only the folder names are compared.
     """
     if limit is None or limit < 1:
         return
@@ -122,7 +123,7 @@ def keep_newest(folder: Path, limit: int | None, also: Iterable[str | None] = ()
 
 
 def best_checkpoint(folder: Path) -> str | None:
-    """Return the path of the best checkpoint, as stored in this one. None: none is stored."""
+    """Return the path of the best checkpoint, as recorded in a checkpoint's state, or None."""
     state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     return state.get("best_model_checkpoint")
 
@@ -142,7 +143,7 @@ def _digest(file: Path) -> str:
 
 
 _STATES_OF_ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
-"""Optimizers that keep two numbers per weight. For others only the weights are counted."""
+"""Optimizers that store two numbers per weight. Other optimizers' states are not counted."""
 
 
 def estimate_checkpoint(model: Any, optimizer: str) -> int:
@@ -159,18 +160,18 @@ def refuse_small_disk(folder: Path, checkpoint: int, remedy: str) -> None:
     Args:
         folder: Folder on the disk.
         checkpoint: Size of one checkpoint in bytes.
-        remedy: Alternative to freeing space, as the end of a sentence.
+        remedy: Alternative to freeing space, for the end of the error message.
     """
     free = shutil.disk_usage(folder).free
     if free < 2 * checkpoint:
         raise ConfigError(
             f"the disk of {folder} has {megabytes(free)} free, but two checkpoints of this run "
-            f"take {megabytes(2 * checkpoint)}. Free some space, or {remedy}"
+            f"need {megabytes(2 * checkpoint)}. Free some space, or {remedy}"
         )
 
 
 def has_no_room(folder: Path, checkpoint: int) -> bool:
-    """Return whether the disk of a folder has less free space than a checkpoint takes."""
+    """Return whether the disk of a folder has less free space than a checkpoint needs."""
     return shutil.disk_usage(folder).free < checkpoint
 
 

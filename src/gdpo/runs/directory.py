@@ -1,4 +1,4 @@
-"""The run directory, which holds all files of a run and is never overwritten.
+"""Manages the run directory, which contains all files of a run and is never overwritten.
 
 ```
 runs/<name>/
@@ -34,7 +34,7 @@ from gdpo.runs.checkpoints import Checkpoint, checkpoints, is_complete, step_of,
 _STEP_FILE = re.compile(r"step_(\d+)\.parquet")
 _ELSEWHERE = "Choose another folder: --set runs_dir=..."
 OTHERS = ".others"
-"""Folder next to the checkpoints where processes keep state for the main process."""
+"""Folder next to the checkpoints where other processes store state for the main process."""
 
 _LEFT_OVERS = (
     ".*.partial",
@@ -43,12 +43,12 @@ _LEFT_OVERS = (
     ".model.*",
     f"checkpoints/{OTHERS}",
 )
-"""Files and folders that may remain if a process is killed while it writes."""
+"""Files and folders that may remain if a process is killed while writing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Provides the paths of the files of one run, and reads and writes some of them."""
+    """Provides the paths of a run's files, and reads and writes some of these files."""
 
     path: Path
 
@@ -99,7 +99,7 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a run, or anything else that must not be overwritten."""
+        """Return whether the path contains a run or anything else that must not be overwritten."""
         path = self.path
         if not os.path.lexists(path):
             return False
@@ -111,7 +111,7 @@ class RunDirectory:
         """Return the content of `environment.json`.
 
         Raises:
-            DataError: If it is missing or not a JSON object.
+            DataError: If the file is missing or not a JSON object.
         """
         try:
             facts = json.loads(self.environment.read_text(encoding="utf-8"))
@@ -126,17 +126,17 @@ class RunDirectory:
         return cast("dict[str, Any]", facts)
 
     def read_ranges(self) -> dict[str, Range | None]:
-        """Return the declared range of each reward, in the recipe's order. None: it has no range.
+        """Return the declared range of each reward, in the recipe's order. None: no range.
 
         The result is empty for runs of earlier versions, which did not store ranges.
 
         Raises:
-            DataError: If `read_environment` raises it.
+            DataError: If `environment.json` is missing or not a JSON object.
         """
         return described_ranges(self.read_environment().get("rewards"))
 
     def update_environment(self, **facts: Any) -> None:
-        """Add facts to `environment.json`, or replace them."""
+        """Add facts to `environment.json`, or replace existing facts."""
         write_whole(self.environment, to_json(self.read_environment() | facts, indent=2))
 
     def last_checkpoint(self) -> Checkpoint | None:
@@ -144,28 +144,28 @@ class RunDirectory:
         return next(iter(checkpoints(self.checkpoints)), None)
 
     def steps_saved(self) -> int:
-        """Return the step of the newest checkpoint, or all steps of a finished run without one."""
+        """Return the step of the newest checkpoint, or the steps of a run without checkpoints."""
         last = self.last_checkpoint()
         return last.step if last else int(self.read_environment().get("steps", 0))
 
     def steps_logged(self) -> int:
-        """Return the last step in `metrics.jsonl`; 0 if it has no line."""
+        """Return the last step in `metrics.jsonl`, or 0 if the file has no lines."""
         return max((int(row.get("step", 0)) for row in self.read_metrics()), default=0)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of `metrics.jsonl`, without a line that a crash truncated."""
+        """Return the rows of `metrics.jsonl`. Lines that a crash has truncated are left out."""
         if not self.metrics.exists():
             return []
         lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
         return [row for line in lines if (row := _parsed(line)) is not None]
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append one line. NaN and infinities become null."""
+        """Append a line to `metrics.jsonl`. NaN and infinities become null."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(to_json(row) + "\n")
 
     def place_aside(self, now: str) -> Path:
-        """Return a new folder name for files that are set aside when the run is resumed.
+        """Return a new folder for files that are set aside when the run is resumed.
 
         Args:
             now: The current time in ISO 8601, to the second.
@@ -174,13 +174,13 @@ class RunDirectory:
         return place.with_name(free_name(place)) if place.exists() else place
 
     def drop_after(self, step: int, aside: Path) -> bool:
-        """Move the files of later steps away, because these steps will be repeated.
+        """Move the files of later steps to `aside`, because these steps will be repeated.
 
-        Moves metrics, rollouts and complete checkpoints. Deletes incomplete checkpoints.
+        Metrics, rollouts and complete checkpoints are moved. Incomplete checkpoints are deleted.
 
         Args:
             step: The last step to keep.
-            aside: Folder to move files to. It is created if there is a file to move.
+            aside: Folder for the moved files. The folder is created if there is a file to move.
 
         Returns:
             Whether anything was moved.
@@ -210,7 +210,7 @@ class RunDirectory:
         return [f for f in files if (m := _STEP_FILE.fullmatch(f.name)) and int(m[1]) > step]
 
     def _checkpoints_after(self, step: int) -> list[Path]:
-        """Return later checkpoints that are or may be complete, and delete incomplete ones."""
+        """Delete incomplete checkpoints. Return later checkpoints that are or may be complete."""
         found = unlisted(self.checkpoints)
         for folder in sorted(self.checkpoints.glob("checkpoint-*")):
             if is_complete(folder):
@@ -220,7 +220,7 @@ class RunDirectory:
         return found
 
     def tidy(self) -> None:
-        """Remove the remains of a process killed while writing. The run must be locked."""
+        """Remove files that a killed process did not finish writing. The run must be locked."""
         for pattern in _LEFT_OVERS:
             for path in self.path.glob(pattern):
                 _remove(path)
@@ -231,7 +231,7 @@ def create_run(recipe: Recipe, environment: Mapping[str, Any]) -> RunDirectory:
     """Create the directory of a new run, completely or not at all.
 
     Raises:
-        ConfigError: If the path exists, or the folder of the runs cannot be written to.
+        ConfigError: If the path already exists, or if the folder for runs is not writable.
     """
     run = RunDirectory(recipe.run_dir)
     refuse_existing(run, recipe)
@@ -284,10 +284,10 @@ def refuse_existing(run: RunDirectory, recipe: Recipe) -> None:
     if not run.exists:
         refuse_runs_dir(recipe)
         return
-    other = f"give the new run another name: --set name={free_name(run.path)}"
+    other = f"give the new run another name with --set name={free_name(run.path)}"
     if not run.environment.exists():
         raise ConfigError(
-            f"{run.path} exists and is not a gdpo run. Nothing in it is overwritten: {other}"
+            f"{run.path} exists and is not a gdpo run, so its files are not overwritten: {other}"
         )
     raise ConfigError(
         f"{run.path} already contains a run ({recipe.place('name')}), which is never overwritten. "
@@ -308,7 +308,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _remove_half_made(run: Path) -> None:
-    """Remove temporary folders of this run from processes that were killed while creating it."""
+    """Remove temporary folders from processes that were killed while creating this run."""
     made = re.compile(re.escape(f".{run.name}.") + r"[a-z0-9_]{8}")
     for path in run.parent.iterdir():
         if made.fullmatch(path.name):
@@ -323,7 +323,7 @@ def _remove(path: Path) -> None:
 
 
 def free_name(path: Path) -> str:
-    """Return a name like this one that does not exist in the same folder."""
+    """Return a similar name that does not exist in the same folder."""
     number = 2
     while path.with_name(f"{path.name}-{number}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Describes what a run ran on, to repeat the run or to explain a difference."""
+"""Describes the environment of a run, to repeat the run or to explain different results."""
 
 import platform
 import shlex
@@ -75,7 +75,7 @@ def _device() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the commit of the working directory. None: it is not in a repository."""
+    """Return the commit of the working directory, or None if there is no repository."""
     commit, changes = _git_output("rev-parse", "HEAD"), _git_output("status", "--porcelain")
     return None if commit is None else {"commit": commit, "changed": bool(changes)}
 

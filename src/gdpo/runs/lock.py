@@ -1,4 +1,4 @@
-"""Locks a folder for one process. The lock ends with the process, even if it is killed."""
+"""Locks a folder for one process. The lock is released when the process ends or is killed."""
 
 import fcntl
 from collections.abc import Generator, Sequence
@@ -17,15 +17,16 @@ _held: dict[Path, IO[bytes]] = {}
 def alone(
     folder: Path, *, doing: str = "trains in", left_overs: Sequence[str] = ()
 ) -> Generator[None]:
-    """Lock a folder while the context lasts, and remove the remains of a killed process.
+    """Lock a folder inside the `with` block, and remove unfinished files of a killed process.
 
     Args:
-        folder: Folder to lock. It is created if it does not exist.
-        doing: What a process does in the folder, for the message: "trains in".
-        left_overs: Patterns of files that may remain if a process is killed while it writes.
+        folder: Folder to lock. The folder is created if it does not exist.
+        doing: Describes what a process does in the folder, for the error message. Default:
+            "trains in".
+        left_overs: Patterns of files that may remain if a process is killed while writing.
 
     Raises:
-        ConfigError: If another process has the lock, or the folder cannot be written to.
+        ConfigError: If another process has the lock, or if the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +45,7 @@ def lock(folder: Path, *, doing: str = "trains in") -> None:
     """Lock a folder for this process until `unlock`.
 
     Raises:
-        ConfigError: If another process has the lock, or the folder cannot be written to.
+        ConfigError: If another process has the lock, or if the folder is not writable.
     """
     path = folder.absolute()
     try:
@@ -56,7 +57,8 @@ def lock(folder: Path, *, doing: str = "trains in") -> None:
     except OSError as error:
         file.close()
         raise ConfigError(
-            f"another process {doing} {folder} at the moment. Wait until it ends, or stop it"
+            f"another process {doing} {folder} at the moment. Wait until that process ends, or "
+            "stop it"
         ) from error
     _held[path] = file
 
@@ -69,7 +71,7 @@ def _unwritable(folder: Path, error: OSError) -> ConfigError:
 
 
 def lock_descriptor(folder: Path) -> int:
-    """Return the descriptor of this process's lock. A process that inherits it shares it."""
+    """Return the file descriptor of the lock. A process that inherits it shares the lock."""
     return _held[folder.absolute()].fileno()
 
 

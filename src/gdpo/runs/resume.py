@@ -1,4 +1,4 @@
-"""Decides whether a run can be resumed: same recipe, same data, same number of processes."""
+"""Checks that a run is resumed with the same recipe, data and number of processes."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ MAY_CHANGE = (
     "name",
     "runs_dir",
 )
-"""Keys that may differ when a run is resumed: its length, how often it is saved, and its location.
+"""Keys that may differ when a run is resumed: length, checkpoint intervals, name and location.
 
 A learning rate that decays towards the end of the run (TRL's default) is recomputed for the new
-length, so a lengthened run differs from one that had this length from the start.
+length. Therefore, a lengthened run differs from a run that had this length from the start.
 """
 
 _MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
@@ -37,7 +37,7 @@ _MUST_NOT_CHANGE: Mapping[str, tuple[str, str]] = {
     ),
     "seed": ("seed", "Resume it with the same seed"),
 }
-"""Facts of the environment that must not change: the name of each, and what to do."""
+"""Facts of the environment that must not change, each with its name and a remedy."""
 
 _MAY_MATTER = ("gdpo", "torch", "trl", "transformers")
 """Packages whose version can change the results."""
@@ -49,17 +49,16 @@ def resume_command(run: RunDirectory) -> str:
 
 
 def find_run(recipe: Recipe) -> RunDirectory:
-    """Return the directory of the run that this recipe can resume, without changing it.
+    """Return the directory of the run that this recipe can resume. Nothing is changed.
 
     Raises:
-        ConfigError: If there is no such run, or it was started with another recipe.
+        ConfigError: If there is no such run, or if the run was started with a different recipe.
     """
     run = RunDirectory(recipe.run_dir)
     if not run.exists:
         raise ConfigError(
-            f"there is no run {run.path} to resume ({recipe.place('name')}). To start it, "
-            "leave out "
-            "--resume"
+            f"there is no run {run.path} to resume ({recipe.place('name')}). To start the run, "
+            "leave out --resume"
         )
     run.read_environment()
     changed = {
@@ -70,29 +69,27 @@ def find_run(recipe: Recipe) -> RunDirectory:
     if changed:
         shown = "\n".join(f"  {key}: {old!r} → {new!r}" for key, (old, new) in changed.items())
         raise ConfigError(
-            f"{run.path} was started with another recipe, so it cannot be resumed with this "
-            "one. What "
-            f"changed:\n{shown}\nResume it with its own recipe: {resume_command(run)}\nOr "
-            "start a new "
-            "run: --set name=... without --resume"
+            f"{run.path} was started with a different recipe, so it cannot be resumed with this "
+            f"recipe. Changed keys:\n{shown}\nResume the run with its own recipe: "
+            f"{resume_command(run)}\nOr start a new run: --set name=... without --resume"
         )
     return run
 
 
 def refuse_other_circumstances(run: RunDirectory, facts: Mapping[str, Any]) -> None:
-    """Raise a ConfigError if the environment has changed so that the batches would differ.
+    """Raise a ConfigError if the environment has changed in a way that changes the batches.
 
     Args:
         run: The run to resume.
-        facts: The environment now.
+        facts: The current environment.
     """
     before = run.read_environment()
     for key, (name, remedy) in _MUST_NOT_CHANGE.items():
         if key in before and before[key] != facts[key]:
             raise ConfigError(
-                f"{run.path} was started with {name} = {before[key]}, but now it is "
-                f"{facts[key]}, so its "
-                f"steps would differ. {remedy}. It was started with: {before.get('command')}"
+                f"{run.path} was started with {name} = {before[key]}, but the current value is "
+                f"{facts[key]}, so the steps would differ. {remedy}. The run was started with: "
+                f"{before.get('command')}"
             )
 
 
@@ -101,7 +98,7 @@ def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None
 
     Args:
         run: The run to resume, which has no intact checkpoint.
-        damaged: A sentence on each damaged checkpoint.
+        damaged: One sentence for each damaged checkpoint.
     """
     logged, facts = run.steps_logged(), run.read_environment()
     if not logged and not damaged and "finished" not in facts:
@@ -114,16 +111,14 @@ def refuse_without_checkpoint(run: RunDirectory, damaged: Sequence[str]) -> None
     )
     raise ConfigError(
         f"{run.path} {done}, but has no intact checkpoint to resume from: {why}. Nothing was "
-        "changed. Rerun the same command in one of these ways:\n- add --from-scratch: the "
-        "run starts "
-        f"over at its first step, and its files move to {run.path}/dropped-<time>\n- replace "
-        "--resume "
-        f"with --set name={free_name(run.path)}: a new run starts"
+        "changed. Rerun the same command with one of these changes:\n- add --from-scratch to "
+        f"start the run over at its first step; its files are moved to {run.path}/dropped-<time>"
+        f"\n- replace --resume with --set name={free_name(run.path)} to start a new run"
     )
 
 
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a note on packages whose version has changed since the last training. None: no change.
+    """Return a note about packages whose version has changed since the last start, or None.
 
     Args:
         before: Content of `environment.json`.
@@ -144,13 +139,12 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
 
 
 def missing_records(run: RunDirectory, start: Checkpoint) -> list[str]:
-    """Return notes on missing records of a run. Training continues without them."""
+    """Return notes about missing records of a run. Training continues without these records."""
     notes: list[str] = []
     if not run.steps_logged():
         notes.append(
             f"{run.metrics} has no metrics of the first {start.step:,} steps, so the curves, "
-            "README and "
-            "report start after them"
+            "README and report start after these steps"
         )
     if not any(run.rollouts.glob("step_*.parquet")):
         notes.append(f"{run.rollouts} has no rollouts of the first {start.step:,} steps")

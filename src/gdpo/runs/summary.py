@@ -1,4 +1,4 @@
-"""Summarizes a run: each reward at its start and end, as a table and a README."""
+"""Summarizes a run in a table and a README, with each reward at the start and at the end."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from gdpo.recipes.yaml import dump_yaml
 from gdpo.rewards import Reward
 
 _SHARE = 0.1
-"""Share of the measured steps that count as the start, and also as the end."""
+"""Share of the measured steps over which start and end are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class RewardChange:
     low: float
     high: float
     start: float | None
-    """Mean over the first tenth of the steps that have the reward. None: no step has it."""
+    """Mean over the first tenth of the steps with this reward. None: no step has this reward."""
     end: float | None
-    """Mean over the last tenth of the steps that have the reward. None: no step has it."""
+    """Mean over the last tenth of the steps with this reward. None: no step has this reward."""
 
     @property
     def change(self) -> float | None:
-        """Return end minus start, in the reward's own unit. None: no step has the reward."""
+        """Return the end minus the start, or None if no step has this reward."""
         return None if self.start is None or self.end is None else self.end - self.start
 
 
@@ -68,7 +68,7 @@ def _reward_change(
 
 
 def summary_table(changes: Sequence[RewardChange]) -> Table:
-    """Return the table that is printed at the end of a training."""
+    """Return the table that is printed at the end of a training run."""
     table = Table(
         title="mean reward over the first and the last tenth of the steps", title_justify="left"
     )
@@ -172,7 +172,7 @@ def number(row: Mapping[str, Any], key: str) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds for people.
+    """Format a duration in seconds as readable text.
 
     >>> [duration(s) for s in (9, 95, 4000)]
     ['9 s', '1:35 min', '1:06 h']
@@ -196,15 +196,15 @@ _LENGTHS = {
     "completions/mean_length": "response length",
     "completions/max_length": "longest response of a step",
 }
-"""Titles of the panels by metric."""
+"""Maps each metric to the title of its panel."""
 
 
 def draw_curves(
     path: Path, title: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[RewardChange]
 ) -> None:
-    """Draw a panel per reward, one for the mean response length and one for the longest response.
+    """Draw one panel per reward, and panels for the mean and the maximum response length.
 
-    Thin lines show each step, thick lines the running mean.
+    Thin lines show the value of each step, and thick lines show the running mean.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
@@ -253,7 +253,7 @@ def _widen_if_flat(axis: Any) -> None:
 
 
 def _running_mean(values: Sequence[float]) -> list[float]:
-    """Return the mean over a window of a tenth of the run around each step, shorter at the ends."""
+    """Return the running mean over a tenth of the run. The window is shorter at both ends."""
     half = max(1, len(values) // 20)
     windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
     return [sum(window) / len(window) for window in windows]
@@ -269,12 +269,12 @@ _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def front_matter(recipe: Recipe, sources: Sequence[str], *, engine: str = "trl") -> str:
-    """Return the metadata of a model card: base model and datasets on the Hub, and tags.
+    """Return the metadata of a model card: the base model, the datasets on the Hub, and tags.
 
     Args:
         recipe: The recipe of the run.
         sources: Files and datasets of the training data.
-        engine: The engine that trained it: "trl" or "verl".
+        engine: The engine that trained the model, "trl" or "verl".
     """
     base = _SMOLLM2 if recipe.model == SMOLLM2 else recipe.model
     data = [source for source in sources if _is_on_hub(source)]

@@ -1,4 +1,4 @@
-"""Runs untrusted Python programs against tests that they can neither see nor forge."""
+"""Runs untrusted Python programs against tests that the programs can neither see nor forge."""
 
 from gdpo.sandbox._terms import Asserts, Calls, Check, Limits, SandboxError, Stdio, Tests, Verdict
 from gdpo.sandbox.sandbox import Sandbox

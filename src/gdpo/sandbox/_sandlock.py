@@ -1,7 +1,8 @@
-"""A script that runs a command under sandlock, and kills the command on SIGTERM.
+"""Runs a command under sandlock as a separate script, and kills the command on SIGTERM.
 
-It is a separate process because sandlock's supervisor uses threads, which must not run in a
-trainer. Its argument is JSON with `command`, `environment`, `readable`, `writable` and `denied`.
+The script runs in a separate process because sandlock's supervisor uses threads, which must not run
+in a trainer. The argument of the script is JSON with the keys `command`, `environment`, `readable`,
+`writable` and `denied`.
 """
 
 import ctypes
@@ -12,11 +13,11 @@ import threading
 
 _PR_SET_PDEATHSIG = 1
 _PAUSE = 0.05
-"""Maximum seconds from a signal to its effect."""
+"""Maximum delay in seconds until a signal is handled."""
 
 
 def main() -> None:
-    """Run the command with this process's standard streams, until it ends or SIGTERM arrives."""
+    """Run the command, with this process's standard streams, until it ends or SIGTERM arrives."""
     from sandlock import Sandbox  # pyright: ignore[reportMissingImports]  optional, never installed
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -30,7 +31,7 @@ def main() -> None:
     )
     process = box.popen(order["command"])
     signal.signal(signal.SIGTERM, lambda *_: process.kill())
-    # If this thread waited, Python could not handle the signal.
+    # Python handles signals in this thread, so a different thread waits for the process.
     waiter = threading.Thread(target=process.wait)
     waiter.start()
     while waiter.is_alive():

@@ -1,6 +1,6 @@
 """Defines tests, limits and verdicts.
 
-Tests are trusted code and values. They never reach the memory of a program.
+Tests are trusted code and values, which are never in the memory of a program.
 """
 
 from collections.abc import Sequence
@@ -17,39 +17,42 @@ _LONGEST = 60.0
 Outcome: TypeAlias = Literal[
     "passed", "failed", "error", "timeout", "memory", "output", "killed", "not run"
 ]
-"""Outcome of one test: passed; a wrong answer; the program raised an error; the program exceeded a
-limit (time, memory or output); the program ended itself or was killed; or the test was not reached.
+"""Outcome of one test.
+
+"failed" means a wrong answer, and "error" means that the program raised an exception. "timeout",
+"memory" and "output" mean that the program exceeded a limit. "killed" means that the program ended
+itself or was killed. "not run" means that the test was not reached.
 """
 
 Bug: TypeAlias = Literal[
     "syntax", "import", "runtime", "timeout", "memory", "output", "killed", "forbidden"
 ]
-"""The first thing that went wrong in a program, other than a wrong answer."""
+"""Kind of the first error in a program. A wrong answer is not a bug."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one program, over all its tests.
+    """Stores the limits of one program. The limits apply to all its tests together.
 
-    In addition, a program may start some hundred threads but no process, cannot reach the network,
-    and can write only to `/tmp`.
+    In addition, a program can start a few hundred threads but no processes, has no network, and can
+    write only to `/tmp`.
 
     Args:
-        cpu_seconds: Processor time, in seconds. The kernel counts whole seconds, so the value is
+        cpu_seconds: Processor time in seconds. The kernel counts whole seconds, so the value is
             rounded up.
-        wall_seconds: Wall-clock time, in seconds, for a program that sleeps or waits. A program
-            that is still computing may use its `cpu_seconds`, however long that takes on a busy
-            machine, up to `longest_seconds`.
-        memory_mb: Address space in addition to the interpreter's own, in MiB.
-        file_mb: Size of one file, in MiB. The size of the sandbox's `/tmp` limits all files
-            together.
-        open_files: Number of file descriptors, including the three standard streams and the
-            sandbox's two pipes.
-        output_kb: Size of one answer to a test, or of the output of one case of `Stdio`, in KiB. If
-            the tests contain longer expected values, answers may be as long as those.
+        wall_seconds: Wall-clock time in seconds for a program that sleeps or waits. A program that
+            is still computing may continue until it has used its `cpu_seconds`, but not beyond
+            `longest_seconds`.
+        memory_mb: Address space in MiB, in addition to the address space of the interpreter.
+        file_mb: Maximum size of a file in MiB. The total size of all files is limited by the size
+            of the sandbox's `/tmp`.
+        open_files: Number of file descriptors, including the three standard streams and the two
+            pipes of the sandbox.
+        output_kb: Maximum size in KiB of one answer to a test, or of the output of one `Stdio`
+            case. If an expected value in the tests is longer, the limit is raised accordingly.
 
     Raises:
-        ConfigError: If a limit is not a finite number above 0, or `open_files` is too small to
+        ConfigError: If a limit is not a finite number above 0, or if `open_files` is too small to
             start a program.
     """
 
@@ -62,9 +65,9 @@ class Limits:
 
     @property
     def longest_seconds(self) -> float:
-        """Wall-clock time after which every program ends, in seconds.
+        """Maximum wall-clock time of any program, in seconds.
 
-        It is 15 times `cpu_seconds`, at most 60 seconds, and at least `wall_seconds`.
+        The value is 15 times `cpu_seconds`, but at most 60 seconds and at least `wall_seconds`.
         """
         return max(self.wall_seconds, min(_TIMES_AS_LONG * self.cpu_seconds, _LONGEST))
 
@@ -84,17 +87,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Asserts:
-    """Tests that are statements, one test each, as in MBPP.
+    """Stores tests in the form of statements, one statement per test, as in MBPP.
 
     Args:
-        statements: Python statements, usually one `assert` each. Names that neither the statements,
-            `setup` nor Python define are taken from the program.
-        setup: Trusted code that runs first, in the grader and in the program: imports, helpers of
-            the tests, and classes of objects that the tests pass to the program. A helper that only
-            the program defines cannot be trusted.
+        statements: Python statements, usually one `assert` each. Names that are defined neither in
+            the statements, nor in `setup`, nor in Python are taken from the program.
+        setup: Trusted code that runs first, both in the grader and in the program. Use `setup` for
+            imports, helper functions of the tests, and classes of objects that the tests pass to
+            the program. A helper that only the program defines cannot be trusted.
 
     Raises:
-        DataError: If the statements are not a list of texts.
+        DataError: If `statements` is not a list of strings.
     """
 
     statements: Sequence[str]
@@ -110,18 +113,18 @@ class Asserts:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Tests that are the asserts of a function `check(candidate)`, as in HumanEval and LeetCode.
+    """Stores tests in the form of a function `check(candidate)`, as in HumanEval and LeetCode.
 
     Each assert that is reached is one test, even if earlier asserts failed. An assert that is not
     reached because the program failed counts as `not run`.
 
     Args:
         code: Python code that defines `check`.
-        entry_point: A Python expression over the program's names that evaluates to the candidate,
-            such as `add` or `Solution().twoSum`.
-        setup: Trusted code that runs first, in the grader and in the program: imports, helpers of
-            the tests, and classes of objects that the tests pass to the program. A helper that only
-            the program defines cannot be trusted.
+        entry_point: Python expression that evaluates to the candidate and may use names of the
+            program, such as `add` or `Solution().twoSum`.
+        setup: Trusted code that runs first, both in the grader and in the program. Use `setup` for
+            imports, helper functions of the tests, and classes of objects that the tests pass to
+            the program. A helper that only the program defines cannot be trusted.
     """
 
     code: str
@@ -131,13 +134,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Tests that call a function and compare its return value, as in APPS and TACO.
+    """Stores tests that call a function and compare its return value, as in APPS and TACO.
 
-    A list equals a tuple with equal items, because the rows come from JSON.
+    A list equals a tuple with equal items, because JSON has no tuples.
 
     Args:
-        function: A Python expression over the program's names, such as `add` or `Solution().add`.
-        cases: One pair per test: the list of arguments and the expected value, in JSON types.
+        function: Python expression that evaluates to the function and may use names of the program,
+            such as `add` or `Solution().add`.
+        cases: One pair per test, with the list of arguments and the expected value in JSON types.
 
     Raises:
         DataError: If the cases are not a list.
@@ -152,14 +156,14 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """Tests that compare a whole program's output for an input, as in programming contests.
+    """Stores tests that run the whole program and compare its output, as in programming contests.
 
     Blanks at the end of a line and empty lines are ignored. If the texts still differ, they are
     compared token by token, and two numbers with a point or an exponent may differ by 1e-6.
 
     Args:
-        cases: One pair per test: standard input and the expected standard output. Each test runs
-            the whole program in a new process.
+        cases: One pair per test, with the standard input and the expected standard output. Each
+            test runs the whole program in a new process.
 
     Raises:
         DataError: If the cases are not a list.
@@ -172,7 +176,7 @@ class Stdio:
 
 
 Tests: TypeAlias = Asserts | Check | Calls | Stdio
-"""Any of the four kinds of tests."""
+"""Union of the four kinds of tests."""
 
 
 def _listed(given: Any, place: str) -> tuple[Any, ...]:
@@ -187,12 +191,14 @@ class Verdict:
 
     Args:
         outcomes: One outcome per test, in order.
-        bug: The program's first bug. None: it had no bug. A wrong answer is not a bug.
-        message: The first thing that went wrong, in at most 500 printable characters; empty if
-            nothing did. The program may have written it, so do not trust it.
+        bug: The first bug of the program. None: the program had no bug. A wrong answer is not a
+            bug.
+        message: Description of the first bug or wrong answer, with at most 500 printable
+            characters. Empty if nothing went wrong. Do not trust this text, because the program may
+            have written it.
         seconds: Wall-clock time of the program, in seconds.
-        by_clock: Whether a wall-clock limit ended the program. Another run may then have another
-            verdict. False if the program used up its processor time.
+        by_clock: True if a wall-clock limit ended the program, so that the verdict may differ in a
+            second run. False if the program used up its processor time.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -213,19 +219,19 @@ class Verdict:
 
     @property
     def pass_rate(self) -> float:
-        """Passed tests divided by all tests, in [0, 1]; 0.0 without tests."""
+        """Number of passed tests divided by the number of tests, or 0.0 without tests."""
         return self.passed / self.total if self.outcomes else 0.0
 
     @property
     def pass_all(self) -> bool:
-        """Whether there is at least one test and all tests passed."""
+        """True if there is at least one test and all tests passed."""
         return bool(self.outcomes) and self.passed == self.total
 
     @property
     def no_bug(self) -> bool:
-        """Whether the program compiled, ran, and stayed within its limits."""
+        """True if the program compiled, ran without errors, and stayed within its limits."""
         return self.bug is None
 
 
 class SandboxError(RewardError):
-    """The sandbox itself failed, so there is no verdict on the program."""
+    """Raised if the sandbox itself fails, so that there is no verdict on the program."""

@@ -1,4 +1,4 @@
-"""Manages sandboxed process trees: their channels, and the thread that starts and ends them."""
+"""Manages worker processes: the pipes to each worker, and the thread that starts and ends them."""
 
 import json
 import marshal
@@ -22,24 +22,25 @@ from gdpo.sandbox._terms import Limits, SandboxError
 _MIB = 1 << 20
 _KIB = 1 << 10
 _TO_START = 60.0
-"""Seconds within which a worker must be ready, even on a busy machine."""
+"""Maximum time in seconds until a worker is ready, even on a busy machine."""
 _GRACE = 10.0
-"""Seconds after a program's own limit until its worker counts as hung."""
+"""Time in seconds after a program's own limit until its worker counts as hung."""
 _TO_END = 10.0
-"""Seconds within which a worker must end after it was asked to."""
+"""Maximum time in seconds for a worker to end when it is closed."""
 _LONGEST_VERDICT = 1 << 22
 _LONGEST_COMPLAINT = 2000
 
 
 class WorkerDied(Exception):
-    """A worker ended or did not start. The message holds its last output."""
+    """Raised if a worker ended unexpectedly or did not start. The message has its last output."""
 
 
 class WorkerHung(Exception):
-    """The program kept its grader busy beyond all limits.
+    """Raised if a program kept its grader busy beyond all limits.
 
     Args:
-        by_clock: Whether the wall-clock limit was exceeded. False: the grader's processor time was.
+        by_clock: True if the wall-clock limit was exceeded, False if the grader exceeded its limit
+            of processor time.
     """
 
     def __init__(self, *, by_clock: bool) -> None:
@@ -59,7 +60,7 @@ class Job:
     setup: bytes | None
     plan: bytes
     functions: bool
-    """Whether the tests call functions. False: they run the whole program."""
+    """True if the tests call functions of the program, False if they run the whole program."""
     limits: Limits
 
 
@@ -87,7 +88,7 @@ class Worker:
         os.set_blocking(self._stdin, False)
 
     def run(self, job: Job) -> tuple[dict[str, Any], bool]:
-        """Return the grader's verdict on a program, and whether the worker can be reused.
+        """Return the grader's verdict on a program, and True if the worker can be reused.
 
         Raises:
             WorkerDied: If the worker ended without a verdict.
@@ -128,11 +129,11 @@ class Worker:
         self._ready = True
 
     def close(self) -> None:
-        """End the worker and everything that it started."""
+        """End the worker and all processes that it started."""
         if self._ready:
             self._process.send_signal(self._launch.stop)
         else:
-            # If bwrap is killed while it builds its box, its child waits for it forever.
+            # If bwrap were killed while it sets up the box, its child would wait for it forever.
             self._streams[0].close()
         try:
             self._process.wait(timeout=_TO_END)
@@ -146,7 +147,7 @@ class Worker:
         self._launch.tidy()
 
     def forget(self) -> None:
-        """Close the pipes without ending the worker. After a fork it belongs to the parent."""
+        """Close the pipes without ending the worker, which belongs to the parent after a fork."""
         self._process.returncode = self._process.returncode or 0
         for stream in self._streams:
             stream.close()
@@ -181,10 +182,10 @@ class Worker:
 
 
 class Pool:
-    """Keeps several workers, each of which runs one job at a time.
+    """Manages several workers. Each worker runs one job at a time.
 
-    A single thread starts all workers. The kernel ends a worker when the thread that started it
-    ends, so no worker outlives this process, even if this process is killed.
+    A single thread starts all workers. The kernel ends all workers when this thread ends, so no
+    worker outlives this process, even if this process is killed.
     """
 
     def __init__(self, launch: Callable[[], Launch], workers: int) -> None:
@@ -199,10 +200,10 @@ class Pool:
             self._orders.put(self._start)
 
     def take(self) -> Worker:
-        """Wait for a free worker, and return it for exclusive use.
+        """Wait for a free worker and reserve it for the caller.
 
         Raises:
-            SandboxError: If no worker can be started, or the pool is closed.
+            SandboxError: If no worker can be started or the pool is closed.
         """
         found = self._idle.get()
         if found is None:
@@ -218,22 +219,22 @@ class Pool:
         self._idle.put(worker)
 
     def replace(self, worker: Worker) -> None:
-        """End a worker and start a new one, without waiting for either."""
+        """Order the end of a worker and the start of a new worker, and return immediately."""
         self._orders.put(self._start)
         self._orders.put(lambda: self._end(worker))
 
     def close(self) -> None:
-        """End all workers. A thread that waits for one gets a SandboxError."""
+        """End all workers. A thread that waits for a worker gets a SandboxError."""
         if self.pid != os.getpid():
             return
         self._idle.put(None)
         self._orders.put(None)
-        # Garbage collection of the sandbox may run in this very thread, which cannot join itself.
+        # Garbage collection of the sandbox may run in the pool's thread, which cannot join itself.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def forget(self) -> None:
-        """Close the pipes of all workers without ending them. They belong to another process."""
+        """Close the pipes of all workers without ending the workers of the parent process."""
         for worker in self._all:
             worker.forget()
 

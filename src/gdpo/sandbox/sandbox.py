@@ -1,4 +1,4 @@
-"""Runs untrusted programs: the public class, and the default sandbox of a process."""
+"""Defines the public class `Sandbox` and the default sandbox of a process."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from gdpo.sandbox.plan import fits, plan
 logger = logging.getLogger(__name__)
 
 _SPOILING = ("timeout", "memory", "output", "killed", "forbidden")
-"""Bugs after which a worker is replaced, because such a program may have left something behind."""
+"""Bugs after which the worker is replaced, because the program may have affected the worker."""
 _ATTEMPTS = 2
 _USUAL = Limits()
 
@@ -28,16 +28,17 @@ _USUAL = Limits()
 class Sandbox:
     """Runs each program against its tests, in a new confined process that cannot see the tests.
 
-    It is a context manager. `run` may be called from several threads at a time. After a fork, the
-    child process starts its own workers.
+    A sandbox is a context manager. Several threads may call `run` at the same time. After a fork,
+    the child process starts its own workers.
 
     Args:
         workers: Number of programs that may run at the same time.
-        backend: Name of a backend (see `describe_backends`), or "auto" for the first that works.
+        backend: Name of a backend (see `describe_backends`), or "auto" for the first backend that
+            works.
         recycle_after: Number of programs after which a worker is replaced.
-        unsafe: Run programs without a box, with limits and the filter of system calls only. A
-            program can then read every file that this user can read, including tests. Use it only
-            on a disposable machine.
+        unsafe: Run programs without isolation. Only the limits and the system call filter apply. A
+            program can then read every file that this user can read, including tests. Use this
+            option only on a disposable machine.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -63,13 +64,13 @@ class Sandbox:
         self._recycle_after = recycle_after
         self._lock = threading.Lock()
         self.backend = "unsafe" if unsafe else find_backend() if backend == "auto" else backend
-        """Name of the backend, or "unsafe" if programs run without a box."""
+        """Name of the backend, or "unsafe" if programs run without isolation."""
         self._launch = plain if unsafe else launcher(self.backend)
         if unsafe:
             logger.warning(
-                "unsafe sandbox: programs run as this user, with limits and a filter of system "
-                "calls only. They can read every file that this user can read, and write to most. "
-                "Use unsafe=False unless this machine is disposable"
+                "unsafe sandbox: programs run as this user. Only limits and a system call filter "
+                "restrict them. They can read every file that this user can read, and write to "
+                "most. Use unsafe=False unless this machine is disposable"
             )
         self._start()
         _alive.add(self)
@@ -84,12 +85,12 @@ class Sandbox:
         """Run one program against its tests.
 
         Args:
-            source: The program. Any text gets a verdict.
+            source: Source code of the program. Any text is accepted and gets a verdict.
             tests: The tests.
             limits: The limits of the program.
 
         Raises:
-            DataError: If the tests are invalid, so that no program could pass them.
+            DataError: If the tests are invalid, so that no program can pass.
             ConfigError: If the entry point of the tests is not a Python expression.
             SandboxError: If the sandbox itself failed.
         """
@@ -115,12 +116,12 @@ class Sandbox:
             return list(threads.map(lambda job: self.run(*job), jobs))
 
     def close(self) -> None:
-        """End all workers. A closed sandbox cannot run programs."""
+        """Stop all workers. A closed sandbox cannot run programs."""
         self._finalizer()
 
     @property
     def closed(self) -> bool:
-        """Whether the sandbox was closed."""
+        """True if the sandbox was closed."""
         return not self._finalizer.alive
 
     def _verdict(self, pool: Pool, job: Job, total: int) -> Verdict:
@@ -196,7 +197,7 @@ _alive: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
 
 def default_sandbox() -> Sandbox:
-    """Return the shared sandbox of this process. It has one worker and starts on first use.
+    """Return the shared sandbox of this process, which has one worker and starts on first use.
 
     Raises:
         SandboxError: If no backend works on this machine.
@@ -211,7 +212,7 @@ def default_sandbox() -> Sandbox:
 def _after_fork() -> None:
     """Reset the locks and release the workers in a forked child.
 
-    The workers belong to the parent, and a thread of the parent may have held a lock.
+    The workers belong to the parent process, and one of its threads may have held a lock.
     """
     global _default_lock
     _default_lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Tasks turn rows of a dataset into prompts, references and rewards."""
+"""Defines tasks, which turn dataset rows into prompts, references and rewards."""
 
 from gdpo.tasks._registry import TASKS, resolve_task
 from gdpo.tasks.likeness import near_duplicates

@@ -19,7 +19,7 @@ _PLACES = {
 
 
 class _Tasks(Mapping[str, Task]):
-    """Imports a task on first use. Some tasks need an extra, and take seconds to import."""
+    """Maps names to tasks. Each task is imported on first use, which can take seconds."""
 
     def __getitem__(self, name: str) -> Task:
         return _imported(*_PLACES[name])
@@ -41,13 +41,13 @@ TASKS: Mapping[str, Task] = _Tasks()
 
 
 def resolve_task(name: str) -> Task:
-    """Return the task of this name.
+    """Return the task with this name.
 
     Args:
         name: A key of `TASKS`, or `module:attribute` for your own task.
 
     Raises:
-        ConfigError: If the name is unknown, or does not lead to a `Task`.
+        ConfigError: If the name is unknown, or does not refer to a `Task`.
         MissingExtraError: If the task needs a package that is not installed.
     """
     task = find(name, TASKS, "task")

@@ -1,17 +1,17 @@
-"""Separates the thinking from the rest of a completion. Tags inside the thinking are plain text."""
+"""Separates the thinking from the rest of a completion. Tags in the thinking are plain text."""
 
 import unicodedata
 
 _OPEN, _CLOSE = "<think>", "</think>"
 
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Letters and symbols that are invisible."""
+"""Invisible characters that Unicode classifies as letters or symbols."""
 
 
 def holds_something(text: str) -> bool:
     """Return whether a text contains a visible letter, digit, punctuation mark or symbol.
 
-    Spaces, control characters and characters of zero width do not count.
+    Spaces, control characters and zero-width characters do not count.
     """
     return any(unicodedata.category(c)[0] in "LNPS" and c not in _BLANK for c in text)
 
@@ -19,15 +19,15 @@ def holds_something(text: str) -> bool:
 def split_thinking(text: str) -> tuple[str | None, str]:
     """Split a completion into its thinking and the rest.
 
-    The thinking ends at the first `</think>`. Tags before it are part of the thinking.
+    The thinking ends at the first `</think>`. Tags before this one are part of the thinking.
 
     Args:
         text: A completion or a reference answer.
 
     Returns:
         The text between `<think>` and the first `</think>`, and the rest. The thinking is `None` if
-        the text does not start with `<think>` (after whitespace) or has no `</think>`. Without a
-        `</think>`, the rest is the whole text.
+        the text does not start with `<think>` (after whitespace) or has no `</think>`. If there is
+        no `</think>`, the rest is the whole text.
     """
     before, closed, rest = text.partition(_CLOSE)
     if not closed:

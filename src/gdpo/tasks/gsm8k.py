@@ -1,38 +1,41 @@
-r"""Grade-school maths (GSM8K): think, then answer with an integer.
+r"""Defines the grade-school maths task (GSM8K): think, then answer with an integer.
 
-A completion is `<think>…</think>`, then `<answer>…</answer>`. The rewards, in order, each in {0,
-1}:
+A completion consists of `<think>…</think>` followed by `<answer>…</answer>`. The rewards, in order,
+are each 0 or 1:
 
 - **correctness**: the answer equals the row's number.
 - **integer**: the answer is written as an integer.
-- **format**: the completion is one thinking field and one answer field, in this order, with no text
-  outside them.
+- **format**: the completion consists of one thinking field and one answer field, in this order,
+  with no text outside these fields.
 
-The answer is the text after the last `<answer>`, up to the next `</answer>` or the end. Without the
-tag it is the whole completion, so that a correct number is rewarded before the format is learned.
+The answer is the text after the last `<answer>`, up to the next `</answer>` or the end. If there is
+no `<answer>`, the whole completion is the answer, so that a correct number is rewarded before the
+policy has learned the format.
 
 The task `gsm8k` differs from the published code (`trl-GDPO/open-r1/src/open_r1/gsm8k.py` in
-NVlabs/GDPO) in the following points. `gsm8k_compatible` gives exactly the published numbers.
+NVlabs/GDPO) in the following points. The task `gsm8k_compatible` gives exactly the same scores as
+the published code.
 
 1. Correctness compares numbers: "2,125", "$2125", "2125€", "2125.0", "+2125", "02125" and "2125."
-   all equal "2125", and so does "2125%". A minus may be a long dash ("−" or "–"). The answer must
-   be the number and nothing else, as the prompt asks: "72 dollars", "**72**" and "\boxed{72}" are
-   not numbers. Fractions, powers of ten and words are not numbers either, because an answer must be
-   worked out. An answer that is not a number is correct only if it equals the row's answer
-   character by character. Published: only equal text is correct.
-2. Integer allows a sign, and commas between groups of three digits. Only the digits 0 to 9 count,
-   and leading zeros are allowed ("00" is an integer). Published: `str.isdigit`, which refuses signs
-   and commas, and accepts digits of every script and superscripts.
-3. Format allows any whitespace around and between the two fields, and needs visible content in both
-   (characters of zero width do not count). The thinking ends at the first `</think>` and may
-   contain any tag. The answer may not contain a tag. Published: exactly one newline between the
-   fields; empty fields pass; an `<answer>` inside the thinking gives 0; a space before or after
-   gives 0.
-4. A row without "####" is a DataError. Published: no answer to such a row is correct.
-5. The system prompt is worded differently. `gsm8k_compatible` uses the published prompt verbatim
-   (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
+   all equal "2125", and so does "2125%". A minus sign may be a long dash ("−" or "–"). As the
+   prompt requires, the answer must contain only the number: "72 dollars", "**72**" and "\boxed{72}"
+   are not numbers. Fractions, powers of ten and words are not numbers either, because the model
+   must compute the final value. An answer that is not a number is correct only if it is identical
+   to the row's answer. In the published code, only identical text is correct.
+2. Integer allows a sign, commas between groups of three digits, and leading zeros ("00" is an
+   integer). Only the digits 0 to 9 are recognized. The published code uses `str.isdigit`, which
+   rejects signs and commas, and accepts superscripts and digits of every script.
+3. Format allows any whitespace around and between the two fields, and requires visible content in
+   both fields (zero-width characters do not count). The thinking ends at the first `</think>` and
+   may contain any tag. The answer must not contain a tag. The published code requires exactly one
+   newline between the fields and accepts empty fields. An `<answer>` inside the thinking, or a
+   space before or after the fields, gives 0.
+4. A row without "####" raises a DataError. In the published code, no answer to such a row is
+   correct.
+5. The wording of the system prompt is different. `gsm8k_compatible` uses the published prompt
+   verbatim (Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES).
 
-The benchmark GSM8K reports one more measure, which is not used for training: **flexible**
+The GSM8K benchmark also reports a measure that is not used for training: **flexible**
 (`flexible_reward`).
 """
 
@@ -91,7 +94,7 @@ _NUMBER_IN_TEXT = re.compile(
 )
 _THIN_SPACE = re.compile(r"\\[,!;]")
 _SEARCHED = 100_000
-"""Number of characters at the end of a completion that the flexible measure searches."""
+"""The flexible measure searches only this many characters at the end of a completion."""
 
 _ANSWER_TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -101,30 +104,30 @@ def _answer(completion: str) -> str:
 
 
 def _number(text: str) -> Decimal | None:
-    """Return the text as a number; None if it is not a number."""
+    """Return the text as a number, or None if the text is not a number."""
     match = _NUMBER.fullmatch(text)
     if not match:
         return None
-    # Without an exponent, a Decimal takes memory only for its digits. The sign is part of the text,
-    # because arithmetic would round to 28 digits.
+    # Without an exponent, a Decimal needs memory only for its digits. The sign is added to the
+    # text, because negating the Decimal would round to 28 digits.
     sign = "-" if match["sign"] in ("-", "−", "–") else ""
     return Decimal(sign + match["digits"].replace(",", ""))
 
 
 def _correctness(completion: str, reference: Reference) -> float:
-    """Return 1 if the answer equals the reference answer as a number or as text, else 0."""
+    """Return 1 if the answer equals the reference answer as a number or as text, otherwise 0."""
     answer, gold = _answer(completion), reference["answer"]
     number = _number(answer)
     return float(answer == gold or (number is not None and number == _number(gold)))
 
 
 def _integer(completion: str, _reference: Reference) -> float:
-    """Return 1 if the answer is written as an integer, else 0."""
+    """Return 1 if the answer is written as an integer, otherwise 0."""
     return float(_INTEGER.fullmatch(_answer(completion)) is not None)
 
 
 def _format(completion: str, _reference: Reference) -> float:
-    """Return 1 if the completion is one closed thinking field and one answer field, else 0."""
+    """Return 1 if the completion is a closed thinking field and an answer field, otherwise 0."""
     thinking, rest = split_thinking(completion)
     rest = rest.strip()
     answer = rest.removeprefix("<answer>").removesuffix("</answer>")
@@ -150,7 +153,7 @@ def _compatible_format(completion: str, _reference: Reference) -> float:
 
 
 def _flexible(completion: str, reference: Reference) -> float:
-    """Return 1 if the answer is correct, or the last number found is the reference, else 0."""
+    """Return 1 if the answer is correct or the last number is the reference answer, otherwise 0."""
     if _correctness(completion, reference):
         return 1.0
     _, thought, rest = completion.partition("</think>")
@@ -162,7 +165,7 @@ def _flexible(completion: str, reference: Reference) -> float:
 
 
 def _last_number(text: str) -> Decimal | None:
-    """Return the last number in a text, in plain or LaTeX notation; None without a number."""
+    """Return the last number in a text, in plain or LaTeX notation, or None without a number."""
     found = None
     for match in _NUMBER_IN_TEXT.finditer(_THIN_SPACE.sub("", text.replace("{,}", ","))):
         found = match
@@ -206,7 +209,7 @@ correctness_reward = binary(
     Example("<answer>72</answer> or <answer>73</answer>", _72, 0.0),  # the last one counts
     Example("", _72, 0.0),
 )
-"""1 if the answer equals the reference answer, else 0."""
+"""1 if the answer equals the reference answer, otherwise 0."""
 
 integer_reward = binary(
     "integer",
@@ -219,7 +222,7 @@ integer_reward = binary(
     Example("<answer>7²</answer>", _72, 0.0),
     Example("so it is 72", _72, 0.0),
 )
-"""1 if the answer is written as an integer, correct or not, else 0."""
+"""1 if the answer is written as an integer (even a wrong one), otherwise 0."""
 
 format_reward = binary(
     "format",
@@ -232,7 +235,7 @@ format_reward = binary(
     Example("<answer>72</answer>", _72, 0.0),
     Example("<think>a</think>", _72, 0.0),
 )
-"""1 if the completion has the required format, whatever the answer is, else 0."""
+"""1 if the completion has the required format (even with a wrong answer), otherwise 0."""
 
 flexible_reward = binary(
     "flexible",
@@ -242,7 +245,7 @@ flexible_reward = binary(
     Example("<answer></answer> so it is 72", _72, 1.0),
     Example(r"That is \boxed{\$2{,}125}, of which she keeps 3.", _COMMA, 1.0),
     Example("60 + 12 = 72. She has **72** eggs.", _72, 1.0),
-    Example("<answer>71</answer>, or 72", _72, 0.0),  # the answer tag comes before other places
+    Example("<answer>71</answer>, or 72", _72, 0.0),  # the answer tag takes precedence
     Example(r"72, or \boxed{71}", _72, 0.0),
     Example("72 eggs in 3 boxes", _72, 0.0),  # the last number
     Example("<think>72</think>", _72, 0.0),
@@ -251,12 +254,13 @@ flexible_reward = binary(
     Example("it is -72", _72, 0.0),
     Example("seventy-two", _72, 0.0),
 )
-"""1 if the last number is the reference answer, whatever is around it, else 0.
+"""1 if the last number in the completion equals the reference answer, otherwise 0.
 
-This is a measure of the benchmark, not a reward for recipes. The number is the last one in the last
-`<answer>`; if that has none, in the last box; else in the text after the thinking. For 144/2 it is
-2. Everything that the correctness reward accepts is accepted here as well. lm-eval's filter
-flexible-extract for `gsm8k` always takes the last number of the text."""
+This is a measure of the benchmark, not a reward for recipes. The last number is searched for in the
+last `<answer>`. If the tag contains no number, the last box is searched, and then the text after
+the thinking. For 144/2 the last number is 2. Every answer that the correctness reward accepts is
+also accepted here. In contrast, lm-eval's filter flexible-extract for `gsm8k` always uses the last
+number in the text."""
 
 TASK = Task(
     name="gsm8k",
@@ -266,7 +270,7 @@ TASK = Task(
     gold_completion=_gold_completion,
     bad_completion="I would rather not say.",
 )
-"""The GSM8K task with rewards that compare numbers."""
+"""GSM8K task with rewards that compare numbers."""
 
 COMPATIBLE = replace(
     TASK,
@@ -298,4 +302,4 @@ COMPATIBLE = replace(
         ),
     ),
 )
-"""The GSM8K task with the published prompt and reward values."""
+"""GSM8K task with the published prompt and the published reward values."""

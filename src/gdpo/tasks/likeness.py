@@ -1,18 +1,18 @@
-"""Finds near-duplicate texts, in time linear in the number of words.
+"""Finds near-duplicate texts in time linear in the number of words.
 
 Two texts are near-duplicates if the Jaccard index of their sets of word 5-grams,
 
     J(a, b) = |a ∩ b| / |a ∪ b|,
 
-is at least 0.8. Words are compared without punctuation, case and whitespace, in Unicode's NFKC
-form. Arithmetic signs count as words. A text with fewer than five words is a single 5-gram, so
-short texts are near-duplicates only if their words are equal.
+is at least 0.8. Words are compared in Unicode's NFKC form, ignoring punctuation, case and
+whitespace. Arithmetic signs count as words. A text with fewer than five words is treated as a
+single 5-gram, so short texts are near-duplicates only if they consist of the same words.
 
-There is no sampling: if the 5-grams of all texts are sorted by a common order, rare ones first, two
-sets with J ≥ t share one of their first |a| - ⌈t·|a|⌉ + 1 5-grams. Each such pair is compared in
-full. There is one limit: a text is compared with at most 64 other texts, the first that share its
-rarest 5-grams. The limit matters only if more than 64 different texts share these 5-grams, such as
-texts made from one template.
+The method does not use sampling. If the 5-grams of all texts are sorted in a common order, with
+rare 5-grams first, two sets with J ≥ t share at least one of their first |a| - ⌈t·|a|⌉ + 1 5-grams.
+Each such pair is compared in full. However, a text is compared with at most 64 other texts: the
+first texts that share its rarest 5-grams. This limit matters only if more than 64 different texts
+share these 5-grams, such as texts generated from the same template.
 
 References:
     Bayardo et al. 2007, "Scaling up all pairs similarity search", WWW.
@@ -33,10 +33,10 @@ _Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _GRAM = 5
 _FIFTHS = 4
-"""The minimum Jaccard index in fifths, as an integer to avoid rounding."""
+"""Minimum Jaccard index in fifths, stored as an integer to avoid rounding."""
 
 _MOST_TEXTS = 64
-"""Maximum number of texts to compare with. Without it, time would be quadratic in the rows."""
+"""Maximum number of texts to compare a text with. This limit prevents quadratic running time."""
 
 _WORD = re.compile(r"\w+|[-+*/^=<>]")
 
@@ -49,16 +49,16 @@ def words(text: str) -> list[str]:
 def find_alike(
     texts: Sequence[str], kinds: Sequence[Hashable] = (), *, known: int | None = None
 ) -> list[int | None]:
-    """Return, for each text, the index of the first earlier text that it nearly repeats, or None.
+    """Return, for each text, the index of the first earlier text that is nearly equal, or None.
 
-    The earlier text is never a near-duplicate itself.
+    The earlier text is never itself marked as a near-duplicate.
 
     Args:
         texts: The texts, in order.
         kinds: One value per text. Texts with different values are never near-duplicates. Empty: all
             texts have the same kind.
-        known: Compare every later text only with the first `known` texts, whose own result is None.
-            None: compare every text with all earlier texts that are not near-duplicates.
+        known: Compare texts only with the first `known` texts. The result for these first texts is
+            None. None: compare every text with all earlier texts that are not near-duplicates.
     """
     grams, ends = _ordered_grams(map(words, texts))
     index = _Index(grams, ends, kinds or [None] * len(texts))
@@ -75,7 +75,7 @@ def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]
     """Return the distinct 5-grams of all texts as numbers, and the end index of each text.
 
     Within a text, the rarest 5-grams come first. A 5-gram that occurs in only one text gets a
-    negative number, because it cannot lead to another text.
+    negative number, because no other text shares it.
     """
     numbers: dict[str, int] = {}
     hashes: list[int] = []
@@ -97,7 +97,7 @@ def _ordered_grams(texts: Iterable[Sequence[str]]) -> tuple[_Numbers, list[int]]
 
 
 class _Index:
-    """Stores the added texts by their rare 5-grams."""
+    """Indexes texts by their rare 5-grams."""
 
     def __init__(self, grams: _Numbers, ends: list[int], kinds: Sequence[Hashable]) -> None:
         self._grams, self._starts, self._ends, self._kinds = grams, [0, *ends], ends, kinds
@@ -105,7 +105,7 @@ class _Index:
         self._same: dict[tuple[Hashable, bytes], int] = {}
 
     def first_like(self, i: int) -> int | None:
-        """Return the first added text that text i nearly repeats; None if there is none."""
+        """Return the first added text that text i nearly duplicates, or None if there is none."""
         kind = self._kinds[i]
         same = self._same.get((kind, self._bytes(i)))
         if same is not None:
@@ -148,16 +148,17 @@ class _Index:
 
 
 def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
-    """Return, for each problem, the index of the earlier problem that it nearly repeats, or None.
+    """Return, for each problem, the index of an earlier problem that is nearly equal, or None.
 
-    A problem repeats another if both have the same answer (ignoring case, whitespace and a full
-    stop) and nearly the same user text over all turns: the Jaccard index of the sets of word
-    5-grams is at least 0.8. Case, punctuation and whitespace are ignored. To remove near-duplicates
-    and keep the first of each, drop every problem whose result is not None.
+    Two problems are near-duplicates if both have the same answer (ignoring case, whitespace and a
+    final full stop) and nearly the same user text over all turns. The texts are nearly the same if
+    the Jaccard index of the sets of word 5-grams is at least 0.8, ignoring case, punctuation and
+    whitespace. To remove near-duplicates but keep the first problem of each group, drop every
+    problem whose result is not None.
 
     Args:
-        problems: Problems of one task, in order. Their `asked` and `answer` are compared. A problem
-            without any word is never a near-duplicate.
+        problems: Problems of one task, in order. The fields `asked` and `answer` are compared. A
+            problem without any word is never a near-duplicate.
     """
     texts = ["\n".join(_turns(problem)) for problem in problems]
     answers = [
@@ -170,10 +171,10 @@ def near_duplicates(problems: Sequence[Problem]) -> list[int | None]:
 
 
 def overlaps(problems: Sequence[Problem], tests: Sequence[Problem]) -> list[int | None]:
-    """Return, for each training problem, the index of the test problem that it leaks, or None.
+    """Return, for each training problem, the index of the test problem that it overlaps, or None.
 
-    A problem leaks a test if one user turn, or all turns together, nearly repeats that of the test
-    (see `near_duplicates`). The answers are not compared.
+    A training problem overlaps a test problem if a single user turn, or the text of all user turns
+    together, is nearly the same in both (see `near_duplicates`). The answers are not compared.
 
     Args:
         problems: Problems to train on.

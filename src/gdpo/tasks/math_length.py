@@ -1,13 +1,13 @@
-r"""Maths with a length limit: a correct answer in `\boxed{}`, in few tokens.
+r"""Defines the maths task with a length limit: a correct answer in `\boxed{}`, in few tokens.
 
-A completion is reasoning followed by the answer in a box. If the model thinks in `<think>`, the box
-comes after it. The rewards, in order, each in {0, 1}:
+A completion consists of reasoning followed by the answer in a box. If the model thinks in
+`<think>`, the box comes after `</think>`. The rewards, in order, are each 0 or 1:
 
-- **correctness**: the answer in the last box equals the reference answer mathematically
+- **correctness**: the answer in the last box is mathematically equal to the reference answer
   (`gdpo.rewards.maths.maths_answer`).
-- **length**: at most 4,000 tokens (`gdpo.rewards.length.token_limit`).
+- **length**: the completion has at most 4,000 tokens (`gdpo.rewards.length.token_limit`).
 
-To use another limit, or to count the length only if the answer is correct (the paper's Eq. 8),
+To use a different limit, or to give the length reward only for correct answers (the paper's Eq. 8),
 write this in the recipe:
 
 ```yaml
@@ -18,17 +18,18 @@ rewards:
 
 The task reads rows of DeepScaleR, MATH, MATH-500, AIME and most other maths datasets:
 
-- `problem` with `answer`, or with a `solution` whose last box holds the answer.
+- `problem` with `answer`, or with a `solution` whose last box contains the answer.
 - `question` with `answer`, as in GSM8K, where the answer follows "####".
-- `question` with a list `final_answer`, as in OlympiadBench. Its answers are joined by commas, and
-  their order does not matter. The columns `unit` and `error` (a tolerance, in a few rows) are
-  ignored.
+- `question` with a list `final_answer`, as in OlympiadBench. The answers in the list are joined by
+  commas, and their order does not matter. The columns `unit` and `error` (a tolerance in a few
+  rows) are ignored.
 
-If the answer is missing (in four rows of MATH) or math-verify cannot read it, correctness does not
-apply. `gdpo check` counts these rows. An evaluation names them and counts them as wrong.
+If the answer is missing (as in four rows of MATH) or math-verify cannot read the answer, the
+correctness reward does not apply. `gdpo check` counts these rows. An evaluation names these rows
+and counts them as wrong.
 
-The prompt is the problem followed by DeepSeek-R1's request for a box, without a system message.
-DeepSeek-R1's usage notes, which apply to the models of the paper's runs, recommend this form.
+The prompt consists of the problem and DeepSeek-R1's request for a box, without a system message.
+The usage notes of DeepSeek-R1 recommend this form and apply to the models in the paper's runs.
 
 The task needs the extra `math`.
 
@@ -77,7 +78,7 @@ def _answer(row: Row) -> str | None:
 
 
 def _joined(answers: Any) -> str | None:
-    """Join the answers of an OlympiadBench row: a list with usually one text."""
+    """Join the answers of an OlympiadBench row, which are a list with usually one item."""
     texts = [] if answers is None else texts_in(answers, "final_answer")
     return ", ".join(text.strip() for text in texts) or None
 
@@ -101,4 +102,4 @@ TASK = Task(
     bad_completion="I would rather not say.",
     judges_every_row=("correctness",),
 )
-"""The maths task with a length limit."""
+"""Maths task with a length limit."""

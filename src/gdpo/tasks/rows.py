@@ -19,11 +19,11 @@ from gdpo.tasks.task import Problem, Row, Task
 _ROLES = ("system", "user", "assistant")
 
 _SHOWN = 60
-"""Number of characters of a wrong value that a message shows."""
+"""Maximum number of characters of a wrong value that a message shows."""
 
 
 def without_arrays(value: Any) -> Any:
-    """Return a row or a value in JSON types. Data frames turn lists into arrays.
+    """Return a row or a value in JSON types, with arrays (as in data frames) converted to lists.
 
     Raises:
         DataError: If the value is nested too deeply.
@@ -47,21 +47,21 @@ def text_at(row: Mapping[str, Any], *path: str) -> str:
 
     Args:
         row: The row.
-        *path: The column, then the keys inside it.
+        *path: The column, followed by the keys inside the column.
 
     Raises:
-        DataError: If a key is missing, or the value is not text or only whitespace.
+        DataError: If a key is missing, or the value is not text or is only whitespace.
     """
     place, value = ".".join(path), value_at(row, *path)
     if not isinstance(value, str):
-        raise DataError(f"column {place!r} must hold text, got {describe(value)}")
+        raise DataError(f"column {place!r} must contain text, got {describe(value)}")
     if not value.strip():
-        raise DataError(f"column {place!r} is empty. It must hold text")
+        raise DataError(f"column {place!r} is empty. It must contain text")
     return value
 
 
 def value_at(row: Mapping[str, Any], *path: str) -> Any:
-    """Return the value in a column, or at a key inside it; None if the last key is missing."""
+    """Return the value in a column or at a key inside it, or None if the last key is missing."""
     value: Any = row
     for key in path:
         value = mapping_of(value, ".".join(path)).get(key)
@@ -69,14 +69,14 @@ def value_at(row: Mapping[str, Any], *path: str) -> Any:
 
 
 def texts_in(value: Any, column: str) -> list[str]:
-    """Return the value if it is a list of texts, else raise a DataError that names the column."""
+    """Return the value if it is a list of strings, or raise a DataError that names the column."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise DataError(f"column {column!r} must hold a list of strings, got {describe(value)}")
+        raise DataError(f"column {column!r} must contain a list of strings, got {describe(value)}")
     return value
 
 
 def json_in(text: str, column: str) -> Any:
-    """Parse JSON text of a column, or raise a DataError that names the column."""
+    """Parse the JSON text in a column, or raise a DataError that names the column."""
     return _parsed(text, f"column {column!r}")
 
 
@@ -84,12 +84,13 @@ def messages_at(row: Mapping[str, Any], column: str) -> list[dict[str, str]]:
     """Return the chat messages in a column.
 
     Raises:
-        DataError: If the column does not hold a list of messages, or one has no role or content.
+        DataError: If the column does not contain a list of messages, or a message has no role or
+            content.
     """
     value = row.get(column)
     if not isinstance(value, list) or not value:
         raise DataError(
-            f"column {column!r} must hold a list of messages with role and content, "
+            f"column {column!r} must contain a list of messages with role and content, "
             f"got {describe(value)}"
         )
     return [_message(item, f"{column}[{i}]") for i, item in enumerate(value)]
@@ -103,19 +104,19 @@ def _message(value: Any, place: str) -> dict[str, str]:
             f"column '{place}.role' must be one of {', '.join(_ROLES)}, got {describe(role)}"
         )
     if not isinstance(content, str):
-        raise DataError(f"column '{place}.content' must hold text, got {describe(content)}")
+        raise DataError(f"column '{place}.content' must contain text, got {describe(content)}")
     return {"role": role, "content": content}
 
 
 def mapping_of(value: Any, place: str) -> Mapping[str, Any]:
-    """Return the value if it is an object, else raise a DataError that names the column."""
+    """Return the value if it is an object, or raise a DataError that names the column."""
     if not isinstance(value, Mapping):
         raise DataError(f"column {place!r} must be inside an object, got {describe(value)}")
     return value
 
 
 def describe(value: Any) -> str:
-    """Describe a value for a message: "nothing", or its type and its first characters."""
+    """Describe a value for a message: "nothing", or the type and the first characters."""
     if value is None:
         return "nothing"
     shown = repr(value)
@@ -128,10 +129,10 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
-    """Return the error that prevents a connection to the Hub; None if the Hub responds.
+    """Return the error that prevents a connection to the Hub, or None if the Hub responds.
 
     Args:
-        name: Name of a repository. If it is not a valid name, the Hub is not contacted.
+        name: Name of a repository. If the name is not valid, the Hub is not contacted.
         file: A file that the repository may contain.
         kind: `model` or `dataset`.
     """
@@ -142,7 +143,7 @@ def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
         return None
     try:
         get_hf_file_metadata(hf_hub_url(name, file, repo_type=kind), timeout=_TIMEOUT_S)
-    except HfHubHTTPError:  # the Hub responded: the file is missing, or needs a login
+    except HfHubHTTPError:  # the Hub responded: the file is missing or needs a login
         return None
     except Exception as error:  # noqa: BLE001 (network libraries raise many kinds of errors)
         return error
@@ -151,7 +152,7 @@ def why_unreachable(name: str, file: str, *, kind: str) -> Exception | None:
 
 @contextmanager
 def from_cache_alone() -> Generator[None]:
-    """Make the Hub's libraries read only their local cache, without network access."""
+    """Make the Hub's libraries use only their local cache, without network access."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -163,10 +164,10 @@ def from_cache_alone() -> Generator[None]:
 
 
 _Placed: TypeAlias = tuple[str, dict[str, Any]]
-"""The location of a row for messages (such as `rows.jsonl, line 3`), and the row."""
+"""Location of a row for error messages (such as `rows.jsonl, line 3`), and the row."""
 
 _FILE_ENDINGS = (".csv", ".tsv", ".txt", ".arrow", ".zip", ".gz", ".bz2", ".xz", ".zst", ".yaml")
-"""Endings that mark a source as a file, in addition to the readable ones."""
+"""Further file endings that mark a source as a file, in addition to those in `_READERS`."""
 
 _NAMED = 5
 """Maximum number of files or rows that a message names."""
@@ -180,7 +181,7 @@ def load_rows(
     Args:
         source: A file that ends in .jsonl, .jsonl.gz, .json, .json.gz or .parquet, or the name of a
             dataset on the Hub, such as `openai/gsm8k`. A source that exists as a file or looks like
-            a file name is a file.
+            a file name is treated as a file.
         subset: Configuration of the Hub dataset, such as `main`. Ignored for a file.
         split: Split of the Hub dataset. Ignored for a file.
         limit: Read only the first N rows. None: read all rows.
@@ -210,13 +211,13 @@ def load_problems(
         subset: Configuration of the Hub dataset.
         split: Split of the Hub dataset.
         limit: Read only the first N rows. None: read all rows.
-        keep: Function that selects rows. Other rows are skipped and do not count towards `limit`.
-            None: use all rows.
+        keep: Function that returns True for the rows to use. All other rows are skipped and do not
+            count towards `limit`. None: use all rows.
 
     Raises:
         ConfigError: If `limit` is below 1.
-        DataError: If the rows cannot be loaded (see `load_rows`), lack a column, or hold a value
-            that the task cannot use. The message counts these rows and names the first ones.
+        DataError: If the rows cannot be loaded (see `load_rows`), lack a column, or contain a value
+            that the task cannot use. The message counts the unusable rows and names the first few.
         MissingExtraError: If the source is a dataset on the Hub and `datasets` is not installed.
     """
     rows = _placed_rows(source, subset=subset, split=split, limit=limit, keep=keep)
@@ -233,7 +234,7 @@ def load_problems(
 
 
 def _all_of(mistakes: Sequence[DataError], source: str | Path, rows: int) -> DataError:
-    """Return one error that counts the rows that cannot be used and names the first ones."""
+    """Return one error that counts the unusable rows and names the first few."""
     if len(mistakes) == 1:
         return mistakes[0]
     named = "".join(f"\n- {mistake}" for mistake in mistakes[:_NAMED])
@@ -253,9 +254,9 @@ def _problem(task: Task, place: str, row: dict[str, Any]) -> Problem:
 
 
 def _check_unicode(problem: Problem) -> None:
-    """Raise a DataError if a text has a lone surrogate.
+    """Raise a DataError if a text contains a lone surrogate.
 
-    JSON can contain half of a character, which tokenizers and files do not accept.
+    JSON can contain half of a character, which can neither be tokenized nor written to a file.
     """
     try:
         json.dumps([problem.prompt, dict(problem.reference)], ensure_ascii=False).encode()
@@ -268,13 +269,13 @@ def _check_unicode(problem: Problem) -> None:
 
 
 def _lacking(task: Task, row: Mapping[str, Any]) -> str:
-    """Describe the missing columns of a row, for the accepted set that it matches best."""
+    """Describe which columns a row lacks, compared with the best-matching accepted set."""
     nearest = max(task.columns, key=lambda columns: sum(c in row for c in columns) / len(columns))
     missing = [column for column in nearest if column not in row]
     allowed = " or ".join(f"({', '.join(columns)})" for columns in task.columns)
     near = {column: get_close_matches(column, row, n=1) for column in missing}
     hints = [
-        f"rename {found[0]!r} to {column!r} if it is this column"
+        f"rename {found[0]!r} to {column!r} if they mean the same"
         for column, found in near.items()
         if found
     ]
@@ -341,7 +342,7 @@ def _ends_readably(path: Path) -> bool:
 
 
 def _nearby(path: Path) -> str:
-    """Describe what exists instead of a missing file."""
+    """Describe what the folder of a missing file contains."""
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist either"
     names = sorted(p.name for p in path.parent.iterdir() if _ends_readably(p))
@@ -389,7 +390,7 @@ def _json_rows(path: Path) -> Iterator[_Placed]:
     hint = ". If the file has one object per line, rename it to end in .jsonl"
     value = _parsed(text, str(path), hint)
     if not isinstance(value, list):
-        raise DataError(f"{path} must hold a list of rows, got {describe(value)}{hint}")
+        raise DataError(f"{path} must contain a list of rows, got {describe(value)}{hint}")
     yield from _numbered(str(path), value)
 
 

@@ -15,42 +15,45 @@ Message: TypeAlias = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Stores what training needs from one row."""
+    """Stores the data of one row that training needs."""
 
     prompt: list[Message]
-    """Chat messages. The policy's chat template turns them into text."""
+    """Chat messages. The policy's chat template turns the messages into text."""
     reference: Reference
-    """What the rewards score a completion against. Every problem of a task has the same keys."""
+    """Data that the rewards score a completion against. Every problem of a task has the same
+    keys."""
     asked: tuple[str, ...] = ()
-    """The user's text, one entry per turn, without text that the task adds. Near-duplicate rows are
-    found by it. Empty: the user messages of the prompt."""
+    """The user's text, with one entry per turn and without text that the task adds. Used to find
+    near-duplicate rows. Empty: use the user messages of the prompt."""
     answer: str | None = None
     """The expected answer as text. Two rows with the same question but different answers are not
-    duplicates. None: answers are not compared."""
+    near-duplicates. None: answers are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Defines how to read the rows of a kind of problem, and the rewards for its completions."""
+    """Defines how to read the rows of a dataset, and which rewards score the completions."""
 
     name: str
     columns: tuple[tuple[str, ...], ...]
-    """Accepted sets of columns. A row must have all columns of one set, and may have others."""
+    """Accepted sets of columns. A row must have all columns of one set, and may have further
+    columns."""
     read_row: Callable[[Row], Problem]
-    """Function that reads one row. It raises a DataError that names the column if a value cannot be
-    used."""
+    """Function that reads one row. If a value cannot be used, the function raises a DataError that
+    names the column."""
     rewards: tuple[Reward, ...]
     """Rewards, in the order of the reward array."""
     gold_completion: Callable[[Reference], str | None]
-    """Function that returns a completion with the reference answer. It must get the maximum of
-    every reward that scores text and applies. None: the row has no reference answer."""
+    """Function that returns a completion with the reference answer. This completion must get the
+    maximum of every applicable reward that scores text. None: the row has no reference answer."""
     bad_completion: str
-    """A completion that gets less than the maximum of at least one reward, for every reference."""
+    """A completion that, for every reference, gets less than the maximum of at least one reward."""
     judges_every_row: tuple[str, ...] = ()
-    """Names of rewards that must apply to every row. If one does not apply to a row, no response to
-    the row can be correct: an evaluation names the row and counts it as wrong. Other rewards may
-    skip rows, such as a reward for tool calls on a row that needs no call."""
+    """Names of rewards that must apply to every row. If such a reward does not apply to a row, no
+    response to the row can be correct. An evaluation then names the row and counts it as wrong.
+    Other rewards may skip rows. For example, a reward for tool calls skips rows that need no
+    call."""
 
     def reward(self, name: str) -> Reward | None:
-        """Return the reward of this name; None if the task has no such reward."""
+        """Return the reward with this name, or None if the task has no such reward."""
         return next((reward for reward in self.rewards if reward.name == name), None)

@@ -13,28 +13,28 @@ from gdpo._naming import did_you_mean
 from gdpo.errors import ConfigError, DataError
 
 Unit = Literal["each", "all", "kept", "mixed"]
-"""How a change of the rewards' units affects the advantages."""
+"""Describes how the advantages change when the rewards are rescaled."""
 
 Options: TypeAlias = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
-"""Keyword options of the estimator, or a function that returns them for the NumPy rewards."""
+"""Keyword options of the estimator, or a function that computes the options from the rewards."""
 
 Oracle: TypeAlias = Callable[..., Any]
-"""A second, simpler implementation of an estimator: `(rewards, weights, **options)`, on lists."""
+"""A second, simpler implementation of an estimator, `(rewards, weights, **options)`, on lists."""
 
 ToArray = Callable[[Any], Any]
 """Converts a NumPy array to the array type of a library, with the same dtype."""
 
 LIBRARIES = ("numpy", "torch", "array_api_strict", "jax")
-"""The array libraries that are tested, each if it is installed."""
+"""Array libraries that are tested. A library that is not installed is skipped."""
 
 _EXACT = 1e-9
 """Tolerance if the same numbers are computed in a different order."""
 
 _SHIFTED = 1e-5
-"""Tolerance in single precision, or if a shift or an inexact factor costs digits."""
+"""Tolerance in single precision, and for shifts and scale factors that cause rounding errors."""
 
 _AT_ONCE = 40
-"""Number of random batches before the search by hypothesis."""
+"""Number of random batches that are checked before hypothesis searches for failing batches."""
 
 _WEIGHTS = (1.0, 0.5, 2.0, 0.0, -1.0)
 _PRECISIONS = (np.float32, np.float64)
@@ -42,17 +42,18 @@ _PRECISIONS = (np.float32, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Stores what an estimator promises in addition to the common contract.
+    """Stores the properties that an estimator has in addition to the common contract.
 
     Args:
-        unit: Effect of a change of units. `each`: none, even if only one reward changes. `all`:
-            none, if all rewards change by the same factor. `kept`: the advantages change by the
-            same factor. `mixed`: no claim.
-        shift: Adding a constant to a reward changes nothing.
-        zero_variance_groups: A group in which no reward varies gets exactly 0 in any batch.
-        constant_rewards: Adding a reward that never varies changes nothing.
-        local: The advantages of a group do not depend on other groups.
-        signed: Negative weights are allowed.
+        unit: Effect of scaling the rewards. `each`: scaling any single reward has no effect. `all`:
+            scaling all rewards by the same factor has no effect. `kept`: scaling all rewards scales
+            the advantages by the same factor. `mixed`: no claim.
+        shift: Whether adding a constant to a reward has no effect.
+        zero_variance_groups: Whether a group in which no reward varies always gets exactly 0, even
+            if other groups have signal.
+        constant_rewards: Whether an additional reward that never varies has no effect.
+        local: Whether the advantages of a group are independent of other groups.
+        signed: Whether negative weights are allowed.
     """
 
     unit: Unit = "mixed"
@@ -76,32 +77,36 @@ def check_estimator(
     examples: int = 200,
     libraries: tuple[str, ...] = LIBRARIES,
 ) -> None:
-    """Check that an estimator keeps the contract of `gdpo.advantages`.
+    """Check that an estimator satisfies the contract of `gdpo.advantages`.
 
-    The check uses fixed batches and random batches with missing values, ties, zero-variance groups
-    and groups of one (drawn by hypothesis if it is installed). It tests:
+    The check uses fixed batches, and random batches with missing values, ties, zero-variance groups
+    and groups of one. If hypothesis is installed, it searches for failing batches. The estimator
+    must have these properties:
 
-    - agreement with the oracle;
-    - missing values: they change no other advantage; padding and absent groups get 0;
-    - exactly 0 for batches without signal, for rounding noise and for a group of one;
-    - no effect of the order of prompts, samples and rewards, of rewards of weight 0, and of a
-      constant reward of any size;
-    - shift and scale as claimed, rewards from 1e-30 to 1e30, float32 against float64, integers;
-    - every array library that is installed;
-    - errors for infinite rewards, empty arrays and wrong weights.
+    - The advantages agree with the oracle.
+    - Missing values do not change other advantages. Padding and absent groups get 0.
+    - Batches without signal, batches with only rounding noise, and groups of one get exactly 0.
+    - The order of prompts, samples and rewards has no effect. Rewards of weight 0 have no effect.
+    - Shifted, scaled and constant rewards have the claimed effect.
+    - Rewards from 1e-30 to 1e30 and integer rewards work. float32 agrees with float64.
+    - Arrays of every installed array library work.
+    - Infinite rewards, empty arrays and invalid weights raise an error.
 
     Args:
         estimator: A function `(rewards[prompt, sample, reward], weights[reward], **options)` that
             returns advantages `[prompt, sample]`.
-        options: Its keyword options, or a function of the NumPy rewards that returns them, for
-            options whose shape depends on the rewards.
-        oracle: A simpler implementation of the same formula, on nested lists. None: not compared.
-        claims: What the estimator promises in addition. None: the defaults of `Claims`.
+        options: The estimator's keyword options. For options whose shape depends on the rewards, a
+            function that computes the options from NumPy rewards.
+        oracle: A simpler implementation of the same formula, on nested lists, for comparison. None:
+            no comparison.
+        claims: Properties that the estimator has in addition to the contract. None: the defaults of
+            `Claims`.
         examples: Number of random batches.
         libraries: Names of the array libraries to test. NumPy arrays are always used.
 
     Raises:
-        AssertionError: If the contract is broken. The message names the part and shows the rewards.
+        AssertionError: If the contract is broken. The message names the broken property and shows
+            the rewards.
         ConfigError: If a library or a claim is unknown.
 
     Examples:
@@ -122,7 +127,7 @@ def check_estimator(
 
 
 def _check_fixed(subject: "_Subject", library: str) -> None:
-    """Run the checks on fixed batches with a library's arrays, if it is installed."""
+    """Run the checks on fixed batches with a library's arrays. Skip libraries not installed."""
     if library not in LIBRARIES:
         raise ConfigError(f"unknown library {library!r}: {did_you_mean(library, LIBRARIES)}")
     if find_spec(library) is None:
@@ -139,7 +144,7 @@ def _check_fixed(subject: "_Subject", library: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """Stores an estimator with its options, its claims and the type of array it is called with."""
+    """Stores an estimator with its options, its claims and the array type of its arguments."""
 
     estimator: Callable[..., Any]
     options: Options
@@ -147,9 +152,12 @@ class _Subject:
     to_array: ToArray = np.asarray
 
     def __call__(self, rewards: Any, weights: Any, *, like: Any = None) -> Any:
-        """Return the advantages of NumPy rewards, with options for `like`. None: for the rewards.
+        """Return the advantages, and check that the estimator did not change its arguments.
 
-        Checks afterwards that the estimator did not change its arguments.
+        Args:
+            rewards: Rewards as a NumPy array.
+            weights: Weights of the rewards.
+            like: Rewards for which the options are computed. None: `rewards`.
         """
         given = self.to_array(rewards), weights
         before = [np.asarray(each).copy() for each in given]
@@ -167,7 +175,7 @@ class _Subject:
 
 
 def _same(got: Any, wanted: Any, *, of: Any, what: str, atol: float = _EXACT) -> None:
-    """Raise an AssertionError if two sets of advantages differ, relative to the largest."""
+    """Raise an AssertionError if advantages differ by more than `atol`, relative to the largest."""
     got, wanted = np.asarray(got, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
     size = max(1.0, float(np.abs(wanted).max(initial=0.0)))
     assert got.shape == wanted.shape, f"{what}: shape {got.shape} instead of {wanted.shape}"
@@ -189,7 +197,7 @@ def _zero(got: Any, *, of: Any, what: str) -> None:
 def _drawn(subject: _Subject, count: int) -> Iterator[tuple[Any, Any, int]]:
     """Yield rewards with missing values, weights, and a seed for order, scale and shift.
 
-    All values are eighths, which are exact in binary, so sums cost no digits.
+    All rewards are multiples of 1/8, which are exact in binary, so sums have no rounding error.
     """
     for seed in range(count):
         rng = np.random.default_rng(seed)
@@ -206,7 +214,7 @@ def _allowed_weights(subject: _Subject) -> tuple[float, ...]:
 
 
 def _search(subject: _Subject, oracle: Oracle | None, examples: int) -> None:
-    """Check batches like those of `_drawn`, drawn by hypothesis."""
+    """Check batches that hypothesis draws from the same values as `_drawn`."""
     from hypothesis import strategies as st
     from hypothesis.extra.numpy import arrays
 
@@ -263,7 +271,7 @@ def _order(subject: _Subject, r: Any, w: Any, a: Any, rng: Any) -> None:
     got = subject(r[prompts][:, samples], w)
     _same(got, a[prompts][:, samples], of=r, what="order of rollouts")
     rewards = rng.permutation(r.shape[2])
-    # An option with one number per reward follows the rewards.
+    # An option with one number per reward is reordered like the rewards.
     options = {
         name: np.asarray(value)[rewards]
         if np.ndim(value) == 1 and len(value) == r.shape[2]
@@ -327,7 +335,7 @@ def _without_signal() -> Iterator[tuple[str, Any]]:
         for size, unit in product((2, 3, 5, 6, 7, 8, 10, 12, 16), (1e-3, 1.0, 100.0, 1e4)):
             r = np.repeat((unit * _batch((8, 1, 2))).astype(dtype), size, axis=1)
             yield f"a batch without signal, {size} samples, {np.dtype(dtype)}", r
-        # Sums of the same numbers in another order differ in the last digit.
+        # Sums of the same numbers in a different order differ in the last digit.
         r = np.full((4, 6, 2), 0.3, dtype=dtype)
         r[:, ::2] = np.nextafter(dtype(0.3), dtype(1))
         yield "rounding noise", r.copy()
@@ -396,7 +404,7 @@ def _kind_of_array(subject: _Subject) -> None:
 
 
 def _single_precision(subject: _Subject) -> None:
-    """Compare float32 with float64 on values that are exact in float32 (eighths, plus 1,000)."""
+    """Compare float32 with float64 on rewards that are exact in float32."""
     for seed in range(20):
         r = np.round(_batch((4, 6, 3), seed) * 64) / 8 + (1000 if subject.claims.shift else 0)
         single = subject(r.astype(np.float32), [1.0, 0.5, 0.25], like=r)

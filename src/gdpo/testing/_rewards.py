@@ -1,4 +1,4 @@
-"""Checks a reward against its contract, on its examples and on hostile texts."""
+"""Checks that a reward satisfies its contract on its examples and on hostile texts."""
 
 import random
 import re
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class TooLate(BaseException):
-    """A call took too long. Not an `Exception`, so that the interrupted code cannot catch it."""
+    """Signals that a call took too long. `except Exception` does not catch this exception."""
 
 
 def at_most(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of a call that raises nothing itself.
+    """Return the result of a call that does not raise exceptions itself.
 
-    In the main thread an alarm interrupts the call, even within a regular expression. In another
-    thread the call cannot be interrupted and continues in the background.
+    In the main thread, an alarm interrupts the call, even within a regular expression. In any other
+    thread, the call cannot be interrupted and continues in the background.
 
     Raises:
         TooLate: If the call takes longer than `seconds`.
@@ -44,9 +44,9 @@ def at_most(seconds: float, call: Callable[[], T]) -> T:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if others:  # restore an alarm that somebody else had set
+        if others:  # restore an alarm that the caller had set
             signal.setitimer(signal.ITIMER_REAL, max(0.001, others - (monotonic() - start)))
-    if monotonic() - start > seconds:  # the call caught the alarm, or set one itself
+    if monotonic() - start > seconds:  # the call caught the alarm, or replaced it
         raise TooLate
     return result
 
@@ -65,12 +65,12 @@ def _in_background(seconds: float, call: Callable[[], T]) -> T:
 
 
 _SHOWN = 300
-"""Number of characters of a text that a message shows."""
+"""Maximum number of characters of a text that an error message shows."""
 
 _PIECE = re.compile(r"</?\w+>|\w+|\s+|.", re.DOTALL)
 
 _COUNTS = (0, 1, 2, 10**3, 10**4, 10**6, 2**31, 2**63)
-"""Numbers of tokens, for rewards that score the length in tokens."""
+"""Token counts for testing rewards that score the number of tokens."""
 
 _ODD = (
     "\x00\x01\x07\x1b[31m",
@@ -86,18 +86,20 @@ _ODD = (
 
 
 def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> None:
-    """Check that a reward keeps its contract.
+    """Check that a reward satisfies its contract.
 
-    The reward must return the score of each of its examples. For any other text, with the
-    reference of every example, it must return a number in `[low, high]` or `None`, return the same
-    value when it is called again, leave the reference unchanged, and finish in time. The texts are
-    long, deeply nested, full of control characters, or built from pieces of the examples. If
-    hypothesis is installed, it adds its own. A reward of the number of tokens is tested on numbers
-    instead. The reward runs in this process, even if it has a deadline.
+    For each of its examples, the reward must return the known score. For any other text and the
+    reference of every example, the reward must return a number in `[low, high]` or `None`, return
+    the same value in a second call, leave the reference unchanged, and finish in time.
+
+    The check uses texts that are long, deeply nested, full of control characters, or built from
+    pieces of the examples. If hypothesis is installed, it generates additional texts. A reward that
+    scores the number of tokens is tested on token counts instead of texts. The reward runs in the
+    current process, even if it has a deadline.
 
     Args:
         reward: A reward with at least one example.
-        texts: Number of texts that are built from the examples, in addition to the fixed ones.
+        texts: Number of texts that are built from the examples, in addition to the fixed texts.
         seconds: Maximum time for one text, in seconds.
 
     Raises:
@@ -107,7 +109,7 @@ def check_reward(reward: Reward, *, texts: int = 200, seconds: float = 5.0) -> N
     refuse_no_reward(reward)
     if not reward.examples:
         raise RewardError(
-            f"reward {reward.name!r} has no examples: give it at least one Example(completion, "
+            f"reward {reward.name!r} has no examples: add at least one Example(completion, "
             "reference, score) with a known score"
         )
     try:
@@ -121,8 +123,9 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
         got = _score(reward, example.completion, example.reference, seconds)
         if got != example.score:
             raise RewardError(
-                f"reward {reward.name!r} returns {got} where its example has {example.score}: fix "
-                f"the function or the example. Completion: {_shown(example.completion)}; "
+                f"reward {reward.name!r} returns {got} for an example with the score "
+                f"{example.score}: fix the function or the example. "
+                f"Completion: {_shown(example.completion)}; "
                 f"reference: {_shown(example.reference)}"
             )
     references: list[Reference] = []
@@ -138,12 +141,12 @@ def _check(reward: Reward, texts: int, seconds: float) -> None:
 
 
 def hostile_texts(reward: Reward, count: int = 200, seed: int = 0) -> Iterator[str]:
-    """Yield texts on which careless rewards fail. Equal arguments give equal texts.
+    """Yield texts on which careless rewards fail. The same arguments give the same texts.
 
     Args:
         reward: The reward whose examples are split into pieces and recombined.
-        count: Number of recombined texts, in addition to the fixed ones.
-        seed: Random seed of the recombination.
+        count: Number of recombined texts, in addition to the fixed texts.
+        seed: Random seed for recombining the pieces.
     """
     examples = _texts(reward)
     tags = sorted({tag for text in examples for tag in re.findall(r"</?\w+>", text)})
@@ -164,7 +167,7 @@ def _texts(reward: Reward) -> list[str]:
 
 
 def _edited(text: str, pieces: list[str], rng: random.Random) -> str:
-    """Return an example with a few pieces removed, doubled, replaced or inserted."""
+    """Return an example with a few pieces removed, duplicated, replaced or inserted."""
     parts: list[str] = _PIECE.findall(text)
     for _ in range(rng.randint(1, 4)):
         place = rng.randint(0, len(parts))
@@ -196,7 +199,8 @@ def _score(
 
     Raises:
         RewardError: If the contract is broken.
-        TooLate: If the call takes too long. Hypothesis does not search for a shorter text then.
+        TooLate: If the call takes too long. In this case, hypothesis does not search for a shorter
+            text.
     """
     before = deepcopy(reference)
 

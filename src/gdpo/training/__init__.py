@@ -1,4 +1,4 @@
-"""Checks a recipe, trains it with TRL into a run directory, and resumes interrupted runs."""
+"""Checks recipes, trains them with TRL, and resumes interrupted runs."""
 
 from gdpo.training.preflight import check
 from gdpo.training.run import train

@@ -1,4 +1,4 @@
-"""Ends a training before its last step: saves the last finished step and explains the error."""
+"""Ends a training run early: saves the last finished step and explains the error."""
 
 import logging
 import shutil
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PEER_ERRORS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL")
-"""Texts in the errors that a process gets when another process of its training has ended."""
+"""Texts in the errors that a process raises when another process of the run has ended."""
 
 
 def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -> None:
-    """Save the last finished step of a training that was asked to stop."""
+    """Save the last finished step after a stop request."""
     try:
         loop.save_finished_step(trainer)
     except KeyboardInterrupt as error:
@@ -34,11 +34,11 @@ def stopped(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None) -
 def failed(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, error: Exception
 ) -> None:
-    """Save the last finished step, and raise the error that ended the training.
+    """Save the last finished step, and raise the error that ended the training run.
 
     Raises:
-        GdpoError: If the cause is known; the message explains it.
-        Exception: The original error otherwise.
+        GdpoError: If the cause is known. The message explains the cause.
+        Exception: If the cause is not known. The original error is raised.
     """
     may_save = trainer.finished is not None
     try:
@@ -63,22 +63,22 @@ def _raise_in_words(
         raise DataError(
             f"{start.path} cannot be loaded: a file in it contains objects that run code when they "
             "are loaded, which gdpo never writes. No code was run, and nothing was trained. Move "
-            "the folder away; --resume then uses the checkpoint before it"
+            "this folder away; --resume then uses the previous checkpoint"
         ) from error
     if loop.job.batches.processes > 1 and any(sign in str(error) for sign in _PEER_ERRORS):
-        raise GdpoError(f"another process of this training has ended. {safe_step(run)}") from error
+        raise GdpoError(f"another process of this run has ended. {safe_step(run)}") from error
     logger.error("the training ended with an error. %s", safe_step(run))
     raise error
 
 
 def disk_full(run: RunDirectory, checkpoint: int = 0) -> GdpoError:
-    """Return the error for a full disk. Its message names the step that is saved."""
-    takes = f", and a checkpoint takes about {megabytes(checkpoint)}" if checkpoint else ""
+    """Return the error for a full disk. The message names the last saved step."""
+    takes = f", and a checkpoint needs about {megabytes(checkpoint)}" if checkpoint else ""
     return GdpoError(f"the disk of {run.path} is full{takes}. Free some space. {safe_step(run)}")
 
 
 def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
-    """Remove incomplete checkpoints, and return whether there were any."""
+    """Remove incomplete checkpoints, and return whether any checkpoint was removed."""
     if not trainer.args.should_save:
         return False
     begun = [f for f in loop.run.checkpoints.glob("checkpoint-*") if not is_complete(f)]
@@ -88,7 +88,7 @@ def _remove_half_written(loop: Loop, trainer: "ResumableTrainer") -> bool:
 
 
 def safe_step(run: RunDirectory) -> str:
-    """Return a sentence that names the saved step and the command to resume."""
+    """Return a text that names the last saved step and the command to resume."""
     last = run.last_checkpoint()
     what = f"Step {last.step:,} is saved" if last else "No step was saved yet"
     return f"{what}. Resume with: {resume_command(run)}"

@@ -1,4 +1,4 @@
-"""Handles the signals that stop a training, and marks where the current work may be dropped."""
+"""Handles signals that stop training, and tracks when the work in progress may be dropped."""
 
 import os
 import signal
@@ -15,8 +15,10 @@ from gdpo.recipes.batches import processes
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SAME_PRESS_S = 1.0
-"""Seconds within which a second signal counts as the same Ctrl-C: the terminal sends it, and the
-launcher forwards it."""
+"""Number of seconds within which a second signal counts as the same Ctrl-C.
+
+A process can receive one Ctrl-C both from the terminal and from the launcher.
+"""
 
 
 class Stopped(KeyboardInterrupt):
@@ -25,31 +27,31 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(slots=True)
 class StopRequest:
-    """Stores whether a stop was requested, and whether the work in progress may be dropped for it.
+    """Stores whether a stop was requested, and whether the work in progress may be dropped.
 
-    A signal raises `Stopped` where work may be dropped. An exception from a signal handler can get
+    A signal raises `Stopped` if work may be dropped. An exception from a signal handler can get
     lost (in a `__del__`, or in a bare `except` of a user's reward), so the request is checked again
-    wherever a part of the work ends.
+    at the end of each part of the work.
     """
 
     requested: bool = False
     begun: bool = False
-    """Whether the run directory exists. Before that, a signal goes to the previous handler."""
+    """Whether the run directory exists. Until then, the previous handler receives signals."""
     may_give_up: bool = True
     peers: Sequence[int] = field(default=())
-    """Ids of the other processes of this training on this machine, which get a SIGTERM."""
+    """Ids of the run's other processes on this machine, which receive SIGTERM."""
     announce: Callable[[], None] = lambda: None
-    """Shows that the stop was requested. It runs inside a signal handler, so it takes no lock."""
+    """Function that shows the stop request without a lock, because a signal handler calls it."""
     since: float = 0.0
     """Time of the first signal, in seconds of the monotonic clock."""
 
     def allow(self) -> None:
-        """Allow a stop to drop the work in progress from here on."""
+        """Allow a stop to drop the work in progress from now on."""
         self.may_give_up = True
         self._check()
 
     def forbid(self) -> None:
-        """Finish the work in progress before a stop, from here on."""
+        """Let a stop wait for the work in progress from now on."""
         self._check()
         self.may_give_up = False
 
@@ -63,7 +65,7 @@ class StopRequest:
 
         Args:
             number: SIGINT or SIGTERM.
-            now: Seconds of the monotonic clock.
+            now: Current time of the monotonic clock, in seconds.
 
         Raises:
             Stopped: If the work in progress may be dropped.
@@ -82,18 +84,19 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal(request: StopRequest) -> Generator[None]:
-    """Turn SIGINT and SIGTERM into a stop request while the context lasts.
+    """Turn SIGINT and SIGTERM into a stop request inside the `with` block.
 
     SIGTERM is handled because launchers and cluster managers send it before they kill a process. An
-    ignored SIGINT stays ignored. Signals can be handled only in the main thread, so the request is
-    never set in another thread.
+    ignored SIGINT stays ignored. Signals can be handled only in the main thread, so in other
+    threads this function does nothing.
 
-    A launcher sends SIGTERM to all processes as soon as one of them has ended. If one of several
-    processes ends before its last step, SIGTERM therefore stays ignored after the context, so that
-    the main process can still report what it saved. The launcher kills processes that do not end.
+    A launcher sends SIGTERM to all processes as soon as one process has ended. If a process of a
+    distributed run ends before the last step, SIGTERM is therefore ignored after the block, so that
+    the main process can still report which step was saved. The launcher kills processes that do not
+    end.
 
     Args:
-        request: Receives the signals.
+        request: The stop request that receives the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -130,7 +133,7 @@ _POLL_S = 1.0
 
 
 _INIT = 1
-"""Process id of the new parent of processes whose parent has died."""
+"""Id of the process that becomes the parent of processes whose own parent has ended."""
 
 
 _GONE = "the launcher was killed before the training processes had connected. Start it again"
@@ -140,8 +143,8 @@ _GONE = "the launcher was killed before the training processes had connected. St
 def ending_with_the_launcher() -> Generator[None]:
     """Exit this process if the launcher is killed within the block.
 
-    Training processes connect through their launcher. If it is dead, torch waits for it for minutes
-    and handles no signal in that time.
+    Training processes connect through their launcher. If the launcher is dead, torch waits for
+    several minutes and handles no signals during this time.
     """
     if processes() == 1:
         yield

@@ -1,4 +1,4 @@
-"""Handles every step of a training: metrics, display, checkpoints and stop requests."""
+"""Handles every step of a training run: metrics, display, checkpoints and stop requests."""
 
 import copy
 import shutil
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Loop:
-    """Follows one training run: logs and shows its steps, and manages its checkpoints."""
+    """Logs and shows the steps of one training run, and manages its checkpoints."""
 
     job: Job
     run: RunDirectory
@@ -40,12 +40,12 @@ class Loop:
 
     @property
     def others(self) -> Path:
-        """Return the folder where other processes keep the state that the main one saves."""
+        """Return the folder where other processes store state that the main process saves."""
         return self.run.checkpoints / OTHERS
 
     def logged(self, step: int, logs: Mapping[str, Any], *, is_main_process: bool) -> None:
-        """Store and show the metrics of a step, or of an evaluation after it."""
-        self.stop.forbid()  # a line must be written completely, and once
+        """Store and show the metrics of a step or of an evaluation."""
+        self.stop.forbid()  # a line must be written completely, and only once
         if not is_main_process or "train_runtime" in logs:  # the Trainer's last log is not a step
             return
         row = {"step": step, **logs}
@@ -60,12 +60,12 @@ class Loop:
         self.view.scoring = f"scored {done:,} of {count:,}" if done < count else ""
 
     def due(self, now: float) -> tuple[bool, bool]:
-        """Return whether all processes stop now, and whether `save_minutes` have passed.
+        """Return whether all processes must stop now, and whether `save_minutes` have passed.
 
-        Every process must call it, and all get the same result.
+        Every process must call this method. All processes get the same result.
 
         Args:
-            now: Seconds of the monotonic clock.
+            now: Current time of the monotonic clock, in seconds.
         """
         late = now - self.saved_at >= 60 * self.job.recipe.save_minutes
         mine = (self.stop.requested, late)
@@ -77,7 +77,7 @@ class Loop:
         return any(stops), any(saves)
 
     def saved(self, folder: Path) -> None:
-        """Mark a written checkpoint as complete, then delete older ones."""
+        """Mark a written checkpoint as complete, then delete older checkpoints."""
         config = self.job.config
         if not config.push_to_hub:
             # TRL writes a draft of a model card, but the run has its own README.
@@ -101,7 +101,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     """Return the trainer of a job, with its model loaded.
 
     Args:
-        loop: Is called at every step.
+        loop: The loop that handles every step.
         start: The checkpoint to resume from. None: start at the first step.
     """
     from transformers import PrinterCallback, ProgressCallback
@@ -112,7 +112,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
     epochs_done = start.step // job.batches.steps_per_epoch if start else 0
 
     class SameOrderTrainer(ResumableTrainer):
-        """Uses the same order of prompts in a resumed run as in an uninterrupted one."""
+        """Uses the same order of prompts in a resumed run as in an uninterrupted run."""
 
         def _get_train_sampler(self, dataset: Any = None) -> Any:
             sampler = super()._get_train_sampler(dataset)
@@ -121,7 +121,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
             return sampler
 
     config = copy.copy(job.config)
-    config.save_total_limit = None  # older checkpoints go when the new one is complete, not before
+    config.save_total_limit = None  # `Loop.saved` deletes older checkpoints instead of TRL
     trainer = SameOrderTrainer(
         model=job.model.source,
         reward_funcs=list(job.resolved.rewards),
@@ -148,7 +148,7 @@ def make_trainer(loop: Loop, start: Checkpoint | None) -> "ResumableTrainer":
 
 
 def _nothing() -> None:
-    """Do nothing: where all processes save together, each finishes its step first."""
+    """Do nothing, because processes that save together must finish their step first."""
 
 
 def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
@@ -181,9 +181,9 @@ def _callback(loop: Loop, trainer: "ResumableTrainer") -> "TrainerCallback":
 def _dataset(problems: Sequence[Problem]) -> "Dataset":
     """Return the problems as a dataset for TRL, without converting them to Arrow.
 
-    Arrow gives every row of a column the same keys, so a reference whose values are objects (the
-    arguments of a tool call) would come back with the keys of all other rows. The dataset therefore
-    stores row numbers and looks up the problems.
+    Arrow gives every row of a column the same keys, so a reference whose values are objects (for
+    example the arguments of a tool call) would get the keys of all other rows. The dataset
+    therefore stores row numbers and looks up the problems.
     """
     from datasets import Dataset
 
@@ -198,7 +198,7 @@ def _dataset(problems: Sequence[Problem]) -> "Dataset":
 
 
 def peft_config(lora: LoraSettings | None) -> Any:
-    """Return the `peft_config` for TRL. None: no LoRA."""
+    """Return the `peft_config` for TRL, or None if the recipe does not use LoRA."""
     if lora is None:
         return None
     from peft import LoraConfig

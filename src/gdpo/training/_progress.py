@@ -1,4 +1,4 @@
-"""Shows a training run: a bar and a line per reward on a terminal, else a text line per step."""
+"""Shows the progress of a training run, as a table on a terminal or as one log line per step."""
 
 import os
 import time
@@ -20,7 +20,7 @@ from gdpo.runs.summary import duration, number
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 24
 _RECENT = 20
-"""Number of latest steps that the remaining time is estimated from."""
+"""Number of latest steps from which the remaining time is estimated."""
 
 STOPPING = "stopping and saving the last finished step. Press Ctrl-C again to stop without saving"
 
@@ -34,10 +34,10 @@ class RunView:
     """Name and weight of each reward."""
     total_steps: int
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Metrics so far, one row per logged step."""
+    """Metrics logged so far, with one row per step."""
     note: str = ""
     scoring: str = ""
-    """Progress of scoring a batch. Empty: scoring is quick or done."""
+    """Text that shows the progress of scoring a batch. Empty if scoring is fast or finished."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -46,9 +46,10 @@ class RunView:
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     def newest(self, key: str) -> float | None:
-        """Return a metric of the latest step that has it. None: it could not be measured there.
+        """Return the latest logged value of a metric, or None if there is no finite value.
 
-        If one generation serves several steps, only its first step has the metrics of the rollouts.
+        If several steps train on one generation, only the first of these steps has metrics of the
+        rollouts.
         """
         return next((number(row, key) for row in reversed(self.rows) if key in row), None)
 
@@ -65,24 +66,25 @@ class Display:
     """Stores the two functions that update what the user sees."""
 
     update: Callable[[], None]
-    """Shows the step that was added to the view."""
+    """Function that shows the step that was added to the view."""
     stopping: Callable[[], None]
-    """Shows that a stop was requested. It runs inside a signal handler, so it takes no lock."""
+    """Function that shows the stop request without a lock, because a signal handler calls it."""
 
 
 def _nothing() -> None:
-    """Do nothing: there is no console."""
+    """Do nothing, because there is no console."""
 
 
 @contextmanager
 def show(view: RunView, console: Console | None) -> Generator[Display]:
-    """Show a run while the context lasts.
+    """Show a run inside the `with` block.
 
-    A terminal gets a bar and a table that stay in place. A log or a pipe gets one line per step.
+    A terminal shows a progress bar and a table that are updated in place. A log or a pipe receives
+    one line per step.
 
     Args:
-        view: The state to show; the training loop adds rows to it.
-        console: Where to show it. None: nowhere.
+        view: The state to show. The training loop adds rows to this state.
+        console: The console to print to. None: nothing is shown.
     """
     if console is None:
         yield Display(_nothing, _nothing)
@@ -99,12 +101,12 @@ def show(view: RunView, console: Console | None) -> Generator[Display]:
 
 
 def _write_to_stderr(text: str) -> None:
-    """Write to file descriptor 2, because Python's stream may be in the middle of a line."""
+    """Write to file descriptor 2, because Python's stream may be in use when a signal arrives."""
     os.write(2, f"\n{text}\n".encode())
 
 
 def dashboard(view: RunView) -> RenderableType:
-    """Return the bar, one line per reward, and the other metrics."""
+    """Return the progress bar, one line per reward, and the other metrics."""
     parts: list[RenderableType] = [_bar(view), _reward_table(view)]
     if view.rows:
         parts.append(Text(_rest(view), style="dim"))
@@ -116,7 +118,7 @@ def dashboard(view: RunView) -> RenderableType:
 
 
 def one_line(view: RunView) -> str:
-    """Return the newest step as one line."""
+    """Return the metrics of the newest step as one line of text."""
     rewards = " | ".join(
         f"{name} {_figure(view.newest(f'rewards/{name}/mean'))} "
         f"± {_figure(view.newest(f'rewards/{name}/group_std'))} in groups, "
@@ -131,7 +133,7 @@ def one_line(view: RunView) -> str:
 
 
 def trend(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
-    """Return a line of blocks, from the lowest to the highest value, with the newest at the right.
+    """Return a line of block characters that plots the values, with the newest at the right.
 
     >>> trend([0, 1, 2, 3], width=4)
     '▁▃▆█'

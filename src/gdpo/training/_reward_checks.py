@@ -1,4 +1,4 @@
-"""Scores every reward on good, bad and odd responses before a model generates any."""
+"""Checks every reward on good, bad and unusual responses before training."""
 
 import logging
 import threading
@@ -14,28 +14,28 @@ from gdpo.tasks import Problem, Task
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-"""Seconds after which a warning names a reward that has no deadline and is still running."""
+"""Number of seconds after which a warning names a running reward that has no deadline."""
 
 _ODD = ("", " \n", "{", "<think>", "\ud800\x00", "0" * 5000)
-"""Completions that a model may write. Every reward must return a value on them."""
+"""Unusual completions. Every reward must return a valid value for each of these completions."""
 
 _ODD_COUNTS = (0, 1, 7, 512, 1_000_000)
-"""Numbers of tokens that rewards of the token count are tried with."""
+"""Token counts for checking rewards that score the number of tokens."""
 
 _ODD_ROWS = 8
-"""Number of rows that the odd completions are combined with."""
+"""Number of rows with which the unusual completions are combined."""
 
 _TOLERATED = 0.05
-"""Share of rows whose reference answer may score below the maximum: published data has errors."""
+"""Share of rows whose reference answer may score below the maximum. Published data has errors."""
 
 _NAMED = 5
 """Maximum number of rows that a message lists."""
 
 _SHOWN = 100
-"""Characters of a reference answer that a finding shows."""
+"""Maximum number of characters of a reference answer that a finding shows."""
 
 _ASKED_ROWS = 2
-"""Rows that an asynchronous reward is tried on: each call to a service may cost money."""
+"""Number of rows for checking an asynchronous reward. Each call to a service may cost money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,24 @@ class RewardFinding:
 
     text: str
     doubtful: bool = False
-    """Whether this is allowed but probably unintended."""
+    """Whether the result is allowed but probably unintended."""
     mistake: GdpoError | None = None
 
 
 def check_rewards(
     task: Task, scorer: Scorer, problems: Sequence[Problem]
 ) -> Iterator[RewardFinding]:
-    """Yield what the rewards need, then a finding per reward, then one on the bad response.
+    """Yield findings about the rewards' requirements, each reward, and the bad response.
 
-    A reward of the task must reach its maximum on the reference answers of at least 95 % of the
-    rows that it applies to; the other rows are named. A user's own reward need not reach its
-    maximum (a reference answer may be long where brevity is rewarded), but a reward that never
-    does is reported. No reward may raise, return something that is not a number in its range, or
-    exceed its deadline.
+    A reward of the task may score below its maximum on the reference answers of at most 5 % of the
+    rows. The finding names these rows. A user's own reward need not reach its maximum (for example,
+    if brevity is rewarded and the reference answer is long), but a reward that never reaches its
+    maximum is reported. No reward may raise an error, return a value that is not a number in its
+    range, or exceed its deadline.
 
     Args:
-        task: Provides the reference answers and a bad response.
-        scorer: Runs the rewards of the recipe. It must return failures as missing values.
+        task: The task, which provides reference answers and a bad response.
+        scorer: The scorer of the recipe's rewards. Failures must be returned as missing values.
         problems: The rows to score.
     """
     missing: set[str] = set()
@@ -86,7 +86,7 @@ def check_rewards(
 
 @contextmanager
 def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
-    """Warn if a reward takes long: how far it is, or that it may hang."""
+    """Warn if a reward takes long. The warning shows the progress or suggests a deadline."""
     so_far = ""
     shown = scorer.progress
 
@@ -96,7 +96,7 @@ def _named_if_long(reward: Reward, scorer: Scorer) -> Generator[None]:
         shown(done, count)
 
     def warn() -> None:
-        hangs = ". If it hangs, give it a deadline: Reward(..., deadline=5)"
+        hangs = ". If the reward hangs, set a deadline: Reward(..., deadline=5)"
         logger.warning(
             f"reward {reward.name!r} is still running after {_PATIENCE_S:g} s{so_far or hangs}"
         )
@@ -172,8 +172,7 @@ def _never(tried: Sequence[tuple[str, float]]) -> str:
     gold, value = next((gold, value) for gold, value in tried if not isnan(value))
     return (
         f". The first, {gold[:_SHOWN]!r}, scores {value:g}. Check that the reward looks for "
-        "the answer "
-        "where the task writes it (see its options, such as `extract`)"
+        "the answer where the task writes it (see the reward's options, such as `extract`)"
     )
 
 
@@ -232,8 +231,8 @@ def _refuse_failure(reward: Reward, scores: Scores, where: Sequence[str]) -> Non
         first = scores.failures[0]
         raise RewardError(
             f"reward {reward.name!r} failed on {where[first.index]}: {first.kind}: "
-            f"{first.message}. A reward returns a number in [{reward.low:g}, {reward.high:g}], or "
-            "None if it does not apply, whatever a model writes"
+            f"{first.message}. For any completion, a reward must return a number in "
+            f"[{reward.low:g}, {reward.high:g}], or None if the reward does not apply"
         )
 
 

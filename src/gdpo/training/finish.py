@@ -22,24 +22,23 @@ from gdpo.training.preflight import Job
 
 _NO_SIGNAL = (
     "nothing was learned: in every step, all samples of a group got the same rewards. Use a "
-    "stronger "
-    "or warm-started model, more samples per prompt, longer completions or easier rows"
+    "stronger or warm-started model, more samples per prompt, longer completions or easier rows"
 )
 
 _LAST = 10
-"""Number of last steps that are diagnosed together."""
+"""Number of steps at the end of a run that are diagnosed together."""
 
 _WEIGHTS = (".safetensors", ".bin")
 _MODEL_ENDINGS = (*_WEIGHTS, ".json", ".jinja", ".txt", ".model")
 _NO_MODEL = (LIST, "trainer_state.json", "entropy_ctrl_state.json", "training_args.bin")
-"""Checkpoint files with one of these endings that do not belong to the model."""
+"""Checkpoint files that end like model files but do not belong to the model."""
 
 
 def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
     """Write the model, the curves and the README of a run, if its last step is done.
 
     Returns:
-        Notes for the user, such as a missing extra.
+        Notes for the user, for example about a missing extra.
     """
     last = run.last_checkpoint()
     if last is None or last.step < job.batches.total_steps:
@@ -77,7 +76,7 @@ def finish_run(job: Job, run: RunDirectory) -> tuple[str, ...]:
 
 
 def _diagnose_the_end(job: Job, run: RunDirectory, last: int) -> Diagnosis | None:
-    """Diagnose the last steps from their rollouts. None: they have no trained rollouts."""
+    """Diagnose the last steps from their rollouts. None: no rollout was trained on."""
     files = [rollout_file(run.rollouts, step) for step in range(max(1, last - _LAST + 1), last + 1)]
     records = [rollout for file in files if file.exists() for rollout in read_rollouts(file)]
     rollouts = [rollout for rollout in records if rollout.trained]
@@ -108,10 +107,10 @@ def changes_so_far(job: Job, run: RunDirectory) -> tuple[RewardChange, ...]:
 
 
 def _publish_model(job: Job, run: RunDirectory, last: Checkpoint) -> bool:
-    """Fill `model/` from a checkpoint, completely or not at all.
+    """Write `model/` from a checkpoint, completely or not at all.
 
-    Files are hard links where the file system allows it, because a model may have many gigabytes. A
-    LoRA adapter is merged into its base model.
+    The files are hard links if the file system supports links, because a model may take up many
+    gigabytes. A LoRA adapter is merged into its base model.
 
     Returns:
         Whether the checkpoint has weights.
@@ -166,14 +165,14 @@ ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "adapter_config.jso
 
 
 _OF_TRAINING = ("device_map", "quantization_config")
-"""Options for loading a model that matter only in training. The merge is done on the CPU."""
+"""Options for loading a model that apply only to training. Adapters are merged on the CPU."""
 
 
 def merge_adapter(recipe: Recipe, base: str, adapter: Path, folder: Path) -> None:
-    """Merge an adapter into its base model and save the result in the dtype of the training.
+    """Merge an adapter into its base model and save the result in the dtype used for training.
 
     Args:
-        recipe: The recipe, which has the options for loading the base model.
+        recipe: The recipe, which contains the options for loading the base model.
         base: Name or folder of the base model, as for `from_pretrained`.
         adapter: Folder of a checkpoint.
         folder: Folder to save the model to.

@@ -1,6 +1,6 @@
 """Checks everything about a run that can be checked without training.
 
-`gdpo check` prints these checks, and `train` runs them before it loads the model.
+`gdpo check` prints the results, and `train` runs the same checks before it loads the model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,11 +43,11 @@ T = TypeVar("T")
 
 
 class Verdict(Enum):
-    """Result of a check. The value is the mark that is printed in front of the text."""
+    """Defines the results of a check. The value is the mark that is printed before the text."""
 
     FINE = "✓"
     NOTE = "!"
-    """The run can start, but the user should read this."""
+    """The run can start, but the user should read the text."""
     WRONG = "✗"
 
 
@@ -61,7 +61,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Stores everything that training needs, checked. Only the model is not loaded yet."""
+    """Stores the checked inputs of a training run. The model is not loaded yet."""
 
     resolved: Resolved
     problems: Sequence[Problem]
@@ -70,9 +70,9 @@ class Job:
     batches: BatchPlan
     model: LocatedModel
     tokenizer: Tokenizer | None
-    """The tokenizer. None: it belongs to a model that is converted on first use."""
+    """The tokenizer. None: the tokenizer belongs to a model that is converted on first use."""
     left_out: str | None = None
-    """A sentence on the rows that were left out of the training data. None: no row was."""
+    """A sentence about the rows left out of the training data. None: no row was left out."""
 
     @property
     def recipe(self) -> Recipe:
@@ -81,22 +81,22 @@ class Job:
 
 
 RowCheck: TypeAlias = Callable[[Task, Rows], Iterable[Finding]]
-"""A further check, which receives the task and the training rows."""
+"""Function that performs an additional check on the task and the training rows."""
 
 
 def check(
     recipe: Recipe | Resolved, *, rows: int | None = None, also: RowCheck | None = None
 ) -> list[Finding]:
-    """Check data, rewards, trainer, batches and model, and return every problem found.
+    """Check data, rewards, trainer, batches and model, and return all findings.
 
     Args:
-        recipe: A recipe that was read, so that its keys and types are right.
+        recipe: A recipe whose keys and types have been checked, for example by `read_recipe`.
         rows: Number of rows to score the rewards on. None: all rows.
-        also: A further check of the training rows. None: no further check.
+        also: An additional check of the training rows. None: no additional check.
 
     Raises:
-        ConfigError: If the recipe names something that does not exist, or an option is wrong.
-        MissingExtraError: If its task needs a package that is not installed.
+        ConfigError: If the recipe names something that does not exist, or if an option is invalid.
+        MissingExtraError: If the task needs a package that is not installed.
     """
     inspection = _Inspection(resolve(recipe), rows, also, stop_at_first=False)
     with quiet():
@@ -105,7 +105,7 @@ def check(
 
 
 def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
-    """Check a recipe as `check` does. Return the job, or raise the first error.
+    """Run the same checks as `check`. Return the job, or raise the first error.
 
     Args:
         resolved: The recipe with its task, rewards, gates and estimator.
@@ -122,7 +122,7 @@ def prepare(resolved: Resolved, *, rows: int | None = None) -> Job:
 
 
 class _Inspection:
-    """Runs the checks of one recipe, from the cheap ones to the expensive ones."""
+    """Runs the checks of one recipe, starting with the cheapest checks."""
 
     def __init__(
         self, resolved: Resolved, rows: int | None, also: RowCheck | None, *, stop_at_first: bool
@@ -206,9 +206,8 @@ class _Inspection:
         if run.exists:
             self._add(
                 Verdict.NOTE,
-                f"run directory: {run.path} already exists. Resume it with gdpo train "
-                "--resume, or give "
-                "the new run another name with --set name=...",
+                f"run directory: {run.path} already exists. Resume the run with gdpo train "
+                "--resume, or give the new run another name with --set name=...",
             )
         else:
             refuse_runs_dir(self.recipe)
@@ -226,8 +225,7 @@ class _Inspection:
                 raise DataError(
                     f"{self.recipe.place(key, 'max_prompt_length')}: every prompt has more than "
                     f"{data.max_prompt_length:,} tokens, and the shortest has "
-                    f"{min(lengths):,}. Raise "
-                    f"{key}.max_prompt_length"
+                    f"{min(lengths):,}. Raise {key}.max_prompt_length"
                 )
         for source, count in rows.read.items():
             self._fine(f"{key}: task {task.name} can read all {count:,} rows of {source}")
@@ -238,7 +236,7 @@ class _Inspection:
         return rows
 
     def _look(self, task: Task, rows: Rows) -> list[Finding]:
-        assert self.also is not None, "it is called only if there is a further check"
+        assert self.also is not None, "there is no additional check"
         return list(self.also(task, rows))
 
     def _check_rewards(self, task: Task, problems: Sequence[Problem]) -> None:
@@ -279,7 +277,7 @@ class _Inspection:
         return model
 
     def _tokenizer(self, model: LocatedModel) -> Tokenizer | None:
-        """Return the tokenizer. None: it belongs to a model that is converted on first use."""
+        """Return the tokenizer, or None if its model has not been converted yet."""
         if self.recipe.model == SMOLLM2 and self.recipe.data.max_prompt_length is not None:
             make_ready(model, self.recipe)
         if self.recipe.model == SMOLLM2 and not Path(model.source).is_dir():
@@ -293,7 +291,7 @@ class _Inspection:
         problems: Sequence[Problem],
         config: "GDPOConfig | None",
     ) -> None:
-        """Raise a ConfigError unless the longest prompt and response fit the model's context."""
+        """Raise a ConfigError if the longest prompt and response exceed the model's context."""
         longest = longest_prompt(tokenizer, problems, self.recipe)
         if config is None or config.max_completion_length is None:
             return
@@ -310,8 +308,7 @@ class _Inspection:
             raise ConfigError(
                 f"{self.recipe.place('trainer', 'max_completion_length')}: {arithmetic}, but the "
                 f"model's context is {limit:,} tokens. Lower trainer.max_completion_length, "
-                "or leave "
-                "out rows with long prompts: data.max_prompt_length"
+                "or leave out rows with long prompts: data.max_prompt_length"
             )
         self._fine(
             f"prompts: {arithmetic}"

@@ -1,4 +1,4 @@
-"""Trains a recipe into a run directory, and resumes interrupted runs."""
+"""Trains a recipe in a run directory, and resumes interrupted runs."""
 
 import os
 import shutil
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CLEAR_ERRORS = (OSError, ValueError, NotImplementedError, ImportError, RuntimeError)
-"""Errors whose text is clear by itself. The text of others needs the name of the error type."""
+"""Error types whose text is clear without the name of the type."""
 
 _TOO_EARLY = "stopped before training started: nothing was saved. Rerun the same command"
 
 _PREFLIGHT_ROWS = 64
-"""Number of rows that rewards are checked on before training. `gdpo check` uses all rows."""
+"""Number of rows on which rewards are checked before training. `gdpo check` uses all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +67,25 @@ class RunResult:
 
     run: RunDirectory
     steps: int
-    """Optimizer steps that the run has done."""
+    """Number of finished optimizer steps of the run."""
     total_steps: int
     started_at: int
-    """Step at which this call started. It equals `steps` if there was nothing left to do."""
+    """Step at which this call started. Equals `steps` if the run was already finished."""
     seconds: float
     rewards: tuple[RewardChange, ...]
     notes: tuple[str, ...] = ()
-    """Notes for the user, such as a missing extra for the picture."""
+    """Notes for the user, for example about a missing extra for the plots."""
     is_main_process: bool = True
-    """Whether this process prints the result, in a distributed run."""
+    """Whether this process is the main process, which prints the result."""
 
     @property
     def finished(self) -> bool:
-        """Return whether the whole run is done. If not, it was interrupted and can be resumed."""
+        """Return whether all steps are done. An unfinished run can be resumed."""
         return self.steps >= self.total_steps
 
     @property
     def conclusion(self) -> str:
-        """Return one sentence on what was done."""
+        """Return a one-sentence conclusion for the user."""
         if not self.finished:
             return (
                 f"stopped: {self.steps:,} of {self.total_steps:,} steps are done and saved. "
@@ -94,14 +94,12 @@ class RunResult:
         if self.steps > self.total_steps:
             return (
                 f"{self.run.path} is already finished: it has {self.steps:,} steps, and the "
-                "recipe asks "
-                f"for {self.total_steps:,}"
+                f"recipe requires only {self.total_steps:,}"
             )
         if self.started_at >= self.total_steps:
             return (
-                f"{self.run.path} is already finished: {self.steps:,} steps. To train it "
-                "longer, resume "
-                "it with a larger --set trainer.max_steps=..."
+                f"{self.run.path} is already finished: {self.steps:,} steps. To train longer, "
+                "resume the run with a larger --set trainer.max_steps=..."
             )
         done = self.steps - self.started_at
         steps = "1 step" if done == 1 else f"{done:,} steps"
@@ -117,29 +115,30 @@ def train(
 ) -> RunResult:
     """Train a recipe in its run directory.
 
-    Everything that can be checked is checked before the model is loaded. The first Ctrl-C (or
-    SIGTERM) drops the step in progress, saves the last finished step, and returns a result that is
-    not `finished`. A second one raises KeyboardInterrupt. Any other error in a step also saves the
-    last finished step before it is raised. Under `accelerate launch` every process calls this
-    function, and the main process writes.
+    Everything that can be checked is checked before the model is loaded. After the first Ctrl-C (or
+    SIGTERM), the function drops the step in progress, saves the last finished step, and returns a
+    result that is not `finished`. A second Ctrl-C raises KeyboardInterrupt. If a step fails with
+    any other error, the last finished step is saved before the error is raised. With `accelerate
+    launch`, every process calls this function, and only the main process writes the run directory.
 
     Args:
-        recipe: The recipe; `read_recipe` reads it from a file. A `Resolved` recipe is not resolved
-            again, so that the functions that make its rewards are called once.
-        resume: Resume the run of this recipe from its newest intact checkpoint.
-        from_scratch: With `resume`: if no checkpoint is intact, set aside the files of the run and
-            start over at the first step. False: raise a ConfigError in this case.
-        console: Where to show progress. None: nowhere.
+        recipe: The recipe. `read_recipe` reads a recipe from a file. A `Resolved` recipe is not
+            resolved again, so functions that create rewards are called only once.
+        resume: Whether to resume the run of this recipe from its newest intact checkpoint.
+        from_scratch: What to do if `resume` is set and no checkpoint is intact. True: set aside the
+            run's files and start over at the first step. False: raise a ConfigError.
+        console: Console that shows the progress. None: no progress is shown.
 
     Raises:
-        ConfigError: If the recipe is wrong, its run directory exists, there is nothing to resume,
-            or the disk has no room for two checkpoints.
-        DataError: If the data is wrong.
-        RewardError: If a reward broke its contract.
+        ConfigError: If the recipe is invalid, if its run directory already exists, if there is no
+            run to resume, or if the disk has no room for two checkpoints.
+        DataError: If the data is invalid.
+        RewardError: If a reward breaks its contract.
         MissingExtraError: If a package of an extra is not installed.
-        GdpoError: If the disk became full, or another process of this training ended. The message
-            names the step that is saved.
-        KeyboardInterrupt: If it was stopped before training started, or a second time.
+        GdpoError: If the disk is full, or if another process of this run has ended. The message
+            names the last saved step.
+        KeyboardInterrupt: If a stop is requested before training starts, or if a second stop is
+            requested.
     """
     stop = StopRequest()
     with stop_on_signal(stop):
@@ -198,7 +197,7 @@ class Opened:
     done: bool = False
     """Whether the run is already finished."""
     notes: tuple[str, ...] = ()
-    """Notes for the user before training starts."""
+    """Notes that are shown to the user before training starts."""
 
     @property
     def step(self) -> int:
@@ -296,7 +295,7 @@ def _say(console: Console | None, place: str, *sentences: str) -> None:
 def _built(
     job: Job, opened: Opened, stop: StopRequest, console: Console | None
 ) -> tuple[Loop, "ResumableTrainer"]:
-    """Return the loop and its trainer. If that fails, delete the directory of a new run."""
+    """Create the loop and its trainer. If this fails, delete the directory of a new run."""
     run = opened.run
     if job.left_out:
         _say(console, f"{run.path}: ", job.left_out)
@@ -325,7 +324,7 @@ def _check_disk(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | Non
 def _train(
     loop: Loop, trainer: "ResumableTrainer", start: Checkpoint | None, console: Console | None
 ) -> bool:
-    """Train, and return whether the last step is done. If not, the last finished step is saved."""
+    """Train, and return whether all steps are done. An early stop saves the last finished step."""
     loop.stop.peers = _peers()
     with show(loop.view, console) as loop.display, trainer.scorer:
         loop.stop.announce = loop.display.stopping
@@ -350,7 +349,7 @@ def _until_it_fails(loop: Loop, trainer: "ResumableTrainer", start: Checkpoint |
 
 
 def _peers() -> list[int]:
-    """Return the ids of the other processes of this training on this machine."""
+    """Return the ids of the run's other processes on this machine."""
     if _processes().num_processes == 1:
         return []
     from accelerate.utils import gather_object
@@ -370,7 +369,7 @@ def _view(job: Job, run: RunDirectory) -> RunView:
 
 
 def _with_model(job: Job) -> Job:
-    """Return the job with its model available and the settings that depend on its length."""
+    """Make the model available, and return the job with options that depend on the run's length."""
     with _processes().main_process_first():
         make_ready(job.model, job.recipe)
     save_steps = default_save_steps(job.batches)
@@ -412,13 +411,14 @@ def _result(
 
 
 def leave_processes(code: int) -> None:
-    """Leave the process group of a distributed training before this process exits.
+    """Leave the process group of a distributed run before this process exits.
 
-    If its threads still run at interpreter shutdown, they sometimes abort the process. After a stop
-    the other processes may be at any point and cannot be waited for, so the process exits here.
+    If threads of the process group still run at interpreter shutdown, they sometimes abort the
+    process. After a stop, the other processes may be at any point of their work, so this process
+    exits without waiting for them.
 
     Args:
-        code: The exit code. 0: the training is finished.
+        code: The exit code. 0 means that training is finished.
     """
     state = _processes()
     if code and state.num_processes > 1:

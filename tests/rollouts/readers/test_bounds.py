@@ -98,7 +98,9 @@ def test_csv_is_read_piece_by_piece_and_every_row_once(tmp_path, monkeypatch, en
     expected = [i for i in range(400) if i + 1 not in (100, 200, 390)]
     assert table.rewards[:, 0].tolist() == expected
     assert table.row.tolist() == list(range(397))
-    assert notices(report) == [(99, 3, "the row has another number of fields than the first line")]
+    ((row, count, what),) = notices(report)
+    assert (row, count) == (99, 3)
+    assert "number of fields" in what
     (text,) = read_texts(path, [int(np.flatnonzero(table.rewards[:, 0] == 299)[0])])
     assert len(text.completion) == 3000
 

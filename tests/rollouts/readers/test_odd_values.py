@@ -315,7 +315,7 @@ def test_files_of_one_step_may_list_their_rewards_in_any_order(tmp_path):
     write_rollouts(tmp_path / "step_1_z.parquet", [weighted(1, 4.0)])
     (table,), report = read(tmp_path)
     assert table.weights is None
-    assert "step_1_z.parquet: other weights than the other files" in str(report)
+    assert "step_1_z.parquet: weights differ" in str(report)
 
 
 def test_ids_of_groups_that_became_floating_point_are_whole_again(tmp_path):

@@ -23,15 +23,15 @@ class ToyResult:
     estimator: str
     seeds: tuple[int, ...]
     curves: Mapping[str, Float[np.ndarray, "seed step"]]
-    """For each reward, its expected value at each step under the policy that sampled the step's
-    rollouts. Exact, in the unit of the reward."""
+    """For each reward, the exact expected value at each step, under the policy that sampled the
+    rollouts of that step."""
 
 
 @dataclass(slots=True)
 class Adam:
     """Runs Adam (Kingma and Ba 2015) without weight decay, for each seed separately.
 
-    Multiplying all gradients by a constant changes nothing.
+    Multiplying all gradients by a constant does not change the updates.
     """
 
     rate: float
@@ -44,7 +44,7 @@ class Adam:
         self.mean, self.square = np.zeros((2, *self.shape))
 
     def ascend(self, gradient: Float[Array, "seed parameter"]) -> Float[Array, "seed parameter"]:
-        """Return the change of the parameters that increases the objective with this gradient."""
+        """Return the parameter update that increases the objective with this gradient."""
         self.steps += 1
         self.mean += (1 - _DECAY[0]) * (gradient - self.mean)
         self.square += (1 - _DECAY[1]) * (gradient**2 - self.square)
@@ -54,13 +54,13 @@ class Adam:
 
 
 def rule_for(toy: Toy, estimator: str, options: Mapping[str, Any] | None = None) -> AdvantageRule:
-    """Return the estimator with the ranges of the toy's rewards.
+    """Return the advantage rule of an estimator, with the ranges of the toy's rewards.
 
     Args:
-        toy: The problem.
+        toy: The toy.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        options: Options of the estimator. None: its defaults; for `constrained_grpo`, the toy's
-            target with a multiplier that starts at 1.
+        options: Options of the estimator. None: the estimator's defaults, or for `constrained_grpo`
+            the toy's targets and multipliers that start at 1.
 
     Raises:
         ConfigError: If the estimator does not exist or an option is invalid.
@@ -78,14 +78,14 @@ def run_toy(
 
     Each step samples `prompts` groups of `samples` rollouts, computes their advantages with the
     estimator, and takes one Adam step along the policy gradient, without clipping or a KL term. A
-    seed fixes the directions of the choices and all random numbers, and is the same for every
+    seed determines the directions of the choices and all random numbers, in the same way for every
     estimator.
 
     Args:
-        toy: The problem. `TOYS` has them by name.
+        toy: The toy to train. `TOYS` contains the shipped toys by name.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        seeds: Seeds; each gives one run.
-        options: Options of the estimator. None: its defaults, see `rule_for`.
+        seeds: Random seeds. Each seed gives one run.
+        options: Options of the estimator. None: the defaults of `rule_for`.
 
     Raises:
         ConfigError: If the estimator does not exist or an option is invalid.
@@ -136,8 +136,8 @@ def policy_gradient(
 class Alignment:
     """Stores cosines between an estimator's mean update and exact gradients, at a toy's start.
 
-    They are measured in the space of the policy's parameters, before Adam. 1: the same direction.
-    NaN: one of the two is 0.
+    The cosines are computed in the space of the policy's parameters, before Adam. A cosine of 1
+    means the same direction. NaN means that the update or the gradient is 0.
     """
 
     weighted_sum: float
@@ -159,17 +159,16 @@ def alignment(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> Alignment:
-    """Return in which direction the estimator's mean update points at the start of a toy.
+    """Compare the direction of an estimator's mean update with exact gradients, at a toy's start.
 
-    The gradients are exact. The mean update is averaged over sampled batches, which are the same
-    for every estimator.
+    The mean update is an average over sampled batches. All estimators get the same batches.
 
     Args:
-        toy: The problem.
+        toy: The toy.
         estimator: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`.
-        batches: Number of batches.
+        batches: Number of batches to average over.
         seed: Random seed for sampling the batches.
-        options: Options of the estimator. None: its defaults, see `rule_for`.
+        options: Options of the estimator. None: the defaults of `rule_for`.
 
     Raises:
         ConfigError: If the estimator does not exist or an option is invalid.

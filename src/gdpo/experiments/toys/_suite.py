@@ -1,4 +1,4 @@
-"""Runs estimators on toys in parallel, and returns experiments like those of trained models."""
+"""Runs estimators on toys in parallel, and returns the results as experiments."""
 
 import multiprocessing
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -16,7 +16,8 @@ from gdpo.experiments.toys._run import ToyResult, rule_for, run_toy
 from gdpo.experiments.toys._toys import TOYS, Toy
 
 Progress: TypeAlias = Callable[[int, int, str, str], None]
-"""Called after each estimator with the number done, the total, the toy and the estimator."""
+"""Function called when an estimator has finished on a toy. Arguments: number of finished pairs of
+toy and estimator, number of all pairs, toy, estimator."""
 
 _FOLDER = Path("toys")
 
@@ -32,15 +33,15 @@ def toy_experiment(
     """Run all estimators on one toy.
 
     Args:
-        toy: The problem.
-        estimators: The estimators. The first is the baseline.
+        toy: The toy.
+        estimators: Estimators to run. The first is the baseline.
         seeds: Seeds. Each estimator runs once per seed.
         processes: Number of processes. 1: run in this process.
-        folder: Folder in the paths of the runs. Nothing is written.
+        folder: Folder for the paths of the runs. Nothing is written to the folder.
 
     Raises:
-        ConfigError: If an estimator does not exist. An estimator that raises an error while it runs
-            gets failed runs instead.
+        ConfigError: If an estimator does not exist. If an estimator raises an error while it runs,
+            its runs are marked as failed instead.
     """
     done = suite(estimators, seeds, toys=[toy], processes=processes, folder=folder)
     return done[toy.name]
@@ -55,25 +56,25 @@ def suite(
     processes: int = 2,
     folder: Path = _FOLDER,
 ) -> dict[str, Experiment]:
-    """Run all estimators on all toys, and return one experiment for each toy.
+    """Run all estimators on all toys, and return one experiment per toy.
 
     Args:
-        estimators: Estimators, with or without names of your own. The first is the baseline.
+        estimators: Estimators to run, as strings or `Label`s. The first is the baseline.
         seeds: Seeds. Each estimator runs once per seed.
-        progress: Called after each estimator.
-        toys: The problems.
+        progress: Function called when an estimator has finished on a toy.
+        toys: Toys to run.
         processes: Number of processes. 1: run in this process.
-        folder: Folder in the paths of the runs. Nothing is written.
+        folder: Folder for the paths of the runs. Nothing is written to the folder.
 
     Raises:
-        ConfigError: If an estimator does not exist, or is named twice.
+        ConfigError: If an estimator does not exist or is listed twice.
     """
     toys, seeds = list(toys), tuple(seeds)
     if twice := sorted({str(each) for each in estimators if list(estimators).count(each) > 1}):
         raise ConfigError(f"estimators: {', '.join(twice)} is listed twice. Remove one")
     tasks = [(toy, estimator) for toy in toys for estimator in estimators]
     for toy, estimator in tasks:
-        rule_for(toy, estimator_of(estimator))  # finds a misspelt name before anything starts
+        rule_for(toy, estimator_of(estimator))  # reject a misspelt name before anything starts
     done: dict[tuple[str, str], ToyResult | str] = {}
     for toy, estimator, outcome in _outcomes(tasks, seeds, processes):
         done[toy.name, estimator] = outcome
@@ -88,7 +89,7 @@ def suite(
 def _outcomes(
     tasks: Sequence[tuple[Toy, str]], seeds: tuple[int, ...], processes: int
 ) -> Generator[tuple[Toy, str, ToyResult | str]]:
-    """Yield the result of each estimator when it is done."""
+    """Yield the result of each estimator on each toy as soon as the result is available."""
     if processes == 1:
         yield from ((toy, each, _outcome(toy, estimator_of(each), seeds)) for toy, each in tasks)
         return
@@ -103,7 +104,7 @@ def _outcomes(
 
 @contextmanager
 def _pool(processes: int) -> Generator[Executor]:
-    """Yield a pool of spawned processes: a process that has started threads must not be forked."""
+    """Yield a pool of spawned processes, because a process with threads must not be forked."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context)
     try:
@@ -113,7 +114,7 @@ def _pool(processes: int) -> Generator[Executor]:
 
 
 def _outcome(toy: Toy, estimator: str, seeds: tuple[int, ...]) -> ToyResult | str:
-    """Return the result, or the reason of a failure."""
+    """Return the result, or the reason for the failure."""
     try:
         return run_toy(toy, estimator, seeds=seeds)
     except Exception as error:  # noqa: BLE001 - an estimator may be the user's own
@@ -149,11 +150,12 @@ def _run(folder: Path, estimator: str, outcome: ToyResult | str, seed: int, plac
 
 
 def table(experiments: Mapping[str, Experiment]) -> str:
-    """Return a Markdown table for each toy: the step at which each estimator reached each reward.
+    """Return a Markdown table per toy: the step at which each estimator reached each threshold.
 
-    A cell has the median (the step by which half of the seeds had reached the reward), the range
-    over the seeds, and the number of seeds that never did. A reward is reached when its running
-    mean is at `reach` of its range (`first_reached`), even if it falls again later.
+    A cell contains the median (the step by which half of the seeds had reached the threshold), the
+    range over the seeds, and the number of seeds that never reached the threshold. A threshold is
+    reached when the running mean of the reward is at `reach` of its range (`first_reached`), even
+    if the running mean falls again later.
     """
     return "\n\n".join(_table(experiment) for experiment in experiments.values()) + "\n"
 

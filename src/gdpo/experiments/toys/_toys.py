@@ -1,9 +1,10 @@
 r"""Defines the toys: policies whose expected rewards and gradients are known exactly.
 
 A rollout consists of a few independent choices. A *binary* choice is 0 or 1, and a *graded* choice
-is a number from -1 to 1. Both are exponential families with one natural parameter $\eta$ each. The
-natural parameters of all choices depend on one shared parameter vector: $\eta = \eta_0 + F\theta$.
-A reward is an affine function of the choices plus noise that the policy cannot influence.
+is a number from -1 to 1. Both kinds of choices are exponential families with one natural parameter
+$\eta$ per choice. The natural parameters of all choices depend on one shared parameter vector:
+$\eta = \eta_0 + F\theta$. A reward is an affine function of the choices plus noise that the policy
+cannot influence.
 """
 
 import math
@@ -19,7 +20,8 @@ from gdpo.experiments.reading import Measured
 Array: TypeAlias = np.ndarray
 
 _NEARLY_EVEN = 1e-2
-"""Below this natural parameter, the moments of a graded choice are computed from their series."""
+"""If the natural parameter is closer to 0 than this, the moments of a graded choice are computed
+from their series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class Choice:
     """Describes one of the choices in a rollout."""
 
     start: float = 0.0
-    """Initial natural parameter: the log-odds of a binary choice, the tilt of a graded one."""
+    """Initial natural parameter: the log-odds of a binary choice, or the tilt of a graded
+    choice."""
     graded: bool = False
 
 
@@ -42,7 +45,8 @@ class Reward:
 
     measured: Measured
     choices: Mapping[int, float]
-    """Contribution of one unit of each choice, by the index of the choice; in the reward's unit."""
+    """Contribution of one unit of each choice, by index of the choice, in the unit of the
+    reward."""
     base: float = 0.0
     jitter: float = 0.0
     """Width of uniform noise, centred at 0 and independent of the choices."""
@@ -56,11 +60,11 @@ class Toy:
     question: str
     """The question that the toy answers."""
     expected: str
-    """The result that follows in closed form."""
+    """The expected result."""
     source: str
     """Source of the expected result."""
     failure: str
-    """How a failure shows."""
+    """How a failure shows in the results."""
     choices: tuple[Choice, ...]
     rewards: tuple[Reward, ...]
     steps: int = 100
@@ -74,9 +78,9 @@ class Toy:
     cosine: float = 0.0
     """Cosine between the directions of any two choices in parameter space."""
     reach: float = 0.8
-    """Share of a reward's range whose first crossing is timed."""
+    """Threshold for every reward, as a share of its range."""
     constraint: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Target of `constrained_grpo` for each reward."""
+    """Targets of `constrained_grpo`, by reward."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,12 +117,12 @@ class Toy:
 
     @property
     def graded(self) -> Bool[Array, " choice"]:
-        """Which choices are graded."""
+        """For each choice, whether it is graded."""
         return np.array([choice.graded for choice in self.choices])
 
     @property
     def gram(self) -> Float[Array, "choice choice"]:
-        """Inner products of the directions of the choices, which have length 1."""
+        """Inner products of the directions of the choices. All directions have length 1."""
         count = len(self.choices)
         return np.full((count, count), self.cosine) + (1 - self.cosine) * np.eye(count)
 
@@ -138,12 +142,12 @@ class Toy:
     def sample(
         self, eta: Float[Array, "*seed choice"], uniform: Float[Array, "*seed prompt sample draw"]
     ) -> tuple[Float[Array, "*seed prompt sample choice"], Float[Array, "..."]]:
-        """Sample rollouts: return their choices and rewards `[..., prompt, sample, reward]`.
+        """Sample rollouts, and return the choices and the rewards `[..., prompt, sample, reward]`.
 
         Args:
             eta: Natural parameters.
-            uniform: Random numbers from 0 to 1: one for each choice, then one for the noise of each
-                reward.
+            uniform: Random numbers from 0 to 1. The first numbers determine the choices, one per
+                choice. The other numbers determine the noise, one per reward.
         """
         count = len(self.choices)
         chosen = draw(eta[..., None, None, :], uniform[..., :count], self.graded)
@@ -172,10 +176,10 @@ def moments(
 def draw(
     eta: Float[Array, "..."], uniform: Float[Array, "..."], graded: Bool[Array, " choice"]
 ) -> Float[Array, "..."]:
-    """Return choices for random numbers from 0 to 1, by inverting the distribution function."""
+    """Turn random numbers from 0 to 1 into choices, by inverting the distribution function."""
     size = np.maximum(np.abs(eta), 1e-9)
     above = np.where(eta < 0, 1 - uniform, uniform)
-    with np.errstate(divide="ignore"):  # log of 0, for a choice that is certain
+    with np.errstate(divide="ignore"):  # log of 0 if a choice is certain
         tilted = 1 + np.log1p((1 - above) * np.expm1(-2 * size)) / size
     tilted = np.clip(tilted, -1, 1)
     binary = uniform < _probability(eta)

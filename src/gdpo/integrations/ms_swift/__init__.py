@@ -1,6 +1,6 @@
-"""Connects gdpo to ms-swift: rewards for `--reward_funcs`, estimators for `--scale_rewards gdpo`.
+"""Connects gdpo's rewards (`--reward_funcs`) and estimators (`--scale_rewards gdpo`) to ms-swift.
 
-Call both functions in a file that `--external_plugins` names.
+Call `register_rewards` and `use_estimator` in a file that is passed to `--external_plugins`.
 """
 
 from gdpo.integrations.ms_swift._estimator import register_rewards, use_estimator

@@ -1,4 +1,4 @@
-"""Replaces ms-swift's two advantage functions where `--scale_rewards gdpo` is set."""
+"""Replaces ms-swift's two advantage functions for runs with `--scale_rewards gdpo`."""
 
 import json
 import logging
@@ -20,13 +20,15 @@ logger = logging.getLogger(__name__)
 
 
 def register_rewards(*, column: str = "reference", **options: Any) -> None:
-    """Register rewards in ms-swift's `orms`, each under its own name, for `--reward_funcs`.
+    """Register rewards in ms-swift's `orms`, so that `--reward_funcs` can select them by name.
 
     Args:
-        column: The dataset column with the reference: a JSON object as text, or a dict.
-        options: The rewards. `task`: a name, or `module:attribute`. `rewards`: a list with names
-            of the task's rewards, names of built-in rewards, `module:attribute`, or
-            `{name: ..., options: {...}}`. Default: all rewards of the task. `gates`: for example
+        column: Name of the dataset column that contains the reference, either a JSON object as
+            text or a dict.
+        options: Keys that define the rewards. `task` is the name of a task or `module:attribute`.
+            `rewards` is a list of rewards (default: all rewards of the task). Each reward is the
+            name of one of the task's rewards, the name of a built-in reward, `module:attribute`, or
+            `{name: ..., options: {...}}`. `gates` is a dict, for example
             `{length: {on: correct, at_least: 1}}`. All other keys (`on_error`, `workers`, ...) are
             options of `gdpo.rewards.Scorer`.
 
@@ -63,14 +65,17 @@ def register_rewards(*, column: str = "reference", **options: Any) -> None:
 def _references(name: str, column: str, columns: dict[str, Any]) -> list[dict[str, Any]]:
     if column not in columns:
         raise ConfigError(
-            f"reward {name!r} needs the dataset column {column!r}, which does not exist: add it "
-            "(a JSON object as text per row), or set register_rewards(column=...)"
+            f"reward {name!r} needs the dataset column {column!r}, which does not exist: add this "
+            "column (one JSON object as text per row), or set register_rewards(column=...)"
         )
     return [as_reference(row, place=f"column {column!r}") for row in columns[column]]
 
 
 def _lengths(of_tokens: str, response_token_ids: Sequence[Any]) -> tuple[int, ...]:
-    """Return the number of tokens of each response. A conversation has one list per turn."""
+    """Return the number of tokens of each response.
+
+    The token ids of a multi-turn conversation are a list of lists, one list per turn.
+    """
     lengths = [
         sum(len(part) if isinstance(part, list) else 1 for part in ids or ())
         for ids in response_token_ids
@@ -88,13 +93,14 @@ VERSIONS = ("4.6.",)
 
 
 def use_estimator(name: str = "gdpo") -> None:
-    """Compute advantages with an estimator of gdpo wherever `--scale_rewards gdpo` is set.
+    """Use an estimator of gdpo to compute advantages in runs with `--scale_rewards gdpo`.
 
     Args:
-        name: A key of `gdpo.advantages.ESTIMATORS`, or `module:attribute`. Options cannot be set.
+        name: The estimator's key in `gdpo.advantages.ESTIMATORS`, or `module:attribute`. The
+            estimator's options cannot be set.
 
     Raises:
-        ConfigError: If the estimator is unknown, or the version of ms-swift is not supported.
+        ConfigError: If the estimator is unknown, or if the version of ms-swift is not supported.
     """
     version = import_module("swift").__version__
     if not version.startswith(VERSIONS):
@@ -112,7 +118,7 @@ def use_estimator(name: str = "gdpo") -> None:
 
 
 def with_estimator(compute: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Wrap `compute_advantages` or `compute_advantages_dynamic`, which receive each reward."""
+    """Wrap one of ms-swift's advantage functions to compute advantages with this estimator."""
     estimator = resolve_estimator(name)
 
     @wraps(compute)

@@ -1,6 +1,6 @@
-"""Defines the environment in NeMo-RL's registry: a Ray actor around `Rewarder`.
+"""Defines the environment that NeMo-RL finds in its registry: a Ray actor around `Rewarder`.
 
-The class is created at the first access, because it needs ray and NeMo-RL to be importable.
+The class is created on first access, because its definition imports ray and NeMo-RL.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ PATH = f"{__name__}.{ACTOR}"
 """The import path of the actor class, for NeMo-RL's registry."""
 
 _AT_ONCE = 64
-"""Concurrent calls per actor. Async rollouts are scored one per call."""
+"""Maximum number of concurrent calls of an actor. Each async rollout is scored in its own call."""
 
 
 def __getattr__(name: str) -> Any:
@@ -33,7 +33,7 @@ def _actor() -> Any:
 
 
 def environment_class(interface: Any, environment_return: Any) -> type[Any]:
-    """Return the class of a one-turn environment that scores the response and ends the episode.
+    """Return a single-turn environment class that scores the response and ends the episode.
 
     Args:
         interface: NeMo-RL's `EnvironmentInterface`.
@@ -61,6 +61,6 @@ def environment_class(interface: Any, environment_return: Any) -> type[Any]:
             return batch, {}
 
         def shutdown(self) -> None:
-            """Do nothing: worker processes end with this process."""
+            """Do nothing, because the worker processes end with this process."""
 
     return GdpoEnvironment

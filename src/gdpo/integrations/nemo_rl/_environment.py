@@ -17,10 +17,11 @@ class Rewarder:
     """Scores the last response of each conversation.
 
     Args:
-        env: `env.gdpo` of NeMo-RL's configuration. `task`, `rewards`, `gates` and options of
-            `gdpo.rewards.Scorer` as for `gdpo.integrations.verl.compute_score`. `ground_truth`: the
-            reference field that a ground truth in plain text stands for, for example `answer`.
-            `tokenizer`: the tokenizer for counting tokens, if a reward depends on the length.
+        env: The `env.gdpo` section of NeMo-RL's configuration. `task`, `rewards`, `gates` and the
+            options of `gdpo.rewards.Scorer` have the same format as in
+            `gdpo.integrations.verl.compute_score`. `ground_truth` names the reference field that
+            receives a plain-text ground truth, for example `answer`. `tokenizer` names the
+            tokenizer that counts tokens, and is required if a reward depends on the length.
 
     Raises:
         ConfigError: If an option is unknown or invalid.
@@ -36,15 +37,17 @@ class Rewarder:
         message_logs: Sequence[Sequence[Mapping[str, Any]]],
         metadata: Sequence[Mapping[str, Any]],
     ) -> dict[str, np.ndarray]:
-        """Return `reward/<name>` `[conversation]` for each reward. NaN: the reward does not apply.
+        """Return an array `[conversation]` for each reward, under the key `reward/<name>`.
+
+        NaN means that the reward does not apply or failed.
 
         Args:
             message_logs: For each conversation, messages with `role` and `content`.
             metadata: For each conversation, `extra_env_info` with the reference in `ground_truth`.
 
         Raises:
-            DataError: If the ground truth is missing, or is neither a dict nor a JSON object and
-                `env.gdpo.ground_truth` is not set.
+            DataError: If a ground truth is missing or has the wrong type. The ground truth must be
+                text if `env.gdpo.ground_truth` is set, otherwise a dict or a JSON object as text.
         """
         answers = [_last_answer(messages) for messages in message_logs]
         references = [self._reference(info) for info in metadata]
@@ -58,7 +61,8 @@ class Rewarder:
             return as_reference(truth, place=_PLACE)
         if not isinstance(truth, str):
             raise DataError(
-                f"{_PLACE} is {truth!r:.80}: write text, or remove env.gdpo.ground_truth"
+                f"{_PLACE} is {truth!r:.80}, but env.gdpo.ground_truth requires text: write text, "
+                "or remove env.gdpo.ground_truth"
             )
         return {self._field: truth}
 

@@ -13,16 +13,16 @@ COMPONENT = "reward/"
 
 
 class AdvantageEstimator:
-    """Computes advantages with an estimator of gdpo, behind NeMo-RL's interface.
+    """Computes advantages for NeMo-RL with an estimator of gdpo.
 
-    Difference from NeMo-RL's own estimators: a rollout without trained tokens (`sample_mask` 0)
-    gets the advantage 0 and is left out of every statistic. NeMo-RL masks truncated rollouts
-    (`overlong_filtering`), rollouts whose log-probabilities disagree, rollouts that an environment
-    flags, and rollouts of prompts that are too long. It keeps only four tokens of such a prompt, so
-    that different prompts can look equal.
+    NeMo-RL masks truncated rollouts (`overlong_filtering`), rollouts whose log-probabilities
+    disagree, rollouts that an environment flags, and rollouts of prompts that are too long. NeMo-RL
+    keeps only four tokens of a prompt that is too long, so different prompts can look equal.
+    Therefore, unlike NeMo-RL's own estimators, this class leaves masked rollouts (`sample_mask` 0)
+    out of every statistic and gives them an advantage of 0.
 
     Args:
-        estimator_config: `grpo.adv_estimator`.
+        estimator_config: The `grpo.adv_estimator` section of NeMo-RL's configuration.
         loss_config: Not used.
 
     Raises:
@@ -46,18 +46,19 @@ class AdvantageEstimator:
         """Return the advantage of each row, repeated for all of its tokens.
 
         Args:
-            prompt_ids: `[row, token]`. Rows of one prompt are equal.
+            prompt_ids: Prompt tokens `[row, token]`. Rows with equal tokens form a group.
             rewards: Only the dtype and device are used; the separate rewards come from
                 `repeated_batch`.
-            mask: `[row, token]`, 1 for trained tokens.
-            repeated_batch: `reward/<name>` `[row]` for each reward. NaN: the reward does not apply.
-            **_others: Arguments that only other estimators use.
+            mask: Array `[row, token]` with 1 for trained tokens.
+            repeated_batch: NeMo-RL's batch, with an array `[row]` under `reward/<name>` for each
+                reward. NaN means that the reward does not apply.
+            **_others: Arguments that only NeMo-RL's own estimators use.
 
         Returns:
             Advantages `[row, token]`. As with NeMo-RL's own estimators, the loss applies the mask.
 
         Raises:
-            ConfigError: If the batch lacks a reward that the configuration names.
+            ConfigError: If the configuration names a reward that is not in the batch.
             DataError: If a reward is infinite.
         """
         columns = {
@@ -82,10 +83,11 @@ class AdvantageEstimator:
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """The metrics of the latest batch. NeMo-RL's async trainer logs this attribute.
+        """Metrics of the latest batch, which NeMo-RL's async trainer logs.
 
-        These are `Diagnosis.metrics()`: `gdpo/<reward>/...` for each reward, `gdpo/...` for the
-        batch. Logs each warning that `gdpo.diagnostics.Watch` reports, once.
+        The names are `gdpo/<reward>/...` for the metrics of a reward and `gdpo/...` for the metrics
+        of the batch, see `Diagnosis.metrics()`. The first access after a batch also logs each
+        warning that `gdpo.diagnostics.Watch` reports.
         """
         if self._computed is not None:
             self._metrics = self._computed.metrics(self._watch)
@@ -94,5 +96,5 @@ class AdvantageEstimator:
 
 
 def _row_ids(prompt_ids: Any) -> list[bytes]:
-    """Return a hashable id of each prompt, in time linear in the number of tokens."""
+    """Return a hashable prompt id for each row, in time linear in the number of tokens."""
     return [row.tobytes() for row in prompt_ids.cpu().numpy()]

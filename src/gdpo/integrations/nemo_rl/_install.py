@@ -27,15 +27,15 @@ _LOG = "_log_mixed_rewards_and_advantages_information"
 def install() -> bool:
     """Make gdpo's estimators and environment available by name in NeMo-RL's configuration.
 
-    Call it at the start of the training script. Calling it again has no effect.
+    Call this function at the start of the training script. A second call has no effect.
 
     Returns:
-        False if NeMo-RL's code is not the code that gdpo supports. Then nothing is changed, and a
-        warning names the difference.
+        False if the installed NeMo-RL differs from the code that gdpo supports. In that case
+        nothing is changed, and a warning names the difference.
 
     Raises:
-        ImportError: If NeMo-RL cannot be imported, or lacks a required module.
-        ConfigError: If NeMo-RL has another environment with the name `gdpo`.
+        ImportError: If NeMo-RL cannot be imported, or if a required module is missing.
+        ConfigError: If NeMo-RL already has a different environment named `gdpo`.
     """
     nemo_rl = Modules()
     create = getattr(nemo_rl.grpo, _CREATE, None)
@@ -44,9 +44,9 @@ def install() -> bool:
     differs = difference(nemo_rl)
     if differs is not None:
         logger.warning(
-            "this NeMo-RL is not supported by this version of gdpo, which changes nothing (%s). "
-            "grpo.adv_estimator.name=%s is NeMo-RL's own estimator. Use NeMo-RL's commit %s, or a "
-            "newer gdpo",
+            "this NeMo-RL is not supported by this version of gdpo (%s), so gdpo changes nothing "
+            "and grpo.adv_estimator.name=%s is NeMo-RL's own estimator. Use NeMo-RL's commit %s, "
+            "or a newer gdpo",
             differs,
             NAME,
             KNOWN_COMMIT[:9],
@@ -67,7 +67,7 @@ class Create:
     theirs: Function
     """NeMo-RL's function."""
     latest: AdvantageEstimator | None = None
-    """The estimator in use, if it is one of ours."""
+    """The estimator in use. None: an estimator of NeMo-RL is in use."""
 
     def __call__(self, master_config: Any) -> Any:
         config = master_config.grpo.adv_estimator
@@ -79,11 +79,11 @@ class Create:
 
 
 def with_metrics(log: Function, create: Create) -> Function:
-    """Wrap NeMo-RL's function that logs advantages: add the metrics of each reward.
+    """Wrap NeMo-RL's function that logs advantages to add the metrics of each reward.
 
     Args:
         log: NeMo-RL's function.
-        create: Knows the estimator in use.
+        create: Object whose `latest` attribute is the estimator in use.
     """
 
     @functools.wraps(log)
@@ -92,7 +92,7 @@ def with_metrics(log: Function, create: Create) -> Function:
     ) -> None:
         log(logger, total_steps, metrics, baseline, advantages)
         if create.latest is not None:
-            # As arrays: NeMo-RL sums arrays, and prints a line for every other value.
+            # The values are arrays because NeMo-RL prints a line for every value of another type.
             ours = create.latest.last_metrics
             metrics.update({key: np.array(value) for key, value in ours.items()})
 
@@ -100,11 +100,12 @@ def with_metrics(log: Function, create: Create) -> Function:
 
 
 def with_check(init: Function, environments_of: Callable[[Any], Any]) -> Function:
-    """Wrap `MasterConfig.__init__`: check the configuration before the script starts anything.
+    """Wrap `MasterConfig.__init__` to check the configuration before the script starts anything.
 
     Args:
         init: NeMo-RL's method.
-        environments_of: Returns the names of the environments that a configuration's `data` needs.
+        environments_of: Function that returns the names of the environments that a configuration's
+            `data` section needs.
     """
 
     @functools.wraps(init)
@@ -116,7 +117,7 @@ def with_check(init: Function, environments_of: Callable[[Any], Any]) -> Functio
 
 
 def refusing(init: Function) -> Function:
-    """Wrap `MasterConfig.__init__` of the single controller: raise if it names our estimator."""
+    """Wrap the single controller's `MasterConfig.__init__` to reject gdpo's estimators."""
 
     @functools.wraps(init)
     def refused(self: Any, /, **fields: Any) -> None:
@@ -132,7 +133,7 @@ def refusing(init: Function) -> Function:
 
 
 def _replace_functions(grpo: Any) -> None:
-    """Replace both functions in every module of NeMo-RL that has already imported them."""
+    """Replace NeMo-RL's two functions in every module that has already imported them."""
     create = Create(getattr(grpo, _CREATE))
     log = getattr(grpo, _LOG)
     changes = [(_CREATE, create.theirs, create), (_LOG, log, with_metrics(log, create))]
@@ -149,6 +150,6 @@ def _register_environment(nemo_rl: Modules) -> None:
     elif known["actor_class_fqn"] != PATH:
         raise ConfigError(
             f"NeMo-RL already has an environment named {ENVIRONMENT!r}, "
-            f"{known['actor_class_fqn']}: register that one under another name"
+            f"{known['actor_class_fqn']}: register that environment under a different name"
         )
     nemo_rl.actors.ACTOR_ENVIRONMENT_REGISTRY[PATH] = nemo_rl.cluster.PY_EXECUTABLES.SYSTEM

@@ -1,6 +1,6 @@
 """Checks the parts of NeMo-RL's source code that this package relies on.
 
-NeMo-RL is installed from its repository, where the version number does not identify the code.
+NeMo-RL is installed from its repository, so the version number does not identify the code.
 """
 
 import ast
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 KNOWN_COMMIT = "7ea279abfbeb698b092856d0dab61e7cf39bc909"
-"""The commit of github.com/NVIDIA-NeMo/RL that the conformance tests have run with."""
+"""Supported commit of github.com/NVIDIA-NeMo/RL, used in the conformance tests."""
 
 _PASSED = {"prompt_ids", "rewards", "mask", "repeated_batch"}
 
@@ -18,7 +18,7 @@ class Modules:
     """Imports the modules of NeMo-RL that this package reads or changes.
 
     Raises:
-        ImportError: If NeMo-RL cannot be imported, or lacks one of these modules.
+        ImportError: If NeMo-RL cannot be imported, or if one of these modules is missing.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Modules:
 
 
 def difference(nemo_rl: Modules) -> str | None:
-    """Return the first difference from the supported code, as text; None if there is none."""
+    """Return a description of the first difference from the supported code, or None."""
     try:
         found = _found(nemo_rl)
     except (AttributeError, TypeError, OSError, SyntaxError) as error:
@@ -44,7 +44,7 @@ def difference(nemo_rl: Modules) -> str | None:
 
 
 def _found(nemo_rl: Modules) -> dict[str, tuple[Any, Any]]:
-    """Return each property of NeMo-RL's code as a pair: found and expected."""
+    """Return the found and the expected value of each checked property of NeMo-RL's code."""
     grpo, config = nemo_rl.grpo, nemo_rl.grpo.AdvEstimatorConfig
     fields = {"name", "normalize_rewards", "use_leave_one_out_baseline", "reward_weights"}
     settings = {"reward_scaling", "reward_shaping", "use_dynamic_sampling", "adv_estimator"}
@@ -86,7 +86,7 @@ def _arguments(function: Any) -> list[str]:
 
 
 def _calls(module: Any, name: str) -> list[set[str]]:
-    """Return the keywords of every call of a method with this name."""
+    """Return the keyword arguments of every call to a method with this name."""
     tree = ast.parse(inspect.getsource(module))
     return [
         {str(keyword.arg) for keyword in node.keywords}

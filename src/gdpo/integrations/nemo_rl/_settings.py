@@ -1,4 +1,4 @@
-"""Reads NeMo-RL's configuration, and refuses settings that would have no or a wrong effect."""
+"""Reads NeMo-RL's configuration and rejects settings that do not work with gdpo's estimators."""
 
 import json
 import logging
@@ -15,15 +15,15 @@ from gdpo.integrations.rows import PREFIX, is_ours, without_prefix
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "gdpo"
-"""The name of our environment, in `env_name` of NeMo-RL's data and as a field of `env`."""
+"""Name of gdpo's environment in NeMo-RL's configuration (`env_name` and `env`)."""
 
 PLACE = "grpo.adv_estimator"
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
-"""Our fields of `grpo.adv_estimator`. NeMo-RL accepts fields that it does not know."""
+"""Fields that gdpo adds to `grpo.adv_estimator`. NeMo-RL accepts unknown fields."""
 
 ENVIRONMENT_FIELDS = ("ground_truth", "tokenizer")
-"""Fields of `env.gdpo` that are not options of the rewards."""
+"""Fields of `env.gdpo` that do not define rewards."""
 
 _SWITCHES = {
     "normalize_rewards": (
@@ -47,13 +47,13 @@ _ELSEWHERE = (
     ),
     (
         "grpo.reward_scaling.enabled",
-        "it clamps every reward to the same range before the estimator receives it. Switch it "
-        f"off, and set {PLACE}.gdpo_reward_weights",
+        "NeMo-RL would clamp every reward to the same range before the estimator receives it. "
+        f"Switch reward scaling off, and set {PLACE}.gdpo_reward_weights",
     ),
     (
         "grpo.reward_shaping.enabled",
-        "it changes only the sum of the rewards, which the estimator does not use. Switch it off, "
-        "and return the penalty as a separate reward",
+        "reward shaping changes only the sum of the rewards, which the estimator does not use. "
+        "Switch reward shaping off, and return the penalty as a separate reward",
     ),
 )
 
@@ -62,11 +62,11 @@ def read_settings(adv_estimator: Any) -> Settings:
     """Return the settings of a configuration. Equal configurations share one object and its state.
 
     Args:
-        adv_estimator: `grpo.adv_estimator`, a pydantic model of NeMo-RL.
+        adv_estimator: The `grpo.adv_estimator` section, a pydantic model of NeMo-RL.
 
     Raises:
-        ConfigError: If the estimator, a field or an option is unknown, keys or weights do not
-            match, or a field of NeMo-RL has no effect with this estimator.
+        ConfigError: If the estimator, a field or an option is unknown, if the weights do not match
+            the keys, or if a field that has no effect with this estimator is set.
     """
     for switch, (value, why) in _SWITCHES.items():
         if switch in adv_estimator.model_fields_set and getattr(adv_estimator, switch) is value:
@@ -76,9 +76,9 @@ def read_settings(adv_estimator: Any) -> Settings:
             )
     if adv_estimator.reward_weights is not None:
         raise ConfigError(
-            f"{PLACE}.reward_weights is for NeMo-RL's own estimator (in alphabetical order of the "
-            "reward names): set gdpo_reward_weights instead, by name or in the order of "
-            "gdpo_reward_keys"
+            f"{PLACE}.reward_weights applies only to NeMo-RL's own estimator (in alphabetical "
+            "order of the reward names): set gdpo_reward_weights instead, by name or in the order "
+            "of gdpo_reward_keys"
         )
     given = dict(adv_estimator.model_extra or {})
     for field in given:
@@ -95,15 +95,15 @@ def _settings(described: str) -> Settings:
 
 
 def check_run(config: Any, environments: Sequence[str]) -> None:
-    """Check a configuration that names our estimator. Other configurations are not checked.
+    """Check a configuration that uses an estimator of gdpo. Other configurations are not checked.
 
     Args:
         config: NeMo-RL's `MasterConfig`.
-        environments: Names of the environments that the run's `data` needs.
+        environments: Names of the environments that the run's `data` section needs.
 
     Raises:
-        ConfigError: As for `read_settings`. Also if another setting would have no or a wrong
-            effect, or if our environment does not return a configured reward.
+        ConfigError: If the estimator's settings are invalid, if another setting does not work with
+            gdpo's estimators, or if gdpo's environment does not return a configured reward.
     """
     if not is_ours(config.grpo.adv_estimator.name):
         return
@@ -123,14 +123,14 @@ def check_run(config: Any, environments: Sequence[str]) -> None:
 
 
 def judge_of(env: Any) -> Judge:
-    """Return the rewards of our environment.
+    """Return the `Judge` that computes the rewards of gdpo's environment.
 
     Args:
-        env: `env.gdpo` of NeMo-RL's configuration.
+        env: The `env.gdpo` section of NeMo-RL's configuration.
 
     Raises:
-        ConfigError: If it names no task and no rewards, or unknown ones, or if a reward needs the
-            number of tokens and no tokenizer is named.
+        ConfigError: If `env` names neither a task nor rewards, if a name is unknown, or if a reward
+            needs the number of tokens and `tokenizer` is not set.
     """
     place = f"env.{ENVIRONMENT}"
     given = dict(env or {})
@@ -138,7 +138,7 @@ def judge_of(env: Any) -> Judge:
     if judge.of_tokens and not given.get("tokenizer"):
         raise ConfigError(
             f"reward {judge.of_tokens!r} needs the number of tokens, which NeMo-RL does not pass "
-            "to an environment: set the tokenizer for counting them, for example "
+            "to an environment: set the tokenizer that counts the tokens, for example "
             f"{place}.tokenizer=${{policy.tokenizer.name}}"
         )
     return judge
@@ -158,7 +158,7 @@ def _warn(config: Any, environments: Sequence[str]) -> None:
         logger.warning(
             "grpo.use_dynamic_sampling drops groups in which the sum of the rewards does not vary "
             "(even if single rewards do) and groups with a missing reward. Switch it off to train "
-            "on them"
+            "on all groups"
         )
     if len(environments) > 1 or "nemo_gym" in environments:
         logger.warning(

@@ -1,7 +1,7 @@
 """Connects gdpo to TRL.
 
 `GDPOTrainer` and `GDPOConfig` are drop-in replacements for `GRPOTrainer` and `GRPOConfig`.
-`record_rollouts` writes the rollout record of a trainer that stays TRL's own.
+`record_rollouts` adds gdpo's rollout record to TRL's own trainer.
 """
 
 from gdpo.integrations.trl._config import GDPOConfig

@@ -1,4 +1,4 @@
-"""`GDPOConfig`: TRL's `GRPOConfig` with an estimator by name."""
+"""Defines `GDPOConfig`, which extends TRL's `GRPOConfig` with a choice of estimator."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,12 +17,12 @@ _SWITCHES: dict[str, tuple[bool | None, ...]] = {
     "completion_only_head": (True, False),
     "fast_generation": (None, True, False),
 }
-"""Allowed values of the switches."""
+"""Maps the name of each switch to its allowed values."""
 
 
 @dataclass
 class GDPOConfig(GRPOConfig):
-    """Configuration of `GDPOTrainer`: TRL's `GRPOConfig` plus the options of the advantages.
+    """Configures `GDPOTrainer` with the fields of TRL's `GRPOConfig` and gdpo's own fields.
 
     Parameters:
         advantage (`str`, *optional*, defaults to `"gdpo"`):
@@ -31,44 +31,47 @@ class GDPOConfig(GRPOConfig):
             `"module:attribute"`.
         advantage_options (`dict[str, Any]`, *optional*):
             Options of the estimator, e.g. `{"noise_floor": {"format": 0.1}, "max_advantage": 5}`.
-            An option with one value per reward takes a list in the order of the reward functions,
-            or a dict by reward name.
+            An option with one value per reward accepts a list in the order of the reward functions,
+            or a dict from reward name to value.
         gates (`dict[str, dict]`, *optional*):
-            Rewards that count only if another reward reaches a threshold, by name:
-            `{"length": {"on": "correctness", "at_least": 1}}`. Otherwise the gated reward is 0.
+            Rewards that count only if another reward reaches a threshold, for example
+            `{"length": {"on": "correctness", "at_least": 1}}`. Below the threshold, the gated
+            reward is 0.
         scorer (`dict[str, Any]`, *optional*):
             Options of the `gdpo.rewards.Scorer` that runs `gdpo.Reward` objects, e.g.
             `{"workers": 8, "on_error": "worst"}`.
         reward_weights (`list[float]` or `dict[str, float]`, *optional*):
-            Weights in the order of the reward functions, or by reward name (a reward without an
-            entry weighs 1). Rewards of environments come last; a list may leave them out.
+            A list of weights in the order of the reward functions, or a dict from reward name to
+            weight. A reward that is not in the dict has weight 1. Rewards of environments come last
+            and may be left out of a list.
         rollouts_dir (`str`, *optional*):
             Folder for the rollout record, one parquet file per step. `None`: no record is written.
             Files of an earlier run in this folder are moved to `earlier-1` (or the next free
-            number), unless this run resumes it.
+            number), unless the new run resumes the earlier run.
         pack_micro_batches (`bool`, *optional*, defaults to `True`):
             Within an optimizer step, leave out rollouts that cannot contribute to the gradient,
-            sort the rest by length, and trim the padding. The gradient stays TRL's
+            sort the rest by length, and trim the padding. The gradient is the same as TRL's
             (see `gdpo.integrations.trl._packing` for the details and the exceptions).
         completion_only_head (`bool`, *optional*, defaults to `True`):
-            On a CPU, compute log-probabilities only from the logits of completion tokens, instead
-            of with TRL's head, which is written for GPUs.
+            On a CPU, compute log-probabilities only from the logits of completion tokens. `False`:
+            use TRL's head, which is written for GPUs.
         fast_generation (`bool`, *optional*):
-            Where TRL would call `generate`, encode each prompt once for its whole group, and remove
-            completions from the batch as they end. The sampling distribution is unchanged. `None`:
-            only on the CPU. `True`: on every device. Where it does not apply, TRL generates, and
-            the log says why (see `gdpo.integrations.trl.generation`).
+            Where TRL would call `generate`, encode each prompt only once for its whole group, and
+            remove completions from the batch when they end. The sampling distribution is unchanged.
+            `None`: only on the CPU. `True`: on every device. `False`: never. If fast generation
+            does not support the trainer, TRL generates, and the reason is logged (see
+            `gdpo.integrations.trl.generation`).
         filter_groups (`str`, *optional*, defaults to `"off"`):
-            Replace groups without signal by groups of other prompts: groups in which no reward
-            with a nonzero weight varies (`"any_reward_varies"`), or in which every advantage is 0
-            (`"advantage_nonzero"`). `"off"`: keep all groups. (See
-            `gdpo.integrations.trl._filtering` for what is sampled, logged and recorded.)
+            Replace groups without signal by groups of new prompts. A group has no signal if no
+            reward with a nonzero weight varies (`"any_reward_varies"`), or if every advantage is 0
+            (`"advantage_nonzero"`). `"off"`: keep all groups. See
+            `gdpo.integrations.trl._filtering` for the details.
         max_filter_rounds (`int`, *optional*, defaults to `3`):
             Maximum number of additional generation rounds per batch. Groups that still have no
             signal after these rounds stay in the batch.
 
     TRL's `multi_objective_aggregation` and `scale_rewards` would have no effect, because
-    `advantage` selects the estimator. Setting them raises a ConfigError.
+    `advantage` selects the estimator. Setting either field raises a ConfigError.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
@@ -89,7 +92,7 @@ class GDPOConfig(GRPOConfig):
         default=None,
         metadata={
             "help": "Options of the estimator, by name. An option with one value per reward takes "
-            "a list in the order of the reward functions, or a dict by reward name."
+            "a list in the order of the reward functions, or a dict from reward name to value."
         },
     )
     gates: dict[str, Any] | str | None = field(
@@ -118,27 +121,27 @@ class GDPOConfig(GRPOConfig):
         default=True,
         metadata={
             "help": "Within an optimizer step, leave out rollouts that cannot contribute to the "
-            "gradient, sort the rest by length, and trim the padding. The gradient stays TRL's."
+            "gradient, sort the rest by length, and trim the padding. The gradient equals TRL's."
         },
     )
     completion_only_head: bool = field(
         default=True,
         metadata={
             "help": "On a CPU, compute log-probabilities only from the logits of completion "
-            "tokens, instead of with TRL's head for GPUs."
+            "tokens, without TRL's head, which is written for GPUs."
         },
     )
     fast_generation: bool | None = field(
         default=None,
         metadata={
             "help": "Where TRL would call generate, encode each prompt once for its whole group, "
-            "and remove completions from the batch as they end. None: only on the CPU."
+            "and remove completions from the batch when they end. None: only on the CPU."
         },
     )
     filter_groups: str = field(
         default="off",
         metadata={
-            "help": "Replace groups without signal by groups of other prompts: "
+            "help": "Replace groups without signal by groups of new prompts: "
             "'any_reward_varies', 'advantage_nonzero' or 'off'."
         },
     )
@@ -148,7 +151,7 @@ class GDPOConfig(GRPOConfig):
     )
 
     if TYPE_CHECKING:
-        # At run time the field stays TRL's, whose argument parser does not support this union.
+        # At run time, TRL's own field is used, because its argument parser does not support unions.
         reward_weights: list[float] | dict[str, float] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Keeps rewards in float64, as their functions return them. TRL rounds them to float32.
+"""Keeps the float64 values that reward functions return. TRL rounds rewards to float32.
 
-In float32, a reward of 0 or 1 on top of 100,000 is indistinguishable from rounding.
+In float32, a reward that varies between 100,000 and 100,001 looks constant except for rounding.
 """
 
 import functools
@@ -18,7 +18,7 @@ from gdpo.integrations.trl._groups import Ranks
 class ExactRewards:
     """Stores the return values of reward functions while TRL scores a batch.
 
-    The column of a reward model is left as TRL computes it.
+    The rewards of a reward model stay as TRL computes them.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,13 @@ class ExactRewards:
     def of_all_ranks(self, rounded: torch.Tensor, ranks: Ranks) -> torch.Tensor:
         """Return the rewards of the latest batch, on the CPU.
 
-        They are float64, or float32 if all of them come from reward models. Every process must call
-        it.
+        The dtype is float64, or float32 if all rewards come from reward models. Every process must
+        call this method.
 
         Args:
-            rounded: `[rollout, reward]`, as TRL gathered them. NaN: the reward does not apply.
-            ranks: The processes. Each holds an equal share of the rollouts.
+            rounded: Rewards `[rollout, reward]` that TRL gathered. NaN means that a reward does not
+                apply.
+            ranks: The processes. Every process has the same number of rollouts.
         """
         if not self._returned:
             return rounded.cpu()

@@ -1,19 +1,19 @@
-"""Dynamic sampling: replaces groups without signal by groups of other prompts.
+"""Implements dynamic sampling, which replaces groups without signal by groups of new prompts.
 
-With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies in it. The
-weighted sum is not used: rewards can vary while their sum is constant, and GDPO normalizes each
-reward before it sums them.
+With `any_reward_varies`, a group has no signal if no reward with a nonzero weight varies within the
+group. The weighted sum is not used for this test, because rewards can vary while their sum is
+constant, and GDPO normalizes each reward before summing.
 
-TRL generates and scores the additional groups, in at most `max_filter_rounds` rounds. Groups that
-still have no signal then stay in the batch. The additional prompts are drawn at random from the
-training data. Their seed combines the seed and the progress of the run, so that a resumed run draws
-the same prompts. Each rank replaces its own groups. All ranks generate as many groups as the rank
-with the most groups to replace. Surplus groups are not trained on.
+TRL generates and scores the additional groups in at most `max_filter_rounds` rounds. Groups that
+still have no signal after the last round stay in the batch. The additional prompts are drawn at
+random from the training data. The random seed combines the run's seed and progress, so that a
+resumed run draws the same prompts. Each rank replaces its own groups. All ranks generate as many
+groups as the rank with the most groups to replace. Surplus groups are not trained on.
 
 TRL's metrics of rewards and completions describe the first generation, that is, the policy on the
 unfiltered prompts. `GDPOTrainer`'s metrics of groups, advantages and the diagnosis describe the
-groups that are trained on. The rollout record contains everything that was generated; rollouts that
-are not trained on have the advantage 0. Additional metrics:
+groups that are trained on. The rollout record contains all rollouts; rollouts that are not trained
+on have the advantage 0. The trainer logs these additional metrics:
 
 - `filter/rounds`: number of additional generation rounds.
 - `filter/replaced`: share of the batch's groups that were replaced.
@@ -40,7 +40,7 @@ from gdpo.integrations.trl._packing import loss_mask
 
 
 class FilteredGroups(GRPOTrainer):
-    """TRL's GRPO trainer with `filter_groups`: replaces groups without signal.
+    """Extends TRL's GRPO trainer with `filter_groups`, which replaces groups without signal.
 
     Raises:
         ConfigError: If `filter_groups` is set for a streamed dataset, an environment, a multimodal
@@ -54,7 +54,7 @@ class FilteredGroups(GRPOTrainer):
         self._max_filter_rounds: int = config.max_filter_rounds
         self._ranks = Ranks(self.accelerator.num_processes, self.accelerator.process_index)
         if self._filter != "off" and (reason := self._unfilterable_because()):
-            raise ConfigError(f"filter_groups={self._filter!r} is not supported here: {reason}")
+            raise ConfigError(f"filter_groups={self._filter!r} is not supported: {reason}")
 
     def compute_advantages(
         self, rewards: torch.Tensor, token_counts: torch.Tensor | None = None
@@ -85,7 +85,7 @@ class FilteredGroups(GRPOTrainer):
         return generated
 
     def _trained(self, generated: list[Groups]) -> Groups:
-        """Return the groups to train on. Every process must call it."""
+        """Return the groups to train on. Every process must call this method."""
         if len(generated) == 1:
             return generated[0]
         tokenizer: Any = self._tokenizer
@@ -101,9 +101,9 @@ class FilteredGroups(GRPOTrainer):
         return (advantages != 0).any(1).tolist()
 
     def _generate_more(self, count: int) -> Groups:
-        """Generate groups of other prompts on every rank, without changing TRL's metrics."""
-        # The number of tokens seen differs between the generations of a step, and is the same in a
-        # resumed run.
+        """Generate groups of new prompts on every rank, without changing TRL's metrics."""
+        # The number of input tokens differs between the generations of a step, and is the same in
+        # a resumed run.
         seed = (self.args.seed, self.state.global_step, int(self.state.num_input_tokens_seen))
         rows = self._ranks.own(further_rows(self.train_dataset, count * self._ranks.count, seed))
         logged = copy.deepcopy((self._metrics["train"], self._logs))
@@ -116,7 +116,7 @@ class FilteredGroups(GRPOTrainer):
     def _unfilterable_because(self) -> str | None:
         if isinstance(self.train_dataset, IterableDataset):
             return (
-                "it draws prompts by row number, and train_dataset is an IterableDataset. Use a "
+                "prompts are drawn by row number, but train_dataset is an IterableDataset. Use a "
                 "Dataset, or set filter_groups='off'"
             )
         if self.environment_factories is not None:

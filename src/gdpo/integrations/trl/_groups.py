@@ -1,4 +1,4 @@
-"""Stores groups that were generated together, and selects the ones to train on."""
+"""Stores groups that were generated together, and selects the groups to train on."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,16 @@ class Groups:
     """Stores groups that were generated and scored together, on all ranks.
 
     Args:
-        rewards: `[prompt, sample, reward]`, gates applied.
-        token_counts: `[prompt, sample]`. None: the estimator does not use them.
-        closed_gates: Share of rollouts in which a reward's gate set it to 0, by reward name.
-        rollouts: This process's part for the rollout record. None: the batch was assembled from
+        rewards: Gated rewards `[prompt, sample, reward]`.
+        token_counts: Number of tokens `[prompt, sample]`. None: the estimator does not use token
+            counts.
+        closed_gates: Maps the name of each gated reward to the share of rollouts in which the gate
+            set the reward to 0.
+        rollouts: This process's data for the rollout record. None: the batch was assembled from
             several generations, which are recorded separately.
-        output: This process's part in the format of TRL's loss.
+        output: This process's rows, in the format of TRL's loss.
         places: Position of each group in the training batch. None: the group is not trained on.
-            Default: the groups are the training batch, in this order.
+            Default: the groups form the training batch, in this order.
     """
 
     rewards: torch.Tensor
@@ -37,7 +39,7 @@ class Groups:
         self.places = list(range(len(self.rewards)))
 
     def their_own(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the advantages of these groups; 0 for groups that are not trained on.
+        """Return the advantages of these groups. Groups that are not trained on get 0.
 
         Args:
             advantages: Advantages of the training batch, `[prompt, sample]`.
@@ -51,13 +53,13 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Stores the number of processes and the index of this one."""
+    """Stores the number of processes and the index of the current process."""
 
     count: int
     this: int
 
     def own(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Return this process's share of the items of all processes, in the order of the ranks."""
+        """Return this process's part of a sequence that is ordered by rank."""
         size = len(items) // self.count
         return items[self.this * size : (self.this + 1) * size]
 
@@ -86,15 +88,16 @@ def replace_without_signal(
     """Generate more groups until every group without signal is replaced, or no round is left.
 
     Args:
-        first: The first groups. Groups without signal lose their places to groups with signal from
-            the same rank.
-        more: Generates this number of groups on every rank.
-        have_signal: Returns whether each group has signal. The result is equal on every rank.
-        ranks: The processes. Each holds an equal share of the groups.
+        first: The groups of the first generation. New groups with signal replace groups without
+            signal from the same rank.
+        more: Function that generates the given number of groups on every rank.
+        have_signal: Function that returns whether each group has signal. The result must be the
+            same on every rank.
+        ranks: The processes. Every process has the same number of groups.
         rounds: Maximum number of additional rounds.
 
     Returns:
-        The first groups, followed by the groups of each round.
+        The groups of the first generation, followed by the groups of each additional round.
     """
     generated = [first]
     size = len(first.places) // ranks.count
@@ -117,14 +120,15 @@ def replace_without_signal(
 
 
 def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
-    """Return the training batch, with every group at its place.
+    """Return the training batch, with every group at its position.
 
-    `num_items_in_batch` is copied from the first groups. The caller must recount it on all ranks.
+    `num_items_in_batch` is copied from the first generation. The caller must recompute this number
+    on all ranks.
 
     Args:
-        generated: Groups of all rounds. Together they fill every place once.
-        ranks: The processes. Each holds an equal share of the groups of every round.
-        padding: The id of the tokenizer's padding token.
+        generated: Groups of all rounds. Exactly one group is assigned to each position.
+        ranks: The processes. In every round, all processes have the same number of groups.
+        padding: Id of the tokenizer's padding token.
     """
     sources = [(i, group) for _, i, group in sorted(_places(generated))]
     counts = [groups.token_counts for groups in generated]
@@ -138,7 +142,7 @@ def assemble(generated: Sequence[Groups], ranks: Ranks, padding: int) -> Groups:
 
 
 def further_rows(dataset: Any, count: int, seed: Sequence[int]) -> list[dict[str, Any]]:
-    """Return random rows, without replacement unless the dataset is too small.
+    """Return random rows of a dataset, without replacement unless the dataset is too small.
 
     Args:
         dataset: A dataset that can be indexed by row number.
@@ -167,7 +171,7 @@ def _stacked(
 def _rows(
     generated: Sequence[Groups], sources: Sequence[tuple[int, int]], ranks: Ranks, padding: int
 ) -> MicroBatch:
-    """Return this process's rows of the groups, given as `(round, group)`, in this order."""
+    """Return this process's rows for the groups in `sources`, given as `(round, group)` pairs."""
     outputs = widened([groups.output for groups in generated], padding)
     starts = np.cumsum([0, *(len(output["completion_ids"]) for output in outputs)]).tolist()
     samples = generated[0].rewards.shape[1]

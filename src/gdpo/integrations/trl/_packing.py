@@ -1,11 +1,11 @@
-"""Packs micro-batches: TRL's gradient without the computation that does not contribute to it.
+"""Packs micro-batches to avoid computation that does not contribute to TRL's gradient.
 
-TRL pads every rollout of a generation batch to its longest prompt and its longest completion, and
+TRL pads every rollout to the longest prompt and the longest completion of the generation batch, and
 also trains on rollouts whose advantage is exactly 0. `PackedMicroBatches` takes the micro-batches
 of one optimizer step, leaves out rollouts that cannot contribute, sorts the rest by length, and
 trims the padding of each new micro-batch. No rollout moves to another optimizer step.
 
-The normalizer of each loss type stays that of the full batch:
+Each loss type keeps the normalizer of the full batch:
 
 | loss type | normalizer | how it is preserved |
 |---|---|---|
@@ -13,24 +13,26 @@ The normalizer of each loss type stays that of the full batch:
 | grpo, sapo, dr_grpo, luspo | rows of TRL's micro-batch | scale advantages by new / old rows |
 | bnpo | tokens of TRL's micro-batch | scale advantages by new / old tokens |
 
-Scaling an advantage by a positive factor scales its loss by this factor in all of these: clipping
-compares probability ratios, and everything else depends only on the sign of the advantage.
+For all of these loss types, scaling an advantage by a positive factor scales the loss of the
+rollout by the same factor. Clipping compares probability ratios, and everything else depends only
+on the sign of the advantage.
 
-- With a KL term (`beta`), every rollout contributes, so none is left out.
+- With a KL term (`beta`), every rollout contributes, so no rollout is left out.
 - Micro-batches are trimmed but not regrouped if a term is averaged within a micro-batch: bnpo with
   a KL term, the entropy bonus (`entropy_coef`, `use_adaptive_entropy`), the selection of
-  high-entropy tokens (`top_entropy_quantile`), the load-balancing loss of experts.
+  high-entropy tokens (`top_entropy_quantile`), or the load-balancing loss of experts.
 - Micro-batches are unchanged for multimodal models, `torch_compile`, NEFTune noise, vespo with
   vLLM's importance sampling (which also sums over the padding), and a loss that is not TRL's.
 - Prompts are trimmed only if positions are relative (rotary). Absolute positions would shift, and
   so would the virtual tokens of prompt tuning, which come before the padding.
 
-With dropout, the gradient is equal only in distribution, because other shapes draw other masks.
+With dropout, the gradient is equal only in distribution, because the dropout masks depend on the
+shape of the micro-batch.
 
-Metrics of the loss: `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and
-`vespo/phi_seq_mean` are means over the tokens (or rollouts) that are trained on. Rollouts that are
-left out do not count. As in TRL, `clip_ratio/low_min` and `high_max` are extremes within a
-micro-batch, averaged over micro-batches; a micro-batch now has rollouts of similar length.
+The loss metrics `kl`, `entropy`, `clip_ratio/*_mean`, `cispo_clip_ratio` and `vespo/phi_seq_mean`
+are means over the tokens (or rollouts) that are trained on. Rollouts that are left out do not
+count. As in TRL, `clip_ratio/low_min` and `high_max` are extremes within a micro-batch, averaged
+over micro-batches. With packing, a micro-batch contains rollouts of similar length.
 """
 
 import functools
@@ -46,7 +48,7 @@ from torch.nn.functional import pad
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 MicroBatch = dict[str, Any]
-"""Tensors with one row per rollout, by TRL's names, and the batch's `num_items_in_batch`."""
+"""Maps TRL's names to tensors with one row per rollout, and to `num_items_in_batch`."""
 
 
 _PROMPT = ("prompt_ids", "prompt_mask")
@@ -68,16 +70,16 @@ _OF_THE_BATCH = ("num_items_in_batch",)
 
 
 _FILLED_WITH = {"tool_mask": 1, "importance_sampling_ratio": 1}
-"""Padding values of TRL other than 0."""
+"""Tensors that TRL pads with a value other than 0."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Stores what packing needs to know of a rollout.
+    """Stores the lengths of a rollout, and whether the rollout contributes to the loss.
 
     Args:
         prompt: Number of prompt tokens.
-        completion: Number of completion tokens, up to the last one that the loss counts.
+        completion: Number of completion tokens, up to the last token that the loss counts.
         counted: Number of tokens that the loss counts.
         contributes: Whether the loss depends on this rollout.
     """
@@ -103,7 +105,7 @@ def join(batches: Sequence[MicroBatch]) -> MicroBatch:
 
 
 def loss_mask(batch: MicroBatch) -> torch.Tensor:
-    """Return `[row, token]`: 1 for completion tokens that the model generated."""
+    """Return a mask `[row, token]` with 1 for completion tokens that the model generated."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
@@ -113,7 +115,7 @@ def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[Row]:
 
     Args:
         batch: TRL's batch.
-        zero_contributes: Whether a rollout with an advantage of 0 contributes.
+        zero_contributes: Whether a rollout with an advantage of 0 contributes to the loss.
     """
     mask = loss_mask(batch)
     counted = mask.sum(1)
@@ -125,15 +127,16 @@ def rows_of(batch: MicroBatch, *, zero_contributes: bool) -> list[Row]:
 
 
 def last_places(mask: torch.Tensor) -> torch.Tensor:
-    """Return the number of tokens up to the last one in the mask: `[row, token] -> [row]`."""
+    """Return, for each row, the number of tokens up to the last token in the mask."""
     places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     return ((mask != 0) * places).amax(1)
 
 
 def split(rows: Sequence[Row], count: int, parts: int) -> list[list[int]]:
-    """Return the row indices of micro-batches of similar length and size, the longest first.
+    """Sort rows by length, longest first, and return the row indices of each micro-batch.
 
-    Rows that contribute are taken first. If `count` is larger, the shortest other rows are added.
+    Rows that contribute are taken first. If there are fewer than `count`, the shortest remaining
+    rows are added. The sizes of the micro-batches differ by at most 1.
 
     Args:
         rows: Rows of one optimizer step.
@@ -145,7 +148,7 @@ def split(rows: Sequence[Row], count: int, parts: int) -> list[list[int]]:
     ]
     by_length = sorted(wanted, key=lambda i: rows[i].completion, reverse=True)
     size, more = divmod(count, parts)
-    # The remainder goes to the short micro-batches, so that none becomes larger than TRL's.
+    # The remainder goes to the last micro-batches, so that no micro-batch is larger than TRL's.
     sizes = [size + (i >= parts - more) for i in range(parts)]
     ends = list(itertools.accumulate(sizes, initial=0))
     return [by_length[start:end] for start, end in itertools.pairwise(ends)]
@@ -163,7 +166,7 @@ def take(
     prompt: int | None = None,
     completion: int | None = None,
 ) -> MicroBatch:
-    """Return some rows of a batch.
+    """Return the rows of a batch with the given indices.
 
     Args:
         batch: The batch.
@@ -184,11 +187,11 @@ def take(
 
 
 def widened(batches: Sequence[MicroBatch], padding: int) -> list[MicroBatch]:
-    """Return the batches padded, as in TRL, to the longest prompt and the longest completion.
+    """Pad the batches, as TRL does, to the longest prompt and the longest completion.
 
     Args:
         batches: Batches from different generation batches.
-        padding: The id of the tokenizer's padding token.
+        padding: Id of the tokenizer's padding token.
     """
     filled = {**_FILLED_WITH, "prompt_ids": padding, "completion_ids": padding}
     widths = {
@@ -215,7 +218,7 @@ def _pad(value: torch.Tensor, width: int, filler: int, *, on_left: bool) -> torc
 logger = logging.getLogger(__name__)
 
 _OF_THE_LOSS = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
-"""Methods that TRL's loss calls. A subclass that overrides one may depend on the scale."""
+"""Methods that TRL's loss calls. An override may depend on the scale of the advantages."""
 
 _BY_ROWS = ("grpo", "dr_grpo", "luspo", "sapo")
 _BY_TOKENS = ("bnpo",)
@@ -252,16 +255,16 @@ class Packing:
     multiple: int
 
     def width(self, lengths: Iterable[int], padded: int) -> int:
-        """Return the number of tokens to keep of sequences with these lengths."""
+        """Return the number of tokens to keep if the sequences have these lengths."""
         return min(padded, -(-max(1, *lengths) // self.multiple) * self.multiple)
 
     def prompt_width(self, lengths: Iterable[int], padded: int) -> int:
-        """Return the number of tokens to keep of prompts with these lengths."""
+        """Return the number of tokens to keep if the prompts have these lengths."""
         return self.width(lengths, padded) if self.trims_prompts else padded
 
 
 class PackedMicroBatches(GRPOTrainer):
-    """TRL's GRPO trainer with `pack_micro_batches`."""
+    """Extends TRL's GRPO trainer with `pack_micro_batches`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -271,7 +274,7 @@ class PackedMicroBatches(GRPOTrainer):
         self._packed: list[MicroBatch] = []
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Note the number of micro-batches. TRL calls this once, before every optimizer step."""
+        """Store the number of micro-batches. TRL calls this method before every optimizer step."""
         samples = super().get_batch_samples(*args, **kwargs)
         self._left_of_window = len(samples[0])
         self._packed = []
@@ -288,7 +291,7 @@ class PackedMicroBatches(GRPOTrainer):
         if not self._packed:
             buffered: Any = self._buffered_inputs
             first = self._step % len(buffered)
-            # Outside the Trainer's own loop the window is unknown: pack each micro-batch alone.
+            # Outside the Trainer's loop the window is unknown: pack each micro-batch separately.
             window = buffered[first : first + max(1, self._left_of_window)]
             self._packed = self._pack(window, self._packing)
         self._left_of_window -= 1
@@ -334,7 +337,7 @@ class PackedMicroBatches(GRPOTrainer):
         return loss
 
     def _weigh_newest(self, names: Iterable[str], share: float) -> None:
-        """Scale the newest entries, because TRL logs the plain mean over micro-batches."""
+        """Scale the newest entries, because TRL logs the unweighted mean over micro-batches."""
         metrics = self._metrics["train"]
         for name in names:
             if name in metrics:
@@ -349,7 +352,7 @@ class PackedMicroBatches(GRPOTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> Any:
-        """Score a whole generation batch in chunks of similar length."""
+        """Score a whole generation batch in chunks of rows with similar lengths."""
         score = functools.partial(super()._get_per_token_logps_and_entropies, model)
         has_more = any(option is not None for option in options.values())
         if self._packing is None or batch_size is None or has_more or not self._training():
@@ -368,7 +371,7 @@ class PackedMicroBatches(GRPOTrainer):
         return logps, None, None
 
     def _of_all_ranks(self, numbers: Sequence[int]) -> torch.Tensor:
-        """Gather numbers from all ranks: `[rank, number]`. Every process must call it."""
+        """Gather numbers from all ranks: `[rank, number]`. Every process must call this method."""
         here = torch.tensor([list(numbers)])
         if self.accelerator.num_processes == 1:
             return here
@@ -380,9 +383,9 @@ class PackedMicroBatches(GRPOTrainer):
 
 
 def packing_of(trainer: GRPOTrainer) -> Packing | None:
-    """Return how the micro-batches of a trainer may be changed; None: not at all.
+    """Return the allowed changes to a trainer's micro-batches, or None if no change is allowed.
 
-    Logs the reason once if something does not apply.
+    If a change is not allowed, the function logs the reason.
     """
     if reason := _untouched_because(trainer):
         _say(trainer, f"micro-batches stay TRL's, because {reason}")
@@ -472,13 +475,13 @@ def _trimmed(
 
 
 def _factor(loss_type: str, rows: Sequence[Row], places: Sequence[int], size: int) -> torch.Tensor:
-    """Return, for each row, the new normalizer divided by the original one.
+    """Return the new normalizer divided by the original normalizer, for each row.
 
     Args:
         loss_type: TRL's loss type.
         rows: Rows of the whole optimizer step, in TRL's order.
         places: Row indices of the new micro-batch.
-        size: Rows in each of TRL's micro-batches.
+        size: Number of rows in each of TRL's micro-batches.
     """
     if loss_type in _BY_ROWS:
         return torch.full([len(places)], len(places) / size)

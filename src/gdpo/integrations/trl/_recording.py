@@ -1,4 +1,4 @@
-"""Writes our rollout record from TRL's own trainer, without changing its advantages."""
+"""Writes gdpo's rollout record from TRL's own trainer without changing the advantages."""
 
 import functools
 from collections.abc import Callable
@@ -14,13 +14,14 @@ from gdpo.integrations.trl._trainer import GDPOTrainer
 
 
 def record_rollouts(trainer: GRPOTrainer, folder: str | Path) -> None:
-    """Make TRL's `GRPOTrainer` write every rollout with each of its rewards, one file per step.
+    """Make TRL's `GRPOTrainer` write every rollout with its separate rewards, one file per step.
 
-    Call it once before `trainer.train()`. Rewards and advantages do not change:
+    Call this function once before `trainer.train()`. Rewards and advantages do not change:
 
         record_rollouts(trainer, "out/rollouts")
 
-    `gdpo analyze out/rollouts` reads the files. With several processes, every process must call it.
+    `gdpo analyze out/rollouts` reads the files. In a run with several processes, every process must
+    call this function.
 
     Args:
         trainer: TRL's `GRPOTrainer`, or a subclass that computes its own advantages.
@@ -40,7 +41,7 @@ def record_rollouts(trainer: GRPOTrainer, folder: str | Path) -> None:
     log = RolloutLog(Path(folder), trainer.args)
     trainer.add_callback(log)
     recorded = _Recorded(trainer, log)
-    # Wraps the methods of this instance only, because the class belongs to the user.
+    # Wrap the methods of this instance only, because other trainers may use the same class.
     for name, recording in (
         ("_calculate_rewards", recorded.rewards),
         ("_generate_and_score_completions", recorded.advantages),
@@ -55,7 +56,7 @@ class _Recorded:
         self._rewards: torch.Tensor | None = None
 
     def rewards(self, calculate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Wrap TRL's method: also store its arguments and its result."""
+        """Wrap TRL's method to store its arguments and its result."""
         trainer = self._trainer
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         ends = {*trainer.eos_token_ids, tokenizer.pad_token_id}
@@ -71,7 +72,7 @@ class _Recorded:
         return calculated
 
     def advantages(self, generate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wrap TRL's method: write the rollouts after their advantages are computed."""
+        """Wrap TRL's method to write the rollouts after their advantages have been computed."""
 
         @functools.wraps(generate)
         def generated(inputs: Any) -> Any:
@@ -85,8 +86,8 @@ class _Recorded:
         trainer, rewards = self._trainer, self._rewards
         if rewards is None:
             raise ConfigError(
-                "record_rollouts cannot record the rewards of this trainer, because it does not "
-                "call TRL's _calculate_rewards: remove record_rollouts"
+                "record_rollouts cannot record the rewards of this trainer, because the trainer "
+                "does not call TRL's _calculate_rewards: remove record_rollouts"
             )
         training = trainer.model.training
         samples = trainer.num_generations if training else trainer.num_generations_eval

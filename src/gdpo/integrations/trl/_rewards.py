@@ -1,6 +1,6 @@
 """Converts rewards to the reward functions that TRL calls.
 
-`Reward` objects get TRL's signature, and the result of every reward function is checked.
+`Reward` objects become functions with TRL's signature, and every function's result is checked.
 """
 
 import functools
@@ -20,14 +20,15 @@ from gdpo.rewards.scorer import check_distinct
 
 
 def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str], Any]:
-    """Return the names of the rewards that environments own, and the factory to pass to TRL.
+    """Return the names of the rewards that environments define, and the factory to pass to TRL.
 
-    A class is inspected for a reward without calling it. Any other factory is called once, and its
-    result becomes TRL's first environment, so that the total number of calls stays TRL's.
+    If a factory is a class, the class is inspected without being called. Any other factory is
+    called once, and TRL receives the result as its first environment, so the total number of calls
+    is unchanged.
 
     Args:
-        environment_factory: As in TRL: a factory, a dict of factories by name, or None.
-        seed: Seed of the run. It is set before a factory is called, as in TRL.
+        environment_factory: TRL's argument: a factory, a dict from name to factory, or None.
+        seed: Seed of the run, which is set before a factory is called, as in TRL.
     """
     if environment_factory is None:
         return [], None
@@ -44,10 +45,10 @@ def environment_rewards(environment_factory: Any, seed: int) -> tuple[list[str],
 def all_weights(names: Sequence[str], own: Sequence[str], given: Any) -> list[float]:
     """Return one weight per reward. The rewards of environments come last.
 
-    As in TRL, a list may leave out the rewards of environments, which then weigh 1.
+    As in TRL, a list may leave out the rewards of environments, which then have the weight 1.
 
     Raises:
-        ConfigError: If a name is not the name of a reward, or the number of weights is wrong.
+        ConfigError: If a name is not the name of a reward, or if the number of weights is wrong.
     """
     if isinstance(given, list | tuple) and len(given) == len(names) - len(own):
         given = [*given, *[1.0] * len(own)]
@@ -90,7 +91,7 @@ def as_reward_functions(
         scorer: Options of the scorer that runs the `Reward` objects. None: no options.
 
     Returns:
-        The functions, and the scorer.
+        The reward functions, and the scorer that runs the `Reward` objects.
 
     Raises:
         ConfigError: If an option of the scorer is invalid.
@@ -114,12 +115,12 @@ def check_references(given: Sequence[Any], *datasets: Any) -> None:
     """Check that each dataset has the column `reference`, which `Reward` objects read.
 
     Args:
-        given: Rewards, as for `as_reward_functions`.
-        datasets: Datasets, dicts of datasets by name, or None. A dataset whose columns are not
-            known in advance (a stream, or one with a transform) is not checked.
+        given: Rewards, in any format that `as_reward_functions` accepts.
+        datasets: Datasets, dicts from name to dataset, or None. A dataset is not checked if its
+            columns are not known in advance (a stream, or a dataset with a transform).
 
     Raises:
-        ConfigError: If there is a `Reward`, and a dataset without the column `reference`.
+        ConfigError: If `given` contains a `Reward` and a dataset has no column `reference`.
     """
     rewards = [reward for reward in given if isinstance(reward, Reward)]
     if not rewards:
@@ -132,7 +133,7 @@ def check_references(given: Sequence[Any], *datasets: Any) -> None:
 
 
 def _is_transformed(dataset: Any) -> bool:
-    """Return whether a transform creates the columns when a row is read."""
+    """Return whether the dataset has a transform, which creates the columns when a row is read."""
     form = getattr(dataset, "format", None)
     return isinstance(form, dict) and form.get("type") == "custom"
 
@@ -170,7 +171,7 @@ def _adapt(reward: Any, shared: "_SharedScores") -> Any:
 
 
 class _SharedScores:
-    """Scores each batch once with all rewards, although TRL calls one reward after the other."""
+    """Scores each batch once with all rewards, although TRL calls the rewards one by one."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
@@ -180,7 +181,7 @@ class _SharedScores:
     def of(
         self, completions: list[Any], completion_ids: list[Any], references: list[Any]
     ) -> Scores:
-        """Return the scores of this batch. TRL passes the same list object for each reward."""
+        """Return the scores of a batch. TRL passes the same `completions` object to each reward."""
         if self._scores is None or completions is not self._completions:
             self._scores = self.scorer.score(
                 [completion_text(completion) for completion in completions],
@@ -216,8 +217,8 @@ def _from_reward(reward: Reward, shared: _SharedScores) -> RewardFunction:
 
 def _no_reference(reward: Reward, columns: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"reward {reward.name!r} needs the dataset column 'reference', which is missing: add it, "
-        f"with a dict per row. Columns: {', '.join(sorted(columns))}"
+        f"reward {reward.name!r} needs the dataset column 'reference', which is missing: add this "
+        f"column, with one dict per row. Existing columns: {', '.join(sorted(columns))}"
     )
 
 

@@ -18,16 +18,16 @@ class RolloutLog(TrainerCallback):
     """Collects the rollouts of a step and writes them to one file.
 
     When training begins, files of an earlier run in the folder are moved to a subfolder. A resumed
-    run keeps writing to the same folder.
+    run continues to write to the same folder.
 
     Args:
         folder: Folder for training steps. Evaluations are written to its subfolder `eval`.
-        args: The trainer's arguments. The record stores their `run_name`, or the name of their
-            `output_dir`, as the name of the run.
+        args: The trainer's arguments. The name of the run in the record is `run_name`, or the
+            folder name of `output_dir` if `run_name` is not set.
         declared: Declared properties of the rewards, see `gdpo.rollouts.write_rollouts`.
 
     Raises:
-        ConfigError: If the folder is not writable. Later failures, during the run, are logged.
+        ConfigError: If the folder is not writable. Write failures during the run are only logged.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RolloutLog(TrainerCallback):
         return {mode: StepWriter(each, declared=self._declared) for mode, each in folders.items()}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Move files of an earlier run away, but keep this run's evaluation before training."""
+        """Move files of an earlier run to a subfolder. Files of the current run stay in place."""
         if self._begun:
             self._writers = self._new_writers()
         if state.is_world_process_zero and state.global_step == 0:
@@ -89,13 +89,13 @@ class RolloutLog(TrainerCallback):
     ) -> None:
         """Gather the rollouts of a generation batch and write the file of its step.
 
-        Every process must call it.
+        Every process must call this method.
 
         Args:
             mode: `train` or `eval`.
             step: The optimizer step that the rollouts belong to.
-            rewards: `[prompt, sample, reward]`, of all processes.
-            advantages: `[prompt, sample]`, of all processes.
+            rewards: Rewards `[prompt, sample, reward]` of all processes.
+            advantages: Advantages `[prompt, sample]` of all processes.
             weights: Weights by reward name, in the order of the reward axis.
             trained: For each prompt, whether its rollouts are in the training batch.
             is_main_process: Whether this process writes the file.

@@ -1,7 +1,7 @@
-"""Defines `GDPOTrainer`: TRL's `GRPOTrainer` with an estimator of `gdpo.advantages`.
+"""Defines `GDPOTrainer`, which is TRL's `GRPOTrainer` with an estimator of `gdpo.advantages`.
 
-It wraps two of TRL's methods and copies none. One wrapper keeps the gathered rewards. The other
-replaces TRL's advantages after TRL has computed them.
+The class wraps two of TRL's methods and copies no code. One wrapper stores the gathered rewards.
+The other wrapper replaces TRL's advantages after TRL has computed them.
 """
 
 import copy
@@ -38,6 +38,7 @@ from gdpo.integrations.trl._rewards import (
 from gdpo.integrations.trl._rollouts import RolloutLog
 from gdpo.integrations.trl.generation import fast_rollouts
 from gdpo.integrations.trl.logprobs import CompletionOnlyHead, bound_memory
+from gdpo.integrations.trl.vllm_versions import check_vllm
 from gdpo.rewards import apply_gates
 from gdpo.rewards.gates import check_gates, closed_gates, declared_ranges, describe_rewards
 from gdpo.rewards.named import read_gates
@@ -48,7 +49,7 @@ class Stateful(Protocol):
     """An object whose state consists of lists, numbers and text."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state. Empty: there is no state."""
+        """Return the state. An empty mapping means that there is no state."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -57,11 +58,11 @@ class Stateful(Protocol):
 
 
 class KeptState(TrainerCallback):
-    """Saves the states of objects (estimator, watch) with every checkpoint, and restores them.
+    """Saves the states of objects (estimator, watch) in every checkpoint, and restores the states.
 
     Args:
-        subjects: The objects, by the name of their state in a checkpoint's `trainer_state.json`,
-            where it is saved next to the states of callbacks.
+        subjects: Maps a name to each object. Each state is saved under this name in the
+            checkpoint's `trainer_state.json`, alongside the states of callbacks.
     """
 
     def __init__(self, subjects: Mapping[str, Stateful]) -> None:
@@ -73,7 +74,7 @@ class KeptState(TrainerCallback):
             subject.restore(state.stateful_callbacks.get(key, {}))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Put the states into the trainer's state, which the next checkpoint saves."""
+        """Copy the states into the trainer's state, which is saved with the next checkpoint."""
         for key, subject in self.subjects.items():
             if now := subject.state():
                 state.stateful_callbacks[key] = now
@@ -90,37 +91,37 @@ ONE_GROUP = (
 
 
 _LOGGED_WITH_REWARDS = ("/mean", "/group_std", "/zero_variance_groups", "/zero_advantage_groups")
-"""Metrics of a diagnosis that are already logged under `rewards/` or TRL's own names."""
+"""Suffixes of diagnosis metrics that are already logged under `rewards/` or TRL's names."""
 
 
 class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
-    """TRL's GRPO trainer with any multi-reward estimator, and metrics for each reward.
+    """Extends TRL's `GRPOTrainer` with multi-reward estimators and metrics for each reward.
 
-    Takes the arguments of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
-    functions written for TRL, which work unchanged. Environments may own rewards, in addition or
-    instead. In addition to TRL's metrics, the trainer logs:
+    The arguments are those of `trl.GRPOTrainer`. `reward_funcs` may mix `gdpo.Reward` objects and
+    functions written for TRL, which work unchanged. Environments can also define rewards, in
+    addition to `reward_funcs` or instead of them. In addition to TRL's metrics, the trainer logs:
 
     - `rewards/<name>/group_std`: standard deviation within a group, averaged over groups.
     - `rewards/<name>/zero_variance_groups`: share of groups in which all samples have the same
-      value of this reward, so that it has no effect there.
-    - `rewards/<name>/failed`: share of rollouts on which a `gdpo.Reward` failed (they count as
-      missing). `rewards/<name>/failed_<kind>`: the same for each kind of failure that occurs.
+      value of this reward, so that the reward has no effect in these groups.
+    - `rewards/<name>/failed`: share of rollouts for which a `gdpo.Reward` failed (the reward counts
+      as missing). `rewards/<name>/failed_<kind>`: the share for each kind of failure that occurs.
     - `rewards/<name>/gate_closed`: share of rollouts in which the gate set a gated reward to 0.
       (All other metrics of this reward are computed on the gated values.)
     - `rewards/<name>/multiplier`: multiplier of a constraint of `constrained_grpo`.
-    - `filter/rounds`, `filter/replaced`, `filter/generated`: see `filter_groups`, if it is set.
+    - `filter/rounds`, `filter/replaced`, `filter/generated`: logged if `filter_groups` is set.
     - `diagnostics/<name>/...`, `diagnostics/...`: the metrics of `gdpo.diagnostics.diagnose`, for
       example each reward's influence share over the last 256 groups, and the conflict between
-      rewards. A lasting warning is logged once, with what to do.
+      rewards. A warning that lasts for several batches is logged once, with a remedy.
 
     `frac_reward_zero_std` is the share of rollouts in groups whose advantages are all exactly 0
     under the estimator.
 
     Raises:
-        ConfigError: If the estimator is unknown, weights do not match, or two rewards have the
-            same name. Raised before a model is loaded whenever the names are known by then.
-        RewardError: If a reward function raises, returns too few values, or returns values that
-            are not numbers or None.
+        ConfigError: If the estimator is unknown, if the weights do not match the rewards, or if two
+            rewards have the same name. These checks run before TRL loads the model.
+        RewardError: If a reward function raises an error, returns the wrong number of values, or
+            returns a value that is neither a finite number nor None.
 
     References:
         Liu et al. 2026, "GDPO", https://arxiv.org/abs/2601.05242.
@@ -176,7 +177,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
             self.add_callback(self._rollout_log)
 
     def _make_rule(self, args: GDPOConfig, names: Sequence[str], rewards: Sequence[Any]) -> None:
-        """Create the estimator and the gates. The rewards' names suffice; no model is needed."""
+        """Create the estimator and the gates. The model does not have to be loaded yet."""
         options: Any = args.advantage_options
         gates: Any = args.gates
         self._gates = read_gates(gates)
@@ -192,16 +193,16 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
         """Return the advantages of a whole generation batch.
 
         Args:
-            rewards: `[prompt, sample, reward]`, of all processes, gates applied, on the CPU. In
-                float64, as the reward functions returned them (float32 if all rewards come from
-                reward models).
-            token_counts: Tokens of each completion. None: the estimator does not use them.
+            rewards: Gated rewards `[prompt, sample, reward]` of all processes, on the CPU. The
+                dtype is float64, or float32 if all rewards come from reward models.
+            token_counts: Number of tokens of each completion. None: the estimator does not use
+                token counts.
 
         Returns:
-            `[prompt, sample]`.
+            Advantages `[prompt, sample]`.
 
         Raises:
-            DataError: If a reward is infinite. The message names it.
+            DataError: If a reward is infinite. The message names the reward.
             ConfigError: If a user-defined estimator returns an invalid result.
         """
         check_finite(rewards, self.reward_func_names)
@@ -301,7 +302,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
                 logger.warning("%s: %s", finding.message, finding.remedy)
 
     def _log_advantages(self, advantages: torch.Tensor) -> None:
-        """Replace TRL's advantages in its table of completions."""
+        """Replace the advantages in TRL's table of completions."""
         shown: Any = self._logs["advantages"]
         flat = advantages.reshape(-1).tolist()
         for _ in range(min(len(flat), len(shown))):
@@ -335,7 +336,7 @@ class GDPOTrainer(FilteredGroups, PackedMicroBatches, CompletionOnlyHead):
 
 
 def _checked(args: Any, model: Any) -> GDPOConfig:
-    """Return the configuration, or the same default as TRL's if it is None."""
+    """Return the configuration. If `args` is None, return a default like TRL's."""
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)
         return GDPOConfig(f"{name.split('/')[-1]}-GDPO")
@@ -344,6 +345,8 @@ def _checked(args: Any, model: Any) -> GDPOConfig:
             f"args is a {type(args).__name__}, not a GDPOConfig: write GDPOConfig(...) with the "
             "same arguments"
         )
+    if args.use_vllm:
+        check_vllm(same_process=args.vllm_mode == "colocate")
     return args
 
 

@@ -1,8 +1,8 @@
-"""Generates completions with transformers, without computing padding: a `rollout_func` for TRL.
+"""Provides a `rollout_func` for TRL that generates with transformers and computes no padding.
 
 A generation batch contains each prompt several times, and its rows end at different lengths. This
-module encodes each prompt once, and removes rows from the batch when they have ended. Logit
-processing and sampling are transformers' own, and tokenization is TRL's.
+module encodes each prompt once, and removes rows from the batch when they have ended. Transformers
+processes and samples the logits, and TRL tokenizes the prompts.
 """
 
 import logging
@@ -40,16 +40,16 @@ COVERED_SETTINGS = frozenset(
         "eos_token_id",
     }
 )
-"""Fields of `GenerationConfig` that the loop supports as `generate` does. Each one is tested."""
+"""Fields of `GenerationConfig` that have the same effect as in `generate`. Each field is tested."""
 
 _ORDINARY = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}
-"""Fields that many models set to their default value."""
+"""Default values of other fields. Many models set these fields explicitly."""
 
 _BOOKKEEPING = ("transformers_version", "_from_model_config", "disable_compile", "compile_config")
 
 
 def generated_by_other(trainer: Any) -> str | None:
-    """Return why something other than `generate` produces the completions; None if it does not."""
+    """Return why the trainer does not generate with `generate`, or None if it does."""
     if trainer.rollout_func is not None:
         return "the trainer has a rollout_func"
     if trainer.use_vllm:
@@ -65,7 +65,7 @@ def generated_by_other(trainer: Any) -> str | None:
 
 
 def not_covered(trainer: Any) -> str | None:
-    """Return why the loop cannot generate for this trainer; None if it can."""
+    """Return why this module cannot generate for a trainer, or None if it can."""
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         return "DeepSpeed and FSDP need the same number of decoding steps on all processes"
     if trainer._is_vlm:
@@ -86,7 +86,7 @@ def not_covered(trainer: Any) -> str | None:
 
 
 def model_not_covered(model: Any) -> str | None:
-    """Return what in a transformers model the loop does not support; None if it supports it."""
+    """Return why this module does not support a transformers model, or None if it does."""
     name, config = type(model).__name__, model.config
     if config.is_encoder_decoder:
         return f"{name} is an encoder-decoder"
@@ -110,7 +110,7 @@ def _cache_not_covered(model: Any) -> str | None:
 
 
 def _dropout_not_covered(model: Any) -> str | None:
-    """Return which dropout is active. Rows of one prompt would share its dropout."""
+    """Return which dropout is active, or None. With dropout, rows of a prompt would share masks."""
     for name, value in _dropouts(model):
         if isinstance(value, float) and value > 0:
             return (
@@ -121,7 +121,7 @@ def _dropout_not_covered(model: Any) -> str | None:
 
 
 def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every setting that may make a forward pass in training mode random, with its name."""
+    """Yield the name and value of each setting that can make a training forward pass random."""
     for key in ("dropout", "attention_dropout", "hidden_dropout"):  # some models read the config
         yield f"config.{key}", model.config.to_dict().get(key)
     for name, module in model.named_modules():
@@ -133,7 +133,7 @@ def _dropouts(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
-    """Return the first unsupported setting. The model's settings are the defaults."""
+    """Return the first unsupported setting, or None. The model's settings are the defaults."""
     settings: dict[str, Any] = of_model.to_dict()
     settings |= {k: v for k, v in chosen.to_dict().items() if v is not None}
     if settings.get("use_cache") is False:
@@ -146,24 +146,25 @@ def _setting_not_covered(chosen: Any, of_model: Any) -> str | None:
 
 
 ROOM = 32
-"""Positions to add when the tensors are full."""
+"""Number of positions to add when the preallocated tensors are full."""
 
 
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that stores keys and values in preallocated tensors.
 
-    For a decoding loop: positions can be appended and rows selected. It cannot be cropped or reset.
+    The layer supports the operations of a decoding loop: positions can be appended and rows
+    selected. The layer cannot be cropped or reset.
 
     Args:
-        layer: The layer with the prompts. It is emptied, so that no memory is used twice.
-        rows: The rows of `layer` to copy, in this order. A row may occur several times.
+        layer: The layer that contains the prompts. This layer is emptied to free its memory.
+        rows: Indices of the rows of `layer` to copy, in order. An index may occur several times.
         longest: Maximum number of positions.
     """
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, *, longest: int) -> None:
         super().__init__()
         keys, values = layer.keys, layer.values
-        assert keys is not None, "the layer holds no prompts"
+        assert keys is not None, "the layer contains no prompts"
         assert values is not None
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self._longest = longest
@@ -190,7 +191,7 @@ class RoomyLayer(DynamicLayer):
         return self._show()
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only these rows, in this order."""
+        """Keep only the rows with these indices, in this order."""
         self._all_keys = self._all_keys[indices]
         self._all_values = self._all_values[indices]
         self._show()
@@ -208,7 +209,7 @@ class RoomyLayer(DynamicLayer):
 
 
 LEAVE_TOGETHER = 0.1
-"""Share of rows that must have ended before they are removed, because removal copies the cache."""
+"""Share of rows that must have ended before ended rows are removed. Removal copies the cache."""
 
 
 def sample_rows(
@@ -221,28 +222,28 @@ def sample_rows(
     prompt_of_row: torch.Tensor,
     **model_kwargs: Any,
 ) -> torch.Tensor:
-    """Generate rows by sampling or greedily. Several rows may share a prompt.
+    """Generate rows by sampling or by greedy decoding. Several rows may share a prompt.
 
     Pass this function as `custom_generate` to `model.generate`, together with `prompt_of_row`.
     `generate` passes the other arguments.
 
     Args:
         model: A decoder with a `DynamicCache`.
-        input_ids: `[prompt, position]`, padded on the left.
-        logits_processor: Applied to float32 logits, as in `generate`.
-        stopping_criteria: Return which rows have ended.
+        input_ids: Prompts `[prompt, position]`, padded on the left.
+        logits_processor: Processor for the float32 logits, as in `generate`.
+        stopping_criteria: Function that returns which rows have ended.
         generation_config: Selects sampling or greedy decoding, and the padding id.
-        prompt_of_row: `[row]`, the prompt of each row.
-        **model_kwargs: Mask, positions and cache.
+        prompt_of_row: Prompt index of each row, `[row]`.
+        **model_kwargs: Attention mask, positions and cache.
 
     Returns:
-        `[row, position]`: prompts and completions, padded on the right, as `generate` returns them.
+        Prompts with completions `[row, position]`, padded on the right as in `generate`.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
     batch = _Batch(input_ids, model._update_model_kwargs_for_generation(outputs, model_kwargs))
     batch.open_rows(prompt_of_row, logits_processor, longest=stopping_criteria.max_length)
     logits = outputs.logits[:, -1][prompt_of_row].float()
-    del outputs  # frees its logits, which would otherwise live as long as the loop
+    del outputs  # frees the logits, which would otherwise stay in memory during the loop
     pad = generation_config._pad_token_tensor
     with model._optimize_model_for_decode():
         while True:
@@ -274,7 +275,7 @@ class _Batch:
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def open_rows(self, prompt_of_row: torch.Tensor, processors: Any, *, longest: int) -> None:
-        """Expand the prompts to their rows."""
+        """Repeat each prompt for each of its rows."""
         cache = self._model_kwargs["past_key_values"]
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer and layer.is_initialized:
@@ -333,13 +334,15 @@ RolloutFunction: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
 def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunction | None:
     """Return the `rollout_func` for this trainer, or None if TRL must generate.
 
-    Set it after TRL has created the trainer: `trainer.rollout_func = fast_rollouts(trainer)`.
+    Set the attribute after TRL has created the trainer:
+    `trainer.rollout_func = fast_rollouts(trainer)`.
 
-    Completions have the same distribution as TRL's: transformers processes and samples the same
-    logits with TRL's generation configuration. Greedy completions have the same tokens. Sampled
-    completions differ for the same seed, because rows that have ended draw no random numbers.
+    Completions have the same distribution as TRL's, because transformers processes and samples the
+    same logits with TRL's generation configuration. Greedy completions have the same tokens. For
+    the same seed, sampled completions differ from TRL's, because no random numbers are drawn for
+    rows that have ended.
 
-    TRL generates in these cases:
+    TRL itself generates in these cases:
 
     - vLLM, continuous batching, a user's own `rollout_func`, tools, environments;
     - DeepSpeed and FSDP;
@@ -352,19 +355,19 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
 
     Args:
         trainer: A `GRPOTrainer` or a subclass.
-        wanted: None: only on the CPU, where it is known to be faster. True: on every device.
-            False: never.
+        wanted: Where to use the function. None: only on the CPU, where it is faster. True: on every
+            device. False: never.
 
     Returns:
-        The function, or None. If it was wanted but is not supported, the reason is logged as a
-        warning on the main process.
+        The function, or None. If the function should be used but does not support the trainer, the
+        main process logs the reason as a warning.
     """
     on_cpu = trainer.accelerator.device.type == "cpu"
     if wanted is False or (wanted is None and not on_cpu):
         return None
     other = generated_by_other(trainer)
     if other is not None and wanted is None:
-        return None  # no warning: the user has chosen another way of generating
+        return None  # no warning, because the user has chosen a different way to generate
     reason = other or not_covered(trainer)
     if reason is None:
         return rollouts
@@ -374,15 +377,15 @@ def fast_rollouts(trainer: Any, *, wanted: bool | None = None) -> RolloutFunctio
 
 
 def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """Generate the completions of a generation batch, which has one prompt per completion.
+    """Generate a completion for each prompt of a generation batch.
 
     Args:
-        prompts: Texts or conversations.
+        prompts: Texts or conversations, with one entry per completion.
         trainer: A trainer that `fast_rollouts` supports.
 
     Returns:
-        `prompt_ids` and `completion_ids`, each with one list of ids per prompt, and `logprobs`,
-        which is None: the trainer computes them.
+        A dict with `prompt_ids` and `completion_ids`, each with one list of token ids per prompt.
+        The entry `logprobs` is None, so the trainer computes the log-probabilities.
     """
     prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
     return {
@@ -393,12 +396,12 @@ def rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
 
 
 def complete(prompt_ids: Sequence[Sequence[int]], trainer: Any) -> list[list[int]]:
-    """Return the completion of each prompt, end token included.
+    """Return the token ids of each prompt's completion, including the end token.
 
     Args:
-        prompt_ids: Prompts of this process. Equal prompts are encoded once.
-        trainer: The trainer. Its model, generation configuration and padding are used as in TRL's
-            own generation: with the unwrapped model and gradient checkpointing off.
+        prompt_ids: Token ids of this process's prompts. Equal prompts are encoded once.
+        trainer: The trainer, whose model, generation configuration and padding are used. As in
+            TRL's own generation, the model is unwrapped and gradient checkpointing is off.
     """
     places = {ids: i for i, ids in enumerate(dict.fromkeys(map(tuple, prompt_ids)))}
     device = trainer.accelerator.device

@@ -1,11 +1,11 @@
 """Computes log-probabilities on a CPU only from the logits of completion tokens.
 
-TRL's head is written for GPUs. On a CPU it also scores prompts, recomputes the logits in the
-backward pass, and multiplies in float32 whatever the model's dtype is. `CompletionOnlyHead`
+TRL's head is written for GPUs. On a CPU, TRL's head also scores prompts, recomputes the logits in
+the backward pass, and multiplies in float32 regardless of the model's dtype. `CompletionOnlyHead`
 computes only the logits of completion tokens and keeps them until the backward pass, which
 overwrites them with their gradient.
 
-TRL's own head is used on other devices. It is also used, with one warning in the log, for:
+On other devices, TRL's own head is used. TRL's head is also used, with a warning in the log, for:
 
 - multimodal batches and the load-balancing loss of experts;
 - `cast_lm_head_to_fp32`, capped logits, and heads that are not a plain `nn.Linear`;
@@ -29,22 +29,26 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 KERNELS = 64
-"""Capacity of each kernel cache: a micro-batch uses about 20 kernels, plus recent decoding steps.
+"""Capacity of each kernel cache. A micro-batch uses about 20 kernels; decoding steps use more.
 
-With 16, 64, 128 and 1,024 kernels, a step took the same time.
+The time per step was the same with 16, 64, 128 and 1,024 kernels.
 """
 
 
 _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Capacities of oneDNN's and ideep's caches. A kernel is freed when neither cache holds it."""
+"""Environment variables that set the capacity of the kernel caches of oneDNN and ideep.
+
+A kernel is freed when neither cache contains the kernel.
+"""
 
 
 def bound_memory(trainer: Any) -> None:
     """Keep the resident memory of bfloat16 training on a CPU constant over the steps.
 
     Args:
-        trainer: A trainer that has its model and has not computed anything yet: the libraries read
-            their cache sizes when they compile the first kernel. Sizes set by the user are kept.
+        trainer: A trainer that has loaded its model and has not computed anything yet. The
+            libraries read their cache sizes when they compile the first kernel. Sizes set by the
+            user are kept.
     """
     if trainer.accelerator.device.type != "cpu" or not _in_bfloat16(trainer):
         return
@@ -65,7 +69,7 @@ def _in_bfloat16(trainer: Any) -> bool:
 
 
 def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's `malloc_trim`; None with another C library."""
+    """Return glibc's `malloc_trim`, or None if the C library is not glibc."""
     try:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # musl, no symbols, or Windows
@@ -73,7 +77,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 class _GiveBack(TrainerCallback):
-    """Returns freed memory to the system after every step."""
+    """Returns freed memory to the operating system after every step."""
 
     def __init__(self, trim: Callable[[int], int]) -> None:
         self._trim = trim
@@ -85,20 +89,20 @@ class _GiveBack(TrainerCallback):
 logger = logging.getLogger(__name__)
 
 _BLOCK = 2**21
-"""Logits to process at a time, so that they stay in the processor's cache."""
+"""Number of logits to process at a time, chosen to fit into the processor's cache."""
 
 _TRL_TOKENS, _TRL_VOCABULARY = 4096, 32768
-"""Block size of TRL's head."""
+"""Block size of TRL's head, in tokens and in vocabulary entries."""
 
 _CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap", "softcap")
-"""Names of a cap on the logits in models' configurations. TRL's head supports some of them."""
+"""Configuration fields that cap a model's logits. TRL's head supports some of these fields."""
 
 _TRL_BLOCKS = 4
 """Minimum number of blocks that TRL's head keeps in memory."""
 
 
 class CompletionOnlyHead(GRPOTrainer):
-    """TRL's GRPO trainer with `completion_only_head`: a head for CPUs."""
+    """Extends TRL's GRPO trainer with `completion_only_head`, a head for CPUs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -179,10 +183,10 @@ class CompletionOnlyHead(GRPOTrainer):
 
 
 class _TokenScores(torch.autograd.Function):
-    r"""Computes the log-probability of each target, and the entropy of its distribution.
+    r"""Computes the log-probability of each target, and the entropy of the distribution.
 
-    With logits $z$, temperature $T$, $p = \mathrm{softmax}(z / T)$, its entropy $H$, and the
-    incoming gradients $g$ and $h$,
+    Let $z$ be the logits, $T$ the temperature, $p = \mathrm{softmax}(z / T)$, $H$ the entropy of
+    $p$, and $g$ and $h$ the incoming gradients of the log-probability and of the entropy. Then
 
     $$ \partial z = \frac{1}{T} \bigl(g (1_{target} - p) - h\, p (\log p + H)\bigr). $$
 

@@ -18,10 +18,10 @@ from gdpo.errors import GdpoError
 from gdpo.integrations.trl._trainer import GDPOTrainer
 
 _EVALUATION_DUE = "gdpo.evaluation"
-"""Key among the callbacks' states. It marks a step whose evaluation has not run yet."""
+"""Key in the callbacks' states that marks a step whose evaluation has not run yet."""
 
 _OTHERS_S = 5.0
-"""Seconds that the main process waits for a file of another process."""
+"""Number of seconds that the main process waits for a file of another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class FinishedStep:
     random: dict[str, Any]
     """States of the random number generators, in the format of the Trainer's checkpoints."""
     generation: Any
-    """Rollouts that the next step still trains on; None: the next step generates new ones."""
+    """Rollouts that the next step still trains on. None: the next step generates new rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Stores the callbacks that a `ResumableTrainer` calls, in every process."""
+    """Stores the callbacks of a `ResumableTrainer`, which run in every process unless noted."""
 
     may_give_up: Callable[[], None]
-    """Called when the step may be aborted by an exception from now on."""
+    """Called when an exception may abort the step from now on."""
     must_finish: Callable[[], None]
-    """Called when the step must not be aborted: weights, metrics or a checkpoint will change."""
+    """Called before weights, metrics or a checkpoint change, when the step must not be aborted."""
     saved: Callable[[Path], None]
-    """Called with the folder of a new checkpoint. Only in the main process."""
+    """Called with the folder of a new checkpoint, only in the main process."""
     others: Path
     """Folder where the other processes write the state that the main process saves for them."""
 
@@ -53,36 +53,36 @@ class Hooks:
 class ResumableTrainer(GDPOTrainer):
     """A `GDPOTrainer` that can be aborted within a step and still saves the last finished step.
 
-    Weights and optimizer change at the very end of a step. Until then, `save_finished_step` can
-    write a checkpoint of the last finished step without the help of the other processes. A run that
-    resumes from it gives the same result as an uninterrupted run.
+    Weights and optimizer change at the very end of a step. Until then, the main process can save
+    the last finished step (`save_finished_step`) without the other processes. A run that resumes
+    from this checkpoint gives the same result as an uninterrupted run.
     """
 
     hooks: Hooks
     epoch_steps: int
-    """Optimizer steps in one epoch."""
+    """Number of optimizer steps per epoch."""
     finished: FinishedStep | None = None
-    """The last finished step. None: no step has finished yet, or weights are changing."""
+    """The last finished step. None: no step has finished yet, or the weights are being updated."""
     _alone = False
 
     @property
     def saves_together(self) -> bool:
-        """Whether a checkpoint needs all processes, because each holds a part of the weights."""
+        """Whether all processes must save a checkpoint together, because the model is sharded."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def save_finished_step(self) -> None:
-        """Save a checkpoint of the last finished step. Only the main process may call it."""
+        """Save a checkpoint of the last finished step. Call this only in the main process."""
         assert self.finished is not None, "no finished step to save"
         self.state, self._alone = self.finished.state, True
         self._save_checkpoint(self.model, None)
 
     def begin_update(self) -> None:
-        """Note that the weights change from now on, so the step before can no longer be saved."""
+        """Record that the weights are about to change, so the last step can no longer be saved."""
         self.hooks.must_finish()
         self.finished = None
 
     def go_on_from(self, checkpoint: Path, step: int) -> None:
-        """Restore the rollouts of a checkpoint that was saved before all of them were used."""
+        """Restore rollouts from a checkpoint that was saved before all its rollouts were used."""
         accumulation = self.args.gradient_accumulation_steps
         self._step = step % self.epoch_steps * accumulation
         file = checkpoint / _generation_file(self.args.process_index)
@@ -104,9 +104,9 @@ class ResumableTrainer(GDPOTrainer):
             self._keep_for_main(self.finished)
 
     def _keep_for_main(self, step: FinishedStep) -> None:
-        """Write this process's state for the main process.
+        """Write this process's state to a file for the main process.
 
-        Keeps two steps, because the main process may be one step behind.
+        The files of two steps are kept, because the main process may be one step behind.
         """
         folder = self.hooks.others / str(self.args.process_index)
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ class ResumableTrainer(GDPOTrainer):
             self._maybe_log_save_evaluate(loss, None, self.model, None, self.state.epoch, None, now)
 
     def store_flos(self) -> None:
-        """Call TRL's method, which needs all processes, unless this process saves alone."""
+        """Call TRL's `store_flos`, which needs all processes, unless this process saves alone."""
         if not self._alone:
             super().store_flos()
 
@@ -200,8 +200,8 @@ def _wait_for(file: Path) -> dict[str, Any]:
         time.sleep(0.01)
     if not file.is_file():
         raise GdpoError(
-            f"{file} is missing, because another process of this training run ended before it "
-            "wrote its part of the checkpoint: resume from the previous checkpoint"
+            f"{file} is missing, because another process of this training run ended before "
+            "writing its part of the checkpoint: resume from the previous checkpoint"
         )
     with safe_globals():
         return torch.load(file, weights_only=True)

@@ -1,8 +1,8 @@
 """Connects gdpo to verl.
 
-verl loads this package by an entry point. Every estimator of gdpo is then a value of
-`algorithm.adv_estimator`. `compute_score` is a reward function for verl with gdpo's rewards, tasks
-and gates.
+verl loads this package through an entry point. After that, `algorithm.adv_estimator` accepts every
+estimator of gdpo. `compute_score` is a reward function for verl that uses gdpo's rewards, tasks and
+gates.
 """
 
 from gdpo.integrations.verl.scores import compute_score

@@ -1,7 +1,7 @@
 """Computes advantages for verl.
 
-verl passes an estimator one number per token: the rewards are already summed. `carrying` makes the
-separate rewards available to the estimator while verl computes advantages.
+verl passes one number per token to an estimator, with the rewards already summed. `carrying` makes
+the separate rewards available to the estimator while verl computes advantages.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -26,10 +26,10 @@ from gdpo.rollouts.writing import set_aside
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
-    """Return, for each row, the row of the last output of its rollout.
+    """Return, for each row, the index of the last output that belongs to the same rollout.
 
     Args:
-        keys: verl's row keys: `<prompt>_<rollout>_<output number>`.
+        keys: verl's row keys, in the format `<prompt>_<rollout>_<output number>`.
     """
     parts = [key.rpartition("_") for key in keys]
     last: dict[str, int] = {}
@@ -41,14 +41,14 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Stores the data of a batch that an estimator needs and that verl does not pass to it."""
+    """Stores the batch data that an estimator needs but does not get from verl."""
 
     columns: Columns
-    """Rewards of each row, by name."""
+    """Maps each reward name to the rewards of all rows."""
     keys: Sequence[str] | None = None
-    """verl's names of the rows; None: every row is a rollout of its own."""
+    """verl's row keys. None: every row is a separate rollout."""
     padding: Bool[np.ndarray, " row"] | None = None
-    """True for padding rows; None: no padding."""
+    """True for padding rows. None: the batch has no padding rows."""
 
 
 _carried: ContextVar[Carried | None] = ContextVar("carried", default=None)
@@ -58,9 +58,9 @@ _watch = Watch()
 
 @contextmanager
 def carrying(carried: Carried) -> Generator[None]:
-    """Make this available to the estimator inside the `with` block.
+    """Make `carried` available to the estimator inside the `with` block.
 
-    If an outer block has already set a value, the outer value stays.
+    If an enclosing block has already set a value, that value is kept.
     """
     token = _carried.set(_carried.get() or carried)
     try:
@@ -78,24 +78,26 @@ def compute_advantages(
     batch: Any = None,  # noqa: ARG001  verl passes these two by name
     reward_baselines: Any = None,  # noqa: ARG001
 ) -> tuple[Any, Any]:
-    """Return the advantages of the configured estimator, for every trained token.
+    """Compute the advantage of every trained token with the configured estimator.
 
     Args:
         token_level_rewards: Only the dtype and device are used; the separate rewards come from
             `carrying` or `non_tensor_batch`.
-        response_mask: `[row, token]`, 1 for trained tokens.
-        config: `algorithm` of verl's configuration.
+        response_mask: Array `[row, token]` with 1 for trained tokens.
+        config: The `algorithm` section of verl's configuration.
         index: Prompt id of each row.
-        non_tensor_batch: Rewards of each row by name, if verl passes them.
+        non_tensor_batch: Maps each reward name to the rewards of all rows. None: verl does not
+            pass the rewards.
         batch: Not used.
         reward_baselines: Not used.
 
     Returns:
-        The advantages `[row, token]`, 0 for tokens that are not trained, and the returns, which are
-        equal to the advantages.
+        The advantages and the returns, two equal arrays `[row, token]`. Tokens that are not trained
+        have the value 0.
 
     Raises:
-        ConfigError: If the configuration is invalid, or names a reward that the batch lacks.
+        ConfigError: If the configuration is invalid, or if it names a reward that is not in the
+            batch.
         DataError: If a reward is infinite or not a number.
     """
     settings = read_settings(config)
@@ -104,7 +106,7 @@ def compute_advantages(
         carried = Carried(non_tensor_batch)
     if carried is None:
         raise ConfigError(
-            "the separate rewards did not reach the estimator, because gdpo does not know this "
+            "the separate rewards did not reach the estimator, because gdpo does not support this "
             "trainer: use one of verl's own trainers, or pass non_tensor_batch"
         )
     groups = as_groups(
@@ -127,15 +129,16 @@ def compute_advantages(
 
 
 def latest() -> Computed:
-    """Return the batch whose advantages were computed last."""
+    """Return the latest batch with its advantages."""
     return _latest[-1]
 
 
 def metrics_of_latest() -> dict[str, float]:
-    """Return the metrics of the latest batch for verl's loggers, once per batch.
+    """Return the metrics of the latest batch for verl's loggers.
 
-    These are `Diagnosis.metrics()`: `gdpo/<reward>/...` for each reward, `gdpo/...` for the batch.
-    Logs each warning that `gdpo.diagnostics.Watch` reports, once.
+    A second call for the same batch returns no metrics. The names are `gdpo/<reward>/...` for the
+    metrics of a reward and `gdpo/...` for the metrics of the batch, see `Diagnosis.metrics()`. The
+    function also logs each warning that `gdpo.diagnostics.Watch` reports.
     """
     if not _latest:
         return {}
@@ -153,12 +156,12 @@ def record(trainer: Any, batch: Any, queue: Any) -> None:
 
     Args:
         trainer: verl's trainer.
-        batch: The rows of the batch, by their keys in the queue.
+        batch: verl's batch, which contains the keys of its rows in the queue.
         queue: The TransferQueue.
 
     Raises:
-        ConfigError: At the first batch of a trainer, if the folder is not writable. Later failures
-            are only logged.
+        ConfigError: If the folder is not writable at the first batch of a trainer. Later write
+            failures are only logged.
     """
     folder = trainer.config.algorithm.get(ROLLOUTS)
     if folder is None:
@@ -184,7 +187,7 @@ def _writer(trainer: Any, folder: Path, step: int) -> StepWriter:
 def _facts(
     trainer: Any, keys: Sequence[str], partition_id: str, queue: Any
 ) -> list[dict[str, Any]]:
-    """Return the text fields of the rollout record for these rows."""
+    """Return the fields of the rollout record that contain text, for the rows with these keys."""
     data = queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=list(_TEXTS))
     limit = trainer.config.data.max_response_length
     judged = data.get("reward_model", [None] * len(keys))

@@ -1,6 +1,7 @@
-"""The plugin that verl loads by the entry point `verl.plugins`. Importing it registers estimators.
+"""Registers gdpo's estimators with verl, which imports this module as a plugin.
 
-On an unsupported version of verl it logs a warning and changes nothing.
+The entry point is `verl.plugins`. If the version of verl is not supported, the plugin logs a
+warning and changes nothing.
 """
 
 import logging
@@ -28,7 +29,7 @@ Change = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, change: Change) -> None:
-    """Call `change` with the module right after its import, or now if it is already imported."""
+    """Call `change` on module `name` right after its import, or now if it is already imported."""
     if name in sys.modules:
         change(sys.modules[name])
     else:
@@ -79,14 +80,14 @@ logger = logging.getLogger(__name__)
 
 
 def install(version: str) -> bool:
-    """Change verl's modules as they are imported.
+    """Register the changes to verl's modules. Each change is applied when verl imports the module.
 
     Returns:
-        False for an unsupported version; then nothing is changed.
+        False if this version of verl is not supported. In that case nothing is changed.
     """
     if version not in KNOWN:
         logger.warning(
-            "verl %s is not supported by this version of gdpo, which changes nothing: "
+            "verl %s is not supported by this version of gdpo, so gdpo changes nothing and "
             "algorithm.adv_estimator=%s is verl's own estimator. Install verl %s, or a newer gdpo",
             version,
             NAME,

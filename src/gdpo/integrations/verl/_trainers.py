@@ -1,4 +1,4 @@
-"""Wraps verl's functions, so that the estimator receives each reward separately."""
+"""Wraps verl's functions so that the estimator receives each reward separately."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 def with_check(need_critic: Function) -> Function:
-    """Wrap `need_critic`, which every trainer calls with its configuration before it starts."""
+    """Wrap `need_critic`, which every trainer calls at its start, to check the configuration."""
 
     @functools.wraps(need_critic)
     def checked(config: Any) -> Any:
@@ -28,11 +28,14 @@ def with_check(need_critic: Function) -> Function:
 
 
 def with_columns(compute_advantage: Function, register: Callable[[str], None]) -> Function:
-    """Wrap `compute_advantage`. The rewards are in its batch, or are already set by `carrying`.
+    """Wrap `compute_advantage` so that the estimator receives the separate rewards.
+
+    The rewards come from an enclosing `carrying` block if there is one, otherwise from the batch.
 
     Args:
         compute_advantage: verl's function.
-        register: Registers our estimator under a name, unless the name is taken.
+        register: Function that registers gdpo's estimator under a name, unless the name is already
+            registered.
     """
 
     @functools.wraps(compute_advantage)
@@ -47,7 +50,7 @@ def with_columns(compute_advantage: Function, register: Callable[[str], None]) -
 
 
 def with_metrics(compute_data_metrics: Function) -> Function:
-    """Wrap `compute_data_metrics`, whose result every trainer logs."""
+    """Wrap `compute_data_metrics`, whose result every trainer logs, to add gdpo's metrics."""
 
     @functools.wraps(compute_data_metrics)
     def computed(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -57,9 +60,9 @@ def with_metrics(compute_data_metrics: Function) -> Function:
 
 
 def with_queue(compute_advantage: Function, queue: Any) -> Function:
-    """Wrap `PPOTrainer._compute_advantage`: fetch the rewards from the queue first.
+    """Wrap `PPOTrainer._compute_advantage` to fetch the rewards from the queue first.
 
-    Writes the rollout record afterwards, if the configuration sets one.
+    The wrapper also writes the rollout record, if the configuration sets `gdpo_rollouts`.
     """
 
     @functools.wraps(compute_advantage)
@@ -77,7 +80,7 @@ def with_queue(compute_advantage: Function, queue: Any) -> Function:
 
 
 def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
-    """Wrap `PPOTrainer._log_rollout_data`: its files get one column per reward."""
+    """Wrap `PPOTrainer._log_rollout_data` so that its files have one column per reward."""
 
     @functools.wraps(log_rollout_data)
     def logged(trainer: Any, batch: Any, timing_raw: Any, rollout_data_dir: str) -> Any:
@@ -102,10 +105,10 @@ def with_rewards_dumped(log_rollout_data: Function, queue: Any) -> Function:
 
 
 def fetch_columns(trainer: Any, batch: Any, queue: Any) -> dict[str, list[Any]]:
-    """Return the rewards of each row by name, from the TransferQueue.
+    """Fetch the rewards from the TransferQueue and return one list per reward name.
 
-    The values that `compute_score` returned are in `extra_fields`. A reward model that shares the
-    GPUs with the policy writes separate fields.
+    The queue stores the values that `compute_score` returned in `extra_fields`. A reward model that
+    shares the GPUs with the policy writes to separate fields.
     """
     names = read_settings(trainer.config.algorithm).names
     fields = ["extra_fields", *names]  # the queue ignores fields that it does not have

@@ -1,4 +1,4 @@
-"""Provides gdpo's rewards, tasks and gates as verl's `reward.custom_reward_function`."""
+"""Provides gdpo's rewards, tasks and gates to verl as a `reward.custom_reward_function`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from gdpo.integrations._scoring import Judge, as_reference
 from gdpo.integrations.verl.settings import plain
 
 SCORE = "score"
-"""The key of verl's own reward of a rollout."""
+"""Key under which verl reads the scalar reward of a rollout."""
 
 PATH = "pkg://gdpo.integrations.verl"
-"""The value of `reward.custom_reward_function.path` for `compute_score`."""
+"""Value of `reward.custom_reward_function.path` that selects `compute_score`."""
 
 TOKENS_MANAGER = "gdpo_tokens"
-"""The value of `reward.reward_manager.name` for verl's naive manager plus token counts."""
+"""Value of `reward.reward_manager.name` that selects verl's naive manager with token counts."""
 
 NUM_TOKENS = "num_tokens"
-"""The key in `extra_info` under which `gdpo_tokens` stores the length of a completion."""
+"""Key in `extra_info` under which `gdpo_tokens` stores the token count of a completion."""
 
 
 def compute_score(
@@ -36,7 +36,7 @@ def compute_score(
     reward_model_tokenizer: Any = None,  # noqa: ARG001
     **reward_kwargs: Any,
 ) -> dict[str, float]:
-    """Return every reward of one completion by name, and their weighted sum as `score`.
+    """Return a dict with every reward of one completion, and their weighted sum as `score`.
 
     In verl's configuration:
 
@@ -50,21 +50,22 @@ def compute_score(
     Args:
         data_source: Not used.
         solution_str: The completion.
-        ground_truth: The reference of the rewards: a dict, or a JSON object as text.
+        ground_truth: The reference that the rewards read: a dict, or a JSON object as text.
         extra_info: Extra fields of the row. Rewards that depend on the length read `num_tokens`,
             which `reward.reward_manager.name=gdpo_tokens` adds.
         reward_router_address: Not used.
         reward_model_tokenizer: Not used.
-        reward_kwargs: The rewards. `task`: a name, or `module:attribute`. `rewards`: a list with
-            names of the task's rewards, names of built-in rewards, `module:attribute`, or
-            `{name: ..., options: {...}}`. Default: all rewards of the task. `gates`: for example
-            `{length: {on: correct, at_least: 1}}`. `weights`: weights of `score`, by name or in
-            order; no estimator of gdpo uses them. Default: all 1. All other keys (`on_error`,
-            `workers`, ...) are options of `gdpo.rewards.Scorer`.
+        reward_kwargs: Keys that define the rewards. `task` is the name of a task or
+            `module:attribute`. `rewards` is a list of rewards (default: all rewards of the task).
+            Each reward is the name of one of the task's rewards, the name of a built-in reward,
+            `module:attribute`, or `{name: ..., options: {...}}`. `gates` is a dict, for example
+            `{length: {on: correct, at_least: 1}}`. `weights` sets the weights of `score`, by name
+            or in order (default: all 1); gdpo's estimators do not use these weights. All other keys
+            (`on_error`, `workers`, ...) are options of `gdpo.rewards.Scorer`.
 
     Returns:
-        The rewards and `score`. A reward that does not apply or failed is NaN, and is left out of
-        `score`.
+        A dict with the rewards and `score`. A reward that failed or does not apply is NaN and is
+        left out of `score`.
 
     Raises:
         ConfigError: If `reward_kwargs` is invalid.
@@ -79,11 +80,11 @@ def with_num_tokens(manager: type[Any]) -> type[Any]:
     """Return a subclass of a verl reward manager that passes `num_tokens` to the reward function.
 
     Args:
-        manager: A reward manager of verl.
+        manager: A reward manager class of verl.
     """
 
     class NumTokens(manager):
-        """Adds `num_tokens` to `extra_info`: tokens of the completion, end token included."""
+        """Adds the completion's token count, including the end token, to `extra_info`."""
 
         async def run_single(self, data: Any) -> Any:
             last = data[-1:]
@@ -98,11 +99,11 @@ def with_num_tokens(manager: type[Any]) -> type[Any]:
 
 
 def check_keys(reward: Any, keys: Sequence[str]) -> None:
-    """Check that our `compute_score` returns these rewards. Other reward functions are not checked.
+    """Check that gdpo's `compute_score` returns all `keys`. Other functions are not checked.
 
     Args:
-        reward: `reward` of verl's configuration, or None.
-        keys: `algorithm.gdpo_reward_keys`.
+        reward: The `reward` section of verl's configuration, or None.
+        keys: The value of `algorithm.gdpo_reward_keys`.
 
     Raises:
         ConfigError: If `compute_score` does not return a key, or `reward_kwargs` is invalid.
@@ -119,10 +120,10 @@ def check_keys(reward: Any, keys: Sequence[str]) -> None:
 
 
 def declared_by(reward: Any) -> dict[str, dict[str, Any]]:
-    """Return the ranges and gates of the rewards if the reward function is ours; else nothing.
+    """Return the rewards' ranges and gates, or an empty dict if the function is not gdpo's.
 
     Args:
-        reward: `reward` of verl's configuration, or None.
+        reward: The `reward` section of verl's configuration, or None.
     """
     scores = _our_scores(reward)
     return {} if scores is None else scores.declared

@@ -1,4 +1,4 @@
-"""Reads estimator, rewards, weights and options from `algorithm` of verl's configuration."""
+"""Reads estimator, rewards, weights and options from verl's configuration (`algorithm`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from gdpo.integrations._settings import Settings, make_settings
 from gdpo.integrations.rows import PREFIX, as_text, is_ours, without_prefix
 
 KNOWN = ("0.9.0", "0.9.1")
-"""Supported versions of verl: those that the conformance tests have run with."""
+"""Supported versions of verl. The conformance tests were run with each version."""
 
 FIELDS = ("gdpo_reward_keys", "gdpo_reward_weights", "gdpo_options")
-"""The fields of `algorithm` that gdpo reads. The first two are also fields of verl."""
+"""Fields of `algorithm` that gdpo reads. verl defines all of these except `gdpo_options`."""
 
 ROLLOUTS = "gdpo_rollouts"
-"""The field for the folder of our rollout record. Only the default (V1) trainer writes it."""
+"""Field that sets the folder of the rollout record, which only the default (V1) trainer writes."""
 
 _WITHOUT_EFFECT = {
     "use_kl_in_reward": (
@@ -37,11 +37,12 @@ def read_settings(algorithm: Any) -> Settings:
     """Return the settings of a configuration. Equal configurations share one object and its state.
 
     Args:
-        algorithm: `algorithm` of verl's configuration, as an OmegaConf node or verl's dataclass.
+        algorithm: The `algorithm` section of verl's configuration, as an OmegaConf node or verl's
+            dataclass.
 
     Raises:
-        ConfigError: If the estimator or an option is unknown, keys or weights do not match, or a
-            field of verl has no effect with this estimator.
+        ConfigError: If the estimator or an option is unknown, if the weights do not match the keys,
+            or if a field that has no effect with this estimator is set.
     """
     for switch, (value, why) in _WITHOUT_EFFECT.items():
         if algorithm.get(switch) is value:
@@ -65,12 +66,12 @@ def _settings(described: str) -> Settings:
 
 
 def check_record(config: Any) -> None:
-    """Raise a ConfigError if `gdpo_rollouts` is set for a trainer that would not write it."""
+    """Raise a ConfigError if `gdpo_rollouts` is set for a trainer that writes no rollout record."""
     folder = config.algorithm.get(ROLLOUTS)
     if folder is None:
         return
     if not isinstance(folder, str) or not folder:
-        raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: set the path of a folder")
+        raise ConfigError(f"algorithm.{ROLLOUTS}={folder!r}: set it to the path of a folder")
     name = as_text(config.algorithm.get("adv_estimator"))
     if not is_ours(name):
         raise ConfigError(

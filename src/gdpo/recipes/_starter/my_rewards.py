@@ -1,16 +1,16 @@
-"""A reward of recipe.yaml that does not depend on the task."""
+"""Defines a reward of recipe.yaml that does not depend on the task."""
 
 from gdpo.rewards import Example, Reference, Reward
 
 FREE = 2
-"""Longest response that gets 1, in characters."""
+"""Maximum number of characters in a response that scores 1."""
 
 LIMIT = 12
-"""Shortest response that gets 0, in characters."""
+"""Minimum number of characters in a response that scores 0."""
 
 
 def score_brevity(completion: str, reference: Reference) -> float:  # noqa: ARG001
-    """Return 1 for at most 2 characters, 0 for at least 12, and a value in between otherwise."""
+    """Return 1 for up to 2 characters, 0 for 12 or more, and a linear value in between."""
     length = len(completion.strip())
     return min(1.0, max(0.0, (LIMIT - length) / (LIMIT - FREE)))
 

@@ -1,4 +1,4 @@
-"""The task of recipe.yaml: short questions that have a number as their answer."""
+"""Defines the task of recipe.yaml: short questions, each with a number as the answer."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from gdpo.tasks import Problem, Task
 
 
 def read_row(row: Mapping[str, Any]) -> Problem:
-    """Turn one line of problems.jsonl into a prompt and a reference."""
+    """Return the prompt and the reference for one line of problems.jsonl."""
     return Problem(
         prompt=[{"role": "user", "content": row["question"]}],
-        reference={"answer": row["answer"]},  # what the reward functions receive
+        reference={"answer": row["answer"]},  # passed to the reward functions
     )
 
 
@@ -27,7 +27,7 @@ correctness = Reward(
     score_correctness,
     low=0.0,
     high=1.0,
-    # Responses with known scores; gdpo.testing.check_reward(correctness) runs them.
+    # Responses with known scores. gdpo.testing.check_reward(correctness) tests them.
     examples=(
         Example("It is 1.", {"answer": "1"}, 1.0),
         Example("0", {"answer": "1"}, 0.0),
@@ -37,10 +37,10 @@ correctness = Reward(
 
 TASK = Task(
     name="modulo",
-    columns=(("question", "answer"),),  # the columns that a row must have
+    columns=(("question", "answer"),),  # required columns of a row
     read_row=read_row,
     rewards=(correctness,),
-    # `gdpo check` scores both of these on every row.
-    gold_completion=lambda reference: reference["answer"],  # must get the maximum
-    bad_completion="I do not know.",  # must not get it
+    # `gdpo check` scores both responses on every row.
+    gold_completion=lambda reference: reference["answer"],  # must get the maximum of every reward
+    bad_completion="I do not know.",  # must score below the maximum
 )

@@ -3,7 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const SVG = "http://www.w3.org/2000/svg";
 
-  /** Make an element with text. Nothing that a model wrote is ever parsed as HTML. */
+  /** Make an element with text. Text that a model wrote is never parsed as HTML. */
   function make(tag, attributes = {}, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -11,7 +11,7 @@
     return element;
   }
 
-  /** Make a heading of a name. It may break where its words end. */
+  /** Make a heading from a name. The name can wrap between its words. */
   function named(text) {
     const words = text.split(/([^_.:/-]*[_.:/-]+)/).filter(Boolean);
     return make("bdi", {}, ...words.flatMap((word) => [word, document.createElement("wbr")]));
@@ -85,7 +85,7 @@
     write(chart.rest);
   }
 
-  // Rollouts: a table to filter and sort. An opened row has its details below it.
+  // Rollouts: a table to filter and sort. Opening a row shows details below the row.
   const viewer = data.rollouts;
   if (!viewer || !viewer.groups.length) return;
   const PAGE = 40;
@@ -167,7 +167,7 @@
   const more = document.getElementById("more");
   const head = make("tr");
   const body = make("tbody");
-  table.append(make("caption", {}, "Select a heading to sort, or a run to read the rollout. Red: the estimators give it advantages of opposite signs."), make("thead", {}, head), body);
+  table.append(make("caption", {}, "Select a heading to sort, or a run to read the rollout. Red: the estimators give this rollout advantages with opposite signs."), make("thead", {}, head), body);
   columns.forEach((column, i) => {
     const button = make("button", { type: "button" }, named(column.title), make("span", { "aria-hidden": "true" }));
     button.addEventListener("click", () => {
@@ -218,7 +218,7 @@
     const chat = (title, list) => make("div", {}, make("h3", {}, title), ...list.map(message));
     return [
       make("div", { class: "texts" }, chat("prompt", viewer.prompts[group.prompt]), chat("completion", sample.completion)),
-      make("h3", {}, `its group: ${group.samples.length} of ${group.size} samples`),
+      make("h3", {}, `group of this rollout: ${group.samples.length} of ${group.size} samples`),
       siblings(group, sample),
     ];
   }

@@ -1,7 +1,8 @@
 """Reads rollout files of any framework into columns of numbers.
 
-The format of each file is detected from its fields, or given; see
-`docs/reference/rollout_formats.md`. Every row that was not read is counted in the report.
+The format of each file is detected from its fields, unless the caller specifies a format.
+`docs/reference/rollout_formats.md` lists the formats. The report counts every row that was not
+read.
 """
 
 from gdpo.rollouts.readers.columns import Rescored, RolloutText

@@ -59,22 +59,24 @@ from gdpo.rollouts.readers.sources import (
 )
 
 MOST_OFFERED = 64
-"""Numeric fields of a file that are kept for messages, at most."""
+"""Maximum number of numeric fields of a file that are kept for messages."""
 _CHUNK = 16_384
-"""Records per batch. Their prompts are hashed already, so that only numbers need memory."""
+"""Number of records per batch. Prompts are already hashed at this point, so only numbers need
+memory."""
 _BATCH = 65_536
-"""Parquet rows per batch."""
+"""Number of parquet rows per batch."""
 _TEXTS = 4096
-"""Rollouts per batch if texts are needed."""
+"""Number of rollouts per batch if texts are needed."""
 _FEW = 128
-"""Rollouts per batch if few texts are needed, so that little is read after the last of them."""
+"""Number of rollouts per batch if only a few texts are needed. Small batches avoid reading much of
+the file after the last text that is needed."""
 _TEXT_BYTES = 2**27
-"""Bytes of lines per batch if texts are needed."""
+"""Maximum number of bytes per batch if texts are needed."""
 _ODD = (TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
-"""Errors that a format raises for a record whose fields have other types."""
+"""Errors that a format raises for a record whose fields have unexpected types."""
 
 Batches = Iterator[tuple[Batch, Sequence[RolloutText]]]
-"""Batches, with texts if they are needed."""
+"""Batches, each with its texts if texts are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class OpenFile:
     """Stores the batches of a file whose format is known."""
 
     rewards: RecordRewards | TableRewards | None
-    """None: the rewards are recomputed from the texts."""
+    """Determines the rewards of each batch. None if the rewards are recomputed from the texts."""
     batches: Batches
 
 
@@ -93,16 +95,16 @@ def open_file(
 
     Args:
         found: The file.
-        asked: Options of the caller.
+        asked: Options that the caller passed.
         file: Report of the file, which receives notices.
         texts: Whether to read prompts and completions too.
 
     Returns:
-        The opened file. None: no row in it can be read.
+        The opened file, or None if no row in the file can be read.
 
     Raises:
-        DataError: If the format is unknown, or the file is broken. `UNREADABLE` lists the other
-            errors of broken files, which are raised here or while the batches are read.
+        DataError: If the format is unknown, or the file is broken. A broken file can also raise the
+            other errors in `UNREADABLE`, either here or while the batches are read.
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)
@@ -133,7 +135,7 @@ def open_file(
 def _of_parquet(
     found: RolloutFile, asked: ReaderOptions, file: FileReport, *, texts: bool
 ) -> OpenFile:
-    """Open a parquet file. Its columns may hold the fields of a record."""
+    """Open a parquet file, whose columns may be the fields of records."""
     parquet = open_parquet(found.path, None)
     schema, size = parquet.schema_arrow, parquet.metadata.num_rows
     form = _table_format(found, asked, file, schema)
@@ -159,7 +161,7 @@ def _of_parquet(
 
     rewards = TableRewards(asked, file, known, schema, first_rows)
     known = rewards.known
-    # Equal prompts are stored once, so they are read once.
+    # Equal prompts are stored once in a dictionary, so each prompt is read once.
     prompt = None if known.group is not None else known.prompt
     others = (known.step, known.group, known.total, known.advantage, known.num_tokens)
     paths = {*rewards.paths.values(), *others, known.finish_reason, prompt, "trained", "weights"}
@@ -185,7 +187,7 @@ def _begin(file: FileReport, form: Format) -> None:
 
 
 def _fields_of(schema: Any) -> dict[str, Kind]:
-    """Return the columns at the top level, with their kind.
+    """Return the top-level columns and their kinds.
 
     Raises:
         DataError: If two columns have the same name.
@@ -197,7 +199,7 @@ def _fields_of(schema: Any) -> dict[str, Kind]:
 
 
 def _offer(file: FileReport, numbers: Iterable[str], fields: Mapping[str, Kind]) -> None:
-    """Record the numeric fields of the file, for the message if no reward is found."""
+    """Record the numeric fields of the file for the message that is shown if no reward is found."""
     offered = file.report.fields
     offered |= dict.fromkeys(islice(fields, MOST_OFFERED - len(offered)))
     if is_like_rollouts(fields):
@@ -213,7 +215,7 @@ def _of_tables(
     batches: Iterator[Any],
     texts_of: Callable[[Any, Layout], Sequence[RolloutText]] = texts_of_table,
 ) -> OpenFile:
-    """Return a file of Arrow batches. Without rewards, the texts are read."""
+    """Return an `OpenFile` for Arrow batches, which reads the texts if `rewards` is None."""
     known = known if rewards is None else rewards.known
 
     def read() -> Batches:
@@ -227,7 +229,7 @@ def _of_tables(
 def _records_of(
     found: RolloutFile, asked: ReaderOptions, form: Format, *, texts: bool
 ) -> Iterator[tuple[int, Record]]:
-    """Return rows of a parquet file as records, with only the fields that are needed."""
+    """Return the rows of a parquet file as records that contain only the fields that are needed."""
     parquet = open_parquet(found.path, None)
     named = asked.rewards or ()
     fields = {*form.numbers, *named, *(name.partition(".")[0] for name in named)}
@@ -247,7 +249,7 @@ def _of_records(
     *,
     texts: bool,
 ) -> OpenFile:
-    """Return a file of records. If texts are read, the rewards are not."""
+    """Return an `OpenFile` for records, which reads either texts or rewards."""
     rewards = None if texts else RecordRewards(asked, file, form.known)
     rollouts = one_per_rollout(_rows_of(file, form, source, asked), file)
 
@@ -273,7 +275,7 @@ def _some_at_a_time(
     asked: ReaderOptions,
     rewards: RecordRewards | None,
 ) -> Iterator[tuple[list[Row], list[int]]]:
-    """Yield rollouts with their lines. Rollouts before a broken part are yielded first."""
+    """Yield rollouts and their lines in chunks, including all rollouts before a broken part."""
     rows, lines, start = list[Row](), list[int](), 0
     texts = _FEW if asked.rescore is None else _TEXTS
     broken: Exception | None = None
@@ -299,9 +301,9 @@ def _some_at_a_time(
 def _rows_of(
     file: FileReport, form: Format, source: Iterator[tuple[int, Record]], asked: ReaderOptions
 ) -> Iterator[tuple[int, Row]]:
-    """Yield the rollouts of records. A record without the fields of its format is skipped.
+    """Yield the rollouts of records, and skip each record that lacks the fields of its format.
 
-    Requested rewards that the format does not know are searched in the record.
+    Requested rewards that the format does not define are looked up in the record.
     """
     assert form.rows is not None, f"{form.name} is not a format of records"
     for line, record in source:
@@ -324,7 +326,7 @@ def _rows_of(
 def _understood(
     rows: Callable[[Record], Iterator[Row]], form: str, record: Record
 ) -> tuple[list[Row], str]:
-    """Return the rollouts of a record, or why it does not have the fields of its format."""
+    """Return the rollouts of a record, or the reason why the record does not match its format."""
     try:
         return list(rows(record)), ""
     except DataError as error:

@@ -1,6 +1,6 @@
-"""Turns some rollouts of a file, records or rows of a table, into columns of numbers.
+"""Converts rollouts, from records or from rows of a table, into columns of numbers.
 
-Group ids and prompts are replaced with 64 bits of a hash, so that no text is kept.
+Group ids and prompts are replaced with 64-bit hashes, so that no text is kept in memory.
 """
 
 import json
@@ -21,7 +21,8 @@ from gdpo.rollouts.readers.records import Doubtful, Row, number, plain
 from gdpo.rollouts.readers.report import BY_IDS, BY_NOTHING, BY_PROMPT, FileReport
 
 LARGEST = 1e60
-"""Larger numbers are not used, so that sums of squares of weighted rewards stay finite."""
+"""Numbers above this limit count as missing, so that sums of squares of weighted rewards stay
+finite."""
 NO_NUMBER = "not a number, and counts as missing"
 _BOOLEAN = {"true": 1.0, "false": 0.0}
 _MISSING = frozenset(
@@ -29,7 +30,7 @@ _MISSING = frozenset(
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 )
 _LOOKED_AT = 4096
-"""Number of first rows of a CSV file that determine which columns are numeric."""
+"""Number of rows at the start of a CSV file that determine which columns are numeric."""
 _CUT = frozenset(
     {"length", "max_tokens", "max_length", "truncated", "context_length", "max_sampled_tokens"}
 )
@@ -43,23 +44,23 @@ NO_KEY = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Stores the values of one field of some rollouts."""
+    """Stores the values of one field for some rollouts."""
 
     values: Values
-    """The numbers. NaN: missing, or not a number."""
+    """The values as numbers. NaN if a value is missing or is not a number."""
     missing: Bool[np.ndarray, " rollout"]
-    """Where the value is missing."""
+    """True where the value is missing."""
     wrong: Bool[np.ndarray, " rollout"]
-    """Where the value is not a number."""
+    """True where the value is not a number."""
     texts: Bool[np.ndarray, " rollout"]
-    """Where a record holds a number as text."""
+    """True where a record contains a number as text."""
 
     def take(self, rows: Rows) -> "Column":
-        """Return the values of some of the rollouts."""
+        """Return the column for some of the rollouts."""
         return Column(self.values[rows], self.missing[rows], self.wrong[rows], self.texts[rows])
 
     def usable(self, what: str, lines: Int[np.ndarray, " rollout"], file: FileReport) -> Values:
-        """Return the numbers; unusable values become NaN, with a notice at their first line."""
+        """Return the numbers, with NaN for unusable values, and add a notice for each problem."""
         size = np.abs(self.values)
         good = size <= LARGEST
         if good.all() and not self.texts.any():
@@ -78,7 +79,7 @@ class Column:
 
 
 def column_of(given: Sequence[Any]) -> Column:
-    """Return the column for the values of one field of records."""
+    """Return the values of one field of some records as a column."""
     kinds = set(map(type, given))
     none = np.zeros(len(given), np.bool_)
     missing = np.array([value is None for value in given]) if type(None) in kinds else none
@@ -95,7 +96,7 @@ def column_of(given: Sequence[Any]) -> Column:
 
 
 def column_in(column: Any) -> Column:
-    """Return the column for an Arrow array. Texts, as in CSV, may spell missing values."""
+    """Return an Arrow array as a column. Texts such as `n/a` count as missing values."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     none = np.zeros(len(column), np.bool_)
@@ -115,26 +116,26 @@ def column_in(column: Any) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class RolloutText:
-    """Stores a rollout as its file has it: text, chat messages or tokens. None: unknown."""
+    """Stores the prompt and completion of a rollout as text, chat messages or tokens."""
 
     prompt: Any
     completion: Any
     truth: Any = None
-    """Reference that the completion was judged against."""
+    """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other fields of the record."""
     num_tokens: float | None = None
     row: int = -1
-    """Number of the rollout within its file, from 0. -1: unknown."""
+    """Number of the rollout within its file, counted from 0, or -1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """Stores recomputed rewards by name, and the problems that occurred."""
+    """Stores recomputed rewards by name, and the problems that occurred during scoring."""
 
     rewards: Mapping[str, Sequence[float | None]]
     problems: Mapping[str, Sequence[int]]
-    """Rollouts of each problem, by message."""
+    """Positions of the rollouts with each problem, by message."""
 
 
 Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
@@ -142,18 +143,21 @@ Rescore: TypeAlias = Callable[[Sequence[RolloutText]], Rescored]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Stores consecutive rollouts of a file. Which fields are rewards is determined elsewhere."""
+    """Stores consecutive rollouts of a file, from which any field can be read as a reward."""
 
     lines: Int[np.ndarray, " rollout"]
-    """Line of each rollout, or row from 0."""
+    """Line number of each rollout, or row number from 0 if the file has no lines."""
     columns: Callable[[], Mapping[str, np.ndarray]]
-    """Returns the columns of a table except rewards and file. An invalid step is -1."""
+    """Function that returns the columns of a `RolloutTable`, except those for rewards and files. An
+    invalid step is stored as -1."""
     has_group: Bool[np.ndarray, " rollout"]
     has_prompt: Bool[np.ndarray, " rollout"]
     reward: Callable[[str, Rows], Column | None]
-    """Returns the numbers at a path for some rollouts. None: the path does not exist."""
+    """Function that returns the numbers at a path for some rollouts, or None if the path does not
+    exist."""
     weight: Callable[[str, Rows], Values | None]
-    """Returns the weights of a reward for some rollouts. NaN: unknown for this rollout."""
+    """Function that returns the weights of a reward for some rollouts. NaN means that the weight is
+    unknown for a rollout."""
     rows: Sequence[Row] = ()
     """The parsed records. Empty for tables."""
 
@@ -161,7 +165,7 @@ class Batch:
         return len(self.lines)
 
     def grouped_by(self, rows: Rows) -> str:
-        """Return how some rollouts are put into groups; a few of them may lack the field."""
+        """Return how some rollouts are grouped. A few of the rollouts may lack the group field."""
         if self.has_group[rows].any():
             return BY_IDS
         return BY_PROMPT if self.has_prompt[rows].any() else BY_NOTHING
@@ -170,13 +174,13 @@ class Batch:
 def batch_of_rows(
     rows: Sequence[Row], lines: Sequence[int], file: FileReport, step: int | None
 ) -> Batch:
-    """Return the batch of parsed records.
+    """Return the batch for some parsed records.
 
     Args:
         rows: The rollouts, without their texts.
-        lines: Line of each rollout, or row from 0.
-        file: Receives notices about unusable values.
-        step: Step of the file, for rollouts without one. None: unknown.
+        lines: Line number of each rollout, or row number from 0 if the file has no lines.
+        file: Report of the file, which receives notices about unusable values.
+        step: Step of the file, which is used for rollouts without a step. None: unknown.
     """
     places = np.array(lines)
 
@@ -235,13 +239,13 @@ def text_of_row(row: Row) -> RolloutText:
 
 
 def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None) -> Batch:
-    """Return the batch of rows of a table.
+    """Return the batch for some rows of a table.
 
     Args:
         batch: An Arrow record batch.
-        known: Meanings of its columns.
-        file: Receives notices about unusable values.
-        step: Step of the file, if there is no column of steps. None: unknown.
+        known: Meanings of the columns.
+        file: Report of the file, which receives notices about unusable values.
+        step: Step of the file, which is used if the table has no step column. None: unknown.
     """
     size, lines = batch.num_rows, file.numbered + np.arange(batch.num_rows)
 
@@ -286,7 +290,7 @@ def batch_of_table(batch: Any, known: Layout, file: FileReport, step: int | None
 
 
 def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
-    """Return the texts of the rows of a table, with the columns that have no meaning."""
+    """Return the texts of the rows of a table, and the columns without a known meaning."""
 
     def values(path: str | None) -> list[Any]:
         column = None if path is None else entered(batch, path)
@@ -302,7 +306,7 @@ def texts_of_table(batch: Any, known: Layout) -> list[RolloutText]:
 
 
 class TextsOnDemand(Sequence[RolloutText]):
-    """A sequence of texts of rollouts that builds each text when it is accessed."""
+    """Provides the texts of rollouts as a sequence, and builds each text when it is accessed."""
 
     def __init__(self, rows: Sequence[Any], text_of: Callable[[Any], RolloutText]) -> None:
         self._rows, self._text_of = rows, text_of
@@ -315,7 +319,7 @@ class TextsOnDemand(Sequence[RolloutText]):
 
 
 def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
-    """Return prompts and completions of the rows of a table, built on access."""
+    """Return the prompts and completions of the rows of a table. Each text is built on access."""
     paths = (known.prompt, known.completion)
     columns = [None if path is None else entered(batch, path) for path in paths]
 
@@ -327,7 +331,7 @@ def few_texts_of_table(batch: Any, known: Layout) -> TextsOnDemand:
 
 
 def _opened(extras: dict[str, Any]) -> dict[str, Any]:
-    """Return extra fields; gdpo's record stores some of them as JSON in one column."""
+    """Return the extra fields, including those that a gdpo record stores as JSON in one column."""
     extra = extras.get("extra")
     try:
         inner = json.loads(extra) if isinstance(extra, str) else None
@@ -342,7 +346,7 @@ def _count(tokens: Any) -> float | None:
 
 
 def cut_of(reason: Any) -> float:
-    """Return 1 if the completion was truncated, 0 if the model ended it, NaN if unknown."""
+    """Return 1 if the completion was truncated, 0 if the model ended it, and NaN if unknown."""
     if isinstance(reason, bool):
         return float(reason)
     text = reason.lower() if isinstance(reason, str) else ""
@@ -350,7 +354,7 @@ def cut_of(reason: Any) -> float:
 
 
 def _step(given: Any, of_file: int | None) -> int:
-    """Return the step of a record, else the step of the file, else 0. -1: the step is invalid."""
+    """Return the step of a record, else the step of the file, else 0, or -1 for an invalid step."""
     if given is None:
         return of_file or 0
     step = nan if isinstance(given, bool) else number(given)
@@ -359,7 +363,7 @@ def _step(given: Any, of_file: int | None) -> int:
 
 
 def _steps(batch: Any, path: str | None, steps: Values, of_file: int | None) -> np.ndarray:
-    """Return the steps of a table, like `_step`. Booleans are valid rewards, but not steps."""
+    """Return the steps of a table, as `_step` does. Booleans are not valid steps."""
     if path is None:
         return np.full(batch.num_rows, of_file or 0)
     column = entered(batch, path)
@@ -389,7 +393,7 @@ def _groups(batch: Any, known: Layout, file: FileReport) -> Int64[np.ndarray, " 
 
 
 def _as_whole(column: Any) -> Any:
-    """Return floating-point ids as integers, with NaN as null: tables with gaps store floats."""
+    """Return ids that were stored as floats, because some are missing, as integers with nulls."""
     is_nan = pc.call_function("is_nan", [column])
     known = pc.call_function("if_else", [is_nan, pa.scalar(None, column.type), column])
     try:
@@ -416,7 +420,7 @@ def _trained(batch: Any) -> Bool[np.ndarray, " row"]:
 
 
 def entered(batch: Any, path: str) -> Any:
-    """Return the column of that name, or the one that the dots lead to. None: neither."""
+    """Return the column with this name or at this dotted path, or None if there is none."""
     if path in batch.schema.names:
         return batch.column(path)
     name, dot, rest = path.partition(".")
@@ -436,7 +440,7 @@ def entered(batch: Any, path: str) -> Any:
 
 
 def numeric(batch: Any) -> Any:
-    """Return the schema of a CSV batch, with number types for columns of mostly numbers."""
+    """Return the schema of a CSV batch, with a numeric type for columns with mostly numbers."""
 
     def kind(column: Any) -> Any:
         if column.null_count == len(column):
@@ -454,12 +458,12 @@ def holds_numbers(column: Column) -> bool:
 
 
 def is_numeric(kind: Any) -> bool:
-    """Return whether columns of this Arrow type hold numbers or booleans."""
+    """Return whether columns of this Arrow type contain numbers or booleans."""
     return pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
 
 
 def kind_of_type(kind: Any) -> Kind:
-    """Return what columns of an Arrow type hold."""
+    """Return the kind of the values in columns of an Arrow type."""
     if is_numeric(kind):
         return "number"
     if pa.types.is_null(kind):
@@ -471,7 +475,7 @@ def kind_of_type(kind: Any) -> Kind:
 
 
 def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
-    """Return the columns of a schema by path, with their kind. Structs are entered."""
+    """Return the kind of each column of a schema by path, including columns inside structs."""
     found: dict[str, Kind] = {}
     for column in schema:
         path = Inner(above + column.name) if above else column.name
@@ -483,7 +487,7 @@ def paths_in(schema: Any, above: str = "") -> dict[str, Kind]:
 
 
 def key_of(value: Any) -> int:
-    """Return 64 bits of a hash of a JSON-like value. Whole numbers are their own key."""
+    """Return a 64-bit key for a JSON-like value: an integer itself, or a hash of other values."""
     if isinstance(value, int) and NO_KEY < value < 2**63:
         return int(value)
     if not isinstance(value, str):
@@ -493,7 +497,7 @@ def key_of(value: Any) -> int:
 
 
 def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
-    """Return one key per row of an Arrow array of ids. Whole numbers are their own key."""
+    """Return one key per row of an Arrow array of ids: an integer itself, or a hash."""
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_integer(kind.value_type):
         column = column.dictionary_decode()
@@ -506,7 +510,7 @@ def group_keys(column: Any) -> Int64[np.ndarray, " row"]:
 
 
 def keys_of(column: Any) -> Keys:
-    """Return one key per row of an Arrow array of texts, or of lists and structs of texts.
+    """Return one key per row of an Arrow array of texts, or lists or structs of texts.
 
     Each distinct text is hashed once, because a prompt is repeated for each of its samples.
     """
@@ -557,12 +561,12 @@ def _of_list(column: Any) -> Keys:
 def _text_of(value: Any) -> str:
     try:
         return json.dumps(value, sort_keys=True, default=str)
-    except (RecursionError, TypeError):  # TypeError: keys that are not texts, or of mixed types
+    except (RecursionError, TypeError):  # TypeError: keys are not texts, or have mixed types
         return "".join(_flat(value))
 
 
 def _flat(value: Any) -> Iterator[str]:
-    """Yield the parts of a value at any depth, each list and object preceded by its length."""
+    """Yield the parts of a nested value, with the length of each list and object before it."""
     left = [value]
     while left:
         item = left.pop()
@@ -577,7 +581,7 @@ def _flat(value: Any) -> Iterator[str]:
 
 
 def _mixed(keys: Keys) -> Keys:
-    """Return mixed keys: every bit affects all bits, so that sums of keys are keys too."""
+    """Return keys with mixed bits, so that sums of keys can be used as keys too."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return keys ^ (keys >> np.uint64(31))

@@ -17,28 +17,29 @@ _KINDS = {
     ".pkl": "pkl",
 }
 ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".pt")
-"""Endings of files that may hold rollouts. `.gz` may follow."""
+"""Extensions of files that may contain rollouts. Each extension may be followed by `.gz`."""
 KINDS_READ = frozenset({"jsonl", "pt", "csv", "parquet"})
 _PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z")
-"""Endings of compressed files that cannot be read."""
+"""Extensions of compressed files that cannot be read."""
 _STEP = re.compile(r"(?:step|iteration|iter)[_-]?0*(\d{1,18})")
 _EVALUATION = re.compile(r"(?:^|[_\-.])(?:evals?|val|valid|validation|test)(?:$|[_\-.\d])")
 _CHECKPOINT = re.compile(r"(?:checkpoints?|global_step_?\d+/(?:actor|critic))(?:[-_/]|$)")
 _RECORD = re.compile(r"step_\d{6,}\.parquet")
 _EARLIER = re.compile(r"earlier-\d+")
-"""Folders next to a record that hold the records of earlier runs."""
+"""Name pattern of folders with the records of earlier runs, next to the record of a run."""
 _DROPPED = re.compile(r"dropped-\d{4}-\d\d-\d\dT[-\d]+")
-"""Folders in a gdpo run with steps that were repeated after the run was resumed."""
+"""Name pattern of folders in a gdpo run with steps that were repeated after the run was resumed."""
 _OF_A_RUN = frozenset({"recipe.yaml", "environment.json"})
 _OF_A_STEP = re.compile(r"completions_\d+\.parquet")
-"""A file of TRL, which holds one step."""
+"""Name pattern of TRL's files, each of which contains one step."""
 _SET_ASIDE = "set aside when this run began or was resumed: name the folder to read it"
 _PLACES = frozenset({"train", "all", "effective", "rollouts", "completions", "trajectories"})
 _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
     | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
 )
-"""Words in names of folders of a step or an evaluation. Other names are names of runs."""
+"""Words in the names of folders of steps and evaluations. Folders with other words in their names
+are runs."""
 _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}
     | {"optimizer.pt", "scheduler.pt", "config.jsonl", "logging.jsonl"}
@@ -47,25 +48,25 @@ _NO_ROLLOUTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RolloutFile:
-    """Stores what the path of a file says about its rollouts."""
+    """Stores what the path of a file reveals about its rollouts."""
 
     path: Path
     kind: str
     run: str
     step: int | None
-    """Number in the name of the file or its folder. None: there is none."""
+    """Step number in the name of the file or its folder. None if there is no such number."""
     evaluation: bool
 
 
 def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[RolloutFile]:
-    """Return the files to read, each once, by run and by the numbers in their names.
+    """Return the files to read, each once, sorted by run and by the numbers in their names.
 
-    Files of evaluations are left out if there are files of training, unless their folder is one
-    of the paths.
+    If there are training files, evaluation files are left out unless their folder is one of the
+    paths.
 
     Args:
         paths: Files and folders.
-        left_out: Receives the files that are not read, with the reason.
+        left_out: Dict to which each file that is not read is added, with the reason.
 
     Raises:
         DataError: If a path does not exist.
@@ -81,7 +82,7 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
             if not path.is_dir() or _is_read(file, left_out):
                 found.setdefault(file.path, file)
     for path in paths:
-        left_out.pop(path, None)  # a folder left it out, but the user named it
+        left_out.pop(path, None)  # the user named this file, so it is read
     if any(not file.evaluation for file in found.values()):
         why = "rollouts of an evaluation: name the folder to read them"
         left_out |= {file.path: why for file in found.values() if file.evaluation}
@@ -92,13 +93,13 @@ def find_files(paths: Sequence[Path], left_out: dict[Path, str]) -> list[Rollout
 def without_twins(
     files: Sequence[RolloutFile], recorded: Callable[[Path], bool], left_out: dict[Path, str]
 ) -> list[RolloutFile]:
-    """Return the files without TRL's files of steps that gdpo recorded too.
+    """Return the files, except TRL's files for steps that gdpo recorded too.
 
     Args:
         files: Files of all runs.
-        recorded: Returns whether a file is a complete record of gdpo. Called only for steps that
-            exist twice.
-        left_out: Receives the files that are not read, with the reason.
+        recorded: Function that returns whether a file is a complete gdpo record. The function is
+            called only for steps that exist in two files.
+        left_out: Dict to which each file that is not read is added, with the reason.
     """
     records = {_step_of(file): file.path for file in files if _RECORD.fullmatch(file.path.name)}
     for file in files:
@@ -109,12 +110,12 @@ def without_twins(
 
 
 def _step_of(file: RolloutFile) -> tuple[str, int | None, bool]:
-    """Return run, step, and whether it is an evaluation, even one that the user named."""
+    """Return the run, the step, and whether the file belongs to an evaluation."""
     return file.run, file.step, any(map(_of_evaluation, file.path.parts[:-1]))
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file by its name. Empty: it cannot hold rollouts."""
+    """Return the kind of a file by its name, or an empty string if it cannot contain rollouts."""
     return _KINDS.get(Path(_unpacked(path.name)).suffix.lower(), "")
 
 
@@ -148,7 +149,7 @@ def _walk(path: Path, left_out: dict[Path, str]) -> Iterator[Path]:
 
 
 def _why_not(file: Path) -> str | None:
-    """Return why a file is not read. Empty: it is not a rollout file; None: it is read."""
+    """Return why a file is not read, None if it is read, or "" if it cannot contain rollouts."""
     if file.suffix.lower() in _PACKED and kind_of(file.with_suffix("")):
         return "compressed, but not with gzip: decompress it first"
     if not kind_of(file):
@@ -162,7 +163,7 @@ def _why_not(file: Path) -> str | None:
 
 
 def _root(paths: Sequence[Path]) -> Path:
-    """Return the folder that contains all paths. Runs are named by the folders below it."""
+    """Return the folder that contains all paths. Run names are relative to this folder."""
     for path in paths:
         try:
             why = None if path.exists() else ""
@@ -224,6 +225,6 @@ def _is_read(file: RolloutFile, left_out: dict[Path, str]) -> bool:
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Return a sort key with which 9 comes before 10."""
+    """Return a sort key that puts 9 before 10."""
     parts = re.split(r"(\d+)", str(path))
     return [(1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts]

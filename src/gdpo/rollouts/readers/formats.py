@@ -1,4 +1,4 @@
-"""Defines the formats and detects the format of a file."""
+"""Defines the known formats, and detects the format of a file."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from gdpo.rollouts.readers.sources import LoadPt
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """Stores the options of the caller. None: detect or infer."""
+    """Stores the caller's options. An option that is None is detected or inferred if possible."""
 
     format: str | None = None
     rewards: tuple[str, ...] | None = None
@@ -39,22 +39,22 @@ class Format:
 
     name: str
     kind: str
-    """`parquet`, `jsonl` or `pt`. Empty: any file with columns."""
+    """`parquet`, `jsonl` or `pt`. Empty if the format can be used for any file with columns."""
     fields: frozenset[str]
-    """Fields that a file must have to be detected."""
+    """Fields that a file must have for the format to be detected."""
     rows: Callable[[Record], Iterator[Row]] | None = None
-    """Function from a record to its rollouts. None: the columns are read directly."""
+    """Function that converts a record to its rollouts. None if the columns are read directly."""
     lists: bool | None = None
-    """Whether `prompt` must hold a list of values. None: it does not matter."""
+    """Whether `prompt`, `completion` and `step` must be lists. None if both forms are accepted."""
     numbers: tuple[str, ...] = ()
     """Columns of a parquet file of records that are always read."""
     texts: tuple[str, ...] = ()
-    """Columns that are also read if texts are needed."""
+    """Additional columns that are read if texts are needed."""
     wordless: bool = False
     """Whether the files contain no texts, so that they cannot be rescored."""
     known: Layout | None = None
-    """Meanings of the fields, for records in an unrecognized format. None: the format defines
-    them."""
+    """Meanings of the fields, for records in an unrecognized format. None if the format defines the
+    meanings."""
 
 
 def _format(name: str, kind: str, fields: str, **more: Any) -> Format:
@@ -78,7 +78,7 @@ FORMATS = (
         rows=records.platform,
         numbers=(
             *("step", "problem_id", "reward", "metrics", "advantage", "num_output_tokens"),
-            "info",  # the trace, whose rewards stand nowhere else
+            "info",  # contains the trace, which has the rewards
         ),
         texts=("prompt", "completion", "answer"),
     ),
@@ -114,17 +114,17 @@ FORMATS = (
     _format("slime", "pt", "rollout_id group_index reward", rows=records.slime),
     Format("columns", "", frozenset()),
 )
-"""The formats, in the order in which they are tried."""
+"""The known formats, in the order in which they are tried."""
 
 NAMES = tuple(dict.fromkeys(f.name for f in FORMATS))
 WORDLESS = frozenset(f.name for f in FORMATS if f.wordless)
 
 
 def recognized(kind: str, fields: Collection[str], record: Record | None) -> Format | None:
-    """Return the first format, other than `columns`, whose fields all exist. None: none."""
+    """Return the first format whose fields all exist, or None. The result is never `columns`."""
     lists = isinstance(record.get("prompt"), list) if record else False
     lists = lists and record is not None and isinstance(record.get("completion"), list)
-    # Chat messages are a list too, but then the step is not.
+    # Chat messages are a list too, but in that case the step is not a list.
     steps = (record or {}).get("step", (record or {}).get("gen_step"))
     lists = lists and isinstance(steps, list)
     for known in FORMATS:
@@ -134,7 +134,7 @@ def recognized(kind: str, fields: Collection[str], record: Record | None) -> For
 
 
 def named(name: str, kind: str, fields: Collection[str]) -> Format | None:
-    """Return the format of that name for this kind of file. None: it uses another kind."""
+    """Return the format with this name, or None if the format uses another kind of file."""
     if name not in NAMES:
         raise ConfigError(f"unknown format {name!r}: {did_you_mean(name, NAMES)}")
     fitting = [f for f in FORMATS if f.name == name and f.kind in ("", kind)]
@@ -148,14 +148,14 @@ def format_of(
     numbers: Iterable[str],
     record: Record | None = None,
 ) -> tuple[Format, str]:
-    """Return the format of a file, and a phrase on how it was determined.
+    """Return the format of a file, and a phrase that says how the format was determined.
 
     Args:
         kind: Kind of the file, such as `parquet` or `jsonl`.
-        asked: Options of the caller.
+        asked: Options that the caller passed.
         fields: Names of the fields.
-        numbers: Paths of the numbers.
-        record: First record, for a file of records. Default: None.
+        numbers: Paths of the numeric fields.
+        record: First record, if the file contains records. Default: None.
 
     Raises:
         DataError: If the format is unknown.
@@ -183,11 +183,11 @@ def format_of(
 
 
 def format_of_records(kind: str, asked: ReaderOptions, record: Record) -> tuple[Format, str]:
-    """Return the format of a file of records, and a phrase on how it was determined.
+    """Return the format of a file of records, and how the format was determined.
 
     Raises:
-        DataError: If the format is unknown (see `format_of`), or if its files contain no texts
-            although they are to be rescored.
+        DataError: If the format is unknown (see `format_of`), or if rescoring is requested for a
+            format whose files contain no texts.
     """
     fields = kinds_in(record)
     numbers = records.numbers_by_path(record, but=frozenset())
@@ -204,6 +204,6 @@ def format_of_records(kind: str, asked: ReaderOptions, record: Record) -> tuple[
 
 
 def layout_of(form: str, asked: ReaderOptions, fields: Mapping[str, Kind]) -> Layout:
-    """Return the meanings of the columns of a file of this format."""
+    """Return the meanings of the columns in a file of this format."""
     known = {"gdpo": GDPO, "trl": TRL}.get(form)
     return known or layout(asked.columns, fields)

@@ -1,8 +1,9 @@
-"""Infers the meaning of fields and the rewards in files in an unrecognized format.
+"""Infers the rewards, and the meanings of other fields, for files in an unrecognized format.
 
-The rules use names, whether a field holds numbers, and the values of the first rollouts. They are
-the same for JSONL and for tables: both give their numbers as arrays by path. The parts of a path
-between dots or slashes are objects or structs; a column with dots in its name means the same.
+The rules use the name of a field, whether the field contains numbers, and the values of the first
+rollouts. The same rules apply to JSONL and tables, because both provide their numbers as arrays by
+path. In a path, a dot or slash separates an object or struct from the fields inside. A column with
+dots in its name is treated in the same way.
 """
 
 import re
@@ -21,25 +22,25 @@ Kind: TypeAlias = Literal["number", "text", "empty", "object", "other"]
 Values: TypeAlias = Float[np.ndarray, " rollout"]
 
 SCALAR_ONLY = "scalar reward only"
-"""How the phrase about the rewards of a file begins, if it contains only one scalar reward."""
+"""Start of the phrase about the rewards of a file that contains only a scalar reward."""
 MEANINGS = (
     *("step", "group", "prompt", "completion", "advantage", "num_tokens", "finish_reason"),
     "total",
 )
 """The meanings that `columns` can assign to a column."""
 NOT_REWARDS = "; not rewards: "
-"""What precedes the numbers that are not read as rewards."""
+"""Text before the list of numeric fields that are not read as rewards."""
 
 
 class Inner(str):
-    """The path of a value in an object or struct. Names at the top level may contain dots too."""
+    """Marks a path into an object or struct, because the name of a column may contain dots too."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Stores the column for each meaning. None: no column has this meaning."""
+    """Stores the column for each meaning, or None if no column has this meaning."""
 
     step: str | None = None
     group: str | None = None
@@ -51,7 +52,7 @@ class Layout:
     total: str | None = None
 
     def taken(self) -> frozenset[str]:
-        """Return the columns that have a meaning, and so are not reward components."""
+        """Return the columns that have a meaning, and are therefore not reward components."""
         return frozenset(v for name in MEANINGS if (v := getattr(self, name)) is not None)
 
 
@@ -62,24 +63,26 @@ TRL = Layout("step", None, "prompt", "completion", "advantage")
 
 
 def listed(names: Collection[str]) -> str:
-    """Return up to 12 names for a message, shortened and quoted: names may be hostile."""
+    """Return up to 12 names for a message, shortened and quoted in case a name is malicious."""
     shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:12])
     return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown
 
 
 def passed_over(names: Sequence[str]) -> str:
-    """Return the end of a phrase that lists numbers which are not read as rewards."""
+    """Return the end of a phrase, with the list of numeric fields that are not read as rewards."""
     return f"{NOT_REWARDS}{listed(names)}" if names else ""
 
 
 LOOKED_AT = 4096
-"""Number of first rollouts whose values are used to infer rewards."""
+"""Number of rollouts at the start of a file whose values are used to infer rewards."""
 _COMPARED = 512
-"""Number of these rollouts that are used to find a total."""
+"""Number of rollouts that are used to find a total by its values."""
 _ADDED_UP = 24
-"""With more numbers than this, a total is found by its name only, not by its values."""
+"""Maximum number of numeric fields in the search for a total by its values. With more fields, a
+total is found only by its name."""
 _ROUNDING = 2e-3
-"""A sum may differ from the total by this fraction of its std: totals are rounded in files."""
+"""Maximum difference between a sum and the total, as a fraction of the std of the total. The
+difference is allowed because totals in files are rounded."""
 
 _STEPS = (
     *("step", "global_step", "gen_step", "iteration", "iter", "global_steps", "train_step"),
@@ -119,7 +122,7 @@ _GUESSES = {
     "total": _TOTALS,
 }
 _NUMERIC = frozenset({"step", "advantage", "num_tokens", "total"})
-"""Meanings whose fields must hold numbers."""
+"""Meanings whose fields must contain numbers."""
 
 _PLAINEST = 3
 
@@ -132,24 +135,26 @@ _STATISTICS = frozenset(
     {"mean", "std", "var", "min", "max", "median", "avg", "average", "baseline", "count"}
     | {"group", "batch", "step", "shift", "scale", "range", "id", "advantage", "running"}
 )
-"""Words that, next to `reward`, mark a statistic of rewards instead of a reward."""
+"""Words that, together with `reward` in a name, indicate a statistic of rewards instead of a
+reward."""
 _WEIGHTS = frozenset({"weight", "weights", "name", "names"})
 _VALUES = frozenset({"value", "score", "reward"})
-"""Names of the value in an object that describes one reward."""
+"""Names of the value field in an object that describes one reward."""
 _NEVER = frozenset(
     {"lr", "kl", "temperature", "seed", "epoch", "epochs", "entropy", "loss", "perplexity", "ppl"}
     | {"logprob", "logprobs", "logp", "grad", "rank", "idx", "index", "id", "ids", "latency"}
     | {"duration", "elapsed", "version", "step", "steps", "advantage", "advantages", "adv"}
     | {"token", "tokens", "timestamp", "truncated", "turns", "weight", "weights"}
 )
-"""Words in names that are never inferred to be rewards."""
+"""A field is never inferred to be a reward if its name contains one of these words."""
 _LENGTHS = frozenset({"len", "length", "lengths", "lens", "chars"})
 _NEVER_WHOLE = frozenset(
     {"created_at", "learning_rate", "top_p", "top_k", "beta", "trained"}
     | {"reference", "ground_truth", "gts", "gold", "label", "target", "answer", "solution"}
     | {name for meaning, names in _GUESSES.items() if meaning != "total" for name in names}
 )
-"""Whole names that are never inferred to be rewards: other meanings, and references."""
+"""Names of fields that are never inferred to be rewards, such as settings, references, and fields
+with other meanings."""
 _CONTAINERS = (
     re.compile(r"rewards"),
     re.compile(r"reward"),
@@ -157,13 +162,14 @@ _CONTAINERS = (
     re.compile(r"components|.*[_\-]components"),
     re.compile(r"scores?([_\-].*)?|.*[_\-]scores"),
 )
-"""Names of objects whose numbers are rewards, the most certain first."""
+"""Patterns for names of objects whose numbers are rewards, most certain first."""
 _MEASURES = re.compile(r"metrics|.*[_\-]metrics")
-"""Names of objects that hold rewards only if nothing else does, besides other numbers."""
+"""Pattern for names of objects that contain rewards among other numbers. Such objects are used only
+if no other field contains rewards."""
 
 
 NEVER = 3
-"""Rank of a name that is a reward only if the user names it explicitly."""
+"""Rank of a field that is a reward only if the user names the field explicitly."""
 
 
 def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
@@ -182,7 +188,7 @@ def kinds_in(record: Mapping[str, Any]) -> dict[str, Kind]:
 
 
 def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Layout:
-    """Return the given columns, and for other meanings the columns inferred from names.
+    """Return the column of each meaning, as given by the user or inferred from its name.
 
     Raises:
         ConfigError: If a meaning is unknown.
@@ -205,10 +211,11 @@ def layout(columns: Mapping[str, str] | None, fields: Mapping[str, Kind]) -> Lay
 
 
 def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> str | None:
-    """Return the first name of that meaning whose field may hold it.
+    """Return the field with the first known name of a meaning, or None.
 
-    For a meaning that needs numbers, fields that hold numbers come first. A field of another type
-    is taken only if it has one of the plainest names; its values are then reported as wrong.
+    For a meaning that needs numbers, numeric fields are preferred, then empty fields, then text. A
+    field of another type is used only if it has one of the most common names. In that case, its
+    values are reported as not numeric.
     """
     spelt = _spelt(fields)
     free = [spelt[name] for name in _GUESSES[meaning] if name in spelt]
@@ -222,20 +229,21 @@ def _first(meaning: str, fields: Mapping[str, Kind], given: Collection[str]) -> 
 
 
 def _spelt(fields: Iterable[str]) -> dict[str, str]:
-    """Return the fields by lower-case names with `_` between words, as in `global_step`."""
+    """Return the fields by their names in snake case, such as `global_step`."""
     fields = list(fields)
     return {"_".join(_words(name)): name for name in fields[::-1]} | {name: name for name in fields}
 
 
 def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
-    """Return whether a file may hold rollouts with rewards.
+    """Return whether a file may contain rollouts with rewards.
 
-    It does if it has a `reward` or `score`, or a prompt or group besides reward components.
-    Training logs have numbers with such names too, but no prompts.
+    The file must have a field `reward` or `score`, or reward components together with a prompt or
+    group. A prompt or group is required because training logs also contain numbers with the names
+    of rewards.
 
     Args:
-        fields: Names at the top level.
-        numbers: Paths of the numbers.
+        fields: Names of the top-level fields.
+        numbers: Paths of the numeric fields.
     """
     spelt = _spelt(fields)
     if {"reward", "score"} & set(spelt):
@@ -248,7 +256,7 @@ def looks_rewarded(fields: Collection[str], numbers: Iterable[str]) -> bool:
 
 
 def is_like_rollouts(fields: Collection[str]) -> bool:
-    """Return whether a file without recognizable rewards may still hold rollouts."""
+    """Return whether a file without recognizable rewards may still contain rollouts."""
     spelt = _spelt(fields)
     return any(name in spelt for name in (*_PROMPTS, *_GROUPS, *_COMPLETIONS)) or any(
         not _REWARD.isdisjoint(_words(name)) for name in fields
@@ -257,21 +265,21 @@ def is_like_rollouts(fields: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """Stores which numbers of a file are its rewards, and why."""
+    """Stores which numeric fields of a file are rewards, and why."""
 
     how: str
-    """How they were inferred, as a phrase. Empty: no rewards were inferred."""
+    """Phrase that says how the rewards were inferred. Empty if no rewards were inferred."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Path of each reward, by name."""
     group: Literal["object", "named", "other", "total", "none"] = "none"
     prefix: str = ""
-    """Prefix of the paths, if an object holds the rewards."""
+    """Prefix of the paths, if the rewards are in an object."""
     left_out: frozenset[str] = frozenset()
-    """Paths that are not rewards although their names fit."""
+    """Paths that are not rewards, although their names suggest it."""
     total: str | None = None
-    """Path of the total. None: there is none."""
+    """Path of the total, or None if there is no total."""
     why: str = ""
-    """Why no rewards were inferred. Empty: some were."""
+    """Reason why no rewards were inferred. Empty if rewards were inferred."""
 
     def name_of(self, path: str) -> str | None:
         """Return the name of the reward at a path, which may first occur in a later rollout."""
@@ -285,15 +293,16 @@ class Inferred:
 
 
 def infer(columns: Mapping[str, Values], known: Layout, texts: Sequence[str] = ()) -> Inferred:
-    """Return the rewards among the numbers of a file.
+    """Return the rewards among the numeric fields of a file.
 
-    In this order: the numbers in the most certain object of rewards; the numbers named as rewards;
-    the numbers in an object of metrics; the numbers that add up to a total; all other numbers.
+    The first of the following groups that exists is returned: the numbers in the object that most
+    likely contains rewards, the numbers named as rewards, the numbers in an object of metrics, the
+    numbers that add up to a total, and all other numbers.
 
     Args:
-        columns: Numeric values of the first rollouts, by path. NaN: missing.
+        columns: Numeric values of the first rollouts, by path. NaN means that a value is missing.
         known: Meanings of the other fields.
-        texts: Fields that are named as rewards and hold texts.
+        texts: Fields that are named as rewards but contain text.
     """
     free = [path for path in columns if path not in known.taken()]
     found = _of_names(free)
@@ -324,7 +333,7 @@ def _of_names(
 
 
 def _of_others(numbers: Mapping[str, Values], free: Sequence[str], known: Layout) -> Inferred:
-    """Return the numbers that add up to the total, or without a total all other numbers."""
+    """Return the numbers that add up to the total, or all other numbers if there is no total."""
     others = [p for p in free if _may_be_reward(p) and np.isfinite(numbers[p]).any()]
     if known.total is None or not np.isfinite(numbers.get(known.total, np.nan)).any():
         total = _total(others, numbers)
@@ -373,7 +382,7 @@ def _none(why: str) -> Inferred:
 
 
 def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
-    """Return the paths of requested rewards. Inside an object of rewards, the name suffices."""
+    """Return the paths of requested rewards. Inside an object, the prefix is optional."""
     paths = list(paths)
     prefix = _container(paths)
     inside = {name: p for p in paths if prefix and (name := _name_in(p, prefix))}
@@ -381,18 +390,20 @@ def resolved(asked: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
 
 
 def likely(paths: Sequence[str]) -> list[str]:
-    """Return the numbers to propose as rewards if none can be inferred: all, if all are unlikely.
+    """Return the numeric fields to propose as rewards if no rewards can be inferred.
 
-    A total is proposed only if there are no others.
+    Unlikely fields are proposed only if all fields are unlikely. Totals are proposed only if there
+    are no other likely fields.
     """
     found = [path for path in paths if not _is_never(path)]
     return [path for path in found if not _is_total(path)] or found or list(paths)
 
 
 def is_named_reward(path: str) -> bool:
-    """Return whether the name of a number is that of a single reward, not of a total.
+    """Return whether the name of a numeric field suggests a single reward, not a total.
 
-    `reward_len` does; `reward`, `total_reward`, `reward_std` and `reward_weights` do not.
+    The name `reward_len` suggests a single reward. The names `reward`, `total_reward`, `reward_std`
+    and `reward_weights` do not.
     """
     words = set(_words(_leaf(path)))
     rest = words - _REWARD
@@ -405,14 +416,14 @@ def is_named_reward(path: str) -> bool:
 
 
 def unlikelihood(path: str) -> int:
-    """Return how unlikely a path is a reward, from 0 (in an object of rewards) to 3."""
+    """Return how unlikely it is that a path is a reward, from 0 (in an object of rewards) to 3."""
     if _prefix(path) is not None:
         return 0
     return 1 if is_named_reward(path) else 2 if _may_be_reward(path) else NEVER
 
 
 def is_named_as_reward(path: str) -> bool:
-    """Return whether the name of a text field is that of a reward, or of all rewards."""
+    """Return whether the name of a text field suggests a reward, or all rewards."""
     prefix = _prefix(path)
     if prefix is not None:
         return _name_in(path, prefix) is not None and not _is_measures(prefix)
@@ -420,19 +431,19 @@ def is_named_as_reward(path: str) -> bool:
 
 
 def is_all_rewards(path: str) -> bool:
-    """Return whether the name is that of a field with all rewards, or with their total."""
+    """Return whether the name suggests a field with all rewards, or with their total."""
     words = set(_words(path))
     return bool(words & _REWARD) and words <= _REWARD | {"components"}
 
 
 def is_container(name: str) -> bool:
-    """Return whether an object of that name may hold rewards."""
+    """Return whether an object with this name may contain rewards."""
     return _certainty(name) is not None
 
 
 @lru_cache(maxsize=1024)
 def _certainty(name: str) -> int | None:
-    """Return the rank of an object of rewards: 0 is the most certain. None: not of rewards."""
+    """Return the rank of an object name, or None. Rank 0 means that rewards are most likely."""
     rest = set(_words(name)) - _REWARD
     if rest & _WEIGHTS or (rest and rest <= _STATISTICS):
         return None
@@ -445,7 +456,7 @@ def _is_measures(prefix: str) -> bool:
 
 
 def _container(paths: Sequence[str]) -> str:
-    """Return the prefix of the paths in the most certain object of rewards. Empty: none."""
+    """Return the prefix of the object that most likely contains rewards, or an empty string."""
     best: tuple[int, str] | None = None
     for path in paths:
         prefix = _prefix(path)
@@ -458,7 +469,7 @@ def _container(paths: Sequence[str]) -> str:
 
 
 def _prefix(path: str) -> str | None:
-    """Return the start of a path up to its most certain (then outermost) object of rewards."""
+    """Return the prefix of the object in a path that most likely contains rewards, or None."""
     ends = [place for place, letter in enumerate(path) if letter in "./"]
     sure = [(_certainty(_leaf(path[:end])), path[: end + 1]) for end in ends]
     found = [(each, prefix) for each, prefix in sure if each is not None]
@@ -466,7 +477,7 @@ def _prefix(path: str) -> str | None:
 
 
 def _name_in(path: str, prefix: str) -> str | None:
-    """Return the name of a reward in an object, at any depth. None: it is not a reward in it."""
+    """Return the name of a reward at any depth of an object, or None if it is not a reward."""
     if not prefix or not path.startswith(prefix) or len(path) == len(prefix):
         return None
     name = path[len(prefix) :]
@@ -477,7 +488,7 @@ def _name_in(path: str, prefix: str) -> str | None:
 
 
 def _described(paths: Sequence[str]) -> list[str]:
-    """Return the paths without the other fields of objects that describe one reward each."""
+    """Return the paths. For an object that describes one reward, keep only the value field."""
     described = {p.rpartition(".")[0] for p in paths if p.rpartition(".")[2] in _VALUES}
     described = {above for above in described if not is_container(_leaf(above))}
     return [
@@ -492,7 +503,7 @@ def _may_be_reward(path: str) -> bool:
 
 
 def _is_never(path: str) -> bool:
-    """Return whether the name excludes a reward: a length, a time, a setting, an id."""
+    """Return whether the name rules out a reward, as it names a length, time, setting or id."""
     name = _leaf(path)
     words = _words(name)
     if is_named_reward(path):
@@ -512,7 +523,7 @@ def _is_time(word: str) -> bool:
 
 
 def _is_total(path: str) -> bool:
-    """Return whether the name is that of a sum of rewards."""
+    """Return whether the name suggests a sum of rewards."""
     words = set(_words(_leaf(path)))
     return bool(words & _TOTAL) and words <= _TOTAL | _REWARD and words != {"final"}
 
@@ -530,16 +541,17 @@ def _words(name: str) -> list[str]:
 
 
 def _constant(paths: Iterable[str], numbers: Mapping[str, Values]) -> bool:
-    """Return whether all these numbers are constant over several rollouts."""
+    """Return whether each of these fields is constant over several rollouts."""
     values = [numbers[path] for path in paths]
     return all(len(v) > 1 and len(np.unique(v[np.isfinite(v)])) < 2 for v in values)
 
 
 def _total(paths: Sequence[str], numbers: Mapping[str, Values]) -> str | None:
-    """Return the path that is the total of the others, by its name or by its values.
+    """Return the path of the total of the other fields, found by its name or by its values.
 
-    A sum needs at least two others that vary, each with a positive weight, and more distinct
-    rollouts than there are others: with few rollouts, any number is a sum of some others.
+    A total that is found by its values must be the sum of at least two other fields that vary, each
+    with a positive weight. There must be more distinct rollouts than other fields, because with few
+    rollouts any field can be fitted as a sum of other fields.
     """
     if len(paths) < 2:
         return None
@@ -566,9 +578,9 @@ def _is_sum(path: str, paths: Sequence[str], numbers: Mapping[str, Values]) -> b
 def _summands(
     paths: Sequence[str], total: Values, numbers: Mapping[str, Values]
 ) -> list[str] | None:
-    """Return the numbers that add up to a total. None: no numbers do.
+    """Return the fields that add up to a total, or None if no fields do.
 
-    A number that is 0 in all first rollouts may be one of them.
+    A field that is 0 in all examined rollouts is included, because the field may be a reward.
     """
     if len(paths) > _ADDED_UP:
         return None
@@ -582,16 +594,16 @@ def _summands(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Stores the weights with which numbers add up to a total."""
+    """Stores the weights with which fields add up to a total."""
 
     shares: Float[np.ndarray, " part"]
     """Each weight times the largest value of its part, divided by the std of the total."""
     certain: bool
-    """Whether there are so many rollouts that the fit cannot be a coincidence."""
+    """Whether there are enough rollouts to rule out a coincidence."""
 
 
 def _weights(parts: Sequence[Values], total: Values) -> _Fit | None:
-    """Return the weights of a total. None: no weights fit. A missing part counts as 0."""
+    """Return the weights of a total, or None if no weights fit. A missing part counts as 0."""
     rows = np.flatnonzero(np.isfinite(total))[:_COMPARED]
     added = np.nan_to_num(np.stack([part[rows] for part in parts], axis=-1), posinf=0, neginf=0)
     whole = total[rows]

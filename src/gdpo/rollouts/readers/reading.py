@@ -1,4 +1,4 @@
-"""Reads the files of runs into tables of one step each, with a report."""
+"""Reads the files of runs into one table per step, and reports what was read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,16 +34,17 @@ from gdpo.rollouts.readers.sources import UNREADABLE, LoadPt
 from gdpo.rollouts.readers.table import RolloutTable, joined
 
 _REPEATS = frozenset({"trl", "ms-swift"})
-"""Formats whose writers write the current rollouts at every log, even if they are not new."""
+"""Formats whose writers save the current rollouts whenever they log, even if the rollouts are not
+new."""
 _LONGEST = 1000
-"""Characters kept of the error of a library about a file, at most."""
+"""Maximum number of characters that are kept of a library's error message."""
 RESCORED = "rescored"
-"""How the rewards of a file were determined, after `rescore`."""
-WEIGHTS_DIFFER = "other weights than an earlier rollout of the step: the earlier weights are used"
+"""Phrase that says how the rewards of a file were determined, if they were rescored."""
+WEIGHTS_DIFFER = "weights differ from an earlier rollout of the step: the earlier weights are used"
 
 
 class RolloutReading(Iterator[RolloutTable]):
-    """Iterates over the tables of the runs, one step each. At the end, `report` is complete."""
+    """Iterates over the tables of the runs, one per step. At the end, `report` is complete."""
 
     def __init__(self, paths: Sequence[Path], asked: ReaderOptions, group_size: int | None) -> None:
         self.report = ReadReport(tuple(paths))
@@ -71,7 +72,7 @@ class RolloutReading(Iterator[RolloutTable]):
             yield replace(table, groups=groups)
 
     def _groups(self, table: RolloutTable) -> np.ndarray:
-        """Return group ids of the file, else blocks of the given size, else groups by prompt."""
+        """Return the file's group ids, else blocks of `group_size` rows, else groups by prompt."""
         groups, size = table.groups, self._group_size
         if table.grouped_by == BY_IDS:
             self.report.size_unused += len(groups) if size is not None else 0
@@ -93,7 +94,7 @@ class RolloutReading(Iterator[RolloutTable]):
             self.report.group_sizes[int(size)] += int(count)
 
     def _repeated(self, table: RolloutTable) -> bool:
-        """Return whether a step repeats the previous one: one generation may serve several."""
+        """Return whether a step repeats the rollouts of the previous step, as trainers may do."""
         last, self._last = self._last, table
         if last is None or table.format not in _REPEATS or not _same(last, table):
             return False
@@ -115,25 +116,27 @@ def read_rollout_files(
     load_pt: LoadPt | None = None,
     rescore: Rescore | None = None,
 ) -> RolloutReading:
-    """Read the rollout files of one or several training runs of any framework.
+    """Read the rollout files of one or more training runs of any framework.
 
-    Texts are not kept: prompts are hashed if they are needed to form groups. Memory holds the
-    numbers of one step.
+    Texts are not kept in memory. Prompts are hashed if they are needed to form groups. Only the
+    numbers of one step are in memory at a time.
 
     Args:
-        path: A file, a folder with files of one or several runs at any depth, or several of
-            these. Runs are named by the folders in which they differ.
+        path: A file, a folder, or a sequence of files and folders. A folder may contain the files
+            of several runs at any depth. Runs are named after the folders in which their paths
+            differ.
         format: One of `FORMATS`. Default: detected for each file from its fields.
-        rewards: Names of the columns that are rewards. A dot enters an object. Default: the
-            rewards of the format, else inferred.
-        columns: Column of each meaning, for files in an unrecognized format: `step`, `group`,
+        rewards: Names of the columns that are rewards. Use a dot to name a field inside an object.
+            Default: the rewards that the format defines, or else rewards that are inferred.
+        columns: Column for each meaning, for files in an unrecognized format: `step`, `group`,
             `prompt`, `completion`, `advantage`, `num_tokens`, `finish_reason` or `total`. Default:
             inferred.
         group_size: Number of rollouts per prompt, at least 1, for files without group ids in which
-            the rollouts of a prompt follow each other. Default: equal prompts form a group.
+            the rollouts of a prompt are consecutive. Default: rollouts with equal prompts form a
+            group.
         load_pt: Function that reads `.pt` files: `load_dump` of `gdpo.integrations.slime`, which
             needs torch. Default: `.pt` files are reported as not read.
-        rescore: Function that computes the rewards of rollouts from their texts. Default: the
+        rescore: Function that computes the rewards of rollouts from their texts. Default: use the
             rewards in the files.
 
     Returns:
@@ -146,7 +149,7 @@ def read_rollout_files(
     """
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
     if not paths:
-        raise ConfigError("path is empty: give a file or folder with rollouts")
+        raise ConfigError("path is empty: pass a file or folder with rollouts")
     if group_size is not None and group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
     named = None if rewards is None else tuple(rewards)
@@ -157,9 +160,9 @@ def read_rollout_files(
 def _read_file(
     found: RolloutFile, asked: ReaderOptions, report: ReadReport
 ) -> Iterator[RolloutTable]:
-    """Yield the tables of a file. What cannot be read goes into the report."""
+    """Yield the tables of a file, and report what cannot be read."""
     if found.kind not in KINDS_READ:
-        report.left_out[found.path] = f"its name ends with none of {', '.join(ENDINGS)}"
+        report.left_out[found.path] = f"its extension is none of {', '.join(ENDINGS)}"
         return
     file = FileReport(found.path, report)
     try:
@@ -242,7 +245,7 @@ def _rescored(
 def _weights(
     batch: Batch, names: Iterable[str], rows: Rows, file: FileReport
 ) -> tuple[float, ...] | None:
-    """Return the weights of a step: the first recorded one of each reward. None: not recorded."""
+    """Return the first recorded weight of each reward in a step, or None if not recorded."""
     columns = [batch.weight(name, rows) for name in names]
     given = [column for column in columns if column is not None]
     if not columns or len(given) < len(columns):
@@ -261,7 +264,7 @@ def _weights(
 
 
 def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
-    """Report rollouts without a group, or that are grouped differently from the others."""
+    """Report rollouts that have no group, or that are grouped differently from the others."""
     grouped, prompted = batch.has_group[rows], batch.has_prompt[rows]
     line = int(batch.lines[rows][0])
     bare = int(np.sum(~grouped & ~prompted))
@@ -275,7 +278,7 @@ def _report_groups(batch: Batch, rows: Rows, file: FileReport) -> None:
 
 
 def _is_record(path: Path) -> bool:
-    """Return whether a file is a complete record of gdpo."""
+    """Return whether a file is a complete gdpo record."""
     try:
         form = recognized("parquet", pq.read_schema(path).names, None)
     except UNREADABLE:
@@ -298,7 +301,7 @@ def _whole_steps(parts: Iterator[RolloutTable], report: ReadReport) -> Iterator[
         table = joined(tables)
         if table.weights is None and any(part.weights for part in tables):
             what = (
-                "other weights than the other files of the step: weight 1 is used for each reward"
+                "weights differ from the other files of the step: weight 1 is used for each reward"
             )
             _file_of(report, tables[-1].files[0]).note(None, what)
         yield table
@@ -321,14 +324,14 @@ def read_texts(
     columns: Mapping[str, str] | None = None,
     load_pt: LoadPt | None = None,
 ) -> list[RolloutText]:
-    """Return prompt and completion of some rollouts of one file.
+    """Return the prompts and completions of some rollouts in one file.
 
     Args:
         file: One of the `files` of a table.
         rows: Values of the column `row` of a table.
-        format: The option that was given to `read_rollout_files`.
-        columns: The option that was given to `read_rollout_files`.
-        load_pt: The option that was given to `read_rollout_files`.
+        format: The value that was passed to `read_rollout_files`.
+        columns: The value that was passed to `read_rollout_files`.
+        load_pt: The value that was passed to `read_rollout_files`.
 
     Returns:
         One text for each row, in the order of `rows`.
@@ -353,5 +356,7 @@ def read_texts(
     except UNREADABLE as error:
         raise DataError(f"{file} cannot be read: {error}") from error
     if left:
-        raise DataError(f"{file} has no row {min(left)}: it has changed since it was analyzed")
+        raise DataError(
+            f"{file} has no row {min(left)}: the file has changed since it was analyzed"
+        )
     return [texts[row] for row in rows]

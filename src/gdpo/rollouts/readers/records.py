@@ -1,7 +1,7 @@
-"""Converts a record of each framework into its rollouts.
+"""Converts the records of each framework into rollouts.
 
-A record is a line of JSON, or a row of a parquet file whose columns hold JSON. The tests contain
-one file of each framework.
+A record is a line of JSON, or a row of a parquet file whose columns contain JSON. The tests contain
+one file for each framework.
 """
 
 import json
@@ -37,7 +37,7 @@ _VERL = frozenset(
 )
 _VERL_PADDING = re.compile(r"pad[0-9a-f]{32}_")
 _VERL_KEY = re.compile(r"((.+)_[0-9]+)_([0-9]{1,18})", re.DOTALL)
-"""The uid in V1: `<prompt>_<rollout>_<output>`."""
+"""Form of the uid in verl's V1 trainer: `<prompt>_<rollout>_<output>`."""
 _STOP = "stop/"
 """Prefix of the metrics of tinker-cookbook that name a stop reason."""
 _SWIFT = frozenset(
@@ -46,13 +46,13 @@ _SWIFT = frozenset(
 _LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 _METRICS = frozenset({"num_turns", "reward"})
 _DEEPEST = 8
-"""Depth of nested objects that are searched."""
+"""Maximum depth of nested objects that are searched."""
 OTHER = "an earlier output of a rollout: only the last output is read, as in verl's GRPO"
 APART = "a second output of a rollout, not next to the first: only the first is read"
 
 
 class Doubtful(str):
-    """A text in a field that is a reward only if other rows have a number in that field."""
+    """Marks a text in a field that is a reward only if other rows have a number in this field."""
 
     __slots__ = ()
 
@@ -62,13 +62,14 @@ TOO_LONG = Doubtful("...")
 
 @dataclass(slots=True)
 class Row:
-    """Stores what a format knows about one rollout. The defaults mean unknown."""
+    """Stores what is known about one rollout. A default value means that a field is unknown."""
 
     step: Any = None
     group: Any = None
-    """Group id. None: unknown; equal prompts then form a group."""
+    """Group id. None if unknown, in which case rollouts with equal prompts form a group."""
     output: tuple[str, int] | None = None
-    """Rollout of which this is one of several outputs, and its number. None: only output."""
+    """Key of the rollout and number of the output, for a rollout with several outputs. None if this
+    is the only output."""
     prompt: Any = None
     completion: Any = None
     rewards: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -81,13 +82,13 @@ class Row:
     finish_reason: Any = None
     trained: bool = True
     truth: Any = None
-    """Reference that the completion was judged against."""
+    """Reference that was used to score the completion."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Other fields of the record, for rescoring."""
+    """Other fields of the record, which rescoring may need."""
 
 
 def number(value: Any) -> float:
-    """Return a number, a boolean or the text of a number as a float. NaN: anything else."""
+    """Return a number, a boolean or the text of a number as a float, or NaN for anything else."""
     try:
         return nan if value is None else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: tensors
@@ -95,12 +96,12 @@ def number(value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number or boolean. The text of a number is not."""
+    """Return whether a value is a number or boolean. The text of a number does not count."""
     return isinstance(value, (int, float, bool))
 
 
 def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, Any]:
-    """Return the fields that may be rewards: they hold a number, a text or null."""
+    """Return the fields that may be rewards because they contain a number, text or null."""
     found: dict[str, Any] = {}
     for name, value in record.items():  # runs for every record, so it avoids calls
         kind = type(value)
@@ -114,7 +115,7 @@ def numbers_in(record: Mapping[str, Any], *, but: frozenset[str]) -> dict[str, A
 
 
 def doubtful(value: Any) -> Any:
-    """Return a text as `Doubtful`, shortened if it is too long for a number."""
+    """Return a text as `Doubtful`, or a placeholder if the text is too long to be a number."""
     if not isinstance(value, str):
         return value
     return Doubtful(value) if len(value) <= LONGEST else TOO_LONG
@@ -123,7 +124,7 @@ def doubtful(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return numbers, None and short texts unchanged, so that kept values are never large.
 
-    Other values become their number, or a short text if they are not numbers.
+    Any other value is converted to a number, or to a short placeholder if it is not a number.
     """
     if type(value) in _NUMBERS:
         return value
@@ -134,7 +135,10 @@ def plain(value: Any) -> Any:
 
 
 def verl(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line: the legacy trainer writes all rewards, V1 a total and a uid."""
+    """Yield the rollout in a line that verl's legacy trainer or V1 trainer wrote.
+
+    The legacy trainer writes all rewards. The V1 trainer writes a total and a uid.
+    """
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
         raise DataError("padding of verl's batch, not a rollout (the uid begins with pad)")
@@ -154,11 +158,11 @@ def verl(record: Record) -> Iterator[Row]:
 
 
 def nemo_rl(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line. The reward is a scalar; the prompt is the part without loss.
+    """Yield the rollout in a line, with a scalar reward. The prompt is the part that has no loss.
 
-    With dynamic sampling, `rewards` holds the rewards of all samples, and only `filtered_rewards`
-    belongs to the tokens of the same line. The logger writes all values except `idx` as lists of
-    one.
+    With dynamic sampling, `rewards` contains the rewards of all samples, and only
+    `filtered_rewards` belongs to the tokens of the same line. The logger writes all values except
+    `idx` as lists with one element.
     """
     record = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in record.items()}
     tokens, mask = record.get("token_ids"), record.get("token_loss_mask")
@@ -185,7 +189,7 @@ def nemo_rl(record: Record) -> Iterator[Row]:
 
 
 def swift(record: Record) -> Iterator[Row]:
-    """Yield the rollouts of a line, whose fields are lists with one value per rollout."""
+    """Yield the rollouts in a line, whose fields are lists with one value per rollout."""
     columns = {
         name: cast("list[Any]", value) for name, value in record.items() if isinstance(value, list)
     }
@@ -214,7 +218,7 @@ def swift(record: Record) -> Iterator[Row]:
 
 
 def swift_row(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line of ms-swift's Ray trainer, with a scalar reward."""
+    """Yield the rollout in a line of ms-swift's Ray trainer, with a scalar reward."""
     yield Row(
         step=record["gen_step"],
         prompt=record["prompt"],
@@ -225,9 +229,10 @@ def swift_row(record: Record) -> Iterator[Row]:
 
 
 def tinker(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line: rewards are metrics of the trajectory, or means over its steps.
+    """Yield the rollout in a line, with metrics as rewards.
 
-    A metric `stop/<reason>` is the reason why the episode ended, not a reward.
+    The rewards are the metrics of the trajectory, and the means of the metrics of its steps. A
+    metric `stop/<reason>` is not a reward, but the reason why the episode ended.
     """
     found: dict[str, list[float]] = {}
     ended = None
@@ -266,7 +271,7 @@ def art(record: Record) -> Iterator[Row]:
 
 
 def slime(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a sample. Its reward is a number, or an object of rewards."""
+    """Yield the rollout of a sample, whose reward is a number or an object of rewards."""
     reward = record["reward"]
     parts = numbers_in(reward, but=frozenset()) if isinstance(reward, Mapping) else {}
     mask = record.get("loss_mask")
@@ -287,7 +292,7 @@ def slime(record: Record) -> Iterator[Row]:
 
 
 def skyrl(record: Record) -> Iterator[Row]:
-    """Yield the rollout of an evaluation. Of one score per token, the sum counts."""
+    """Yield the rollout of an evaluation. A list of scores, one per token, is summed."""
     score, extras = record["score"], as_object(record.get("env_extras"))
     judged_by = extras.get("reward_spec")
     yield Row(
@@ -302,7 +307,7 @@ def skyrl(record: Record) -> Iterator[Row]:
 
 
 def open_instruct(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line, whose texts are tokens."""
+    """Yield the rollout in a line that stores prompt and completion as tokens."""
     credit = record.get("advantage")
     yield Row(
         step=record["step"],
@@ -318,17 +323,17 @@ def open_instruct(record: Record) -> Iterator[Row]:
 
 
 def as_object(value: Any) -> Record:
-    """Return an object, or the object in a JSON text. Anything else gives an empty object."""
+    """Return an object, the object in a JSON text, or an empty object for anything else."""
     if isinstance(value, str):
         value = json.loads(value)
     return cast("Record", value) if isinstance(value, Mapping) else {}
 
 
 def _content(content: Any) -> tuple[Any, Any]:
-    """Return prompt and completion of a chat: the messages before the first response, and the rest.
+    """Return the prompt and completion of a chat, which is split before the first response.
 
-    In a list of texts without roles, the first is the prompt. If there are more than two, the last
-    is the final message of the environment and is dropped.
+    In a list of texts without roles, the first text is the prompt. If there are more than two
+    texts, the last text is the final message of the environment and is dropped.
     """
     if not isinstance(content, list):
         return content, None
@@ -351,7 +356,7 @@ def episodes(record: Record) -> Iterator[Row]:
 
 
 def results(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a line of `results.jsonl`, with the rewards among the metrics."""
+    """Yield the rollout in a line of `results.jsonl`, whose metrics include the rewards."""
     yield Row(
         group=record["example_id"],
         prompt=record.get("prompt"),
@@ -366,9 +371,9 @@ def results(record: Record) -> Iterator[Row]:
 
 
 def platform(record: Record) -> Iterator[Row]:
-    """Yield the rollout of a row of the platform's parquet file, whose `info` holds the trace.
+    """Yield the rollout in a row of prime-rl's parquet file, whose `info` may contain a trace.
 
-    Without a trace, the rewards are among the metrics.
+    The rewards are in the trace. Without a trace, the rewards are among the metrics.
     """
     info = as_object(record.get("info"))
     episode = as_object(info.get("native_wrapper"))
@@ -393,7 +398,7 @@ def platform(record: Record) -> Iterator[Row]:
 
 
 def _messages(value: Any) -> Any:
-    """Return the messages in a JSON text, or the value itself if it is not one."""
+    """Return the messages in a JSON text, or the value itself if it is not such a text."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -409,7 +414,7 @@ def _trace(trace: Record, episode: Record, *, several: bool) -> Row:
     messages = [node.get("message") for node in nodes]
     group = (episode.get("group") or {}).get("id")
     work = ((episode.get("run") or {}).get("work")) or {}
-    # For another agent, the same prompt is another problem.
+    # The same prompt is a different problem for each agent.
     scored = [value for value in rewards.values() if value is not None]
     key = group if group is None or not several else f"{group}/{_agent(trace)}"
     return Row(
@@ -442,7 +447,7 @@ def _weight(value: Any) -> float:
 
 
 def _count(node: Record) -> int:
-    """Return the number of sampled tokens of a node: those that its mask marks."""
+    """Return the number of sampled tokens of a node, which the mask marks if there is a mask."""
     mask = node.get("mask")
     return sum(map(bool, mask)) if mask else len(node.get("token_ids") or [])
 
@@ -456,7 +461,10 @@ def _advantage(trace: Record, sampled: list[Record]) -> Any:
 
 
 def _reason(trace: Record) -> str | None:
-    """Return `length` if a token limit ended the trace or its last call, else `stop` or None."""
+    """Return `length` if a token limit ended the trace or its last call, or else `stop`.
+
+    None means that the reason is unknown.
+    """
     condition = trace.get("stop_condition")
     last = (trace.get("calls") or [{}])[-1].get("finish_reason")
     if condition is None and last is None:
@@ -465,7 +473,7 @@ def _reason(trace: Record) -> str | None:
 
 
 def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
-    """Return the function from JSON lines to rollouts, for given meanings of the fields."""
+    """Return a function that converts JSON lines to rollouts, given the meanings of the fields."""
     taken = known.taken()
 
     def rows(record: Record) -> Iterator[Row]:
@@ -487,9 +495,9 @@ def rows_by(known: Layout) -> Callable[[Record], Iterator[Row]]:
 
 
 def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
-    """Return the numbers of a record and its objects, by path.
+    """Return the numbers in a record and in its nested objects, by path.
 
-    Texts at the top level and in objects of rewards are included, because they may be numbers.
+    Texts at the top level and in objects of rewards are included, because a text may be a number.
     """
     found = numbers_in(record, but=but)
 
@@ -509,7 +517,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
 
 
 def at(record: Any, path: str | None) -> Any:
-    """Return the value at a name, or where its dots lead to. None: neither exists."""
+    """Return the value at a name or dotted path, or None if there is no such value."""
     if path is None or not isinstance(record, Mapping):
         return None
     if path in record:
@@ -524,11 +532,12 @@ def at(record: Any, path: str | None) -> Any:
 
 
 def one_per_rollout(rows: Iterator[tuple[int, Row]], file: FileReport) -> Iterator[tuple[int, Row]]:
-    """Yield the last output of each rollout, with its line. Other outputs are reported as skipped.
+    """Yield the last output of each rollout, with its line, and report other outputs as skipped.
 
-    verl's GRPO does the same: it compares the last outputs and gives their advantage to all.
-    verl writes the outputs of a rollout one after another. If outputs occur apart, the first
-    sequence counts. Rows without an output number are rollouts.
+    verl's GRPO also compares only the last outputs, and gives their advantage to all outputs. verl
+    writes the outputs of a rollout one after another. If the outputs of a rollout are not
+    consecutive, only the first sequence of outputs is used. Each row without an output number
+    counts as one rollout.
     """
     step: Any = None
     of_step = set[str]()

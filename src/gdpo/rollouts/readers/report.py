@@ -1,4 +1,4 @@
-"""Reports what was read and what was not: every row that a reader skips is counted."""
+"""Reports what was read and what was not, and counts every row that a reader skips."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,27 +10,29 @@ from gdpo.rollouts.readers.files import kind_of
 from gdpo.rollouts.readers.inference import SCALAR_ONLY, likely, listed
 
 _NAMED = 12
-"""Numbers that a command proposes as rewards, at most."""
+"""Maximum number of fields that a command proposes as rewards."""
 BY_IDS, BY_PROMPT, BY_NOTHING = "group id", "equal prompts", "nothing"
-"""How rollouts are put into groups, besides `group_size`."""
+"""Ways in which rollouts are grouped, in addition to `group_size`."""
 
 
 @dataclass(slots=True)
 class Notice:
-    """Stores one kind of problem that a reader found in one file."""
+    """Stores one kind of problem that a reader found in a file."""
 
     file: Path
     line: int | None
-    """First place: a line of a text file (from 1), or a row (from 0). None: the whole file."""
+    """First place of the problem: a line of a text file (from 1), or a row (from 0). None if the
+    problem concerns the whole file."""
     what: str
     count: int = 0
     """Number of occurrences."""
     rows: int = 0
-    """Number of rollouts that were skipped because of it, as far as they could be counted."""
+    """Number of rollouts that were skipped because of the problem. Rollouts that cannot be counted
+    are not included."""
 
     @property
     def place(self) -> str:
-        """The file, with the line, or with the row (from 0) if the file has no lines."""
+        """Path of the file with the line, or with the row (from 0) if the file has no lines."""
         if self.line is None:
             return str(self.file)
         in_lines = kind_of(self.file) == "jsonl"
@@ -44,7 +46,7 @@ class Notice:
 class FileReport:
     """Stores the format of a file and counts its rows.
 
-    Only the methods change the counts. At the end of the file, `rows == read + skipped`.
+    Only the methods may change the counts. At the end of the file, `rows == read + skipped`.
     """
 
     path: Path
@@ -52,31 +54,32 @@ class FileReport:
     """Report on all files, which receives the notices."""
     format: str = ""
     format_from: str = ""
-    """How the format was determined, as a phrase."""
+    """Phrase that says how the format was determined."""
     rows: int = 0
-    """Rollouts or lines in the file, valid or not, counted before they are parsed."""
+    """Number of rollouts or lines in the file, valid or not, counted before they are parsed."""
     read: int = 0
     skipped: int = 0
     expected: int = 0
-    """Number of rollouts according to the file's metadata. 0: unknown."""
+    """Number of rollouts according to the file's metadata, or 0 if unknown."""
     numbered: int = 0
-    """Rollouts numbered so far, including those without a step and repeated ones."""
+    """Number of rollouts numbered so far, including repeated rollouts and rollouts without a
+    step."""
     bytes: int = 0
-    """Decompressed bytes of the lines read so far."""
+    """Size of the lines read so far, in decompressed bytes."""
     rewards: tuple[str, ...] = ()
     rewards_from: str = ""
-    """How the rewards were determined, as a phrase."""
+    """Phrase that says how the rewards were determined."""
     numbers: tuple[str, ...] = ()
     """Paths of the numeric fields, according to the first rollouts."""
     step: str | None = None
-    """Field of the step, if it was inferred from its name."""
+    """Name of the step field, if it was inferred."""
     guessed: bool = False
     """Whether the rewards were inferred from names and values, not known from the format."""
     refused: str = ""
-    """Why no rewards could be inferred."""
+    """Reason why no rewards could be inferred."""
 
     def note(self, line: int | None, what: str, *, count: int = 1) -> Notice:
-        """Add a notice that costs no row, and return it."""
+        """Add a notice without skipping a row, and return the notice."""
         notice = self.report.notices.setdefault((self.path, what), Notice(self.path, line, what))
         notice.count += count
         return notice
@@ -86,21 +89,21 @@ class FileReport:
         self.rows += rows
 
     def take(self, rows: int) -> None:
-        """Count rows, found before, as read."""
+        """Count some of the rows in `rows` as read."""
         self.read += rows
 
     def lose(self, line: int | None, what: str, *, rows: int = 1) -> None:
-        """Count rows, found before, as skipped, with a notice."""
+        """Count some of the rows in `rows` as skipped, and add a notice."""
         self.note(line, what, count=rows).rows += rows
         self.skipped += rows
 
     def reject(self, line: int | None, what: str) -> None:
-        """Count a line or row, not counted before, as found and skipped, with a notice."""
+        """Count a new line or row, mark it as skipped, and add a notice."""
         self.rows += 1
         self.lose(line, what)
 
     def give_back(self, line: int | None, what: str, *, rows: int) -> None:
-        """Count rows as skipped that were counted as read, with a notice."""
+        """Count rows as skipped that were already counted as read, and add a notice."""
         self.read -= rows
         self.lose(line, what, rows=rows)
 
@@ -108,7 +111,7 @@ class FileReport:
         """Count all remaining rows as skipped, because the file cannot be read further.
 
         Args:
-            why: Reason for the notice.
+            why: Reason that is shown in the notice.
         """
         if all(file is not self for file in self.report.files):
             self.report.left_out[self.path] = why
@@ -120,7 +123,7 @@ class FileReport:
         self.lose(done, f"cannot be read: {why}", rows=max(self.rows - done, 0))
 
     def end_without_rows(self) -> None:
-        """Record that no row of the file could be read, or that it has no rows."""
+        """Record that no row of the file could be read, or that the file has no rows."""
         if self.skipped:
             self.format = "unknown"
             self.report.files.append(self)
@@ -128,14 +131,14 @@ class FileReport:
             self.report.left_out[self.path] = "the file is empty"
 
     def found_rewards(self, names: Iterable[str], how: str) -> None:
-        """Add the rewards of some rollouts, and how they were determined."""
+        """Add the rewards of some rollouts, and record how the rewards were determined."""
         self.rewards = tuple(dict.fromkeys((*self.rewards, *names)))
         self.rewards_from = how
 
 
 @dataclass(slots=True)
 class ReadReport:
-    """Stores the result for every file and row. It grows while the tables are read."""
+    """Stores the results of reading all files. The report grows while the tables are read."""
 
     paths: tuple[Path, ...]
     files: list[FileReport] = field(default_factory=list[FileReport])
@@ -147,20 +150,20 @@ class ReadReport:
     offered: dict[str, None] = field(default_factory=dict[str, None])
     """Numeric fields of the files that lack a requested reward."""
     fields: dict[str, None] = field(default_factory=dict[str, None])
-    """Names of fields of any file, at most as many as a message lists."""
+    """Names of fields in the files, but no more than a message lists."""
     unrecognized: list[FileReport] = field(default_factory=list[FileReport])
-    """Files that may hold rollouts, but were not read because no field looks like a reward."""
+    """Files that may contain rollouts, but were not read because no field looks like a reward."""
     groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter[int])
     """Number of groups of each size."""
     grouped_by: Counter[str] = field(default_factory=Counter[str])
     """Number of rollouts that were grouped in each way."""
     size_unused: int = 0
-    """Rollouts for which `group_size` was given although their file has group ids."""
+    """Number of rollouts for which `group_size` was ignored because their file has group ids."""
     mixed_blocks: int = 0
-    """Groups formed by `group_size` that contain several prompts."""
+    """Number of groups formed by `group_size` that contain several prompts."""
     torn_steps: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
-    """Number of separate pieces of each step; steps with several pieces were not joined."""
+    """Number of separate pieces of each step. Separate pieces of a step are not joined."""
 
     @property
     def rows(self) -> int:
@@ -190,7 +193,7 @@ class ReadReport:
 
     @property
     def absent(self) -> list[str]:
-        """Rewards that were requested by name and that no file has."""
+        """Rewards that were requested by name, but are not in any file."""
         return [name for name, found in self.sought.items() if not found]
 
     def seek(self, name: str, numbers: Iterable[str], *, found: bool) -> None:
@@ -201,7 +204,7 @@ class ReadReport:
 
     @property
     def without_rewards(self) -> list[FileReport]:
-        """Files that contain numbers, of which none could be inferred to be a reward."""
+        """Files in which no numeric field could be inferred to be a reward."""
         return [file for file in self.files if file.refused] + self.unrecognized
 
     def group_findings(self) -> list[str]:
@@ -266,11 +269,11 @@ class ReadReport:
         return "\n".join([*lines, *self.oddities()])
 
     def oddities(self) -> list[str]:
-        """Return each kind of problem with files, and with its first place."""
+        """Return each kind of problem with the files, and the first place where it occurs."""
         return [f"{place}: {what}" for place, what in self.odd_places()]
 
     def odd_places(self) -> list[tuple[str, str]]:
-        """Return the pairs (first place, problem): a place may be long."""
+        """Return each kind of problem with the files, as a pair (first place, problem)."""
         kinds: dict[str, list[Notice]] = {}
         for notice in self.notices.values():
             kinds.setdefault(notice.what, []).append(notice)
@@ -285,7 +288,7 @@ class ReadReport:
 
 
 def _summary(notices: Sequence[Notice]) -> str:
-    """Return a phrase for notices of one kind, in one file or in several."""
+    """Return a phrase that summarizes notices of one kind, in one or more files."""
     first, count = notices[0], sum(notice.count for notice in notices)
     files = f", in {len(notices):,} files" if len(notices) > 1 else ""
     more = f" (and {count - 1:,} more{files})" if count > 1 else ""
@@ -293,7 +296,7 @@ def _summary(notices: Sequence[Notice]) -> str:
 
 
 def ready_command(report: ReadReport) -> str:
-    """Return a command line that names the inferred rewards. Empty: none were inferred."""
+    """Return a command line that names the inferred rewards, or an empty string if none."""
     guessed = [file for file in report.files if file.guessed and file.rewards]
     if report.scalar_only:
         names = _proposed(guessed)
@@ -311,8 +314,8 @@ def ready_command(report: ReadReport) -> str:
 def without_rewards(report: ReadReport) -> str:
     """Return an error message for files in which no reward could be inferred.
 
-    It lists the numeric fields and a command that names some of them. Empty: no file contains
-    numbers that may be rewards.
+    The message lists the numeric fields, and a command that names some of them as rewards. The
+    message is empty if there are no such files.
     """
     files = report.without_rewards
     if not files:
@@ -346,12 +349,12 @@ def _can_be_named(name: str) -> bool:
 
 
 def _proposed(files: list[FileReport]) -> list[str]:
-    """Return numbers that may be rewards, for files in which none was inferred."""
+    """Return numeric fields that may be rewards, for files in which no reward was inferred."""
     names = dict.fromkeys(name for file in files for name in likely(file.numbers))
     return [name for name in names if _can_be_named(name)][:_NAMED]
 
 
 def _shortened(path: Path) -> str:
-    """Return the path; a long path without its middle."""
+    """Return the path as text. The middle of a long path is left out."""
     text = str(path)
     return text if len(text) <= 60 else f"{text[:20]}…{text[-39:]}"

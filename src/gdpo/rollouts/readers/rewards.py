@@ -1,7 +1,8 @@
-"""Determines which fields of a file are rewards: requested, known from the format, or inferred.
+"""Determines which fields of a file are rewards.
 
-A format of records defines which fields may be rewards; those that hold numbers are rewards. In
-files in an unrecognized format, rewards are inferred from the first rollouts, see `inference`.
+Rewards are requested by the user, known from the format, or inferred. A format of records defines
+which fields may be rewards. Among these fields, the ones with numbers are rewards. For files in an
+unrecognized format, the rewards are inferred from the first rollouts (see `inference`).
 """
 
 import json
@@ -48,32 +49,35 @@ from gdpo.rollouts.readers.report import FileReport
 from gdpo.rollouts.record import read_declared
 
 MOST = 64
-"""Maximum number of rewards inferred from a file. Each adds a column for all of its rollouts."""
+"""Maximum number of rewards that are inferred from a file. Each reward adds a column for all
+rollouts."""
 _MOST_LOOKED_AT = 256
-"""Numeric fields of a file in an unrecognized format whose values are examined, at most."""
+"""Maximum number of numeric fields whose values are examined, in a file in an unrecognized
+format."""
 _TEXTS = 1024
-"""Text fields that are tracked, at most, because they may turn out to be rewards."""
+"""Maximum number of text fields that are tracked because they may turn out to be rewards."""
 _LONGEST_NAME = 200
 """Maximum length of a reward's name, in characters."""
 _IDS = frozenset(
     {"id", "idx", "index", "sample_id", "sample_idx", "run_id", "seed", "epoch", "rank"}
     | {"time", "timestamp", "created_at"}
 )
-"""Columns that users of TRL log besides the rewards."""
+"""Columns that TRL users log in addition to the rewards."""
 _TRL_LOG = "trainer_state.json"
 _LOGGED = re.compile(r"(?:eval_)?rewards/(.+)/mean")
 _LARGEST_LOG = 32 * 2**20
-"""Largest log that is read, in bytes. Parsing takes thirty times as much memory; a log of ten
-thousand steps is smaller."""
+"""Maximum size of a log that is read, in bytes. Parsing a log takes 30 times its size in memory. A
+log of 10,000 steps is smaller than this limit."""
 
 
 class RecordRewards:
-    """Determines the rewards of a file of records: those requested, or all numeric components.
+    """Determines the rewards of a file of records: the requested or all numeric components.
 
     Args:
-        asked: Options of the caller.
+        asked: Options that the caller passed.
         file: Report of the file, which receives notices.
-        known: Meanings of the fields, for records in an unrecognized format. None: known format.
+        known: Meanings of the fields, for records in an unrecognized format. None: the format is
+            known.
     """
 
     def __init__(self, asked: ReaderOptions, file: FileReport, known: Layout | None) -> None:
@@ -84,17 +88,18 @@ class RecordRewards:
         self._inferred: Inferred | None = None
         self._paths: dict[str, str] = {}
         self._found: dict[str, None] = {}
-        """Fields that have held a number so far."""
+        """Fields in which a number has occurred so far."""
         self._texts: dict[str, tuple[int, int]] = {}
-        """Fields that have held only texts so far: the first line, and the number of texts."""
+        """Fields in which only texts have occurred so far, with the first line and the number of
+        texts."""
 
     @property
     def needed(self) -> int:
-        """Number of first rollouts that are needed to determine the rewards."""
+        """Number of rollouts at the start of the file that are needed to determine the rewards."""
         return LOOKED_AT if self._known is not None and not self._learned else 0
 
     def narrow(self, row: Row, line: int) -> None:
-        """Drop fields of a rollout if there are more than there may be rewards."""
+        """Drop fields of a rollout that has more fields than the maximum number of rewards."""
         if len(row.rewards) <= MOST:
             return
         if self._known is not None:
@@ -112,9 +117,9 @@ class RecordRewards:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """Replace the fields of records in an unrecognized format with their rewards, by name.
+        """Replace the fields of records with their rewards, by name, if the format is unrecognized.
 
-        The first call, with the first rollouts of the file, infers the rewards.
+        The first call infers the rewards, so it must pass the first rollouts of the file.
         """
         if self._known is None:
             return
@@ -139,10 +144,10 @@ class RecordRewards:
             row.rewards = {name: value for name, value in named if name is not None}
 
     def of(self, batch: Batch, rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the rewards of some rollouts, and a phrase on how they were determined.
+        """Return the rewards of some rollouts, and a phrase that says how they were determined.
 
-        They are the requested rewards; else all fields that have held a number in these or earlier
-        rollouts; else the scalar reward. Call it in the order of the file.
+        The rewards are the requested rewards, else all fields in which a number has occurred in
+        these or earlier rollouts, else the scalar reward. Calls must follow the order of the file.
         """
         part = batch.rows if isinstance(rows, slice) else [batch.rows[i] for i in rows]
         lines = batch.lines[rows].tolist()
@@ -188,7 +193,7 @@ class RecordRewards:
         self._no_total = known.total is not None and self._known.total is None
 
     def _weights_of(self, row: Row) -> dict[str, float] | None:
-        """Return the weights in an object `weights`, or next to each value. None: no weights."""
+        """Return the weights in an object `weights`, or next to each value, or None."""
         paths = self._paths if self._inferred is None else self._inferred.names
         weights: dict[str, float] = {}
         for name, path in paths.items():
@@ -199,7 +204,7 @@ class RecordRewards:
         return weights or None
 
     def _look(self, rows: Sequence[Row], lines: Sequence[int]) -> None:
-        """Add the fields that hold numbers to the rewards, and track those that hold texts."""
+        """Add the fields with numbers to the rewards, and track the fields with only texts."""
         inferred = {} if self._inferred is None else self._inferred.names
         texts: dict[str, tuple[int, int]] = {}
         numbers: dict[str, None] = {}
@@ -248,14 +253,15 @@ class RecordRewards:
 
 
 class TableRewards:
-    """Determines the rewards of a table, which are the same columns in all rows.
+    """Determines the rewards of a table. All rows have the same reward columns.
 
     Args:
-        asked: Options of the caller.
+        asked: Options that the caller passed.
         file: Report of the file, which receives notices.
         known: Meanings of the columns.
         schema: Arrow schema of the table.
-        first: Returns the first rows with the columns of some paths. None: the table is empty.
+        first: Function that returns the columns of some paths for the first rows, or None if the
+            table is empty.
     """
 
     def __init__(
@@ -289,11 +295,11 @@ class TableRewards:
         self._report_missing(asked, numbers)
 
     def of(self, _batch: Batch, _rows: Rows) -> tuple[dict[str, str], str]:
-        """Return the paths of the rewards by name, and how they were determined."""
+        """Return the paths of the rewards by name, and how the rewards were determined."""
         return self.paths, self.how
 
     def _infer(self) -> tuple[dict[str, str], str]:
-        """Return rewards that are inferred from names and values, and a phrase on how."""
+        """Infer the rewards from names and values, and return them with a phrase that says how."""
         some = [path for path, kind in self._kinds.items() if kind in ("number", "empty")]
         total = self.known.total
         some += [total] if total is not None and total not in some else []
@@ -322,10 +328,10 @@ class TableRewards:
         ]
 
     def _named_texts(self) -> tuple[list[str], list[str]]:
-        """Return the text columns that are named as rewards: those with numbers, and the others.
+        """Return text columns named as rewards, in two lists: columns with numbers, and others.
 
-        Long texts are left out, because they explain a reward. A total that is a number in at
-        least one row does not count as a text column.
+        Columns with long texts are left out, because such texts explain a reward. A total that is a
+        number in at least one row does not count as a text column.
         """
         paths = self._reward_texts()[:_MOST_LOOKED_AT]
         rows = self._first(paths) if paths else None
@@ -344,7 +350,7 @@ class TableRewards:
         return numeric, texts
 
     def _of_trl(self) -> tuple[dict[str, str], str]:
-        """Return the columns that TRL's log names, or without a log all that may be rewards."""
+        """Return the columns that TRL's log names, or without a log all possible rewards."""
         taken = self.known.taken()
         logged = [
             name
@@ -384,7 +390,7 @@ class TableRewards:
 def _inferred(
     file: FileReport, numbers: Mapping[str, Values], texts: Sequence[str], known: Layout
 ) -> tuple[Inferred, Layout]:
-    """Return the rewards among the numbers of the first rollouts, and the other meanings."""
+    """Return the rewards that are inferred from the first rollouts, and the other meanings."""
     for path in texts:
         file.note(None, f"{path!r} contains text, not numbers, and is not read as a reward")
     if known.total in texts:
@@ -398,7 +404,7 @@ def _inferred(
 
 
 def _many(which: str) -> str:
-    """Return the notice about a file that contains more numbers than can be rewards."""
+    """Return the notice for a file with too many numeric fields that may be rewards."""
     return (
         f"more than {MOST} {which} contain numbers and may be rewards; the first {MOST} are read: "
         "name the rewards (--rewards)"
@@ -406,7 +412,7 @@ def _many(which: str) -> str:
 
 
 def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
-    """Return the numbers of records by path; of very many, the likeliest rewards."""
+    """Return the numbers of records by path. If there are too many, keep the likeliest rewards."""
     found: dict[str, list[tuple[int, float]]] = {}
     for place, row in enumerate(rows):
         if known.total is not None and row.total is not None:
@@ -429,9 +435,9 @@ def is_text_of_number(value: Any) -> bool:
 
 
 def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout) -> list[str]:
-    """Return the fields that are named as rewards and hold only texts that are not numbers.
+    """Return the fields that are named as rewards, but contain only texts that are not numbers.
 
-    Long texts are left out if there are rewards, because they explain a reward.
+    If there are rewards, fields with long texts are left out, because such texts explain a reward.
     """
     shorts: dict[str, bool] = {}
     for row in rows:
@@ -451,10 +457,11 @@ def _texts_of(rows: Sequence[Row], numbers: Mapping[str, Values], known: Layout)
 
 
 def logged_rewards(file: Path) -> tuple[str, ...]:
-    """Return the rewards that the newest log of the run of a completions file names.
+    """Return the reward names in the newest log of the run that wrote a completions file.
 
     TRL logs `rewards/<name>/mean` for each reward, and nothing for other columns, in the
-    `trainer_state.json` of every checkpoint. Empty: there is no log, or it cannot be read.
+    `trainer_state.json` of every checkpoint. The result is empty if there is no log, or if the log
+    cannot be read.
     """
     run = file.parent.parent if file.parent.name == "completions" else file.parent
     logs = [run / _TRL_LOG, *run.glob(f"checkpoint-*/{_TRL_LOG}")]

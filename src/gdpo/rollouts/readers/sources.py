@@ -1,6 +1,6 @@
 """Reads JSONL lines, `.pt` samples, and Arrow batches of CSV and parquet files.
 
-Lines are read up to a bound, because a few kilobytes of gzip may expand to a line of any length.
+The length of a line is limited, because a few kilobytes of gzip can expand to a line of any length.
 """
 
 import csv
@@ -24,16 +24,18 @@ LoadPt: TypeAlias = Callable[[Path], Any]
 """Function that reads a `.pt` file with torch: `gdpo.integrations.slime.load_dump`."""
 
 LONGEST_LINE = 2**27
-"""Largest line, in decompressed bytes. A line of ms-swift holds a whole step: this is enough for
-1,000 rollouts of 32,000 tokens as text. Parsing nested small lists takes 20 times the memory."""
+"""Maximum size of a line, in decompressed bytes. A line of ms-swift contains a whole step, and this
+limit is enough for 1,000 rollouts of 32,000 tokens as text. Parsing a line of small nested lists
+takes 20 times its size in memory."""
 _GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, OSError, zlib.error)
-"""Errors of a file that cannot be read or decompressed to its end."""
+"""Errors that are raised if a file cannot be read or decompressed to its end."""
 _CHECKED = 4096
-"""Number of first lines that are searched for repeated keys, which doubles the parsing time."""
+"""Number of lines at the start of a file that are searched for repeated keys. The search doubles
+the parsing time."""
 _NOT_UTF8 = "the line is not UTF-8: write the file in UTF-8"
 _SKIPPED = 2**20
-"""Bytes per read while a line is skipped."""
+"""Number of bytes per read while a line is skipped."""
 UNREADABLE = (
     OSError,
     EOFError,
@@ -46,31 +48,34 @@ UNREADABLE = (
 """Errors that a reader raises for a broken file, or for a file of another type."""
 
 _LARGEST_GZIP = 2**30
-"""Largest decompressed parquet file, in bytes. It is held whole: its end is read first."""
+"""Maximum size of a decompressed parquet file, in bytes. The whole file is kept in memory, because
+its end is read first."""
 _BLOCKS = (2**20, 2**25, 2**27)
-"""Bytes per block; the next size is used if a row does not fit. Arrow reads 32 blocks ahead. A
-plain file limits that to its size on disk; a compressed file does not."""
+"""Block sizes in bytes. The next size is used if a row does not fit. Arrow reads 32 blocks ahead,
+which takes at most the size of a plain file, but can take much more than the size of a compressed
+file."""
 _GZIP_BLOCKS = _BLOCKS[:2]
 _COLUMNS = 10_000
 _PART = 2**20
 _ROWS, _BYTES = 65_536, 2**26
-"""Rows or bytes at which a batch is complete."""
+"""Number of rows and number of bytes at which a batch is complete."""
 
 
 def is_gzip(path: Path) -> bool:
-    """Return whether a file is gzip, by its first bytes."""
+    """Return whether a file is compressed with gzip, according to its first bytes."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP
 
 
 class Unpacked(io.RawIOBase):
-    """Stream of a gzip file up to the last whole line that can be decompressed.
+    """Streams a gzip file up to the last whole line that can be decompressed.
 
-    A reader that reads ahead would otherwise fail on the broken part before it returns the rest.
+    Without this class, a reader that reads ahead would fail on a broken part before it returns the
+    preceding lines.
     """
 
     broken: Exception | None = None
-    """The error at which the readable part ends. None: no error so far."""
+    """The error that ends the readable part, or None if there was no error so far."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -87,7 +92,7 @@ class Unpacked(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes of whole lines; a longer line is split. Empty: the end."""
+        """Return up to `size` bytes: whole lines, part of a longer line, or nothing at the end."""
         size = 2**20 if size < 0 else size
         parts, held = [self._rest], len(self._rest)
         while held < size and (part := self._part(size - held)):
@@ -109,7 +114,7 @@ class Unpacked(io.RawIOBase):
 
 
 def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
-    """Yield each line that is a JSON object, with its number. Other lines are reported."""
+    """Yield each line that is a JSON object, with its number, and report all other lines."""
     named = ""
     for line, raw in _lines(file):
         if raw.isspace():
@@ -117,7 +122,8 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
         repeated: list[str] = []
         record, wrong = _parsed(raw, _noting_repeated(repeated) if line <= _CHECKED else None)
         if repeated:
-            # Only the first repeated key is named, so that hostile files get one notice.
+            # Only the first repeated key is named, so that a malicious file cannot cause many
+            # notices.
             named = named or repeated[0]
             which = f"the key {named[:40]!r}" if named == repeated[0] else "another key"
             what = f"{which} occurs more than once in an object: its last value is used"
@@ -129,18 +135,18 @@ def json_lines(file: FileReport) -> Iterator[tuple[int, Record]]:
 
 
 def saved_samples(file: FileReport, load_pt: LoadPt | None) -> Iterator[tuple[int, Record]]:
-    """Yield the samples of a file that slime or miles saved, with their numbers.
+    """Yield the samples of a file that slime or miles saved, each with its number.
 
     Args:
         file: Report of a `.pt` file, which receives notices.
         load_pt: Function that reads the file.
 
     Raises:
-        DataError: If it is another type of file, or `load_pt` is None.
+        DataError: If the file is not a slime rollout file, or `load_pt` is None.
     """
     if load_pt is None:
         raise DataError(
-            ".pt files need torch: give load_pt=load_dump, from gdpo.integrations.slime"
+            ".pt files need torch: pass load_pt=load_dump, from gdpo.integrations.slime"
         )
     payload = load_pt(file.path)
     if not isinstance(payload, dict) or not {"rollout_id", "samples"} <= set(payload):
@@ -192,11 +198,14 @@ def _noting_repeated(repeated: list[str]) -> Callable[[list[tuple[str, Any]]], d
 
 
 def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
-    """Return the record of a line, or why there is none. `made_by` builds its objects."""
+    """Return the record of a line, or the reason why there is none.
+
+    `made_by` is the hook that builds JSON objects.
+    """
     try:
         record = json.loads(
             raw.decode(), object_pairs_hook=made_by
-        )  # of bytes, json guesses the encoding
+        )  # json would guess the encoding of bytes
     except RecursionError:
         return None, "the line is nested too deeply to be read"
     except UnicodeDecodeError:
@@ -211,32 +220,32 @@ def _parsed(raw: bytes, made_by: Any) -> tuple[Record | None, str]:
 
 
 class _Wrong:
-    """Reports each row with another number of fields once, even if the file is read again."""
+    """Reports each row with a wrong number of fields once, even if the file is read again."""
 
     def __init__(self, file: FileReport) -> None:
         self._file = file
         self._reported = self._seen = 0
 
     def again(self) -> None:
-        """Note that the file is read again from its start."""
+        """Restart the count, because the file is read again from its start."""
         self._seen = 0
 
     def __call__(self, row: Any) -> str:
-        """Report the row, and let Arrow skip it."""
+        """Report the row, and make Arrow skip it."""
         self._seen += 1
         if self._seen > self._reported:
             self._reported = self._seen
-            what = "the row has another number of fields than the first line"
+            what = "the number of fields in the row differs from the first line"
             self._file.reject(max(row.number - 2, 0) if row.number else None, what)
         return "skip"
 
 
 def csv_batches(file: FileReport) -> Iterator[Any]:
-    """Yield the rows of a CSV file in batches. Rows before a broken part are yielded first.
+    """Yield the rows of a CSV file in batches, including all rows before a broken part.
 
     Raises:
-        pyarrow.ArrowInvalid: If it is not a CSV file, or a row is too long.
-        OSError, EOFError, zlib.error: If it cannot be opened or decompressed.
+        pyarrow.ArrowInvalid: If the file is not a CSV file, or a row is too long. OSError,
+            EOFError, zlib.error: If the file cannot be opened or decompressed.
     """
     held: list[Any] = []
     broken: Exception | None = None
@@ -262,7 +271,7 @@ def csv_batches(file: FileReport) -> Iterator[Any]:
 
 
 def _lines_of(path: Path) -> int:
-    """Return the number of non-empty lines, including those within quotes."""
+    """Return the number of non-empty lines, including lines within quotes."""
     count, empty = 0, True
     with _opened(path) as stream:
         while part := stream.read(_PART):
@@ -272,9 +281,10 @@ def _lines_of(path: Path) -> int:
 
 
 def _swallowed(path: Path) -> tuple[int | None, int] | None:
-    """Return the first row that spans lines because of a wrong quote, and its number of lines.
+    """Return the first row that spans several lines because of a wrong quote, and the line count.
 
-    If text other than a comma follows a closing quote, that quote was meant to open the next row.
+    If a closing quote is followed by text other than a comma, this quote was meant to open a value
+    in a later row.
     """
     with io.TextIOWrapper(_opened(path), "utf-8", "replace", newline="") as text:
         reader, row = csv.reader(iter(lambda: text.readline(_PART), ""), strict=True), -1
@@ -301,7 +311,7 @@ def _joined(blocks: list[Any]) -> Any:
 
 
 def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
-    """Yield all rows, each once. If a row does not fit, read the file again in larger blocks."""
+    """Yield each row once. If a row does not fit, read the file again in larger blocks."""
     sizes = _GZIP_BLOCKS if is_gzip(path) else _BLOCKS
     given = 0
     for size in sizes:
@@ -355,7 +365,7 @@ def open_parquet(path: Path, text: str | None) -> Any:
     """Open a parquet file so that equal texts of the column `text` are read once.
 
     Raises:
-        DataError: If the file is also gzip-compressed, and too large to be held in memory.
+        DataError: If the file is also compressed with gzip, and too large to be kept in memory.
     """
     source: Any = pa.BufferReader(_decompressed(path)) if is_gzip(path) else path
     metadata = pq.read_metadata(source)
@@ -385,7 +395,7 @@ def _decompressed(path: Path) -> Any:
 
 
 def parts(parquet: Any, size: int, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield batches per row group, so that row groups before a broken one can be read."""
+    """Yield the batches of each row group, so that all row groups before a broken one are read."""
     for group in range(parquet.num_row_groups):
         yield from parquet.iter_batches(
             batch_size=size, row_groups=[group], columns=list(columns), use_threads=False

@@ -1,4 +1,4 @@
-"""Rollouts of one step as columns of numbers, in the same form for every framework."""
+"""Stores the rollouts of a step as columns of numbers, in the same form for every framework."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,39 +16,42 @@ from gdpo.rollouts.record import RewardArrays
 
 @dataclass(frozen=True, slots=True)
 class RolloutTable:
-    """Stores the rollouts of one step of one run, in the order of the files, without texts."""
+    """Stores the rollouts of one step of a run without their texts, in the order of the files."""
 
     run: str
-    """Folder of the run, relative to the path that was read. Empty: that path itself."""
+    """Folder of the run, relative to the path that was read. Empty if the path is the folder of the
+    run."""
     format: str
     names: tuple[str, ...]
-    """The rewards, in the order of the array."""
+    """Names of the rewards, in the order of the columns of `rewards`."""
     weights: tuple[float, ...] | None
-    """Weights in the files. None: not recorded."""
+    """Weights that are recorded in the files, or None if there are none."""
     files: tuple[Path, ...]
     steps: Int[np.ndarray, " rollout"]
     groups: Int[np.ndarray, " rollout"]
-    """Key of the group: equal for the samples of one group of a step."""
+    """Key of the group. All samples of a group have the same key."""
     rewards: Float[np.ndarray, "rollout reward"]
-    """Raw rewards. NaN: does not apply, or not a finite number."""
+    """Raw rewards. NaN if a reward does not apply, or is not a finite number."""
     total: Float[np.ndarray, " rollout"]
-    """Scalar reward in the files. NaN: unknown."""
+    """Scalar reward in the files, or NaN if unknown."""
     advantages: Float[np.ndarray, " rollout"]
-    """Recorded advantages; of one advantage per token, the last. NaN: unknown."""
+    """Recorded advantages, or NaN if unknown. If there is one advantage per token, the last
+    advantage is used."""
     num_tokens: Float[np.ndarray, " rollout"]
-    """Tokens of the completion. NaN: unknown."""
+    """Number of tokens in the completion, or NaN if unknown."""
     cut: Float[np.ndarray, " rollout"]
-    """1: truncated at the token limit; 0: ended by the model. NaN: unknown."""
+    """1 if the completion was truncated at the token limit, 0 if the model ended it, and NaN if
+    unknown."""
     trained: Bool[np.ndarray, " rollout"]
-    """False: generated and scored, but left out of the training batch."""
+    """False if the rollout was generated and scored, but left out of the training batch."""
     file: Int[np.ndarray, " rollout"]
     """Index into `files`."""
     row: Int[np.ndarray, " rollout"]
-    """Number of the rollout within its file, from 0, for `read_texts`."""
+    """Number of the rollout within its file, counted from 0, as `read_texts` expects."""
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
-    """Declared range by reward name, for rewards whose file declares one."""
+    """Declared ranges by reward name, for rewards whose range is declared in a file."""
     grouped_by: str = BY_IDS
-    """How the rollouts are put into groups: `group id`, `equal prompts` or `nothing`."""
+    """How the rollouts are grouped: by `group id`, by `equal prompts`, or by `nothing`."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -82,17 +85,17 @@ class RolloutTable:
 
 
 _PADDED = 5_000_000
-"""Arrays with more numbers than this must not consist of padding for more than half."""
+"""Maximum number of values in an array of which more than half is padding."""
 
 COLUMNS = (
     *("steps", "groups", "rewards", "total", "advantages", "num_tokens", "cut", "trained"),
     *("file", "row"),
 )
-"""The fields of a table with one value per rollout."""
+"""Fields of a `RolloutTable` that have one value per rollout."""
 
 
 def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
-    """Return several tables of one step as one. A reward that a table lacks is NaN there."""
+    """Join several tables of one step. Where a table lacks a reward, the reward is NaN."""
     if len(tables) == 1:
         return tables[0]
     first = tables[0]
@@ -117,14 +120,14 @@ def joined(tables: Sequence[RolloutTable]) -> RolloutTable:
 
 
 def _ranges_of(tables: Sequence[RolloutTable]) -> dict[str, Range]:
-    """Return the ranges that no two of the tables contradict each other in."""
+    """Return the declared ranges, except for rewards whose range differs between tables."""
     found = {(name, known) for table in tables for name, known in table.ranges.items()}
     names = [name for name, _ in found]
     return {name: known for name, known in found if names.count(name) == 1}
 
 
 def _weights_of(tables: Sequence[RolloutTable], names: tuple[str, ...]) -> tuple[float, ...] | None:
-    """The weights of tables that are one step; None: one has none, or they differ."""
+    """Return the weights of a step, or None if a table has no weights or its weights differ."""
     weights: dict[str, float] = {}
     for table in tables:
         if table.weights is None:
@@ -138,7 +141,7 @@ def _weights_of(tables: Sequence[RolloutTable], names: tuple[str, ...]) -> tuple
 def places(
     groups: Int[np.ndarray, " rollout"],
 ) -> tuple[Int[np.ndarray, " rollout"], Int[np.ndarray, " rollout"]]:
-    """For each rollout the number of its group, and its number in the group."""
+    """Return, for each rollout, the number of its group and its number within the group."""
     _, prompt, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.argsort(prompt, kind="stable")
     starts = np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,19 +1,19 @@
-"""Limits the wall-clock time of a program, and extends it if a busy machine delays the program."""
+"""Limits the wall-clock time of a program, with more time for programs on a busy machine."""
 
 import time
 from collections.abc import Callable
 
 _WINDOW = 0.5
-"""Wall-clock seconds after which a late program is observed again."""
+"""Length in wall-clock seconds of the windows in which a late program is observed."""
 _AT_WORK = 0.25
-"""Share of the processor time available to this process that a working program must use. A program
-that uses less is waiting for something other than the processor."""
+"""Minimum share of the available processor time that a working program uses. A program that uses
+less is waiting for something other than the processor."""
 _SPIN = 0.05
-"""Processor seconds that this process spends to measure the available processor time."""
+"""Processor time in seconds that this process uses to measure the available processor time."""
 
 
 def processor_share() -> float:
-    """Measure the share of wall-clock time for which this process gets a processor."""
+    """Measure the share of wall-clock time in which this process gets a processor."""
     clock, processor = time.monotonic(), time.process_time()
     while time.process_time() - processor < _SPIN:
         pass
@@ -21,21 +21,20 @@ def processor_share() -> float:
 
 
 class Clock:
-    """Limits a program's wall-clock time. It runs only inside `with`, while the program may run.
+    """Limits a program's wall-clock time. The clock runs only inside `with`.
 
-    A program has `wall` seconds. Afterwards it is observed for a window of half a second. If it was
-    working in this window, it gets another window, and so on. A program is working if it used at
-    least a quarter of the processor time that one process can get on this machine at this moment.
-    So a program that sleeps ends after `wall` seconds and one window, and a program that the busy
-    machine delays continues until it has used its processor time. After `longest` seconds, every
-    program ends.
+    A program has `wall` seconds. After that time, the program is observed in windows of half a
+    second, and may continue as long as it is working. A program is working if it uses at least a
+    quarter of the processor time that a process can currently get on this machine. A sleeping
+    program therefore ends after `wall` seconds and one window, and a program on a busy machine can
+    continue until it has used its processor time. Every program ends after `longest` seconds.
 
     Args:
-        wall: Wall-clock seconds of the program.
-        longest: Seconds from now after which no time is left, whether or not the program runs.
+        wall: Wall-clock time of the program, in seconds.
+        longest: Time in seconds, from now on, after which the program ends in any case.
         computed: Function that returns the processor seconds that the program has used.
-        share: Function that returns the share of wall-clock time for which a process gets a
-            processor now.
+        share: Function that returns the share of wall-clock time in which a process currently gets
+            a processor.
         now: Function that returns the current time, in seconds.
     """
 
@@ -51,12 +50,12 @@ class Clock:
         self._computed, self._share, self._now = computed, share, now
         self.started = now()
         self.struck = False
-        """Whether the time ran out before the program ended."""
+        """True if the time ran out before the program ended."""
         self._end = self.started + longest
         self._allowed = wall
         self._ran = 0.0
         self._window: tuple[float, float] | None = None
-        """Wall-clock and processor seconds of the program when the current window began."""
+        """Wall-clock and processor seconds of the program at the start of the current window."""
 
     def __enter__(self) -> None:
         self._turn = self._now() - self._ran
@@ -65,7 +64,7 @@ class Clock:
         self._ran = self._now() - self._turn
 
     def left(self) -> float:
-        """Return the seconds left. Once the time has run out, the result stays at 0 or less."""
+        """Return the remaining seconds. Once time has run out, the result stays at 0 or less."""
         if self.struck:
             return 0.0
         if self._now() - self._turn >= self._allowed:
@@ -75,7 +74,7 @@ class Clock:
         return left
 
     def _look(self) -> None:
-        """Give the program another window if it was working in the last one."""
+        """Allow the program one more window if it was working in the last window."""
         if self._window is not None:
             began, before = self._window
             took = self._now() - self._turn - began

@@ -1,4 +1,4 @@
-"""Confines a program's process: its pipes, its limits and its system calls."""
+"""Restricts the pipes, limits and system calls of a program's process."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from typing import Any
 from ._seccomp import die_with_parent, install
 
 REQUESTS, REPLIES = 3, 4
-"""File descriptors of a program's pipes from and to the grader."""
+"""File descriptors of the pipes on which a program reads requests and writes replies."""
 
 _STACK = 64 << 20
 _SIGNALS = 1024
@@ -21,9 +21,11 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
     """Confine this process permanently.
 
     Args:
-        limits: `cpu` in seconds, `memory` and `file` in bytes, the numbers `files` and `threads`,
-            and the working folder `scratch`. If `threads` is None, only memory limits the threads.
-        fds: The pipes for requests and replies; for a whole program, also its input and output.
+        limits: Mapping with `cpu` in seconds, `memory` and `file` in bytes, the maximum numbers
+            `files` and `threads`, and the working folder `scratch`. If `threads` is None, the
+            number of threads is limited only by memory.
+        fds: File descriptors of the pipes for requests and replies. For a whole program, these are
+            followed by the descriptors of its input and output.
         seccomp: The filter to install.
     """
     os.setsid()
@@ -37,11 +39,11 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
     _limit(resource.RLIMIT_FSIZE, limits["file"])
     _limit(resource.RLIMIT_NOFILE, limits["files"])
     _limit(resource.RLIMIT_CORE, 0)
-    # Only the soft limit is set: many programs raise it, and the address space limits the stack.
+    # Set only the soft limit, because many programs raise it. The address space limits the stack.
     resource.setrlimit(
         resource.RLIMIT_STACK, (_STACK, resource.getrlimit(resource.RLIMIT_STACK)[1])
     )
-    # Timers and queued signals use kernel memory, which is counted for the user.
+    # Timers and queued signals use kernel memory, which counts towards a limit of the user.
     _limit(resource.RLIMIT_SIGPENDING, _SIGNALS)
     if limits["threads"] is not None:
         _limit(resource.RLIMIT_NPROC, limits["threads"])
@@ -49,7 +51,7 @@ def confine(limits: Mapping[str, Any], fds: Sequence[int], seccomp: bytes) -> No
 
 
 def address_space() -> int:
-    """Return the mapped address space of this process, in bytes, found by trial without /proc."""
+    """Measure the address space of this process, in bytes, without access to /proc."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     low, high = 0, 1 << 20
     while high - low > 1:
@@ -65,7 +67,7 @@ def address_space() -> int:
 
 
 def _keep(fds: Sequence[int]) -> None:
-    """Move these descriptors to their places, and close all others except 0, 1 and 2."""
+    """Move these descriptors to their fixed numbers, and close all others except 0, 1 and 2."""
     aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]
     for fd, place in zip(aside, (REQUESTS, REPLIES, 0, 1), strict=False):
         os.dup2(fd, place)

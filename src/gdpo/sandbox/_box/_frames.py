@@ -1,23 +1,23 @@
-"""Sends messages over a pipe: four bytes of length, then the content. Every read is bounded."""
+"""Sends messages over a pipe. A message begins with its length in four bytes. Reads are bounded."""
 
 import os
 import select
 from collections.abc import Callable
 
 Left = Callable[[], float]
-"""Function that returns the seconds left. 0 or less: the time has run out."""
+"""Function that returns the remaining seconds. 0 or less means that the time has run out."""
 
 
 class Closed(Exception):
-    """The other end was closed, possibly in the middle of a message."""
+    """Raised if the other end was closed, possibly in the middle of a message."""
 
 
 class TooLate(Exception):
-    """The time has run out."""
+    """Raised if the time has run out."""
 
 
 class TooLong(Exception):
-    """The message is longer than allowed."""
+    """Raised if a message is longer than allowed."""
 
 
 def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
@@ -26,7 +26,7 @@ def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
     Args:
         fd: File descriptor of a pipe.
         limit: Maximum length of a message, in bytes.
-        left: Function that returns the seconds left. None: wait forever.
+        left: Function that returns the remaining seconds. None: wait forever.
 
     Raises:
         Closed: If the other end is closed.
@@ -40,7 +40,7 @@ def read_frame(fd: int, limit: int, left: Left | None = None) -> bytes:
 
 
 def read_exactly(fd: int, size: int, left: Left | None = None) -> bytearray:
-    """Read exactly `size` bytes into memory that the caller may wipe."""
+    """Read exactly `size` bytes into a buffer, which the caller can overwrite after use."""
     data = bytearray(size)
     view = memoryview(data)
     while view:

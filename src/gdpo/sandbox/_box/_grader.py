@@ -1,4 +1,4 @@
-"""The grader process, the only process in the sandbox that knows the tests."""
+"""Runs the grader process, the only process in the sandbox that reads the tests."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from ._stdio import judge_stdio
 _LONGEST_ORDER = 1 << 16
 _LONGEST_TESTS = 1 << 30
 _TO_JUDGE = 1.0
-"""Seconds after a program's limits until its grader counts as hung."""
+"""Time in seconds after a program's limits until its grader counts as hung."""
 _RECURSIONS = 1000
 _LONGEST_MESSAGE = 500
 _OWN_MEMORY = 2 << 30
@@ -36,7 +36,7 @@ def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
 
     Args:
         jobs: Pipe from the host. When the server announces a job over `control`, the next message
-            in this pipe holds the job's tests.
+            in this pipe contains the tests of the job.
         verdicts: Pipe to the host.
         control: Socket to the server, which receives the grader's orders.
     """
@@ -45,8 +45,9 @@ def become_grader(jobs: int, verdicts: int, control: socket.socket) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     while order := control.recv(_LONGEST_ORDER):
         process = Process(control, marshal.loads(order))
-        # Comparing values that a program made up can take forever inside C code, where only the
-        # default action of a signal works: it ends this process. ITIMER_PROF counts processor time.
+        # Comparing values from a malicious program can take forever inside C code. There, only the
+        # default action of a signal works, which ends this process. ITIMER_PROF counts processor
+        # time.
         signal.setitimer(signal.ITIMER_PROF, process.limits["wall"] + _TO_JUDGE)
         signal.setitimer(signal.ITIMER_REAL, process.limits["longest"] + _TO_JUDGE)
         verdict = _grade_one(jobs, process)
@@ -62,7 +63,7 @@ def _grade_one(jobs: int, process: Process) -> dict[str, Any]:
     if process.limits["functions"]:
         process.spawn()
     job = marshal.loads(read_frame(jobs, _LONGEST_TESTS))
-    # The random numbers of the tests are the same in every run, and unknown to the program.
+    # The random numbers of the tests are the same in every run, and the program cannot know them.
     random.seed(hashlib.sha256(job["plan"]).digest())
     sys.setrecursionlimit(_RECURSIONS)
     return {"nonce": job["nonce"], **_grade(marshal.loads(job["plan"]), process)}

@@ -12,15 +12,15 @@ from ._process import BadTests, Ended, Failure, Process, Stub
 from ._record import Record, TooManyTests
 
 RECORD = "__record__"
-"""Name of the record of outcomes in the rewritten code of the tests."""
+"""Variable name of the record of outcomes in the rewritten code of the tests."""
 
 _TRUSTED = frozenset(
     {"bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools"}
     | {"heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string"}
     | {"sys", "typing"}
 )
-"""Modules that tests may use as `module.name` without an import. They never come from the program.
-"""
+"""Modules that tests may use as `module.name` without an import. The grader imports these modules,
+so that they never come from the program."""
 
 _Plan = Mapping[str, Any]
 _Namespace = dict[str, Any]
@@ -35,7 +35,7 @@ def judge_asserts(plan: _Plan, process: Process, record: Record) -> None:
 
 
 def judge_check(plan: _Plan, process: Process, record: Record) -> None:
-    """Run `check(candidate)`. Each assert that it reaches is one test."""
+    """Run `check(candidate)`. Each assert that is reached is one test."""
     namespace = _prepare(plan, process, record)
     candidate = _entry(plan["entry"], process)
     try:
@@ -46,7 +46,7 @@ def judge_check(plan: _Plan, process: Process, record: Record) -> None:
     with suppress(TooManyTests), record.block(plan["asserts"]):
         check(candidate)
     if not record.outcomes:
-        # A check without asserts passes if it returns. A check whose asserts never ran fails.
+        # A check without asserts passes if it returns. A check that never ran its asserts fails.
         record.add(AssertionError() if plan["asserts"] else None)
 
 
@@ -60,7 +60,7 @@ def judge_calls(plan: _Plan, process: Process, record: Record) -> None:
 
 
 def _same_value(actual: Any, expected: Any) -> bool:
-    """Return whether two values are equal. A list equals a tuple with equal items."""
+    """Return True if two values are equal. A list equals a tuple with equal items."""
     if isinstance(actual, (list, tuple)) and isinstance(expected, (list, tuple)):
         return len(actual) == len(expected) and all(map(_same_value, actual, expected))
     if isinstance(actual, dict) and isinstance(expected, dict):
@@ -71,7 +71,7 @@ def _same_value(actual: Any, expected: Any) -> bool:
 
 
 def _prepare(plan: _Plan, process: Process, record: Record) -> _Namespace:
-    """Return a namespace with the names of the setup, and the program's names that tests use."""
+    """Return a namespace with the names of the setup and the program's names that tests use."""
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
     namespace = module.__dict__
@@ -92,7 +92,7 @@ def _prepare(plan: _Plan, process: Process, record: Record) -> _Namespace:
 
 
 def _run_setup(setup: types.CodeType | None, namespace: _Namespace) -> bool:
-    """Return whether the setup ran to its end without the program's names."""
+    """Run the setup. Return False if the setup stopped because a name was not defined."""
     if setup is None:
         return True
     try:
@@ -105,7 +105,7 @@ def _run_setup(setup: types.CodeType | None, namespace: _Namespace) -> bool:
 
 
 def _run_late_setup(setup: types.CodeType, namespace: _Namespace, process: Process) -> None:
-    """Run a setup that needs the program's names. It may fail because of the program."""
+    """Run a setup that needs names of the program. The program may cause the setup to fail."""
     try:
         exec(setup, namespace)
     except Exception as error:  # noqa: BLE001  the setup runs the program, which may raise anything
@@ -127,7 +127,7 @@ def _classes(namespace: _Namespace) -> dict[str, type]:
 
 
 def _take(names: list[str], process: Process) -> _Namespace:
-    """Return the program's values for these names."""
+    """Return the values of these names in the program."""
     try:
         found = process.ask("names", names) if names else {}
     except (Exception, Ended):  # noqa: BLE001  each test that uses these names sees the error again

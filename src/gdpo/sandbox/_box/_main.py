@@ -1,4 +1,4 @@
-"""The server's entry point."""
+"""Contains the entry point of the server."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""The grader's view of a program: a remote process whose answers are not trusted.
+"""Lets the grader talk to a program, which is a remote process with untrusted answers.
 
-Its answers become exact builtin values, objects of the tests' own classes, or stubs. They never
-become objects with methods of the program.
+Answers are converted to exact builtin values, to objects of the tests' own classes, or to stubs,
+but never to objects with methods of the program.
 """
 
 import builtins
@@ -21,17 +21,17 @@ from ._reader import Reader, as_text
 from ._writer import Writer
 
 DEATH = struct.Struct("=i?dq")
-"""The server's report on a program's end: wait status, whether it had to be killed, processor
-seconds, memory in KiB."""
+"""Format of the server's report on an ended program: wait status, True if the server had to kill
+the program, processor seconds, and memory in KiB."""
 COMPUTED = struct.Struct("=d")
-"""The server's report on a running program: its processor seconds."""
+"""Format of the server's report on a running program, which contains its processor seconds."""
 
 _OUTCOMES = {"memory": "memory", "output": "output"}
-"""Outcome of a test by the bug that the program reports. All other bugs give "error"."""
+"""Outcome of a test for a bug that the program reports. All other bugs have the outcome "error"."""
 
 _BUGS = ("syntax", "import", "runtime", "memory", "output")
 _NEVER_RAISED = ("StopIteration", "StopAsyncIteration")
-"""Exceptions that would silently end a loop of the tests."""
+"""Exceptions that are never raised in the tests, because they would silently end a loop."""
 
 _PREDICATES = frozenset(
     name
@@ -40,27 +40,27 @@ _PREDICATES = frozenset(
     if name.startswith("is") or name in ("startswith", "endswith")
 )
 _MUCH = 0.5
-"""Share of a limit. If the kernel kills a program that used more than this, the limit is the cause.
-"""
+"""Share of a limit. If the kernel kills a program that has used more than this share, the limit
+counts as the cause."""
 _MOST = 1 << 20
 _PER_ANSWER = 0.005
-"""Processor seconds added per answer. A program that answers thousands of short requests spends
-most of its time waiting to be scheduled."""
+"""Processor time in seconds that is added per answer, because a program that answers thousands of
+short requests spends most of its time waiting to be scheduled."""
 _REPLY_OVERHEAD = 4096
 _KIB = 1024
 
 
 class Ended(BaseException):
-    """The program has ended. `except Exception` in a test cannot hide this BaseException."""
+    """Raised if the program has ended. `except Exception` in a test cannot catch this exception."""
 
 
 class BadTests(BaseException):
-    """The tests are invalid, independent of the program."""
+    """Raised if the tests are invalid, independent of the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Stores what went wrong in a program."""
+    """Stores the outcome, the bug and the message of a program's failure."""
 
     outcome: str
     bug: str
@@ -68,7 +68,7 @@ class Failure:
 
 
 class Stub:
-    """Stands for an object that stays in the program. Tests can call it and pass it back."""
+    """Represents an object that stays in the program. Tests can call a stub or pass it back."""
 
     __slots__ = ("_number", "_process")
 
@@ -97,11 +97,12 @@ class Stub:
 
 
 class Process:
-    """Talks to the program's process.
+    """Communicates with the program's process.
 
     Args:
         control: Socket to the server, which receives the grader's orders.
-        limits: `wall`, `longest` and `cpu` in seconds, `own` and `answer` in bytes.
+        limits: Mapping with `wall`, `longest` and `cpu` in seconds, and `own` and `answer` in
+            bytes.
     """
 
     def __init__(self, control: socket.socket, limits: Mapping[str, Any]) -> None:
@@ -112,20 +113,20 @@ class Process:
         self._answers = 0
         self.clock = Clock(limits["wall"], limits["longest"], computed=self._computed)
         self.cpu = 0.0
-        """Processor seconds of the program's processes that have ended."""
+        """Total processor seconds of the program's processes that have ended."""
         self.classes: dict[str, type] = {}
         self.failure: Failure | None = None
-        """Why the program ended. None: it has not ended."""
+        """Reason for the end of the program. None: the program has not ended."""
         self.not_loaded: BaseException | None = None
-        """The exception raised while the program loaded. Every later request raises it again."""
+        """Exception from loading the program. Every later request raises this exception again."""
         self.raised: tuple[BaseException, Failure] | None = None
-        """The last exception that the program reported, as raised in the grader."""
+        """Last exception that the program reported, as raised in the grader, and its failure."""
 
     def spawn(self, *streams: int) -> None:
-        """Start a process.
+        """Start a process of the program.
 
         Args:
-            *streams: Input and output of a whole program.
+            *streams: File descriptors of the input and output of a whole program.
         """
         theirs_in, self._requests = os.pipe()
         self.replies, theirs_out = os.pipe()
@@ -149,12 +150,12 @@ class Process:
             pass
 
     def ask(self, what: str, *request: Any) -> Any:
-        """Send a request to the program, and return its result or raise its exception.
+        """Send a request to the program, and return the result or raise the program's exception.
 
         Raises:
-            Ended: If the program has ended, or ends during this request.
+            Ended: If the program has ended or ends during this request.
             BadTests: If a value of the tests cannot be sent.
-            Exception: The program's exception, as a builtin exception.
+            Exception: If the program raised an exception, which is converted to a builtin type.
         """
         if self.failure is not None:
             raise Ended
@@ -174,9 +175,9 @@ class Process:
     def settle(self) -> None:
         """Apply the changes that functions without a return value made to their arguments.
 
-        Functions that return a value are compared by that value. The changes are applied only
-        between statements: if a test computes the expected value from the arguments, the program
-        could otherwise set the value that it is compared with.
+        A function that returns a value is judged by this value, and changes to its arguments are
+        ignored. Changes are applied only between statements. Otherwise the program could
+        manipulate an expected value that the test computes from the same arguments.
         """
         changes, self._changes = self._changes if self.failure is None else [], []
         for known, changed in changes:
@@ -189,21 +190,22 @@ class Process:
         raise Ended
 
     def is_judgement(self, name: str) -> bool:
-        """Return whether an attribute belongs to builtin values or to the tests' own classes.
+        """Return True if tests could use an attribute to judge an answer, such as `startswith`.
 
-        The program's objects must not supply such attributes: `assert f(x).startswith("a")` would
-        trust the program's own method.
+        Such attributes belong to builtin values or to the tests' own classes. Objects of the
+        program must not provide such attributes. Otherwise `assert f(x).startswith("a")` would
+        trust a method of the program.
         """
         own = any(name in vars(base) for cls in self.classes.values() for base in cls.__mro__)
         return own or name in _PREDICATES
 
     def reap(self, order: bytes) -> tuple[int, bool, int]:
-        """Kill the program's process (b"K"), or wait a moment for it to end first (b"W").
+        """Kill the program's process (b"K"), or first wait briefly for the process to end (b"W").
 
         Returns:
-            Its wait status, whether it had to be killed, and its memory in KiB.
+            The wait status, True if the process was killed, and the memory of the process in KiB.
         """
-        # Ending a large program may take long. The alarm that detects a hung grader is paused.
+        # Ending a large program may take long, so the alarm that detects a hung grader is paused.
         alarm, _ = signal.setitimer(signal.ITIMER_REAL, 0)
         self._control.send(order)
         status, killed, cpu, memory = DEATH.unpack(self._control.recv(DEATH.size))
@@ -214,13 +216,13 @@ class Process:
         return status, killed, memory
 
     def close(self) -> None:
-        """Close the pipes to the process, if there are any."""
+        """Close the pipes to the process if they are open."""
         for fd in self._pipes:
             os.close(fd)
         self._pipes = ()
 
     def cause(self, status: int, memory: int) -> Failure:
-        """Return why a process ended without being asked to."""
+        """Return the reason why a process ended on its own or was killed by the kernel."""
         if not os.WIFSIGNALED(status):
             return Failure("killed", "killed", f"ended itself with exit status {status >> 8}")
         number = os.WTERMSIG(status)
@@ -233,7 +235,7 @@ class Process:
         return Failure("killed", bug, f"killed by signal {number}")
 
     def _computed(self) -> float:
-        """Return the processor seconds of all processes of the program."""
+        """Return the total processor seconds of all processes of the program."""
         self._control.send(b"T")
         (running,) = COMPUTED.unpack(self._control.recv(COMPUTED.size))
         return self.cpu + running + _PER_ANSWER * self._answers
@@ -264,7 +266,7 @@ class Process:
         raise Ended
 
     def _understand(self, reply: bytes) -> tuple[Any, Any]:
-        """Return the result in a reply, and the changed arguments."""
+        """Return the result and the changed arguments from a reply."""
         try:
             verb, *parts = json.loads(reply)
             self.raised = reported_exception(verb, parts)
@@ -297,7 +299,7 @@ FOUL = Failure("killed", "killed", "tampered with the channel to its tests")
 
 
 def reported_exception(verb: Any, parts: list[Any]) -> tuple[BaseException, Failure] | None:
-    """Return the exception that a reply reports, as a builtin exception; None without one.
+    """Return the exception that a reply reports, as a builtin exception. None: no exception.
 
     Raises:
         Exception: If the reply is malformed.

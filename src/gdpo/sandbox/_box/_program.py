@@ -1,8 +1,8 @@
-"""The process that runs the untrusted program.
+"""Runs the untrusted program in its own process.
 
-This code protects nothing once the program runs, because the program can rewrite it. Protection
-comes from the limits, the filter of system calls and the box, and from the grader, which does not
-trust any answer.
+The code in this module offers no protection once the program runs, because the program can rewrite
+this code. Protection comes from the limits, the system call filter and the box, and from the
+grader, which does not trust any answer.
 """
 
 import atexit
@@ -32,13 +32,14 @@ _Namespace = dict[str, Any]
 def become_program(
     job: bytearray, limits: Mapping[str, Any], fds: list[int], seccomp: bytes
 ) -> NoReturn:
-    """Turn this new process into the program's process: confine it, run it, answer the grader.
+    """Confine this new process, run the program in it, and answer the grader's requests.
 
     Args:
-        job: `{"source": str, "setup": bytes of marshalled code, or None}`, marshalled.
-        limits: See `confine`. `answer` is the maximum length of an answer, in bytes.
-        fds: See `confine`. Four descriptors mean a whole program with its input and output, two
-            mean functions that the grader calls.
+        job: The marshalled mapping `{"source": str, "setup": bytes | None}`. The setup is
+            marshalled code.
+        limits: See `confine`. In addition, `answer` is the maximum length of an answer in bytes.
+        fds: See `confine`. With four descriptors, a whole program runs with its input and output.
+            With two descriptors, the grader calls functions of the program.
         seccomp: The filter to install.
     """
     content = marshal.loads(job)
@@ -65,9 +66,9 @@ def _run_whole(namespace: _Namespace, content: dict[str, Any]) -> int:
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()
             atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-            # Flush first, because a stream defined by the program may need the program's names.
+            # Flush before clearing the namespace, because a stream may need names of the program.
             _flush()
-            # Files that the program left open are written when they are collected.
+            # Files that the program left open are written when they are garbage-collected.
             namespace.clear()
             gc.collect()
             with suppress(BaseException):
@@ -86,13 +87,13 @@ def _flush() -> None:
 
 
 def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
-    """Run the trusted setup and the program, and return the program's failure, if any."""
+    """Run the trusted setup and the program. Return the program's failure. None: no failure."""
     if content["setup"] is not None:
-        # If the setup needs the program's names, the grader runs it later.
+        # If the setup needs names of the program, the grader runs the setup later.
         with suppress(NameError):
             exec(marshal.loads(content["setup"]), namespace)
     try:
-        # Python removes the byte order mark at the start of a file, but not of a string.
+        # Python removes a byte order mark from the start of a file, but not from a string.
         source = content["source"].removeprefix("\ufeff")
         code = compile(source, _FILE, "exec", dont_inherit=True)
     except MemoryError as error:
@@ -110,7 +111,7 @@ def _load(namespace: _Namespace, content: dict[str, Any]) -> list[Any] | None:
 
 
 def _serve(namespace: _Namespace, content: dict[str, Any], longest: int) -> None:
-    """Load the program, then answer the grader until it closes the pipe."""
+    """Load the program, then answer requests until the grader closes the pipe."""
     program = Program(namespace, longest)
     failure = _load(namespace, content)
     try:
@@ -136,7 +137,7 @@ class Program:
         self._classes: dict[str, type] = {}
 
     def answer(self, request: bytes) -> bytes:
-        """Return the reply to one request, whatever happens in the program."""
+        """Return the reply to one request. Exceptions of the program also become replies."""
         try:
             return self._answer(*json.loads(request))
         except MemoryError:
@@ -188,7 +189,7 @@ def _reply(content: list[Any]) -> None:
 
 
 def _failure(error: BaseException) -> list[Any]:
-    """Describe an exception for the grader: its nearest builtin type, its text and the bug."""
+    """Return the nearest builtin type, the text and the bug of an exception, for the grader."""
     try:
         kinds = (k for k in type(error).__mro__ if k.__module__ == "builtins")
         words, line = str(error)[:_SHOWN], _line(error)

@@ -1,7 +1,7 @@
-"""Builds values from messages. It creates only exact builtin types and objects of given classes.
+"""Builds values from messages. All values have exact builtin types or are objects of known classes.
 
-Every other message, however it was made, leads to an exception: a ValueError if it is malformed, or
-an error of hashing or allocating memory.
+Any invalid message, even a forged one, causes an exception: a ValueError for a malformed message,
+or an error in hashing or memory allocation.
 """
 
 from collections import deque
@@ -26,11 +26,12 @@ _VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 class Reader:
-    """Turns messages into values.
+    """Converts messages to values.
 
     Args:
-        classes: Classes whose objects are sent as their attributes, by name.
-        opaque: Function that returns the stand-in for an object that was not sent, by its number.
+        classes: Classes, by name, whose objects are sent as a list of attributes.
+        opaque: Function that takes the number of an object that was not sent, and returns its
+            stand-in.
     """
 
     def __init__(self, classes: Mapping[str, type], opaque: Callable[[int], Any]) -> None:
@@ -38,12 +39,12 @@ class Reader:
         self._opaque = opaque
 
     def read(self, message: Any, known: Sequence[Any] = ()) -> Any:
-        """Return the value of a message. Afterwards, `objects` holds the objects of its heap.
+        """Return the value of a message, and store the objects of its heap in `objects`.
 
         Args:
-            message: A message of a `Writer`, or a forged one.
-            known: Objects with the first indices of the heap. Mutable ones are changed in place to
-                the content of the message.
+            message: A message from a `Writer`, or a forged message.
+            known: Objects with the first indices of the heap. Mutable objects are changed in place
+                to the content of the message.
 
         Raises:
             ValueError: If the message is malformed.
@@ -138,7 +139,7 @@ def _record(x: Any) -> tuple[str, list[Any]]:
 
 
 def as_text(x: Any) -> str:
-    """Return a text unchanged, or raise a ValueError for anything else."""
+    """Return a string unchanged. Raise a ValueError for any other value."""
     if type(x) is not str:
         raise ValueError("not a text")
     return x
@@ -153,7 +154,7 @@ def _index(x: Any) -> int:
 def _attribute(cls: type, name: Any) -> str:
     """Return the name of an attribute that may be set on objects of a class.
 
-    A value that would replace a method is refused, because the tests would trust it.
+    An attribute that would replace a method is refused, because the tests would trust the method.
     """
     if not as_text(name).isidentifier() or name.startswith("__"):
         raise ValueError("an attribute that must not be set")

@@ -1,8 +1,8 @@
 """Records the outcome of each test while the tests run.
 
-The host has rewritten the tests' code: every assert is wrapped in `with record.one():`, and every
-loop body and all of `check` in `with record.block(n):`. `record.settle()` precedes every statement.
-A failed test therefore does not stop the others.
+The host rewrites the code of the tests. Every assert is wrapped in `with record.one():`. Every loop
+body and the whole function `check` are wrapped in `with record.block(n):`. Before every statement,
+`record.settle()` is called. A failed test therefore does not stop the remaining tests.
 """
 
 from types import TracebackType
@@ -11,11 +11,12 @@ from typing import Any
 from ._process import BadTests, Failure, Process
 
 _MOST = 100_000
-"""Maximum number of tests in one job. It ends an infinite loop whose failures are caught."""
+"""Maximum number of tests in one job. The limit ends infinite loops, which a failed test does not.
+"""
 
 
 class TooManyTests(BaseException):
-    """The tests do not end."""
+    """Raised if the tests do not end."""
 
 
 class Record:
@@ -25,15 +26,15 @@ class Record:
         self._process = process
         self._end_recorded = False
         self.missing: frozenset[str] = frozenset()
-        """Names that the tests need from the program and that it does not define."""
+        """Names that the tests need but the program does not define."""
         self.outcomes: list[str] = []
         self.first: Failure | None = None
-        """The program's first bug."""
+        """First bug of the program. None: no bug so far."""
         self.wrong: str = ""
-        """The first wrong answer."""
+        """Description of the first wrong answer. Empty: no wrong answer so far."""
 
     def settle(self) -> None:
-        """Call `Process.settle`. The tests call this before each statement."""
+        """Call `Process.settle`. The tests call this method before each statement."""
         self._process.settle()
 
     def one(self) -> "Guard":
@@ -41,14 +42,14 @@ class Record:
         return Guard(self, 1)
 
     def block(self, tests: int) -> "Guard":
-        """Return a guard for statements with this many asserts.
+        """Return a guard for a block of statements with the given number of asserts.
 
-        If they end early, the remaining asserts are recorded as not run.
+        If an error ends the block early, the remaining asserts are recorded as not run.
         """
         return Guard(self, tests, whole=False)
 
     def add(self, error: BaseException | None) -> None:
-        """Record one more test. It passed if there is no error."""
+        """Record one more test. Without an error, the test passed."""
         if len(self.outcomes) >= _MOST:
             raise TooManyTests
         self.outcomes.append(self._outcome(error))
@@ -83,7 +84,7 @@ class Record:
         return "failed"
 
     def _failure(self, error: BaseException | None) -> Failure | None:
-        """Return the program's failure in this test; None if the program did not fail."""
+        """Return the program's failure in this test. None: the program did not fail."""
         process = self._process
         if process.failure is not None:
             recorded, self._end_recorded = self._end_recorded, True
@@ -96,7 +97,7 @@ class Record:
 
 
 class Guard:
-    """Catches errors in a test or between tests, and records them."""
+    """Catches and records errors in a test or between tests."""
 
     def __init__(self, record: Record, tests: int, *, whole: bool = True) -> None:
         self._record = record

@@ -1,8 +1,8 @@
 """Builds and installs the seccomp filter that blocks system calls in a program's process.
 
-System calls that are not listed are allowed, because Python and its threads need many of them.
+System calls that are not listed are allowed, because Python and its threads need many system calls.
 System calls newer than the list fail with ENOSYS. The filter is the second line of defence. The
-first is the box around all processes, which the unsafe backend does not have.
+first line of defence is the box around all processes, which the unsafe backend does not have.
 """
 
 import ctypes
@@ -36,13 +36,13 @@ _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 
 _PLACEHOLDER = 0x7E57ED1D
-"""Stands for the program's own process id, which is known only when the filter is installed."""
+"""Placeholder for the program's process id, which is known only when the filter is installed."""
 
 _Step = tuple[int, int, int, int]
 
 
 def program_filter() -> bytes:
-    """Return the filter for this machine. `install` completes it.
+    """Return a template of the filter for this machine. `install` fills in the process id.
 
     Raises:
         OSError: If the machine is neither x86_64 nor aarch64.
@@ -96,7 +96,7 @@ def die_with_parent() -> None:
 
 def keep_private() -> None:
     """Prevent other processes from reading the memory of this process and its children."""
-    # sandlock refuses this, because its supervisor reads memory. Its box has no /proc to read from.
+    # sandlock forbids this call, because its supervisor reads memory. A sandlock box has no /proc.
     with suppress(PermissionError):
         _prctl(_PR_SET_DUMPABLE, 0, None)
 
@@ -114,18 +114,18 @@ _libc.prctl.argtypes = [
 
 
 def _argument(index: int) -> _Step:
-    # The low half: all checked arguments have 32 bits, and both machine types are little-endian.
+    # Load the low half. All checked arguments have 32 bits, and both machines are little-endian.
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
 
 
 def _only(index: int, *allowed: int) -> list[_Step]:
-    """Allow a call only with these values of an argument."""
+    """Return steps that allow a call only with these values of an argument."""
     tests = [(_EQUAL, len(allowed) - i, 0, value) for i, value in enumerate(allowed)]
     return [_argument(index), *tests, (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _not(index: int, *refused: int) -> list[_Step]:
-    """Refuse a call with these values of an argument, and allow it otherwise."""
+    """Return steps that refuse a call with these values of an argument, and otherwise allow it."""
     tests = [(_EQUAL, len(refused) - i, 0, value) for i, value in enumerate(refused)]
     return [_argument(index), *tests, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
 
@@ -137,17 +137,17 @@ _QUESTIONS: dict[str, list[_Step]] = {
         (_RETURN, 0, 0, _REFUSE),
         (_RETURN, 0, 0, _ALLOW),
     ],
-    # The flags are behind a pointer, which a filter cannot follow. The C library falls back to
+    # A filter cannot follow the pointer to the flags. With ENOSYS, the C library falls back to
     # clone.
     "clone3": [(_RETURN, 0, 0, _UNKNOWN)],
     "kill": _only(0, _PLACEHOLDER),
     "tgkill": _only(0, _PLACEHOLDER),
     "prctl": _not(0, _PR_SET_PDEATHSIG, _PR_SCHED_CORE),
     "prlimit64": _only(0, 0, _PLACEHOLDER),
-    # For another process it would return an address in that process.
+    # For a different process, the call would return an address in that process.
     "get_robust_list": _only(0, 0, _PLACEHOLDER),
     # The kernel sends signals to the owner of a file, which could be any process. A lock on a
-    # read-only file would hold for the whole machine.
+    # read-only file would affect the whole machine.
     "fcntl": _not(
         1,
         _F_SETLK,

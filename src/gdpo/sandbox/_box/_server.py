@@ -1,13 +1,14 @@
-"""The process that starts the others. It neither runs nor reads programs and tests.
+"""Runs the server process, which starts all other processes in the box.
 
-It receives a job's limits, keeps the program's bytes in memory that it wipes afterwards, forks a
-grader, which reads the tests itself, and forks programs when the grader asks for them. So the
-memory of a program has never held a test, an expected value, another program, or the nonce that
-proves a verdict to the host.
+The server does not interpret programs or tests. The server receives the limits of a job, keeps the
+bytes of the program in a buffer that is overwritten afterwards, and forks a grader, which reads the
+tests. The grader orders the server to fork programs. Therefore, the memory of a program never
+contains a test, an expected value, a different program, or the nonce that proves a verdict to the
+host.
 
-A grader serves several jobs, because forking is the most expensive step. This is safe: a grader
-runs trusted code only, and builds every value from a program itself. If a grader ends too early,
-the whole box is replaced.
+A grader serves several jobs, because forking is the most expensive step. A grader can safely be
+reused, because it runs only trusted code and builds every value from a program itself. If a grader
+ends too early, the whole box is replaced.
 """
 
 import builtins
@@ -40,18 +41,16 @@ WARM = (
     "random", "re", "statistics", "string", "struct", "sys", "textwrap", "threading", "time",
     "traceback", "types", "typing", "unicodedata", "uuid",
 )  # fmt: skip
-"""Modules that the server imports once for all programs."""
+"""Modules that the server imports in advance for all programs."""
 
 _LONGEST_HEADER = 1 << 16
 _GRADED_BY_ONE = 50
-"""Number of jobs after which the grader is replaced. Tests are trusted, but may change its state.
-"""
+"""Number of jobs after which the grader is replaced, because tests may change its state."""
 _TO_END = 1.0
-"""Seconds that a process may take to end after its pipes are closed, even on a busy machine."""
+"""Time in seconds for a process to end after its pipes are closed, even on a busy machine."""
 _CLOCK_OF_A_PROCESS = 2
 _HUNG = {int(signal.SIGPROF): "processor", int(signal.SIGALRM): "clock"}
-"""The exceeded limit of a grader that its program kept busy, by the signal that ended the grader.
-"""
+"""Limit that a hung grader exceeded, by the signal that ended the grader."""
 
 
 def serve() -> None:
@@ -59,7 +58,7 @@ def serve() -> None:
     jobs, verdicts = (fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in (0, 1))
     _warm_up()
     server = Server(jobs, verdicts)
-    # Standard error stays open until here, for errors during the start.
+    # Standard error stays open until now, so that errors during the start are reported.
     _close_standard_streams()
     write_frame(verdicts, b'{"ready": true}')
     with suppress(Closed):
@@ -69,7 +68,7 @@ def serve() -> None:
 
 
 class Server:
-    """Runs jobs from the host one after another. Nothing of a program remains for the next job."""
+    """Runs jobs from the host one after another. Each job starts without data from earlier jobs."""
 
     def __init__(self, jobs: int, verdicts: int) -> None:
         self._jobs = jobs
@@ -80,7 +79,7 @@ class Server:
         self._grader: int | None = None
 
     def serve_one(self) -> None:
-        """Receive one job, have it graded, and report its end."""
+        """Receive one job, let the grader grade it, and report its end."""
         limits = marshal.loads(read_frame(self._jobs, _LONGEST_HEADER))
         limits["memory"] += self._own_memory
         size = int.from_bytes(read_exactly(self._jobs, 4), "little")
@@ -113,7 +112,7 @@ class Server:
         self._control, self._graded = ours, 0
 
     def _end_grader(self) -> int:
-        """End the grader, and return its wait status."""
+        """End the grader and return its wait status."""
         assert self._grader is not None, "a grader was started"
         self._control.close()
         _, status = os.waitpid(self._grader, 0)
@@ -121,7 +120,7 @@ class Server:
         return status
 
     def _obey(self, job: bytearray, limits: dict[str, Any]) -> bool:
-        """Carry out the grader's orders until the job is graded; False if the grader died first."""
+        """Carry out the grader's orders until the job is graded. False: the grader died first."""
         try:
             while True:
                 order, fds, _, _ = socket.recv_fds(self._control, 16, 4)
@@ -149,10 +148,10 @@ class Server:
             os.close(fd)
 
     def _computed(self) -> float:
-        """Return the processor seconds of the running program; 0 without one."""
+        """Return the processor seconds of the running program, or 0 if no program runs."""
         if self._program is None:
             return 0.0
-        # The result of clock_getcpuclockid for a process. Python offers it only for threads.
+        # Compute what clock_getcpuclockid returns for a process. Python has it only for threads.
         return time.clock_gettime(~self._program << 3 | _CLOCK_OF_A_PROCESS)
 
     def _end_program(self, patience: float) -> bytes:
@@ -187,7 +186,8 @@ def _close_standard_streams() -> None:
 def _warm_up() -> None:
     for name in WARM:
         importlib.import_module(name)
-    # `site` defines these, but is not loaded, because it would add site-packages.
+    # The module `site` usually defines these names, but is not loaded because it adds
+    # site-packages.
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Runs whole programs with an input and compares their output, each run in a new process."""
+"""Runs a whole program for each input, in a new process, and compares its output."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def _run(process: Process, text: str, longest: int) -> tuple[bytes, Failure | No
 
 
 def _collect(bounds: Mapping[int, int], left: Left) -> list[bytes]:
-    """Read several pipes until all are closed, and return the content of each, in order."""
+    """Read several pipes until all are closed, and return their contents in order."""
     read = {fd: bytearray() for fd in bounds}
     poll = select.poll()
     for fd in bounds:
@@ -72,7 +72,7 @@ def _collect(bounds: Mapping[int, int], left: Left) -> list[bytes]:
 
 
 def _failure(process: Process, report: bytes) -> Failure | None:
-    """Return what went wrong in a program that has closed its pipes; None if nothing did."""
+    """Return the failure of a program that has closed its pipes. None: no failure."""
     status, killed, memory = process.reap(b"W")
     if report:
         try:
@@ -87,10 +87,11 @@ def _failure(process: Process, report: bytes) -> Failure | None:
 
 
 def _same_output(actual: str, expected: str) -> bool:
-    """Return whether two outputs are equal.
+    """Return True if two outputs are equal.
 
     Blanks at the end of a line and empty lines are ignored. If two lines differ, their tokens are
-    compared. Two numbers with a point or an exponent are equal within 1e-6, relative above 1.
+    compared. Two numbers with a point or an exponent may differ by 1e-6. Above 1, this tolerance is
+    relative to the expected number.
     """
     lines, wanted = _lines(actual), _lines(expected)
     return len(lines) == len(wanted) and all(map(_same_line, lines, wanted))

@@ -1,6 +1,6 @@
-"""Numbers of the system calls that the filter names, on x86_64 and aarch64.
+"""Lists the numbers of the system calls in the filter, for x86_64 and aarch64.
 
-None: the machine type does not have the call.
+None means that the machine type does not have the system call.
 """
 
 # fmt: off
@@ -65,4 +65,5 @@ ASKED: dict[str, tuple[int, int]] = {
 # fmt: on
 
 NEWEST = 450
-"""The newest system call in this list. From 424 on, numbers are equal on all machine types."""
+"""Number of the newest system call in this list. From 424 on, all machine types use the same
+numbers."""

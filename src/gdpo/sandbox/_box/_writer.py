@@ -1,9 +1,10 @@
-"""Turns values into JSON-compatible data, which the grader and the program exchange.
+"""Converts values to JSON-compatible data for the messages between grader and program.
 
-A message is `[root, heap]`. Scalars are stored directly. A container, or an object that can be
-shared, is a record `[tag, items]` in the heap, and other values refer to it by index. So lists that
-contain themselves, long chains of nodes and shared objects can be sent, and deep nesting needs no
-recursion. A subclass of a builtin type is sent as that type, read with the methods of that type.
+A message is `[root, heap]`. Scalars are stored directly. Containers and objects that can be shared
+are stored as records `[tag, items]` in the heap, and values refer to a record by its index.
+Therefore, messages can contain lists that contain themselves, long chains of nodes and shared
+objects, and deep nesting needs no recursion. A value of a subclass of a builtin type is read with
+the methods of the builtin type and sent as this type.
 """
 
 from collections import deque
@@ -14,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 DEEPEST = 100
-"""Maximum nesting of tuples. Hashing them recurses in C, which has no other limit."""
+"""Maximum nesting depth of tuples. Hashing a tuple recurses in C, which has no limit of its own."""
 
 PLAIN = frozenset({type(None), bool, str, float})
 """Types whose values JSON stores unchanged."""
@@ -49,15 +50,16 @@ Record = tuple[str, list[Any]]
 
 
 class TooMuch(ValueError):
-    """The value has too many items or is nested too deeply for a message."""
+    """Raised if a value has too many items or is nested too deeply for a message."""
 
 
 class Writer:
-    """Turns values into messages.
+    """Converts values to messages.
 
     Args:
-        classes: Names of the classes whose objects are sent as their attributes.
-        opaque: Function that returns a number for an object that cannot be sent, or raises.
+        classes: Names of the classes whose objects are sent as a list of attributes.
+        opaque: Function that returns a number for an object that cannot be sent, or raises an
+            exception.
         most: Maximum number of items that one iterator may yield.
     """
 
@@ -67,19 +69,19 @@ class Writer:
         self._most = most
 
     def write(self, value: Any, known: Sequence[Any] = ()) -> list[Any]:
-        """Return the message of a value. Afterwards, `objects` holds the objects of the heap.
+        """Return the message for a value, and store the objects of its heap in `objects`.
 
         Args:
             value: Any value.
-            known: Objects of an earlier message, which get the first indices of the heap. They are
-                written even if `value` does not refer to them.
+            known: Objects of an earlier message, which get the first indices of the heap. These
+                objects are written even if `value` does not refer to them.
 
         Raises:
             TooMuch: If an iterator yields too many items, or tuples are nested too deeply.
         """
         self._heap: list[Any] = [None] * len(known)
         self.objects = list(known)
-        # Keep temporary objects alive while their ids are in use.
+        # Keeps temporary objects alive while their ids are in use.
         self._alive: list[Any] = []
         self._index = {id(x): i for i, x in enumerate(known)}
         self._todo = [(i, self._record(x)) for i, x in enumerate(known)]
@@ -120,7 +122,7 @@ class Writer:
         return ["h", self._opaque(x)]
 
     def _immutable(self, x: Any, depth: int) -> Any:
-        # Written after its items, because the reader builds such objects in the order of the heap.
+        # Write the items first, because the reader builds immutable objects in heap order.
         if depth > DEEPEST:
             raise TooMuch(f"tuples are nested more than {DEEPEST} levels deep")
         tag, items = self._record(x)
@@ -170,7 +172,7 @@ def _container(x: Any, base: type) -> Record:
 
 
 def _integer(x: int) -> Any:
-    # Conversion to decimal takes quadratic time, and Python refuses it for large integers.
+    # Conversion to decimal takes quadratic time, and Python does not allow it for large integers.
     return x if -_LARGE < x < _LARGE else ["I", hex(x)]
 
 

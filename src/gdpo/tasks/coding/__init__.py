@@ -1,13 +1,13 @@
-"""Coding with three rewards: passed tests, length, and no bug.
+"""Defines the coding task with three rewards: passed tests, length and no bug.
 
 A completion contains a Python program (see `gdpo.rewards.code.extract_code`), which runs in the
 sandbox against the tests of its row. The rewards, in order:
 
 - **pass_rate** in [0, 1]: passed tests divided by all tests.
-- **length** in {0, 1}: at most 4,000 tokens.
+- **length** in {0, 1}: the completion has at most 4,000 tokens.
 - **no_bug** in {0, 1}: the program compiled, ran and stayed within its limits.
 
-In the paper, the length counts only if every test passes. Add a gate for this:
+In the paper, the length reward counts only if every test passes. To reproduce this, add a gate:
 
 ```yaml
 rewards:
@@ -18,10 +18,11 @@ rewards:
 
 The task reads rows of MBPP (both editions), HumanEval, EvalPlus (MBPP+ and HumanEval+),
 LeetCodeDataset, APPS, TACO, CodeContests and the coding part of Eurus-2-RL. The dataset is detected
-from the columns, and a file may mix several. If a row contains a solution in Python, `gdpo check`
-runs it, and it must pass.
+from the columns of each row, so a file may mix several datasets. If a row contains a solution in
+Python, `gdpo check` runs the solution and reports an error if any test fails.
 
-The prompts are our own, because the paper's are not published. Rows of Eurus-2-RL contain prompts.
+The prompts are our own, because the paper's prompts are not published. For Eurus-2-RL, the prompts
+in the rows are used.
 
 The task needs the extra `code`.
 
@@ -44,4 +45,4 @@ TASK = Task(
     gold_completion=gold_completion,
     bad_completion="I would rather not say.",
 )
-"""The coding task: programs are scored by the tests of their rows."""
+"""Coding task, in which programs are scored by the tests of their rows."""

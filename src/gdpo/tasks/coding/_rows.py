@@ -1,19 +1,21 @@
-"""Reads rows of coding datasets: the prompt, the tests and, if there is one, the solution.
+"""Reads rows of coding datasets: the prompt, the tests and, if available, the solution.
 
 Each `…_tests` function takes a row and returns the `tests` of `gdpo.rewards.code` as JSON-like
 data, or raises a DataError that names the column:
 
 - `mbpp_tests`: MBPP, both editions.
-- `humaneval_tests`: HumanEval, and HumanEval+ (see `plus.py`, which also reads MBPP+).
+- `humaneval_tests`: HumanEval and HumanEval+ (see `plus.py`, which also reads MBPP+).
 - `leetcode_tests`: LeetCodeDataset.
 - `input_output_tests`: APPS, TACO.
 - `code_contests_tests`: CodeContests.
-- `ground_truth_tests`: Eurus-2-RL (APPS, TACO, CodeContests and Codeforces in one format).
+- `ground_truth_tests`: Eurus-2-RL, which contains APPS, TACO, CodeContests and Codeforces in one
+  format.
 
-Helpers that the tests need are taken from the row if it has them. If a program could supply its own
-`poly`, it would control how its answer is measured.
+Helper functions that the tests need are taken from the row if available. If a program could define
+its own `poly`, the program would control how its results are checked.
 
-Time limits of rows are ignored, because they apply to one test and to compiled languages.
+Time limits in rows are ignored, because they are meant for a single test and for compiled
+languages.
 """
 
 import ast
@@ -36,11 +38,11 @@ from gdpo.tasks.rows import (
 from gdpo.tasks.task import Problem, Row
 
 TestsOfRow: TypeAlias = dict[str, Any]
-"""The tests of a row: `kind`, and the keys that this kind needs."""
+"""Tests of a row: `kind`, and the keys that this kind requires."""
 
 _PARTS = ("public_tests", "private_tests", "generated_tests")
 _PYTHON3 = 3
-"""The code of Python 3 in CodeContests."""
+"""Number of the language Python 3 in CodeContests."""
 
 _STREAMS = "The program reads from standard input and writes to standard output."
 _REQUEST = (
@@ -50,14 +52,15 @@ _REQUEST = (
 
 
 def mbpp_tests(row: Row) -> TestsOfRow:
-    """Return the tests of an MBPP row. Every assert in `test_list` is a test.
+    """Return the tests of an MBPP row. Every assert in `test_list` counts as a test.
 
-    `test_imports` (sanitized edition) and `test_setup_code` become the setup. In rows 367 and 927
-    the setup needs a class `Node` that only the reference solution defines, so other programs fail.
+    `test_imports` (in the sanitized edition) and `test_setup_code` become the setup. In rows 367
+    and 927, the setup needs a class `Node` that only the reference solution defines, so all other
+    programs fail.
     """
     statements = texts_in(row.get("test_list"), "test_list")
     if not statements:
-        raise DataError("column 'test_list' is empty. It must hold at least one test")
+        raise DataError("column 'test_list' is empty. It must contain at least one test")
     for i, statement in enumerate(statements):
         parsed(statement, f"test_list[{i}]")
     imports = texts_in(row.get("test_imports") or [], "test_imports")
@@ -67,10 +70,10 @@ def mbpp_tests(row: Row) -> TestsOfRow:
 
 
 def humaneval_tests(row: Row) -> TestsOfRow:
-    """Return the tests of a HumanEval row. Every assert that `check(candidate)` reaches is a test.
+    """Return the tests of a HumanEval row. Every assert that `check(candidate)` reaches counts.
 
-    The setup is everything in the prompt except the function to be written: imports, and helpers
-    that some tests use (`poly`, `encode_cyclic`, `encode_shift`).
+    The setup is everything in the prompt except the function to be written: imports, and helper
+    functions that some tests use (`poly`, `encode_cyclic`, `encode_shift`).
     """
     entry_point, prompt = text_at(row, "entry_point"), text_at(row, "prompt")
     tree = parsed(prompt, "prompt")
@@ -93,16 +96,17 @@ def leetcode_tests(row: Row) -> TestsOfRow:
 def input_output_tests(row: Row) -> TestsOfRow:
     """Return the tests of an APPS or TACO row.
 
-    `input_output` holds `inputs` and `outputs`, as an object or as JSON text. With `fn_name`, each
-    input is a list of arguments, and each output is the value to return. The function may be a
-    method of a class `Solution`, as in the starter code of these rows, or a plain function. Three
-    conventions of these rows are reversed:
+    `input_output` contains `inputs` and `outputs`, as an object or as JSON text. With `fn_name`,
+    each input is a list of arguments, and each output is the expected return value. The function
+    may be a method of a class `Solution`, as in the starter code of these rows, or a plain
+    function. Three conventions of these rows are undone:
 
-    - If every output of a row is a list with one item, the item is the expected value. The
-      published evaluator accepts both. Here, a function that always returns a list with one item
-      would be read wrongly.
-    - If all keys of an object are whole numbers, they become integers, which JSON keys cannot be.
-    - Standard input that is a list of lines is joined.
+    - If every output of a row is a list with one item, this item is the expected value. The
+      published evaluator accepts both the item and the list. Here, a function that is meant to
+      return lists with one item would be marked wrong.
+    - If all keys of an object are whole numbers, the keys are converted to integers, because JSON
+      only has string keys.
+    - If standard input or output is a list of lines, the lines are joined.
     """
     return _inputs_outputs(_object_at(row, "input_output"), "input_output")
 
@@ -125,7 +129,7 @@ def code_contests_tests(row: Row) -> TestsOfRow:
             cases += _stdio_cases(held.get("input"), held.get("output"), part)
     if not cases:
         raise DataError(
-            f"the row has no tests. At least one of the columns {', '.join(_PARTS)} must hold tests"
+            f"the row has no tests. Add tests to at least one of the columns {', '.join(_PARTS)}"
         )
     return {"kind": "stdio", "cases": cases}
 
@@ -176,7 +180,7 @@ def _call_cases(inputs: Any, outputs: Any, place: str) -> list[list[Any]]:
 
 
 def _keyed(value: Any) -> Any:
-    """Turn keys into integers if all keys of an object are whole numbers."""
+    """Convert the keys of an object to integers if all keys are whole numbers."""
     if not isinstance(value, dict):
         return value
     whole = bool(value) and all(key.removeprefix("-").isdecimal() for key in value)
@@ -186,23 +190,23 @@ def _keyed(value: Any) -> Any:
 def _paired(inputs: Any, outputs: Any, place: str) -> list[tuple[int, tuple[Any, Any]]]:
     for name, value in (("inputs", inputs), ("outputs", outputs)):
         if not isinstance(value, list):
-            raise DataError(f"column {place!r}: its {name} must be a list, got {describe(value)}")
+            raise DataError(f"column {place!r}: the {name} must be a list, got {describe(value)}")
     if len(inputs) != len(outputs):
         raise DataError(
-            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. It must have "
-            f"one of each per test"
+            f"column {place!r} has {len(inputs)} inputs but {len(outputs)} outputs. Give one "
+            f"input and one output per test"
         )
     return list(enumerate(zip(inputs, outputs, strict=True)))
 
 
 def _object_at(row: Row, *path: str) -> Mapping[str, Any]:
-    """Return the object in a column, which may also be JSON text."""
+    """Return the object in a column. The column may also contain the object as JSON text."""
     place, value = ".".join(path), value_at(row, *path)
     if isinstance(value, str):
         value = json_in(value, place)
     if not isinstance(value, Mapping):
         raise DataError(
-            f"column {place!r} must hold an object, or an object as JSON text, got "
+            f"column {place!r} must contain an object, or an object as JSON text, got "
             f"{describe(value)}"
         )
     return value
@@ -241,7 +245,7 @@ def _description(row: Row) -> str:
 
 
 def _first_of_list(row: Row) -> str | None:
-    """Return the first solution of an APPS or TACO row: a list of programs, often as JSON text."""
+    """Return the first solution of an APPS or TACO row, or None if there is none."""
     held = row.get("solutions")
     if isinstance(held, str):
         held = json_in(held, "solutions") if held.strip() else []
@@ -250,7 +254,7 @@ def _first_of_list(row: Row) -> str | None:
 
 
 def _first_in_python(row: Row) -> str | None:
-    """Return the first Python solution of a CodeContests row: a list of languages and programs."""
+    """Return the first Python solution of a CodeContests row, or None if there is none."""
     held = row.get("solutions")
     if not isinstance(held, Mapping):
         return None
@@ -260,12 +264,12 @@ def _first_in_python(row: Row) -> str | None:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Describes how to detect rows of a dataset, and how to read them."""
+    """Describes how to detect and read the rows of a dataset."""
 
     columns: tuple[str, ...]
     tests: Callable[[Row], TestsOfRow]
     problem: Callable[[Row], str] | None
-    """Function that returns the problem text. None: the row holds chat messages in `prompt`."""
+    """Function that returns the problem text. None: the column `prompt` contains chat messages."""
     solution: Callable[[Row], str | None]
 
 
@@ -317,6 +321,6 @@ def read_row(row: Row) -> Problem:
 
 
 def gold_completion(reference: Reference) -> str | None:
-    """Return the row's solution as a completion; None without a solution."""
+    """Return the row's solution as a completion, or None if the row has no solution."""
     solution = reference["solution"]
     return None if solution is None else f"<think>worked out</think>\n```python\n{solution}\n```"

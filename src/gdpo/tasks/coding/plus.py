@@ -1,9 +1,10 @@
 """Reads the tests of EvalPlus rows (HumanEval+ and MBPP+) as published on the Hub.
 
-Their column `test` is a program that compares the function with hundreds of expected values. It
-imports numpy to compare floats with a tolerance. The sandbox has no numpy, so a few lines of plain
-Python replace the functions that these programs use. Otherwise the tests are unchanged, including
-their errors, except that each comparison counts as a separate test.
+The column `test` contains a program that compares the results of the function with hundreds of
+expected values. This program imports numpy to compare floats with a tolerance. The sandbox has no
+numpy, so a few lines of plain Python replace the numpy functions that the programs use. In
+addition, each comparison counts as a separate test. Otherwise the tests are unchanged, including
+their errors.
 
 The replacement is stricter than numpy in two cases: sequences of different lengths are never close,
 and a number is never close to a sequence.
@@ -42,26 +43,26 @@ class np:
 """
 
 PLUS_LIMITS = {"output_kb": 16 * 1024, "cpu_seconds": 10}
-"""Limits for EvalPlus rows. Correct answers to rows 15, 100 and 130 of HumanEval+ have up to
-11 MiB, and rows 130 and 139 take 4 to 6 seconds of processor time on a busy machine."""
+"""Limits for EvalPlus rows. Correct programs for rows 15, 100 and 130 of HumanEval+ return up to 11
+MiB, and rows 130 and 139 take 4 to 6 seconds of CPU time on a busy machine."""
 
 _RELEASE = ("base_input", "plus_input")
 
 _ALL_INPUTS = "zip(inputs, results)"
-"""Text in EvalPlus programs that do not need numpy, such as that of HumanEval/32."""
+"""Text that identifies EvalPlus programs that do not use numpy, such as HumanEval/32."""
 
 
 def is_plus(row: Row) -> bool:
     """Return whether the column `test` of a row is an EvalPlus program that imports numpy.
 
     Raises:
-        DataError: If the row is from an EvalPlus release file, which has no such program.
+        DataError: If the row is from an EvalPlus release file without such a program.
     """
     given = [column for column in _RELEASE if row.get(column) is not None]
     if given:
         raise DataError(
             f"column {given[0]!r} shows that this row is from an EvalPlus release file in a format "
-            f"that is not supported: its column 'test' holds at most HumanEval's few asserts. Use "
+            f"that is not supported: column 'test' has at most HumanEval's few asserts. Use "
             f"rows whose 'test' runs all inputs: evalplus/humanevalplus or evalplus/mbppplus on "
             f"the Hub, or …-OriginFmt.jsonl.gz of the same release"
         )
@@ -72,7 +73,7 @@ def runs_all_inputs(row: Row) -> bool:
     """Return True if a row's tests are those of EvalPlus, and raise an error otherwise.
 
     Raises:
-        DataError: If the tests are those of HumanEval or MBPP, whose score means something else.
+        DataError: If the tests are those of HumanEval or MBPP, whose scores are not comparable.
     """
     if is_plus(row) or _ALL_INPUTS in str(row.get("test")):
         return True
@@ -84,10 +85,10 @@ def runs_all_inputs(row: Row) -> bool:
 
 
 def plus_check(code: str) -> str:
-    """Return HumanEval+'s `check(candidate)` without numpy, with every comparison as a test.
+    """Return HumanEval+'s `check(candidate)` without numpy and with each comparison as a test.
 
     Args:
-        code: Content of the column `test`, which must be Python.
+        code: Content of the column `test`, which must be valid Python.
     """
     lines = code.split("\n")
     for call in _comparisons(ast.parse(code)):
@@ -96,10 +97,10 @@ def plus_check(code: str) -> str:
 
 
 def mbpp_plus_tests(row: Row) -> dict[str, Any]:
-    """Return the tests of an MBPP+ row. Every comparison in `test` is a test.
+    """Return the tests of an MBPP+ row. Every comparison in `test` counts as a test.
 
     Raises:
-        DataError: If the column is missing, is not Python, or compares nothing.
+        DataError: If the column is missing, is not valid Python, or contains no comparison.
     """
     code = text_at(row, "test")
     tree = parsed(code, "test")
@@ -121,14 +122,14 @@ def parsed(code: str, column: str) -> ast.Module:
     """Parse a column as Python, or raise a DataError that names the column."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in the row's texts
+            warnings.simplefilter("ignore")  # invalid escapes in the row's text
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"column {column!r} is not valid Python: {error}") from error
 
 
 def _called(tree: ast.Module) -> str:
-    """Return the name of the function that an MBPP+ program compares."""
+    """Return the name of the function that an MBPP+ program tests."""
     for call in _comparisons(tree):
         if isinstance(compared := call.args[0], ast.Call):
             return ast.unparse(compared.func)
@@ -142,7 +143,7 @@ def _without_numpy(lines: list[str]) -> str:
 
 
 def _comparisons(tree: ast.Module) -> list[ast.Call]:
-    """Return all calls of `assertion` that are statements."""
+    """Return all calls of `assertion` that stand alone as statements."""
     calls = [n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)]
     return [
         call
@@ -155,7 +156,7 @@ def _comparisons(tree: ast.Module) -> list[ast.Call]:
 
 
 def _assert_line(lines: list[str], call: ast.Call) -> None:
-    """Turn a call that may raise into an assert, because only asserts count as tests."""
+    """Convert a call of `assertion` to an assert statement, because only asserts count as tests."""
     first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
     lines[last] = f"{lines[last].rstrip()} is None"
     start = len(lines[first]) - len(lines[first].lstrip())
@@ -175,7 +176,7 @@ def _as_check(tree: ast.Module, lines: list[str]) -> list[str]:
             above += block
         else:
             # Indent every line of a statement with a body. Otherwise indent only the first line,
-            # because a text in a literal may span several lines.
+            # because a string literal may span several lines.
             whole = isinstance(node, ast.For | ast.While | ast.If | ast.With | ast.Try)
             inside += [f"    {line}" if whole or i == 0 else line for i, line in enumerate(block)]
     return [*above, "", "def check(candidate):", *inside]

@@ -1,8 +1,8 @@
-"""The published rewards of ToolRL with exactly the same values, including quirks.
+"""Reproduces the published rewards of ToolRL exactly, including their quirks.
 
-The rewards reproduce `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the same file in
-NVlabs/GDPO, b080e63), with no environment variable set except an `EXPERIMENT_NAME` that contains
-Qwen. Use these rewards to compare with published runs.
+The rewards give the same values as `verl/utils/reward_score/rlla.py` (ToolRL, commit 8cee13e; the
+same file in NVlabs/GDPO, b080e63) if the only environment variable set is an `EXPERIMENT_NAME` that
+contains Qwen. Use these rewards to compare your runs with published runs.
 """
 
 import json
@@ -26,7 +26,8 @@ _WHOLE: dict[tuple[str, ...], re.Pattern[str]] = {
 }
 
 _ANY_FAULT = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
-"""Errors that unexpected JSON can raise. The published code catches every exception there."""
+"""Exceptions that unexpected JSON can cause. The published code catches every exception at this
+point."""
 
 
 def _last_turn(completion: str) -> str:
@@ -58,7 +59,7 @@ def _correctness(completion: str, reference: Reference) -> float | None:
 
 
 def _first_block(text: str) -> list[Any]:
-    """Return one JSON value per line of the text after the first opening tag."""
+    """Return one JSON value per line of the first `<tool_call>` block."""
     block = text.split("<tool_call>")[1].split("</tool_call>")[0].strip()
     return [json.loads(line) for line in block.split("\n")]
 
@@ -112,8 +113,8 @@ format_reward = binary(
     Example(_TALK.replace("\n", " "), {"output": _TALK}, 0.0),
     Example(_CALL.replace(" a ", " a <tool_call> "), {"output": _CALL}, 0.0),
 )
-"""1 if the completion has the fields named anywhere in the reference answer, with exactly one
-newline between them, else 0. As published."""
+"""1 if the completion has all fields whose tags occur anywhere in the reference answer, and
+exactly one newline between the fields, otherwise 0. The published code does the same."""
 
 correctness_reward = Reward(
     name="correctness",
@@ -129,5 +130,5 @@ correctness_reward = Reward(
         Example(_CALL, {"output": _CALL.replace(" a ", " a <tool_call> ")}, None),
     ),
 )
-"""In [-3, 3], as published. `None` if the published code raises, because a line in the first block
-of the reference answer is not valid JSON."""
+"""The published correctness in [-3, 3]. If a line in the first block of the reference answer is not
+valid JSON, the published code raises an exception. This reward then returns `None`."""

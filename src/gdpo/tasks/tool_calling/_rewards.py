@@ -1,4 +1,4 @@
-"""The format and correctness rewards of the task `tool_calling`."""
+"""Defines the format and correctness rewards of the task `tool_calling`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from gdpo.tasks.tool_calling.parsing import parse, parse_gold
 def best_total(weights: Sequence[Sequence[float]]) -> float:
     """Return the largest sum of weights that uses every row and every column at most once.
 
-    Uses the Hungarian method with potentials, one augmenting path per row: O(rows² x (rows +
-    columns)).
+    The function uses the Hungarian method with potentials and one augmenting path per row. The
+    running time is O(rows² x (rows + columns)).
 
     Args:
-        weights: `[row][column]`, all at least 0, with rows of equal length.
+        weights: Weights `[row][column]`, all at least 0, with rows of equal length.
     """
     rows = len(weights)
     if not rows or not weights[0]:
@@ -32,7 +32,7 @@ def best_total(weights: Sequence[Sequence[float]]) -> float:
     owner = [-1] * columns
     for row in range(rows):
         _augment(costs, row, owner, row_potential, column_potential)
-    # Sum the weights instead of the potentials, so that the sum of integers stays exact.
+    # Sum the weights instead of the potentials, so that a sum of integers stays exact.
     real = range(len(weights[0]))
     return sum((weights[owner[column]][column] for column in real if owner[column] >= 0), 0.0)
 
@@ -74,15 +74,15 @@ def _augment(
 LOW, HIGH = -3.0, 3.0
 
 _MOST_CALLS = 256
-"""A completion with more calls than this (or than the reference answer, if that has more) gets the
-lowest score. Nobody needs so many calls, and matching them takes time."""
+"""A completion with more calls than this, and with more calls than the reference answer, gets the
+lowest score. No task needs so many calls, and matching takes time."""
 
 
 def gold_calls(output: str) -> tuple[Call, ...]:
-    """Return the calls of a reference answer; empty without a `<tool_call>` after the thinking.
+    """Return the calls of a reference answer: none without a `<tool_call>` after the thinking.
 
     Raises:
-        DataError: If there is such a field and its calls cannot be read.
+        DataError: If there is a `<tool_call>` field whose calls cannot be read.
     """
     gold = parse_gold(output)
     if gold.calls is None or ("tool_call" in gold.fields and not gold.calls):
@@ -94,7 +94,7 @@ def gold_calls(output: str) -> tuple[Call, ...]:
 
 
 def _correctness(completion: str, reference: Reference) -> float | None:
-    """Score from -3 to 3 by the share of reference calls found; None without reference calls."""
+    """Score from -3 to 3 by the share of reference calls found, or None without reference calls."""
     gold = gold_calls(reference["output"])
     if not gold:
         return None
@@ -108,7 +108,8 @@ def _correctness(completion: str, reference: Reference) -> float | None:
 def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
     """Return the points for the reference calls that were found.
 
-    At most 1 point for all names, and for each call 1 point plus 1 point per parameter.
+    All names together give at most 1 point. Each call gives at most 1 point plus 1 point per
+    parameter.
     """
     found = _overlap([call.name for call in gold], [call.name for call in written])
     for name in {call.name: None for call in gold}:  # not a set: the sum must not depend on hashes
@@ -119,7 +120,7 @@ def _found(gold: Sequence[Call], written: Sequence[Call]) -> float:
 
 
 def _likeness(gold: Call, written: Call) -> float:
-    """Return the overlap of parameter names, plus 1 for each reference parameter of equal value."""
+    """Return the overlap of parameter names, plus 1 for each parameter value that is equal."""
     right = sum(
         name in written.parameters and same_value(value, written.parameters[name])
         for name, value in gold.parameters.items()
@@ -128,7 +129,7 @@ def _likeness(gold: Call, written: Call) -> float:
 
 
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """Return the Jaccard index of two multisets; 1 if both are empty."""
+    """Return the Jaccard index of two multisets, or 1 if both are empty."""
     ours, theirs = Counter(a), Counter(b)
     union = (ours | theirs).total()
     return (ours & theirs).total() / union if union else 1.0
@@ -176,14 +177,16 @@ correctness_reward = Reward(
         Example(_GOLD["output"], _TALK, None),
     ),
 )
-"""In [-3, 3]. J is the Jaccard index of two multisets of names. Reference calls are assigned to
-written calls of the same name so that the sum is largest:
+"""Agreement with the reference calls, in [-3, 3].
+
+Reference calls are matched to written calls of the same name so that the sum is largest. If J is
+the Jaccard index of two multisets of names, the score is
 
     found = J(names) + Σ_reference [J(parameter names) + equal values]
     correctness = 6 · found / (1 + Σ_reference [1 + parameters]) - 3.
 
-It raises a DataError if the calls of the reference answer cannot be read. Reading the rows raises
-this error first.
+If the calls of the reference answer cannot be read, the reward raises a DataError. Loading the rows
+raises the same error earlier.
 """
 
 _CALL = '{"name": "clock", "parameters": {}}'
@@ -193,7 +196,7 @@ _GOLD_BOTH = {"output": f"{_GOLD_CALL['output']}\n<response> looking </response>
 
 
 def _format(completion: str, reference: Reference) -> float:
-    """Return 1 for one closed thinking and then exactly the reference answer's fields, else 0."""
+    """Return 1 for a closed thinking field and then exactly the reference answer's fields, or 0."""
     needed = parse_gold(reference["output"]).fields
     written = parse(completion)
     thought = written.thinking is not None and holds_something(written.thinking)
@@ -214,4 +217,4 @@ format_reward = binary(
     Example("<think>a</think><response>b</response> bye", _GOLD_ANSWER, 0.0),  # text outside
     Example("", _GOLD_ANSWER, 0.0),
 )
-"""1 if the completion has the required fields, whatever they contain, else 0."""
+"""1 if the completion has the required fields, regardless of their content, otherwise 0."""

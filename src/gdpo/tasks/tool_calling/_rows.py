@@ -5,21 +5,23 @@
 | ToolRL, supervised (`rlla_sft.json`) | `instruction`, `input`, `output` |
 | ToolRL, training (`rlla_4k`) | `prompt` (messages), `reward_model.ground_truth` |
 | API-Bank in ToolRL's prompt | `system`, `user`, `answer` (a list, or as a Python literal) |
-| xLAM, and Hammer's originals | `query` (text or messages), `tools`, `answers` (JSON or lists) |
+| xLAM, Hammer's original rows | `query` (text or messages), `tools`, `answers` (JSON or lists) |
 | Hammer's own prompt | `instruction` (everything), `input` (empty), `output` (calls as JSON) |
 | ToolACE | `system`, `conversations` (`from`: user, assistant, tool; `value`) |
-| Seal-Tools, its files for fine-tuning | `conversations` (`from`: human, gpt; `value`) |
+| Seal-Tools (fine-tuning files) | `conversations` (`from`: human, gpt; `value`) |
 
-ToolACE: the last assistant turn is the reference answer, whether it contains calls or a response.
-All earlier turns are the dialogue, as in ToolRL. The functions are read from the system text. Its
-other instructions are dropped, because ToolRL's prompt has its own.
+In ToolACE rows, the last assistant turn is the reference answer, no matter whether the turn
+contains calls or a response. All earlier turns form the dialogue, as in ToolRL. The functions are
+read from the system text. Other instructions in the system text are dropped, because ToolRL's
+prompt has its own instructions.
 
-Hammer's own prompt (2.0 and 2.1, as in its training and test files): the tools and the dialogue are
-read, and its instructions are dropped. Version 2.1 has separate turns. Version 2.0 has one text,
-which becomes one user turn.
+In rows with Hammer's own prompt (versions 2.0 and 2.1, as in Hammer's training and test files), the
+tools and the dialogue are read, and the instructions are dropped. Version 2.1 has separate turns.
+Version 2.0 has a single text, which becomes one user turn.
 
-Seal-Tools: a value may be `API_call_3`, which refers to the result of an earlier call. The prompt
-explains these names, and the description of each tool names its results.
+In Seal-Tools rows, a value may be a name such as `API_call_3`, which refers to the result of an
+earlier call. The prompt explains these names, and the description of each tool lists the tool's
+results.
 """
 
 import json
@@ -38,13 +40,13 @@ from gdpo.tasks.tool_calling.prompt import tool_prompt, user_turns, write_comple
 
 _THINKING = "The tools and what they need are at hand."
 _THINKING_OF_ANSWER = "What is needed for an answer is at hand."
-"""Thinking of turns whose row has none. No reward reads it."""
+"""Thinking for turns without any thinking in the row. No reward depends on this text."""
 
 _RESPONSES = (
     "What the calls give back is numbered over all calls, in their order: API_call_0, API_call_1 "
     "and so on. A parameter may have such a name as its value."
 )
-"""The convention of Seal-Tools, which its rows explain to the model as well."""
+"""Explanation of the Seal-Tools convention, which the original rows also explain to the model."""
 
 _HAMMER_TOOLS = re.compile(
     r"\[BEGIN OF AVAILABLE TOOLS\](.*?)\[END OF AVAILABLE TOOLS\]", re.DOTALL
@@ -56,11 +58,11 @@ _HAMMER_REQUEST = "Generate API Request:"
 
 _FUNCTIONS = re.compile(r"\[\s*[{\]]")
 _MOST_LISTS = 8
-"""Maximum number of places in a system text where a list of functions may start."""
+"""Maximum number of places in a system text that are tried as the start of a list of functions."""
 
 
 def read_row(row: Row) -> Problem:
-    """Return the prompt and the reference answer of a row. The format is detected from its columns.
+    """Return the prompt and reference answer of a row. The format is detected from the columns.
 
     Raises:
         DataError: If a value is not text, a message is malformed, or the calls of the reference
@@ -80,7 +82,7 @@ def read_row(row: Row) -> Problem:
 
 
 def gold_completion(reference: Reference) -> str:
-    """Return the reference answer, which is itself a completion."""
+    """Return the reference answer, which has the format of a completion."""
     return reference["output"]
 
 
@@ -111,14 +113,14 @@ def _xlam(row: Row) -> tuple[list[Message], str, str]:
         turns = [(str(turn.get("role")), str(turn.get("content"))) for turn in said]
     else:
         turns = [("user", text_at(row, "query"))]
-    # Hammer's rows of Seal-Tools have other names for the two.
+    # Hammer's rows from Seal-Tools use different names for both keys.
     named = ("parameters", "tool") if answers and "tool" in answers[0] else ("arguments", "name")
     calls = _calls(answers, "answers", *named)
     return _hammer_prompt(_objects(tools, "tools"), turns, "query"), _written(calls), "answers"
 
 
 def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
-    """Read a row with Hammer's own prompt and its calls as JSON in a code fence."""
+    """Read a row with Hammer's own prompt and with calls as JSON in a code fence."""
     listed = _HAMMER_TOOLS.search(instruction)
     if listed is None:
         raise DataError(
@@ -129,8 +131,8 @@ def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
     turns = _hammer_turns(instruction)
     if not turns:
         raise DataError(
-            "column 'instruction' contains no question: it needs text after [BEGIN OF QUERY], or a "
-            "turn of the user"
+            "column 'instruction' contains no question: add text after [BEGIN OF QUERY], or a user "
+            "turn"
         )
     prompt = _hammer_prompt(tools, turns, "instruction")
     calls = _calls(json_in(output.strip().strip("`"), "output"), "output", "arguments")
@@ -138,9 +140,10 @@ def _hammer(instruction: str, output: str) -> tuple[list[Message], str, str]:
 
 
 def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
-    """Return role and text of each turn.
+    """Return the role and text of each turn.
 
-    Version 2.0 has one user text. Version 2.1 has turns in Qwen's format after the system turn.
+    Version 2.0 has a single user text. Version 2.1 has a system turn followed by turns in Qwen's
+    format.
     """
     if whole := _HAMMER_QUERY.search(instruction):
         return [("user", whole[1])] if whole[1].strip() else []
@@ -150,10 +153,10 @@ def _hammer_turns(instruction: str) -> list[tuple[str, str]]:
 def _hammer_prompt(
     tools: Sequence[Mapping[str, Any]], turns: Sequence[tuple[str, str]], place: str
 ) -> list[Message]:
-    """Return ToolRL's prompt for tools and turns of Hammer.
+    """Return ToolRL's prompt for the tools and turns of a Hammer row.
 
-    In Hammer, `assistant` called tools, and `agent` spoke to the user. A list of required
-    parameters next to the parameters of a tool is moved into them.
+    In Hammer, `assistant` turns call tools, and `agent` turns respond to the user. If a tool has a
+    separate list of required parameters, the list is moved into the tool's `parameters`.
     """
     dialogue: list[Message] = []
     for who, said in turns:
@@ -214,7 +217,7 @@ def _functions(system: str) -> list[Mapping[str, Any]]:
 def _seal(row: Row) -> tuple[list[Message], str, str]:
     turns = _turns(row, ("human", "gpt"))
     if [who for who, _ in turns] != ["human", "gpt"]:
-        raise DataError("column 'conversations' must hold one turn from human and one from gpt")
+        raise DataError("column 'conversations' must contain one turn from human and one from gpt")
     place = "conversations[0].value"
     _, listed, rest = turns[0][1].partition("api_list = ")
     tools, asks, rest = rest.partition('\ntask_instruction = "')
@@ -262,7 +265,7 @@ def _asked(system: str, user: str) -> list[Message]:
 
 
 def _written(calls: list[dict[str, Any]]) -> str:
-    """Return a reference answer: the calls, or a response if there are no calls."""
+    """Return a reference answer with the calls, or with a response if there are no calls."""
     if calls:
         return write_completion(_THINKING, calls)
     return write_completion(_THINKING_OF_ANSWER, response="None of the tools can do that.")
@@ -280,7 +283,7 @@ def _calls(value: Any, column: str, parameters: str, name: str = "name") -> list
 
 
 def _turns(row: Row, speakers: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return speaker and text of each turn in the column `conversations`."""
+    """Return the speaker and text of each turn in the column `conversations`."""
     turns: list[tuple[str, str]] = []
     for i, turn in enumerate(_objects(row["conversations"], "conversations")):
         who, value = turn.get("from"), turn.get("value")
@@ -302,7 +305,7 @@ def _literal(text: str, column: str) -> Any:
 
 def _objects(value: Any, column: str) -> list[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise DataError(f"column {column!r} must hold a list of objects, got {describe(value)}")
+        raise DataError(f"column {column!r} must contain a list of objects, got {describe(value)}")
     return value
 
 

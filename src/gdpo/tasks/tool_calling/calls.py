@@ -1,6 +1,6 @@
-"""Reads tool calls in JSON, and compares values.
+"""Reads tool calls in JSON, and compares JSON values.
 
-No function that reads a model's text raises an error on it.
+A function that reads a model's text never raises an error because of the text.
 """
 
 import ast
@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from gdpo.errors import DataError
 
 DEEPEST = 100
-"""Maximum nesting of brackets. It is far below Python's recursion limit, which depends on the
-caller."""
+"""Maximum nesting of brackets. This limit is far below Python's recursion limit, so that the result
+does not depend on the caller's stack depth."""
 
 _DEEPEST = 32
 """Maximum nesting of brackets in a literal."""
@@ -25,7 +25,8 @@ _LONGEST = 100_000
 """Maximum length of a literal, in characters."""
 
 _MOST_BITS = 1024
-"""Maximum size of an integer, in bits. Python refuses to print integers of thousands of digits."""
+"""Maximum size of an integer, in bits. Python refuses to print integers with thousands of
+digits."""
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _SPACE = re.compile(r"\s*")
@@ -33,10 +34,10 @@ _MARK = re.compile(r"\\.|[\"'()\[\]{},=]", re.DOTALL)
 
 
 def read_literal(text: str) -> Any:
-    """Return the value of a Python literal in JSON types.
+    """Return the value of a Python literal, converted to JSON types.
 
     Args:
-        text: At most 100,000 characters, with brackets nested at most 32 deep.
+        text: A literal of at most 100,000 characters, with brackets nested at most 32 deep.
 
     Raises:
         DataError: If the text is not a literal, too long or nested too deeply.
@@ -45,7 +46,7 @@ def read_literal(text: str) -> Any:
         raise DataError(f"the text has {len(text):,} characters; at most {_LONGEST:,} are allowed")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes such as "\d" in a text of the row
+            warnings.simplefilter("ignore")  # invalid escapes such as "\d" in the row's text
             node = ast.parse(text.strip(), mode="eval").body
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise DataError(f"{_shown(text)} is not a Python literal: {error}") from error
@@ -91,10 +92,10 @@ def _key(node: ast.expr | None) -> str:
 
 
 def starts_calls(text: str, names: Sequence[str]) -> bool:
-    """Return whether a text starts like a list of calls: a bracket, a name, a parenthesis.
+    """Return whether a text starts like a list of calls: with a bracket, a name and a parenthesis.
 
     Args:
-        text: A turn of an assistant.
+        text: An assistant turn.
         names: Names of the available tools.
     """
     if not text.startswith("["):
@@ -104,13 +105,14 @@ def starts_calls(text: str, names: Sequence[str]) -> bool:
 
 
 def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
-    """Read the list of calls at the start of a text, in time linear in its length.
+    """Read the list of calls at the start of a text, in time linear in the text length.
 
     Names may contain characters that Python does not allow, as in `Search (v2)(class="a")`. The
-    longest tool name that matches is used, and otherwise the text before the parenthesis.
+    longest matching tool name is used. If no tool name matches, the text before the parenthesis is
+    the name.
 
     Args:
-        text: `[name(parameter=literal, ...), ...]`, and whatever follows.
+        text: A list `[name(parameter=literal, ...), ...]`, optionally followed by other text.
         names: Names of the available tools.
 
     Returns:
@@ -145,7 +147,7 @@ def read_calls(text: str, names: Sequence[str]) -> tuple[list[dict[str, Any]], s
 
 
 def _read_arguments(text: str, opening: int) -> tuple[dict[str, Any], int]:
-    """Return the arguments inside a parenthesis, and the index after its end."""
+    """Return the arguments in parentheses, and the index after the closing parenthesis."""
     arguments: dict[str, Any] = {}
     depth, begin, equals = 0, opening + 1, -1
     for place, mark in _marks(text, opening):
@@ -192,7 +194,7 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Stores one call of a tool."""
+    """Stores one tool call."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -204,7 +206,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _as_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. A duplicate key is an error, because it is ambiguous."""
+    """Return a JSON object. Duplicate keys are an error, because they are ambiguous."""
     value = dict(members)
     if len(value) < len(members):
         raise ValueError("a key is used twice")
@@ -217,16 +219,17 @@ _decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_as_object
 def scan_calls(text: str, start: int) -> tuple[tuple[Call, ...] | None, int]:
     """Read all consecutive calls in `text`, starting at `start`.
 
-    Calls are JSON objects, or lists of such objects, separated by any whitespace.
+    Calls are JSON objects, or lists of JSON objects, separated by any whitespace.
 
     Args:
         text: A completion.
         start: Index at which the calls start.
 
     Returns:
-        The calls, and the index after them. The calls are `None` if a value is not a call: it is
-        not an object, has a duplicate key, or lacks a `name` (text) or `parameters` (an object).
-        The scan ends at the first character that does not start an object or a list.
+        The calls, and the index after the last call. The calls are `None` if a value is not a valid
+        call, that is, if the value is not an object, has a duplicate key, or lacks `name` (text) or
+        `parameters` (an object). The scan ends at the first character that does not start an object
+        or a list.
     """
     calls: list[Call] = []
     valid = True
@@ -276,9 +279,9 @@ def _as_calls(value: Any) -> list[Call] | None:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Return whether two JSON values are equal. 1 equals 1.0, but neither `true` nor "1".
+    """Return whether two JSON values are equal. The number 1 equals 1.0, but not `true` or "1".
 
-    It uses a stack, because JSON may be nested deeper than Python's recursion limit.
+    The function uses a stack, because JSON may be nested deeper than Python's recursion limit.
     """
     pairs = [(a, b)]
     while pairs:

@@ -13,30 +13,30 @@ _ANY_TAG = re.compile(r"</?(?:think|tool_call|response)>")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Stores the parts of a completion."""
+    """Stores the parts of a parsed completion."""
 
     thinking: str | None
-    """The thinking. None: the completion does not start with a closed `<think>`."""
+    """Text of the thinking. None: the completion does not start with a closed `<think>`."""
     fields: tuple[str, ...]
     """Tags of the closed fields after the thinking, in order."""
     calls: tuple[Call, ...] | None
     """The calls of all `<tool_call>` fields. None: a field cannot be read or is never closed."""
     clean: bool
-    """Whether every field has content, no field contains a tag outside JSON, and only whitespace is
-    between the fields."""
+    """True if every field has content, no field contains a tag outside JSON, and there is only
+    whitespace between the fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
     calls: tuple[Call, ...] | None
-    """The calls of the field: empty for a response, None if they cannot be read."""
+    """The calls of the field (empty for a response). None: the calls cannot be read."""
     end: int
-    """Index after the closing tag; -1 if the tag is missing."""
+    """Index after the closing tag, or -1 if this tag is missing."""
     clean: bool
 
 
 def parse(text: str) -> Parsed:
-    """Split any text into thinking, calls and response, in time linear in its length."""
+    """Split any text into thinking, calls and response, in time linear in the text length."""
     thinking, rest = split_thinking(text)
     fields: list[str] = []
     calls: list[Call] = []
@@ -59,16 +59,16 @@ def parse(text: str) -> Parsed:
 
 @lru_cache(maxsize=4096)
 def parse_gold(text: str) -> Parsed:
-    """Parse a reference answer, with a cache: one answer scores a whole group of completions."""
+    """Parse a reference answer. The result is cached for the other completions of the group."""
     return parse(text)
 
 
 def _read_field(text: str, start: int, tag: str, *, may_hold_calls: bool) -> _Field:
     closing = f"</{tag}>"
-    # After an unreadable field the calls are None anyway. Skipping later fields keeps time linear.
+    # After an unreadable field, the calls are None anyway. Skipping later fields keeps time linear.
     if tag == "tool_call" and may_hold_calls:
         calls, end = scan_calls(text, start)
-        if text.startswith(closing, end):  # a closing tag inside a JSON string does not close
+        if text.startswith(closing, end):  # a closing tag inside a JSON string does not count
             return _Field(calls, end + len(closing), clean=bool(text[start:end].strip()))
     unreadable = None if tag == "tool_call" else ()
     end = text.find(closing, start)

@@ -1,8 +1,8 @@
-"""Writes ToolRL's prompt and completion format from tools and a dialogue.
+"""Writes prompts and completions in ToolRL's format from tools and a dialogue.
 
-The prompt is ToolRL's, verbatim, because a policy needs the prompt that it saw in training. Source:
-the `instruction` and `input` of `rlla_sft.json` in https://github.com/qiancheng0/ToolRL
-(Apache-2.0).
+The prompt is copied verbatim from ToolRL, because a policy needs the prompt that it was trained
+with. The text comes from `instruction` and `input` of `rlla_sft.json` in
+https://github.com/qiancheng0/ToolRL (Apache-2.0).
 """
 
 import json
@@ -55,14 +55,15 @@ _TURNS = {"user": "\n\n<user> {} </user>", "assistant": "\n\n{}", "tool": "\n<ob
 def tool_prompt(
     tools: Sequence[Mapping[str, Any]], dialogue: Sequence[Mapping[str, str]]
 ) -> list[Message]:
-    """Return ToolRL's prompt: a system message with the tools, a user message with the dialogue.
+    """Return ToolRL's prompt: a system message with the tools and a user message with the dialogue.
 
     Args:
-        tools: Tools with `name`, `description` and `parameters`, a JSON object that describes the
-            parameters (in ToolRL's data: parameter name to `{"description", "type", "default"}`).
-        dialogue: Messages with `role` and `content`, the oldest first. `user` is the user's text,
-            `assistant` an earlier turn in the format of `write_completion`, and `tool` the result
-            of the tools.
+        tools: Tools with `name`, `description` and `parameters`. The value of `parameters` is a
+            JSON object that describes the parameters. In ToolRL's data, this object maps each
+            parameter name to `{"description", "type", "default"}`.
+        dialogue: Messages with `role` and `content`, from oldest to newest. The role `user` marks
+            the user's text, `assistant` marks an earlier turn in the format of `write_completion`,
+            and `tool` marks the result of the tools.
 
     Raises:
         DataError: If a tool lacks one of the three keys, or a role is unknown.
@@ -94,17 +95,17 @@ def _turn(message: Mapping[str, str]) -> str:
     form = _TURNS.get(message.get("role", ""))
     if form is None or "content" not in message:
         raise DataError(
-            f"a message of a dialogue must have a content and a role (one of "
+            f"a message of a dialogue must have 'content' and 'role' (one of "
             f"{', '.join(_TURNS)}), got {dict(message)!r}"
         )
     return form.format(message["content"])
 
 
 def user_turns(text: str) -> tuple[str, ...]:
-    """Return the user's turns in a dialogue written by `tool_prompt` or ToolRL.
+    """Return the user's turns in a dialogue that `tool_prompt` or ToolRL wrote.
 
     Args:
-        text: User message of the prompt. Without a `<user>` tag, the whole text is one turn.
+        text: User message of the prompt. If there is no `<user>` tag, the whole text is one turn.
     """
     _, *turns = text.split("<user>")
     return tuple(turn.partition("</user>")[0].strip() for turn in turns) or (text,)
@@ -113,11 +114,11 @@ def user_turns(text: str) -> tuple[str, ...]:
 def write_completion(
     thinking: str, calls: Sequence[Mapping[str, Any]] = (), response: str | None = None
 ) -> str:
-    """Return a turn in ToolRL's output format, written like the reference answers in its data.
+    """Return a turn in ToolRL's output format, like the reference answers in ToolRL's data.
 
     Args:
         thinking: The reasoning.
-        calls: Calls with `name` and `parameters`. Each becomes one line of JSON.
+        calls: Calls with `name` and `parameters`. Each call becomes one line of JSON.
         response: Text for the user. None: no response field.
     """
     parts = [f"<think> {thinking} </think>"]

@@ -1,0 +1,96 @@
+"""Does one training step on several rewards through the Tinker API.
+
+A server samples and updates the model. `examples/tinker_training.py` is a complete training.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from gdpo.advantages import AdvantageRule
+
+Tokens: TypeAlias = list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Stores what was sampled and computed in one step."""
+
+    completions: list[list[Tokens]]
+    """The completions of each prompt."""
+    finish_reasons: list[list[str]]
+    """`stop` or `length`, for each completion."""
+    rewards: Float[np.ndarray, "prompt sample reward"]
+    advantages: Float[np.ndarray, "prompt sample"]
+    logprob_difference: float
+    """Mean difference of a token's log-probability between sampler and trainer, in nats. It stays
+    small if the updates reach the sampler."""
+
+
+def train_step(
+    client: Any,
+    prompts: Sequence[Tokens],
+    score: Callable[[list[list[Tokens]]], Any],
+    rule: AdvantageRule,
+    weights: Sequence[float],
+    *,
+    sampling: Any,
+    learning_rate: float,
+) -> Step:
+    """Sample a group for each prompt, score it, compute the advantages and update the model.
+
+    The loss is Tinker's `importance_sampling`: a sum over tokens, each with the advantage of its
+    completion.
+
+    Args:
+        client: Training client of the Tinker SDK.
+        prompts: Prompts as tokens.
+        score: Function from the completions of each prompt to `rewards[prompt, sample, reward]`.
+            NaN: the reward does not apply.
+        rule: Estimator with its options.
+        weights: One weight per reward.
+        sampling: Arguments of Tinker's `sample`: `num_samples` and `sampling_params`.
+        learning_rate: Learning rate of Adam.
+
+    Raises:
+        DataError: If a reward is infinite, or the rewards do not have three axes.
+    """
+    types = import_module("tinker").types
+    sampler = client.save_weights_and_get_sampling_client()
+    futures = [sampler.sample(types.ModelInput.from_ints(each), **sampling) for each in prompts]
+    groups = [future.result().sequences for future in futures]
+    completions = [[list(each.tokens) for each in group] for group in groups]
+    rewards = np.asarray(score(completions), dtype=float)
+    advantages = np.asarray(rule(rewards, weights))
+    rule.update(rewards)
+    rows = [(p, s) for p, group in enumerate(groups) for s in range(len(group))]
+    data = [_datum(types, prompts[p], groups[p][s], advantages[p, s]) for p, s in rows]
+    loss = client.forward_backward(data, "importance_sampling")
+    done = client.optim_step(types.AdamParams(learning_rate=learning_rate))
+    outputs = loss.result().loss_fn_outputs
+    done.result()
+    differences = [
+        np.abs(np.array(output["logprobs"].data)[-len(sampled) :] - sampled)
+        for sampled, output in zip([groups[p][s].logprobs for p, s in rows], outputs, strict=True)
+    ]
+    reasons = [[str(each.stop_reason) for each in group] for group in groups]
+    difference = float(np.concatenate(differences).mean())
+    return Step(completions, reasons, rewards, advantages, difference)
+
+
+def _datum(types: Any, prompt: Tokens, sampled: Any, advantage: float) -> Any:
+    """Return a completion in Tinker's form. Position i predicts token i + 1; prompts weigh 0."""
+    tokens, before = [*prompt, *sampled.tokens], len(prompt) - 1
+    per_token = {
+        "target_tokens": np.array(tokens[1:], dtype=np.int64),
+        "logprobs": np.array([0.0] * before + list(sampled.logprobs), dtype=np.float32),
+        "advantages": np.array(
+            [0.0] * before + [advantage] * len(sampled.tokens), dtype=np.float32
+        ),
+    }
+    inputs = {key: types.TensorData.from_numpy(value) for key, value in per_token.items()}
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)

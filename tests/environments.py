@@ -1,0 +1,47 @@
+"""Creates environments of pinned requirements, for frameworks that do not fit into `.venv`."""
+
+import hashlib
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+class NotRunError(Exception):
+    """Something could not be run. The message is the reason."""
+
+
+def environment(folder, requirements, *, packages=()):
+    """Return the Python of an environment. Create the environment if it is missing or outdated.
+
+    Args:
+        folder: Folder of the environment.
+        requirements: File that lists everything the environment contains, except gdpo.
+        packages: Folders of packages to install in addition to gdpo.
+
+    Raises:
+        NotRunError: If pip cannot install the requirements.
+    """
+    stamp, digest = folder / "made-of", hashlib.sha256(requirements.read_bytes()).hexdigest()
+    python = folder / "bin" / "python"
+    if stamp.is_file() and stamp.read_text() == digest:
+        return python
+    sys.stderr.write(f"creating {folder} (takes minutes)\n")
+    venv.create(folder, with_pip=True, clear=True)
+    # Complete installations need GPUs. The requirements list only what a CPU needs.
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    editable = [part for package in (ROOT, *packages) for part in ("-e", package)]
+    done = subprocess.run(
+        [*pip, "-r", requirements, *editable], check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise NotRunError(f"creating its environment failed: {last_line(done.stderr)}")
+    stamp.write_text(digest)
+    return python
+
+
+def last_line(text):
+    """Return the last line of a program's output."""
+    return (text.strip().splitlines() or ["no output"])[-1]
