@@ -99,13 +99,8 @@ class RowAnswers:
 class LocalModel:
     """Runs a model with transformers, on the GPU if one is available.
 
-<<<<<<< HEAD
-    If the model allows it and TRL is installed, a prompt is processed once for all of its samples,
-    and finished rows leave the batch (`gdpo.integrations.trl`).
-=======
-    If the model supports this, each prompt is processed once for all of its samples, and finished
-    rows are removed from the batch (`gdpo.integrations.trl`).
->>>>>>> main
+    If the model supports this and TRL is installed, each prompt is processed once for all of its
+    samples, and finished rows are removed from the batch (`gdpo.integrations.trl`).
 
     Args:
         model: Folder or name for `from_pretrained`.
