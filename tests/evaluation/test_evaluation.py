@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from gdpo.evaluation.tables import differences_table
 from gdpo.integrations.trl.logprobs import KERNELS
 from gdpo.rollouts import read_rollouts
 
+TRL = "gdpo.integrations.trl"
 SETTINGS = Settings("gold", Sampling(), 4000)
 
 
@@ -310,6 +312,18 @@ def test_a_new_evaluation_replaces_the_one_in_the_readme_of_a_run(gsm8k_file, tm
     assert "| gsm8k | 10 | correct | 1.000 | 0.722 to 1.000 |\n" in text
     assert "| gsm8k | 70 |" not in text
     assert text.count("## Evaluation") == 1
+
+
+def test_a_model_answers_where_trl_is_not_installed(tiny_policy, gsm8k_file, tmp_path, monkeypatch):
+    settings = Settings(str(tiny_policy), Sampling(max_tokens=4), 4000, rows=3)
+    texts = []
+    for name in ("with", "without"):
+        run(tmp_path / name, ["gsm8k"], [gsm8k_file], settings)
+        (file,) = (tmp_path / name / "gsm8k").iterdir()
+        texts.append([rollout.completion for rollout in read_rollouts(file)])
+        for module in [each for each in sys.modules if each.startswith(("trl", TRL))]:
+            monkeypatch.setitem(sys.modules, module, None)
+    assert texts[0] == texts[1]
 
 
 def test_a_model_without_a_chat_template_is_refused(tiny_policy, gsm8k_file, tmp_path):

@@ -159,6 +159,18 @@ def test_a_run_is_not_overwritten_and_can_be_resumed(planned, install, monkeypat
     }
 
 
+def test_metrics_of_a_step_that_a_resumed_run_repeats_count_once(planned, install, monkeypatch):
+    install("0.9.1")
+    monkeypatch.setenv("STAND_IN_CODE", "3")
+    launch_verl(planned())
+    with planned().files.metrics.open("a") as file:
+        file.write('{"step": 1, "data": {"response_length/max": 5}}\n{"step": 3, "da')
+    monkeypatch.setenv("STAND_IN_CODE", "0")
+    launch_verl(planned(), resume=True)
+    rows = planned().files.run.read_metrics()
+    assert [(row["step"], row["completions/max_length"]) for row in rows] == [(1, 5), (2, 7)]
+
+
 def test_another_recipe_or_number_of_gpus_is_not_resumed(planned, install, recipe_file):
     install("0.9.1")
     launch_verl(planned())

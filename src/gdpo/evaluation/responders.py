@@ -99,8 +99,8 @@ class RowAnswers:
 class LocalModel:
     """Runs a model with transformers, on the GPU if one is available.
 
-    If the model supports this, each prompt is processed once for all of its samples, and finished
-    rows are removed from the batch (`gdpo.integrations.trl`).
+    If the model supports this and TRL is installed, each prompt is processed once for all of its
+    samples, and finished rows are removed from the batch (`gdpo.integrations.trl`).
 
     Args:
         model: Folder or name for `from_pretrained`.
@@ -113,18 +113,13 @@ class LocalModel:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from gdpo.integrations.trl.generation import model_not_covered
-        from gdpo.integrations.trl.logprobs import bound_kernels
-
         device = "cuda" if torch.cuda.is_available() else "cpu"
         loaded: Any = AutoModelForCausalLM.from_pretrained(model)
-        if device == "cpu" and loaded.dtype == torch.bfloat16:
-            bound_kernels()
+        self._fast = _prepared(loaded, device)
         self._model = loaded.to(device).eval()
         self._tokenizer = tokenizer
         self._sampling = sampling
         self._at_once = at_once
-        self._fast = model_not_covered(loaded) is None
 
     def respond(
         self,
@@ -192,6 +187,23 @@ class LocalModel:
         kept = ids if length is None else ids[:length]
         text = self._tokenizer.decode(kept, skip_special_tokens=True)
         return Response(text, len(kept), "length" if length is None else "stop")
+
+
+def _prepared(model: Any, device: str) -> bool:
+    """Bound the memory of kernels on a CPU. Return whether our generation covers the model.
+
+    Both need TRL, which an environment of verl does not have.
+    """
+    if find_spec("trl") is None:
+        return False
+    import torch
+
+    from gdpo.integrations.trl.generation import model_not_covered
+    from gdpo.integrations.trl.logprobs import bound_kernels
+
+    if device == "cpu" and model.dtype == torch.bfloat16:
+        bound_kernels()
+    return model_not_covered(model) is None
 
 
 def check_sampling(sampling: Sampling) -> None:

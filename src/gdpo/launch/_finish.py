@@ -58,17 +58,30 @@ def _step(folder: Path) -> int:
 
 
 def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of each step under TRL's names, including the steps before a resume."""
+    """Yield the metrics of each step under TRL's names, including the steps before a resume.
+
+    A resumed run repeats the steps after its checkpoint. Their last metrics count.
+    """
     earlier = metrics.parent.glob(f"{metrics.stem}-*{metrics.suffix}")
     files = sorted(earlier, key=lambda file: int(file.stem.rpartition("-")[2]))
-    there = (file for file in (*files, metrics) if file.is_file())
-    for line in (line for file in there for line in file.read_text("utf-8").splitlines()):
-        row: dict[str, Any] = json.loads(line)
-        logged: dict[str, Any] = row.get("data", {})
+    steps: dict[int, dict[str, Any]] = {}
+    for file in (each for each in (*files, metrics) if each.is_file()):
+        for line in file.read_text("utf-8", errors="replace").splitlines():
+            if row := _parsed(line):
+                steps[row["step"]] = steps.get(row["step"], {}) | row["data"]
+    for step, logged in sorted(steps.items()):
         means = {
             f"rewards/{name.removeprefix('gdpo/')}": value
             for name, value in logged.items()
             if name.startswith("gdpo/") and name.endswith("/mean")
         }
         rest = {ours: logged[name] for name, ours in _SAME.items() if name in logged}
-        yield {"step": row.get("step"), "loss": None, **rest, **means}
+        yield {"step": step, "loss": None, **rest, **means}
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """Return a line of verl's metrics. None: a crash truncated the line."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

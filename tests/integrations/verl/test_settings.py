@@ -62,6 +62,12 @@ def configured(folder, use_v1, estimator):
     return Config(algorithm=algorithm, trainer=Config(use_v1=use_v1))
 
 
+def test_a_record_is_refused_by_trainers_that_have_a_program_of_their_own():
+    config = Config(configured("out", True, "gdpo"), rollout={"n_gpus_per_node": 1})
+    with pytest.raises(ConfigError, match="separate_async"):
+        check_record(config)
+
+
 def test_a_record_is_for_the_default_trainer_and_our_estimators():
     check_record(configured("out", True, "gdpo/grpo"))
     check_record(configured(None, False, "gae"))

@@ -83,6 +83,12 @@ def check_record(config: Any) -> None:
             f"algorithm.{ROLLOUTS} has no effect with trainer.use_v1=False: set "
             "trainer.rollout_data_dir instead; its files contain each reward"
         )
+    if config.get("rollout") is not None:  # a section that only these two programs have
+        raise ConfigError(
+            f"algorithm.{ROLLOUTS} has no effect with the one-step-off and fully asynchronous "
+            "trainers: remove it, or run verl.trainer.main_ppo with "
+            "trainer.v1.trainer_mode=separate_async"
+        )
 
 
 def plain(value: Any) -> Any:
