@@ -23,6 +23,10 @@ def test_without_a_gpu_the_list_is_printed_and_nothing_runs():
 
 @pytest.mark.parametrize("name", ["tool_calling", "verl"])
 def test_the_options_and_recipes_of_the_list_exist(name, tmp_path):
-    command = [*items("smollm2-135m", str(tmp_path))[name].command, "--dry-run"]
+    listed = items("smollm2-135m", str(tmp_path))
+    command = [*listed[name].command, "--dry-run"]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    if name == "tool_calling":  # the items that follow evaluate these folders
+        evaluated = [listed[f"after {each}"].command[4] for each in ("grpo", "gdpo")]
+        assert all(f"folder {folder.rsplit('/')[-1]}\n" in done.stdout for folder in evaluated)

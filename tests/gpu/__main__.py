@@ -31,8 +31,17 @@ def items(model, data):
     """Return the list, in the order of its worth."""
     gdpo = (sys.executable, "-m", "gdpo")
     recipe = ("--set", f"model={model}", "--set", f"data.source={data}")
-    short = ("--set", "trainer.max_steps=60", "--set", "trainer.vllm_mode=colocate")
+    sixty_steps = ("--set", "trainer.max_steps=60")
     bfcl = ("--benchmarks", "bfcl_toolrl_simple_python", "--temperature", "0.001")
+    before, compared = f"{FOLDER}/before", f"{FOLDER}/tool_calling"
+    after = {
+        f"after {name}": Item(
+            f"BFCL after 60 steps of {name}",
+            (*gdpo, "evaluate", f"{compared}/{name}-seed-1", *bfcl, "--baseline", before),
+            10,
+        )
+        for name in ("grpo", "gdpo")
+    }
     return {
         "tests": Item(
             "packed micro-batches have TRL's gradient in bfloat16 on CUDA",
@@ -41,20 +50,21 @@ def items(model, data):
         ),
         "before": Item(
             "BFCL of the initial model",
-            (*gdpo, "evaluate", model, *bfcl, "--engine", "vllm", "--output", f"{FOLDER}/before"),
+            (*gdpo, "evaluate", model, *bfcl, "--output", before),
             10,
         ),
         "tool_calling": Item(
             "60 steps of the recipe tool_calling with GRPO and GDPO, with vLLM in colocate mode",
             (
-                *(*gdpo, "compare", "recipes/tool_calling", "--seeds", "1"),
-                *(*recipe, *short, "--output", f"{FOLDER}/tool_calling"),
+                *(*gdpo, "compare", "recipes/tool_calling", "--seeds", "1", "--output", compared),
+                *(*recipe, *sixty_steps, "--set", "trainer.vllm_mode=colocate"),
             ),
             120,
         ),
+        **after,
         "verl": Item(
             "a complete verl run of a recipe on one GPU",
-            (*gdpo, "launch", "verl", "recipes/gsm8k", "--gpus", "1", *short[:2]),
+            (*gdpo, "launch", "verl", "recipes/gsm8k", "--gpus", "1", *sixty_steps),
             60,
         ),
     }
