@@ -80,7 +80,7 @@ def _values(rows: Sequence[dict[str, Any]], reward: Reward) -> tuple[float, ...]
 
 
 def report_table(all_curves: Sequence[Curve]) -> Table:
-    """Return a table with the start, the end and the step that reached the threshold."""
+    """Return a table of the start, the end and the step that reached the threshold, per curve."""
     table = Table(
         title="start and end: mean over the first and the last tenth of the steps",
         title_justify="left",

@@ -1,4 +1,4 @@
-"""Runs the demo: creates the data and the policy, trains with GRPO and GDPO, and reports."""
+"""Runs the demo: prepares data and policy, trains with GRPO and GDPO, and reports the results."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Defines the result of `diagnose`: the statistics and findings for one batch, as text or data."""
+"""Defines the result of `diagnose`, with statistics, findings and their printed form."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

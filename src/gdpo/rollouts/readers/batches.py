@@ -59,9 +59,9 @@ from gdpo.rollouts.readers.sources import (
 )
 
 MOST_OFFERED = 64
-"""Maximum number of numeric fields of a file that are kept for messages."""
+"""Maximum number of numeric fields of a file to keep for messages."""
 _CHUNK = 16_384
-"""Number of records per batch. Prompts are already hashed at this point, so only numbers need
+"""Number of records per batch. Prompts are already hashed at this point, so only numbers take up
 memory."""
 _BATCH = 65_536
 """Number of parquet rows per batch."""
@@ -96,7 +96,7 @@ def open_file(
     Args:
         found: The file.
         asked: Options that the caller passed.
-        file: Report of the file, which receives notices.
+        file: Report on the file, which receives notices.
         texts: Whether to read prompts and completions too.
 
     Returns:

@@ -38,7 +38,7 @@ _WORDS = frozenset(
     {"", "global", "eval", "evals", "val", "valid", "validation", "test", "train"}
     | {"data", "dump", "dumped", "dumps", "rollout", "rollouts", "samples"}
 )
-"""Words in the names of folders of steps and evaluations. Folders with other words in their names
+"""Words in the names of folders for steps and evaluations. Folders with other words in their names
 are runs."""
 _NO_ROLLOUTS = frozenset(
     {"metrics.jsonl", "history.jsonl", "aggregated_results.jsonl", "checkpoints.jsonl"}

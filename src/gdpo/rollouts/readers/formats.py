@@ -24,7 +24,7 @@ from gdpo.rollouts.readers.sources import LoadPt
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """Stores the caller's options. An option that is None is detected or inferred if possible."""
+    """Stores the caller's options. If an option is None, its value is inferred if possible."""
 
     format: str | None = None
     rewards: tuple[str, ...] | None = None
@@ -159,7 +159,7 @@ def format_of(
 
     Raises:
         DataError: If the format is unknown.
-        ConfigError: If `asked` names a format that does not exist.
+        ConfigError: If `asked` requests a format that does not exist.
     """
     if asked.format is not None:
         form = named(asked.format, kind, fields)
