@@ -384,7 +384,7 @@ def _command(start: str, seed: int) -> str:
 def _check_packages() -> None:
     for package in _NEEDED:
         if find_spec(package) is None:
-            raise MissingExtraError(package, "train", "to train in the demo")
+            raise MissingExtraError(package, "train", "to run the demo")
 
 
 def _claim(output: Path | None) -> Path:

@@ -257,7 +257,8 @@ def _bounds(values: Bounds, what: str, names: Sequence[str], rewards: Any) -> Ve
         for name in values:
             if name not in names:
                 raise ConfigError(
-                    f"{what} names {name!r}, which is not a reward: {did_you_mean(name, names)}"
+                    f"{what} has an entry for {name!r}, which is not a reward: "
+                    f"{did_you_mean(name, names)}"
                 )
         values = [values.get(name) for name in names]
     if values is not None:

@@ -94,7 +94,7 @@ def uploads(run: RunDirectory, *, rollouts: bool = False) -> list[Upload]:
     """
     if not run.recipe.is_file():
         raise ConfigError(
-            f"{run.path} is not a gdpo run: it has no recipe.yaml. Give a run directory"
+            f"{run.path} is not a gdpo run: it has no recipe.yaml. Pass a run directory"
         )
     if not run.model.is_dir() or not run.readme.is_file():
         raise ConfigError(
@@ -127,7 +127,7 @@ def _refuse_secrets(file: Path) -> None:
         return
     if _SECRET.search(file.read_text(encoding="utf-8", errors="replace")):
         raise DataError(
-            f"{file} contains what looks like an access token of the Hub, so nothing was uploaded. "
+            f"{file} contains what looks like a Hub access token, so nothing was uploaded. "
             "Remove the token, and set the environment variable HF_TOKEN instead. If others could "
             "have seen the token, revoke it at huggingface.co/settings/tokens"
         )

@@ -277,7 +277,7 @@ class VllmModel:
             raise ConfigError(
                 f"vLLM cannot start with {model}: {_cause(error, options.log)[:_SHOWN]}. Its "
                 f"output is in {options.log}. Try --max-model-len 4096 or --enforce-eager, or "
-                "start `vllm serve` with the settings that it needs and use --server"
+                "start `vllm serve` with the settings that the model needs and use --server"
             ) from error
         self._params: Any = SamplingParams
         self._tokenizer = tokenizer

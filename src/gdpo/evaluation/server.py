@@ -334,7 +334,7 @@ class Server:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"--server {self.url}: the address must start with http:// or https://, such as "
+                f"--server {self.url}: the URL must start with http:// or https://, such as "
                 "http://localhost:8000/v1"
             )
         if self.deadline is not None and not 0 < self.deadline < float("inf"):
@@ -405,7 +405,7 @@ class Server:
                 left = min(left, 1) if error.late else left
                 if not left:
                     raise ServerError(
-                        f"{self.url} does not respond after {tries} tries: {error}. Finished "
+                        f"{self.url} did not respond after {tries} tries: {error}. Finished "
                         "responses are saved: start the server, then rerun the same command"
                     ) from error
                 time.sleep(2.0 ** (tries - 1))
@@ -457,7 +457,7 @@ class Server:
             return NO_ROOM
         message = f"{self.url} refuses the request: {error}"
         if error.code == _NOT_FOUND and not self.address.endswith("/v1"):
-            message += f". The address must end with /v1: try --server {self.address}/v1"
+            message += f". The URL must end with /v1: try --server {self.address}/v1"
         raise ServerError(message) from error
 
     def _warn_once(self, what: str, message: str) -> None:

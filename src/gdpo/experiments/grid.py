@@ -353,14 +353,14 @@ def run_grid(
 def _check(labels: Sequence[str], seeds: Sequence[int], reach: float) -> None:
     for what, values in (("estimators", labels), ("seeds", seeds)):
         if not values:
-            raise ConfigError(f"--{what} is empty: give at least one")
+            raise ConfigError(f"--{what} is empty: pass at least one")
         if twice := sorted({str(v) for v in values if list(values).count(v) > 1}):
             raise ConfigError(f"--{what} lists {', '.join(twice)} twice: remove one")
     if outside := [seed for seed in seeds if not 0 <= seed < _SEEDS]:
-        raise ConfigError(f"--seeds {outside[0]}: a seed must be from 0 to {_SEEDS - 1}")
+        raise ConfigError(f"--seeds {outside[0]}: a seed must be between 0 and {_SEEDS - 1}")
     if not 0 < reach <= 1:
         raise ConfigError(
-            f"--reach {reach}: give a share of each reward's range, above 0 and at most 1"
+            f"--reach {reach}: pass a share of each reward's range, above 0 and at most 1"
         )
     for label in labels:
         resolve_estimator(estimator_of(label))
@@ -376,7 +376,7 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
         digest = _what_trains(found.recipe).digest
         if (other := seen.setdefault(digest, label)) != label:
             raise ConfigError(
-                f"{str(other)!r} and {str(label)!r} would run the same training: remove one"
+                f"{str(other)!r} and {str(label)!r} would train identical runs: remove one"
             )
         if (other := folders.setdefault(_folder_of(label), label)) != label:
             raise ConfigError(
@@ -385,8 +385,8 @@ def _check_labels(labels: Mapping[str, Resolved]) -> None:
         if (names := [reward.name for reward in found.rewards]) != rewards:
             raise ConfigError(
                 f"{str(first)!r} has the rewards {', '.join(rewards)}, but {str(label)!r} has "
-                f"{', '.join(names)}: all must have the same rewards. Give a reward the weight 0 "
-                "to log it without training on it"
+                f"{', '.join(names)}: all must have the same rewards. To log a reward "
+                "without training on it, set its weight to 0"
             )
 
 

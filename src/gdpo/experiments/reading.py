@@ -259,7 +259,7 @@ def read_plan(folder: Path) -> Plan | None:
 def _entries(plain: Mapping[str, Any], key: str) -> Sequence[Any]:
     entries = plain.get(key)
     if not isinstance(entries, list) or not entries:
-        raise TypeError(f"{key!r} is missing or is not a list with at least one entry")
+        raise TypeError(f"{key!r} is missing or is not a non-empty list")
     return cast("list[Any]", entries)
 
 
@@ -292,8 +292,8 @@ def read_experiment(folder: Path) -> Experiment:
     paths = [folder] if _is_run(folder) else sorted(p for p in _folders(folder) if _is_run(p))
     if not paths:
         raise DataError(
-            f"{folder} contains no run: give a run directory, a folder of run directories, or a "
-            "folder of gdpo compare"
+            f"{folder} contains no runs: pass a run directory, a folder of run directories, or a "
+            "folder written by gdpo compare"
         )
     found = [(read_recipe(RunDirectory(path).recipe), path) for path in paths]
     own = _own([recipe for recipe, _ in found])
@@ -348,8 +348,8 @@ def _compared(folder: Path, plan: Plan) -> Experiment:
     recipes = [(run.label, read_recipe(RunDirectory(run.path).recipe)) for run in begun]
     if not recipes:
         raise DataError(
-            f"{folder}: no run of this comparison has started yet. Rerun the gdpo compare command "
-            "to start them"
+            f"{folder}: none of this comparison's runs has started yet. Rerun the gdpo compare "
+            "command to start the runs"
         )
     return _experiment(
         folder, plan.labels, plan.seeds, runs, recipes, plan.reach, varied=plan.varied
@@ -505,7 +505,7 @@ def _seed(recipe: Recipe) -> int:
 
 def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}. Check the path")
+        raise ConfigError(f"folder {folder} does not exist. Check the path")
     return [path for path in folder.iterdir() if path.is_dir()]
 
 

@@ -141,7 +141,7 @@ def verl(record: Record) -> Iterator[Row]:
     """
     uid = record.get("uid")
     if uid is not None and _VERL_PADDING.match(str(uid)):
-        raise DataError("padding of verl's batch, not a rollout (the uid begins with pad)")
+        raise DataError("padding in verl's batch, not a rollout (the uid begins with pad)")
     key = _VERL_KEY.fullmatch(str(uid))
     yield Row(
         step=record.get("step"),

@@ -115,7 +115,7 @@ class RecordRewards:
             row.weights = {name: w for name, w in row.weights.items() if name in kept}
 
     def settle(self, rows: Sequence[Row]) -> None:
-        """Replace the fields of records with a dict of rewards, if the format is unrecognized.
+        """Replace the records' fields with their rewards by name, if the format is unrecognized.
 
         The first call infers the rewards, so it must pass the first rollouts of the file.
         """
@@ -410,7 +410,7 @@ def _many(which: str) -> str:
 
 
 def _numbers_of(rows: Sequence[Row], known: Layout) -> dict[str, Values]:
-    """Return the numbers of records by path. If there are too many, keep likely rewards."""
+    """Return the numbers of records by path. If there are too many, keep the likeliest rewards."""
     found: dict[str, list[tuple[int, float]]] = {}
     for place, row in enumerate(rows):
         if known.total is not None and row.total is not None:

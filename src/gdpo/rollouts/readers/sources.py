@@ -327,7 +327,7 @@ def _blocks(path: Path, wrong: _Wrong) -> Iterator[Any]:
         except pa.ArrowInvalid as error:
             if "block size" not in str(error) and "Empty CSV" not in str(error):
                 raise
-    raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: write JSONL or parquet")
+    raise pa.ArrowInvalid(f"a row has more than {sizes[-1]:,} bytes: use JSONL or parquet")
 
 
 def _blocks_of(path: Path, size: int, wrong: _Wrong) -> Iterator[Any]:
@@ -388,8 +388,8 @@ def _decompressed(path: Path) -> Any:
             content += part
             if len(content) > _LARGEST_GZIP:
                 raise DataError(
-                    f"the decompressed file has more than {_LARGEST_GZIP:,} bytes: decompress it "
-                    "first, because plain parquet is read piece by piece"
+                    f"the file is larger than {_LARGEST_GZIP:,} bytes when decompressed: "
+                    "decompress it first, because uncompressed parquet files are read in chunks"
                 )
     return pa.py_buffer(content)
 
