@@ -101,8 +101,8 @@ def analyze(
         progress: Function that is called with each step before it is analyzed. Default: None.
 
     Raises:
-        ConfigError: If a requested reward is not in any file, a weight or bound names an unknown
-            reward, a range does not have low < high, or an estimator is unknown.
+        ConfigError: If a requested reward is not in any file, a weight or bound refers to an
+            unknown reward, a range does not have low < high, or an estimator is unknown.
     """
     replay = None if replayed is None else Replay(replayed or None, low=low, high=high)
     viewed = Replay(low=low, high=high, among=_VIEWED)

@@ -127,7 +127,7 @@ def analyze_steps(
             files.
 
     Raises:
-        ConfigError: If a weight names an unknown reward, or the estimator is unknown.
+        ConfigError: If a weight refers to an unknown reward, or the estimator is unknown.
         DataError: If group sizes differ so much that the arrays would be mostly padding.
     """
     names: dict[str, None] = {}

@@ -60,7 +60,7 @@ class Carelessness:
     right_value: float = 0.7
     """Probability that a parameter has the value from the request instead of a random value."""
     right_name: float = 0.75
-    """Probability that a call names the requested tool instead of a random tool."""
+    """Probability that a call uses the requested tool instead of a random tool."""
     whole_json: float = 0.75
     """Probability that a call keeps its last brace."""
 

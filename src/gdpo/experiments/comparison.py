@@ -67,8 +67,8 @@ class Difference:
     """Whether all runs of the experiment ended with the same value of this reward. If so, there is
     nothing to compare, and the correction does not count this comparison."""
     untimed: bool = False
-    """Whether no ended run of the experiment reached the threshold of this reward. If so, the
-    correction of `p_time` does not count this comparison."""
+    """Whether no run of the experiment that has ended reached the threshold of this reward. If so,
+    the correction of `p_time` does not count this comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ def headline(comparison: Comparison) -> str:
     """Return the conclusion of an experiment as one sentence with one number.
 
     A difference is reported if its corrected p-value is below 0.05 and at least 5 seeds were
-    compared. If there are several such differences, the headline reports the one with the smallest
+    compared. If several differences qualify, the headline reports the one with the smallest
     p-value. If p-values are equal, the headline reports the difference that is the largest share of
-    its reward's range. If another difference has the opposite direction, the sentence names that
+    its reward's range. If another difference has the opposite direction, the sentence mentions that
     difference too. If these seeds could not have shown any difference, the sentence states how many
     seeds are needed.
     """

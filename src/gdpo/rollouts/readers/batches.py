@@ -104,7 +104,7 @@ def open_file(
 
     Raises:
         DataError: If the format is unknown, or the file is broken. A broken file can also raise the
-            other errors in `UNREADABLE`, either here or while the batches are read.
+            other errors in `UNREADABLE`, either from this function or while the batches are read.
     """
     if found.kind in ("jsonl", "pt"):
         source = json_lines(file) if found.kind == "jsonl" else saved_samples(file, asked.load_pt)

@@ -54,7 +54,8 @@ class RolloutFile:
     kind: str
     run: str
     step: int | None
-    """Step number in the name of the file or its folder. None if there is no such number."""
+    """Step number in the name of the file or its folder. None if neither name contains a step
+    number."""
     evaluation: bool
 
 

@@ -517,7 +517,7 @@ def numbers_by_path(record: Record, *, but: frozenset[str]) -> dict[str, Any]:
 
 
 def at(record: Any, path: str | None) -> Any:
-    """Return the value at a name or dotted path, or None if there is no such value."""
+    """Return the value at a name or dotted path, or None if the path does not exist."""
     if path is None or not isinstance(record, Mapping):
         return None
     if path in record:

@@ -348,7 +348,7 @@ class TableRewards:
         return numeric, texts
 
     def _of_trl(self) -> tuple[dict[str, str], str]:
-        """Return the columns that TRL's log names, or without a log all possible rewards."""
+        """Return the columns listed in TRL's log, or all possible rewards if there is no log."""
         taken = self.known.taken()
         logged = [
             name
